@@ -1,1 +1,1 @@
-"""Measurements: `python -m benchmarks` makes them all, side by side."""
+"""Benchmarks: `python -m benchmarks` runs them all, side by side."""

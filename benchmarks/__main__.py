@@ -1,8 +1,8 @@
-"""Measure everything and print it as Markdown: `python -m benchmarks`.
+"""Run all benchmarks and print the results as Markdown: `python -m benchmarks`.
 
-What is compared is measured side by side, one repetition after another. A default run takes some minutes; with
-`--most-rows 1000000` whole commands pay a million rows, which takes some more. The last tables say how fast this
-machine is beside the one on which the goals were set, what was to be reached, and whether it was.
+Contenders are measured side by side, one repetition after another. A default run takes some minutes. With `--most-rows
+1000000`, whole commands also pay a million rows. The last tables compare this machine with the reference machine, and
+the results with the goals.
 """
 
 import argparse
@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.commands import WORKPLACE
-from benchmarks.figures import goals_table
-from benchmarks.machine import machine
-from benchmarks.machine_speed import contenders, section, times_slower
+from benchmarks.figures import format_goals
+from benchmarks.machine import describe_machine
+from benchmarks.machine_speed import contenders, slowdown_factor, speed_section
 from benchmarks.merchant import Merchant
 from benchmarks.null_gateway import null_gateway
 from benchmarks.pictures import Gallery, can_draw
@@ -24,26 +24,28 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 @contextmanager
-def prepared(told: argparse.Namespace) -> Iterator[Bench]:
-    """Yield a bench with a merchant and gateways that run."""
-    told.directory.mkdir(mode=0o700, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=told.directory) as name:
+def prepared_bench(options: argparse.Namespace) -> Iterator[Bench]:
+    """Yield a bench with a merchant and running gateways."""
+    options.directory.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=options.directory) as name:
         directory = Path(name)
-        merchant = Merchant.settled_in(directory)
+        merchant = Merchant.load_or_create(directory)
         with ExitStack() as stack:
-            gateway = stack.enter_context(null_gateway(directory / "gateway", bare=told.bare))
+            gateway = stack.enter_context(null_gateway(directory / "gateway", bare=options.bare))
             slow = {
                 latency_s: stack.enter_context(
-                    null_gateway(directory / f"slow-{latency_s}", latency_s=latency_s, bare=told.bare)
+                    null_gateway(directory / f"slow-{latency_s}", latency_s=latency_s, bare=options.bare)
                 )
                 for latency_s in SLOW_GATEWAYS_S
             }
-            gallery = None if told.pictures is None else Gallery(told.pictures, told.pictures.name)
-            yield Bench(directory, merchant, gateway, slow, told.repetitions, told.most_rows, told.scale, gallery)
+            gallery = None if options.pictures is None else Gallery(options.pictures, options.pictures.name)
+            yield Bench(
+                directory, merchant, gateway, slow, options.repetitions, options.most_rows, options.scale, gallery
+            )
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Run the benchmarks that the command line selects."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure everything, side by side.")
     parser.add_argument("--only", action="append", choices=SECTIONS, help="measure this (default: everything)")
     parser.add_argument("--repetitions", type=int, default=5)
@@ -57,21 +59,21 @@ def main() -> None:
         "--directory", type=Path, default=WORKPLACE, help="on the disk to measure (default: %(default)s)"
     )
     parser.add_argument("--write", type=Path, help="put the figures between the marks in this document")
-    told = parser.parse_args()
-    if told.pictures is not None and not can_draw():
+    options = parser.parse_args()
+    if options.pictures is not None and not can_draw():
         parser.error("pictures need matplotlib: install the group `bench`")
-    with prepared(told) as bench:
-        parts = [machine(bench.directory, bench.gateway.server, bench.merchant.key)]
-        parts += [SECTIONS[name](bench) for name in told.only or SECTIONS]
+    with prepared_bench(options) as bench:
+        parts = [describe_machine(bench.directory, bench.gateway.server, bench.merchant.key)]
+        parts += [SECTIONS[name](bench) for name in options.only or SECTIONS]
         if bench.goals:
             speed = bench.side_by_side(contenders(bench.directory, bench.merchant.key, bench.scale), "/s")
-            parts += [section(speed), goals_table(bench.goals, times_slower(speed))]
+            parts += [speed_section(speed), format_goals(bench.goals, slowdown_factor(speed))]
     text = "\n".join(parts)
     print(text)
-    if told.write is not None:
-        before, _, rest = told.write.read_text(encoding="utf-8").partition(BEGIN)
+    if options.write is not None:
+        before, _, rest = options.write.read_text(encoding="utf-8").partition(BEGIN)
         after = rest.partition(END)[2]
-        told.write.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+        options.write.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The program as a whole, as a person or a cron job starts it: each command in a process of its own."""
+"""Runs the whole program as a person or a cron job does, with each command in its own process."""
 
 import os
 import resource
@@ -18,17 +18,17 @@ from paygw_batch.countries.data import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKPLACE = ROOT / "sandbox-state"
-"""Where a benchmark works if it isn't told otherwise: git ignores it, and what a killed one leaves there."""
+"""The default working folder of a benchmark. git ignores it, with the leftovers of killed runs."""
 JOURNAL = "journal.sqlite3"
 WATCHED_EVERY_S = 0.05
 _MEMORY = ("VmRSS", "VmHWM")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a command ended: wall and processor seconds, and the most memory it held at once.
+class CommandResult:
+    """The result of a command: wall time, processor time, and peak memory.
 
-    `held` is what it held over time: seconds since its start, and MiB (empty where the system does not say).
+    `held` is its memory over time: seconds since its start, and MiB. It is empty if the system does not report memory.
     """
 
     seconds: float
@@ -37,13 +37,13 @@ class Ended:
     held: tuple[tuple[float, float], ...] = ()
 
     def sample(self) -> Sample:
-        """Return it as a measurement of seconds."""
+        """Return the result as a measurement in seconds."""
         return Sample(self.seconds, 1e6 * self.cpu_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """A finance officer's directory: a key, a state directory of its own, sheets and a journal; and the gateway."""
+    """A finance officer's directory: a key, a state directory, sheets, a journal, and the gateway."""
 
     directory: Path
     key: Path
@@ -53,23 +53,23 @@ class Office:
 
     @property
     def journal(self) -> Path:
-        """Where its journal stands."""
+        """The path of the journal."""
         return self.directory / JOURNAL
 
     def make_sheet(self, rows: int, *, prefix: str = "", bad_share: float = 0.0) -> Path:
-        """Write a sheet of `rows` rows, and return its path. Its order ids begin with `prefix`."""
+        """Write a sheet of `rows` rows whose order ids begin with `prefix`, and return its path."""
         sheet = self.directory / f"payroll-{prefix}{rows}.csv"
         command = [sys.executable, str(ROOT / "samples" / "make_sheet.py"), "--rows", str(rows), "--out", str(sheet)]
         subprocess.run([*command, "--prefix", prefix, "--bad-share", str(bad_share)], check=True)
         return sheet
 
-    def call(self, *words: str) -> Ended:
-        """Run one command of the program. Raises `RuntimeError`, with its last words, unless it ends with 0."""
+    def call(self, *words: str) -> CommandResult:
+        """Run one command of the program. Raises `RuntimeError` with the end of its output unless it exits with 0."""
         before = ["--config", str(config_dir() / "sandbox.toml"), "--journal", str(self.journal), "--quiet"]
-        return timed([sys.executable, "-m", "paygw_batch", *before, *words], self.environment())
+        return run_timed([sys.executable, "-m", "paygw_batch", *before, *words], self.environment())
 
     def journal_bytes(self) -> int:
-        """Return how much room the journal takes, its log included."""
+        """Return the size of the journal, including its log."""
         return sum(file.stat().st_size for file in self.directory.glob(f"{JOURNAL}*"))
 
     def environment(self) -> dict[str, str]:
@@ -88,34 +88,34 @@ class Office:
 
 @contextmanager
 def office(parent: Path, key: Path, gateway: NullGateway) -> Iterator[Office]:
-    """Yield an office, its journal made, that is gone afterwards."""
+    """Yield an office with a new journal, and remove it afterwards."""
     with tempfile.TemporaryDirectory(dir=parent) as name:
-        found = Office(Path(name), key, gateway)
-        found.call("journal", "new")
-        yield found
+        result = Office(Path(name), key, gateway)
+        result.call("journal", "new")
+        yield result
 
 
-def timed(command: Sequence[str], environment: dict[str, str] | None = None) -> Ended:
-    """Run a command from the checkout's top and return how it ended. Raises `RuntimeError` unless that was well."""
-    with tempfile.TemporaryFile() as said:
+def run_timed(command: Sequence[str], environment: dict[str, str] | None = None) -> CommandResult:
+    """Run a command from the root of the checkout, and return its result. Raises `RuntimeError` if it fails."""
+    with tempfile.TemporaryFile() as output:
         started_s = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
-        with watched([process.pid]) as held:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        with record_memory([process.pid]) as held:
             _, status, usage = os.wait4(process.pid, 0)
         elapsed_s = time.perf_counter() - started_s
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
-            said.seek(0)
-            raise RuntimeError(f"{command[-3:]} ended with {process.returncode}: {said.read()[-2000:].decode()}")
+            output.seek(0)
+            raise RuntimeError(f"{command[-3:]} ended with {process.returncode}: {output.read()[-2000:].decode()}")
     cpu_s = usage.ru_utime + usage.ru_stime
     peak_mib = max((peak for _, _, peak in held), default=usage.ru_maxrss / 1024)
-    return Ended(elapsed_s, cpu_s, peak_mib, tuple((at_s, now) for at_s, now, _ in held))
+    return CommandResult(elapsed_s, cpu_s, peak_mib, tuple((at_s, now) for at_s, now, _ in held))
 
 
 def memory_mib(process: int) -> tuple[float, float] | None:
-    """Return how much memory a process holds, and the most it ever held; None where the system does not say.
+    """Return a process's current and peak memory, or None if the system does not report it.
 
-    Not `ru_maxrss`: that of a child begins with the memory of the process that started it.
+    `ru_maxrss` is not used, because a child's value starts with the memory of its parent.
     """
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
@@ -126,16 +126,16 @@ def memory_mib(process: int) -> tuple[float, float] | None:
 
 
 def own_peak_mib() -> float:
-    """Return the most memory that this process ever held."""
+    """Return the peak memory of this process."""
     memory = memory_mib(os.getpid())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 if memory is None else memory[1]
 
 
 @contextmanager
-def watched(processes: Sequence[int]) -> Iterator[list[tuple[float, float, float]]]:
-    """Note from time to time how much memory the largest of some processes holds, and any held, until the block ends.
+def record_memory(processes: Sequence[int]) -> Iterator[list[tuple[float, float, float]]]:
+    """Record the memory of the largest of some processes, and of any process, until the block ends.
 
-    Each note begins with the seconds since the start.
+    Each record begins with the seconds since the start.
     """
     noted: list[tuple[float, float, float]] = []
     ended = threading.Event()
@@ -143,9 +143,9 @@ def watched(processes: Sequence[int]) -> Iterator[list[tuple[float, float, float
 
     def watch() -> None:
         while not ended.wait(WATCHED_EVERY_S):
-            found = [memory for process in processes if (memory := memory_mib(process)) is not None]
-            if found:
-                now, most = zip(*found, strict=True)
+            result = [memory for process in processes if (memory := memory_mib(process)) is not None]
+            if result:
+                now, most = zip(*result, strict=True)
                 noted.append((time.perf_counter() - started_s, max(now), max(most)))
 
     thread = threading.Thread(target=watch)

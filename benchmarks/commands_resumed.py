@@ -1,7 +1,7 @@
-"""A batch of which nearly all was sent: what `resume` has to find, and `status` to count.
+"""A batch that was almost fully sent, for measuring `resume` and `status`.
 
-Sending a million rows takes minutes that say nothing about either, so their facts are written into the journal, as the
-engine would have, many at a time.
+Sending a million rows takes minutes that are not measured here. So their facts are written into the journal in bulk, as
+the engine would write them.
 """
 
 import os
@@ -13,9 +13,9 @@ from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.data import config_dir
-from paygw_batch.journal.values import Due, Entry
-from paygw_batch.opening.given_sheet import GivenSheet, rules_of
-from paygw_batch.opening.open_journal import file_of
+from paygw_batch.journal.values import DueRow, Entry
+from paygw_batch.opening.given_sheet import SheetSource, rules_of
+from paygw_batch.opening.open_journal import file_location
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.submit.plan import open_planned_batch, plan_submission
 
@@ -23,18 +23,18 @@ LEFT_PERCENT = 1
 _AT_ONCE = 512
 
 
-def open_sent(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int:
-    """Open the batch of a sheet in a journal and note all but the last of its rows as accepted; return how many.
+def open_sent_batch(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int:
+    """Open a sheet's batch in a journal, record all but its last rows as accepted, and return their number.
 
-    The journal was made by a command in this environment. The process takes over its state directory, for the witness.
+    The journal was created by a command in this environment. This process uses its state directory for the sent log.
     """
     os.environ["XDG_STATE_HOME"] = environment["XDG_STATE_HOME"]
     settings = load_settings(
         config_dir() / "sandbox.toml", environ=environment, flags={("journal", "path"): str(journal)}
     )
     rules = rules_of(settings, "payout")
-    validated = GivenSheet(settings, rules, sheet).validated()
-    held = file_of(settings).open_to_write("a benchmark")
+    validated = SheetSource(settings, rules, sheet).validated()
+    held = file_location(settings).open_to_write("a benchmark")
     try:
         plan = plan_submission(validated, held, Choices(), now=utc_now, quarantine_h=24)
         batch = open_planned_batch(plan, held, rules, sheet_path=sheet, now=utc_now)
@@ -44,20 +44,20 @@ def open_sent(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int
             if not some:
                 break
             sent, after_row = sent + len(some), some[-1].row
-            held.append([intent(one) for one in some])
-            held.append([accepted(one) for one in some])
+            held.append([build_intent(item) for item in some])
+            held.append([build_outcome(item) for item in some])
         return sent
     finally:
         held.close()
 
 
-def intent(due: Due) -> Entry:
-    """Return the intent of a row's first attempt, as the engine would note it."""
+def build_intent(due: DueRow) -> Entry:
+    """Return the intent of a row's first attempt, as the engine would record it."""
     fact = Intended(due.order_id, f"{due.number:032x}", int(utc_now().timestamp()), "WALLET")
     return Entry(due.number, 1, fact, timestamp(utc_now()))
 
 
-def accepted(due: Due) -> Entry:
+def build_outcome(due: DueRow) -> Entry:
     """Return the outcome of that attempt."""
     outcome = Outcome(
         OutcomeKind.ACCEPTED, gateway_status="processing", gateway_reference=f"{due.number:020}", http_status=200

@@ -1,7 +1,7 @@
-"""The console over a long journal: how long its pages take, what it holds in memory, and what it costs a run.
+"""Measures the console with a long journal: page times, memory, and its cost for a run.
 
-The pages are asked for by a person who is signed in, one after the other, over loopback. A tab is a loop that asks for
-a payout's progress, as `static/progress.js` does.
+A signed-in person requests the pages one after the other, over loopback. A tab is a loop that polls a payout's
+progress, as `static/progress.js` does.
 """
 
 import os
@@ -21,19 +21,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.commands import ROOT, Office, memory_mib
 from paygw_batch.approval.approval_keys import PublicKey, public_key_of
-from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInWay, WebSessions
-from paygw_batch.console.permissions import members_of
+from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInMethod, WebSessions
+from paygw_batch.console.permissions import load_members
 from paygw_batch.countries.data import config_dir
-from paygw_batch.opening.open_journal import journal_to_read
+from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.settings.configuration import load_settings
-from tests.support.ports import free_port, wait_until_there
+from tests.support.ports import free_port, wait_for_server
 
 MAKER, APPROVER = "Ada", "Ben"
 NAME = "Wanjiru"
-"""A name that many have in the sheets that are made here."""
+"""A frequent name in the generated sheets."""
 TABS = 50
 VISIBLE_S = 2.0
-"""How often a visible tab asks."""
+"""The interval at which a visible tab polls."""
 _PATIENCE_S = 120
 _LOOKED_AT_EVERY_S = 0.2
 _TICKS_S = os.sysconf("SC_CLK_TCK")
@@ -41,7 +41,7 @@ _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class PageTime:
-    """How long one page took, each time that it was asked for, and the processor time of the console for each."""
+    """The response times of one page, and the console's processor time for each request."""
 
     name: str
     took_ms: Sequence[float]
@@ -55,7 +55,7 @@ class PageTime:
         return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)]
 
     def line(self) -> str:
-        """Return it as a line of a table."""
+        """Return the times as a row of a table."""
         middle = statistics.median(self.took_ms)
         return (
             f"| {self.name} | {middle:,.0f} ms | {self.p95_ms:,.0f} ms | {self.cpu_ms:,.0f} ms | {self.kib:,.0f} KiB |"
@@ -64,14 +64,14 @@ class PageTime:
 
 @dataclass
 class ServedPages:
-    """A console that is served as a process, and a person who is signed in at it."""
+    """A console in a separate process, and a person who is signed in to it."""
 
     process: "subprocess.Popen[bytes]"
     port: int
     cookie: str = field(repr=False)
 
     def ask(self, path: str) -> tuple[int, bytes, HTTPResponse]:
-        """Ask for a page once, over a connection of its own."""
+        """Request a page once, over a new connection."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE_S)
         try:
             connection.request("GET", path, headers={"cookie": f"payouts={self.cookie}"})
@@ -81,7 +81,7 @@ class ServedPages:
             connection.close()
 
     def measure(self, name: str, path: str, times: int) -> PageTime:
-        """Ask for a page many times; the first one is not counted. Raises `RuntimeError` where no page comes."""
+        """Request a page many times, without counting the first. Raises `RuntimeError` if it is not served."""
         took_ms: list[float] = []
         size = 0
         before_s = 0.0
@@ -97,20 +97,20 @@ class ServedPages:
         return PageTime(name, took_ms[1:], 1000 * (self.cpu_s() - before_s) / times, size / 1024)
 
     def cpu_s(self) -> float:
-        """Return the processor time of the console so far, without that of the processes it started."""
+        """Return the console's processor time so far, without that of its child processes."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_S
 
     def peak_mib(self) -> float:
-        """Return the most memory that the console ever held."""
-        found = memory_mib(self.process.pid)
-        return 0.0 if found is None else found[1]
+        """Return the peak memory of the console."""
+        result = memory_mib(self.process.pid)
+        return 0.0 if result is None else result[1]
 
     def upload(self, sheet: Path) -> float:
-        """Upload a sheet; return how many seconds later its page with the first defects was there."""
+        """Upload a sheet, and return the seconds until its page with the first defects was served."""
         _, page, _ = self.ask("/new")
-        found = re.search(rb'name="csrf" value="([^"]+)"', page)
-        token = "" if found is None else found[1].decode()
+        result = re.search(rb'name="csrf" value="([^"]+)"', page)
+        token = "" if result is None else result[1].decode()
         mark = "benchmark-of-the-console"
         body = b"".join(
             [
@@ -133,11 +133,11 @@ class ServedPages:
         connection.close()
         if answer.status != 303:
             raise RuntimeError(f"the upload was answered with {answer.status}")
-        while b"data-reload-ms" in self._page(answer.headers["location"]):
+        while b"data-reload-ms" in self._require_page(answer.headers["location"]):
             time.sleep(_LOOKED_AT_EVERY_S)
         return time.perf_counter() - started_s
 
-    def _page(self, path: str) -> bytes:
+    def _require_page(self, path: str) -> bytes:
         status, body, _ = self.ask(path)
         if status != 200:
             raise RuntimeError(f"{path} was answered with {status}")
@@ -146,58 +146,58 @@ class ServedPages:
 
 @contextmanager
 def served_pages(place: Office) -> Iterator[ServedPages]:
-    """Serve the pages about an office's journal as a process, with a person signed in."""
+    """Serve the pages of an office's journal in a separate process, with a person signed in."""
     port = free_port()
     config = place.directory / "console.toml"
     keys = {name: public_key_of(Ed25519PrivateKey.generate().public_key()) for name in (MAKER, APPROVER)}
     makers, approvers = (f'{name} = "{keys[name].text}"' for name in (MAKER, APPROVER))
     people = f"[approval.makers]\n{makers}\n[approval.approvers]\n{approvers}\n"
     config.write_text(f"{(config_dir() / 'sandbox.toml').read_text(encoding='utf-8')}\n{people}", encoding="utf-8")
-    cookie = _signed_in(place, config, keys[MAKER])
+    cookie = _create_session(place, config, keys[MAKER])
     command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "--journal", str(place.journal)]
     with subprocess.Popen(
         [*command, "console", "--port", str(port)], cwd=ROOT, env=place.environment(), stdout=subprocess.DEVNULL
     ) as process:
         try:
-            wait_until_there(port, process)
+            wait_for_server(port, process)
             yield ServedPages(process, port, cookie)
         finally:
             process.terminate()
 
 
-def _signed_in(place: Office, config: Path, key: PublicKey) -> str:
-    """Begin a session as the console would, before it is started: it finds it there."""
+def _create_session(place: Office, config: Path, key: PublicKey) -> str:
+    """Create a session before the console starts."""
     environ = place.environment()
     settings = load_settings(config, environ=environ, flags={("journal", "path"): str(place.journal)})
-    members = members_of(settings)
+    members = load_members(settings)
     maker = next(member for member in members if member.name == MAKER)
     sessions = WebSessions(
         KeptSessions(place.journal),
         members=members,
         keys={key: maker},
-        ways=frozenset(SignInWay),
+        ways=frozenset(SignInMethod),
         idle_s=3600,
-        at_most_s=3600,
+        max_age_s=3600,
         now_s=time.time,
     )
     try:
-        return sessions.sign_in(maker, "", SignInWay.PASSKEY, SignedInKey(key, ""))
+        return sessions.sign_in(maker, "", SignInMethod.PASSKEY, SignedInKey(key, ""))
     finally:
         sessions.close()
 
 
 def page_times(place: Office, pages: ServedPages, times: int) -> Iterator[PageTime]:
-    """Yield how long each page takes about the newest batch of an office's journal."""
+    """Yield the time of each page about the newest batch of an office's journal."""
     os.environ["XDG_STATE_HOME"] = place.environment()["XDG_STATE_HOME"]
     settings = load_settings(
         config_dir() / "sandbox.toml", environ=place.environment(), flags={("journal", "path"): str(place.journal)}
     )
-    with journal_to_read(settings) as journal:
+    with open_journal_to_read(settings) as journal:
         record = journal.batches()[-1]
         middle = record.rows // 2
         row = next(iter(journal.rows(record.number, after=middle, limit=1)))
     payout = f"/payouts/{record.batch}"
-    for shown, path in {
+    for displayed, path in {
         "Overview": "/",
         "A payout": payout,
         "its rows from the middle on": f"{payout}?after={middle}",
@@ -205,7 +205,7 @@ def page_times(place: Office, pages: ServedPages, times: int) -> Iterator[PageTi
         "those not sent yet": f"{payout}?state=ready",
         "those with the gateway, from the middle on": f"{payout}?state=accepted&after={middle}",
         "those in doubt (none)": f"{payout}?state=in_doubt",
-        "its progress, nothing moved": f"{payout}/progress?seen={_seen(pages, payout)}",
+        "its progress, nothing moved": f"{payout}/progress?seen={_latest_position(pages, payout)}",
         "A row": f"{payout}/rows/{row.row}",
         "Was this person paid? By number": "/payees?text=254712345678",
         "by order id": f"/payees?text={row.client_orderid}",
@@ -215,18 +215,18 @@ def page_times(place: Office, pages: ServedPages, times: int) -> Iterator[PageTi
         "People and health": "/people",
         "Sign in": "/sign-in",
     }.items():
-        yield pages.measure(shown, path, times)
+        yield pages.measure(displayed, path, times)
 
 
-def _seen(pages: ServedPages, payout: str) -> str:
-    """Return what a tab says that it has seen, once it has seen all."""
+def _latest_position(pages: ServedPages, payout: str) -> str:
+    """Return the position that a tab has reached once it has received everything."""
     _, _, answer = pages.ask(f"{payout}/progress?seen=")
     return str(answer.headers.get("x-seen", ""))
 
 
 @contextmanager
 def polling_tabs(pages: ServedPages, count: int) -> Iterator[None]:
-    """Let tabs ask for the newest payout's progress while the block lasts, each every two seconds."""
+    """Have tabs poll the newest payout's progress every two seconds inside the block."""
     over = threading.Event()
     _, first, _ = pages.ask("/")
     path = re.findall(rb'href="(/payouts/\w+)"', first)[0].decode()

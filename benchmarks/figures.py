@@ -1,7 +1,7 @@
-"""Side by side: every contender is measured once in each repetition, so that what is compared saw the same machine.
+"""Measures contenders side by side: each once per repetition, so that all see the same machine load.
 
-Rates of a shared machine move by up to two times; the ratio of two rates of one repetition moves much less. So a ratio
-is the median of the repetitions' ratios, never the ratio of two medians.
+Rates on a shared machine vary by up to a factor of two. The ratio of two rates of one repetition varies much less. So a
+ratio is the median of the repetitions' ratios, never the ratio of two medians.
 """
 
 import multiprocessing
@@ -17,8 +17,8 @@ T = TypeVar("T")
 _TIMES = frozenset({"us", "ms", "s"})
 
 
-def apart(measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what `measure` comes to in a fresh process: nothing that ran before it is left in memory."""
+def run_isolated(measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of `measure` in a new process, so that earlier work leaves nothing in memory."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=fresh) as pool:
         return pool.submit(measure, *args, **kwargs).result()
@@ -26,9 +26,9 @@ def apart(measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one measurement came to, and the processor time of its process for each thing done (0: not measured).
+    """The result of one measurement, and its processor time per unit of work (0: not measured).
 
-    `steady` is the same value without the slow start and the end (0: not measured).
+    `steady` is the same value without warm-up and end (0: not measured).
     """
 
     value: float
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one thing came to, in each repetition."""
+    """The results of one contender, by repetition."""
 
     name: str
     unit: str
@@ -52,15 +52,15 @@ class Figure:
         return statistics.median(self.samples)
 
     def line(self) -> str:
-        """Return the figure as a line of a table: median, smallest and largest, processor time."""
-        middle, low, high = (readable(pick(self.samples)) for pick in (statistics.median, min, max))
-        cpu = f"{readable(statistics.median(self.cpu_us))} us" if any(self.cpu_us) else ""
+        """Return the figure as a row of a table: median, minimum and maximum, processor time."""
+        middle, low, high = (format_figure(pick(self.samples)) for pick in (statistics.median, min, max))
+        cpu = f"{format_figure(statistics.median(self.cpu_us))} us" if any(self.cpu_us) else ""
         return f"| {self.name} | {middle} {self.unit} | {low} to {high} | {cpu} |"
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How one figure stands to another, repetition by repetition, and what it should reach (or stay below)."""
+    """The ratio of two figures, by repetition, and the goal that it should reach, or stay below."""
 
     name: str
     samples: tuple[float, ...]
@@ -68,13 +68,13 @@ class Ratio:
     at_most: bool = False
 
     @classmethod
-    def of(cls, name: str, figure: Figure, to: Figure, goal: float, *, at_most: bool = False) -> "Ratio":
+    def between(cls, name: str, figure: Figure, to: Figure, goal: float, *, at_most: bool = False) -> "Ratio":
         """Return the ratio of two figures that were measured side by side."""
         pairs = zip(figure.samples, to.samples, strict=True)
-        return cls(name, tuple(one / other for one, other in pairs), goal, at_most)
+        return cls(name, tuple(item / other for item, other in pairs), goal, at_most)
 
     def line(self) -> str:
-        """Return the ratio as a line of a table: median, smallest and largest, goal, and whether it is reached."""
+        """Return the ratio as a row of a table: median, minimum and maximum, goal, and verdict."""
         median = statistics.median(self.samples)
         reached = median <= self.goal if self.at_most else median >= self.goal
         verdict = "yes" if reached else f"no, by {abs(median - self.goal) / self.goal:.0%}"
@@ -85,7 +85,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A measure that should reach something: `reach` is asked for, `goal` where the code stays simple."""
+    """A measure with two goals: `reach` is required, and `goal` is desired if the code stays simple."""
 
     measure: str
     unit: str
@@ -97,35 +97,35 @@ class Goal:
     @classmethod
     def ratio(cls, measure: str, figure: Figure, to: Figure, reach: float, goal: float) -> "Goal":
         """Return the goal of a ratio of two figures that were measured side by side."""
-        return cls(measure, "", Ratio.of(measure, figure, to, goal).samples, reach, goal)
+        return cls(measure, "", Ratio.between(measure, figure, to, goal).samples, reach, goal)
 
     def line(self, times_slower: float) -> str:
-        """Return the goal as a line of a table: median, spread, both marks, and which of them is reached.
+        """Return the goal as a row of a table: median, spread, both goals, and a verdict.
 
-        A time is said once more as it would be on the machine on which the goals were set. No verdict follows it.
+        A time is also converted to the reference machine, without a verdict.
         """
         median = statistics.median(self.samples)
         unit = f" {self.unit}" if self.unit else ""
-        spread = f"{readable(min(self.samples))} to {readable(max(self.samples))}"
+        spread = f"{format_figure(min(self.samples))} to {format_figure(max(self.samples))}"
         if self._holds(median, self.goal):
             verdict = "goal"
         elif self._holds(median, self.reach):
             verdict = "reach"
         else:
             verdict = f"no, by {abs(median - self.reach) / self.reach:.0%}"
-        marks = f"{readable(self.reach)} | {readable(self.goal)}"
-        there = f"{readable(median / times_slower)}{unit}" if self.unit in _TIMES else ""
-        return f"| {self.measure} | {readable(median)}{unit} | {spread} | {marks} | {verdict} | {there} |"
+        marks = f"{format_figure(self.reach)} | {format_figure(self.goal)}"
+        there = f"{format_figure(median / times_slower)}{unit}" if self.unit in _TIMES else ""
+        return f"| {self.measure} | {format_figure(median)}{unit} | {spread} | {marks} | {verdict} | {there} |"
 
     def _holds(self, median: float, mark: float) -> bool:
         return median <= mark if self.at_most else median >= mark
 
 
-def goals_table(goals: Sequence[Goal], times_slower: float) -> str:
-    """Return all goals that were measured on a machine that takes so many times as long, in Markdown."""
+def format_goals(goals: Sequence[Goal], times_slower: float) -> str:
+    """Return a Markdown table of all goals, for a machine that is slower by this factor."""
     note = (
-        f"The machine on which the goals were set runs a plain Python loop {readable(times_slower)} times as fast. The "
-        "last column divides a time by that. What is reached is decided by the time as measured."
+        f"The machine on which the goals were set runs a plain Python loop {format_figure(times_slower)} times as fast."
+        " The last column divides a time by that. What is reached is decided by the time as measured."
     )
     head = [
         "### What was to be reached",
@@ -148,22 +148,23 @@ def side_by_side(
             sample = measure()
             samples[name].append(sample)
             tell(
-                f"{repetition}/{repetitions}  {name}: {readable(sample.value)} {unit}  (load {os.getloadavg()[0]:.1f})"
+                f"{repetition}/{repetitions}  {name}: {format_figure(sample.value)} {unit}  "
+                f"(load {os.getloadavg()[0]:.1f})"
             )
     return {
         name: Figure(
             name,
             unit,
-            tuple(each.value for each in found),
-            tuple(each.cpu_us for each in found),
-            tuple(each.steady for each in found),
+            tuple(element.value for element in results),
+            tuple(element.cpu_us for element in results),
+            tuple(element.steady for element in results),
         )
-        for name, found in samples.items()
+        for name, results in samples.items()
     }
 
 
-def readable(value: float) -> str:
-    """Return a number with three significant digits, or whole."""
+def format_figure(value: float) -> str:
+    """Return a number with three significant digits, or as a whole number."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -172,14 +173,14 @@ def readable(value: float) -> str:
 def table(
     title: str, figures: Sequence[Figure], ratios: Sequence[Ratio], note: str = "", picture: Sequence[str] = ()
 ) -> str:
-    """Return a section in Markdown: figures and their picture first, then what they stand to each other."""
+    """Return a Markdown section: figures and their picture, then their ratios."""
     parts = [f"### {title}", ""]
     if note:
         parts += [note, ""]
     if figures:
         parts += ["| measured | median | spread | processor time each |", "| --- | ---: | ---: | ---: |"]
-        parts += [*(each.line() for each in figures), "", *picture]
+        parts += [*(element.line() for element in figures), "", *picture]
     if ratios:
         parts += ["| ratio | median | spread | goal | reached |", "| --- | ---: | ---: | --- | --- |"]
-        parts += [*(each.line() for each in ratios), ""]
+        parts += [*(element.line() for element in ratios), ""]
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""How long a person waits: from Enter to the first byte of the first payout."""
+"""Measures how long a person waits between Enter and the first byte of the first payout."""
 
 import os
 import socket
@@ -8,23 +8,23 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.commands import ROOT, Ended, Office, memory_mib
+from benchmarks.commands import ROOT, CommandResult, Office, memory_mib
 from paygw_batch.countries.data import config_dir
 
 _LONGEST_S = 3_600.0
 
 
-def until_first_byte(place: Office, sheet: Path) -> Ended:
-    """Run `submit` against a listener that never answers, kill it at its first byte, and return what it took so far.
+def measure_first_byte(place: Office, sheet: Path) -> CommandResult:
+    """Run `submit` against a listener that never answers, kill it at its first byte, and return its cost.
 
-    Raises `RuntimeError` when the command ends before.
+    Raises `RuntimeError` if the command ends before.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gateway = replace(place.gateway, base_url=f"http://localhost:{listener.getsockname()[1]}")
         before = ["--config", str(config_dir() / "sandbox.toml"), "--journal", str(place.journal), "--quiet"]
         command = [sys.executable, "-m", "paygw_batch", *before, "submit", str(sheet)]
         environ = replace(place, gateway=gateway).environment()
-        # The journal was made for another port of this machine: a person says that it is the same gateway.
+        # The journal was created for another port of this machine, so a person confirms that it is the same gateway.
         adopt = [sys.executable, "-m", "paygw_batch", *before, "journal", "adopt", "--yes"]
         subprocess.run(adopt, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, check=True)
         started_s = time.perf_counter()
@@ -38,7 +38,7 @@ def until_first_byte(place: Office, sheet: Path) -> Ended:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
     peak_mib = usage.ru_maxrss / 1024 if memory is None else memory[1]
-    return Ended(elapsed_s, usage.ru_utime + usage.ru_stime, peak_mib)
+    return CommandResult(elapsed_s, usage.ru_utime + usage.ru_stime, peak_mib)
 
 
 def _wait_for_byte(listener: socket.socket, process: subprocess.Popen[bytes]) -> None:

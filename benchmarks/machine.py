@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describes the machine on which the benchmarks ran."""
 
 import os
 import platform
@@ -9,22 +9,22 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.signatures import signatures_per_s
-from paygw_batch.processes import processor, python_build
+from paygw_batch.processes import processor_name, python_build
 
 SYNCS = 200
 SIGNATURES = 200
 PACKAGES = ("apsw", "cryptography", "httptools", "httpx", "polars", "uvloop", "aiohttp")
 
 
-def machine(directory: Path, server: str, key: Path) -> str:
-    """Return a list in Markdown: cores, memory, disk, Python, packages, a signature, and the gateway that answered."""
+def describe_machine(directory: Path, server: str, key: Path) -> str:
+    """Return a Markdown list: cores, memory, disk, Python, packages, a signature, and the gateway."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     median_ms, slow_ms = sync_ms(directory)
     memory = f"{memory_gib:.0f} GiB of memory, {platform.system()} {platform.release()}"
     packages = ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name)))
     return "\n".join(
         [
-            f"- {len(os.sched_getaffinity(0))} cores ({processor()}), {memory}",
+            f"- {len(os.sched_getaffinity(0))} cores ({processor_name()}), {memory}",
             f"- disk: a flush of 4 KiB takes {median_ms:.2f} ms (one in ten over {slow_ms:.2f} ms)",
             f"- {_python()}, {packages}",
             f"- a bare RSA-2048 signature takes {signatures_per_s(key, SIGNATURES).cpu_us:.0f} us of a processor",
@@ -36,7 +36,7 @@ def machine(directory: Path, server: str, key: Path) -> str:
 
 
 def sync_ms(directory: Path) -> tuple[float, float]:
-    """Return median and ninth decile of the milliseconds that a small flush takes on the disk of `directory`."""
+    """Return the median and 90th percentile of the time, in ms, of a small flush to the disk of `directory`."""
     took_ms = []
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         file.write(bytes(4096))
@@ -52,8 +52,8 @@ def sync_ms(directory: Path) -> tuple[float, float]:
 
 def _python() -> str:
     build = python_build()
-    said = {True: "", False: "no ", None: "perhaps "}
-    return f"Python {platform.python_version()} ({said[build.has_profiles]}profiles, {said[build.has_lto]}LTO)"
+    output = {True: "", False: "no ", None: "perhaps "}
+    return f"Python {platform.python_version()} ({output[build.has_profiles]}profiles, {output[build.has_lto]}LTO)"
 
 
 def _version(name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""How fast this machine is, beside the one on which the goals were set.
+"""Compares the speed of this machine with the reference machine on which the goals were set.
 
-Microseconds and seconds of two machines do not compare. Two things were measured on both that have nothing to do with
-this program: bare signatures, and a plain Python loop over the rows of a sheet.
+Times on two machines cannot be compared directly. So two tasks that are independent of this program were measured on
+both: bare signatures, and a plain Python loop over the rows of a sheet.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import Figure, Sample, apart, readable
+from benchmarks.figures import Figure, Sample, format_figure, run_isolated
 from benchmarks.sheets import KINDS, sheet_of_kind
 from benchmarks.signatures import signatures_per_s
-from benchmarks.validation import plain
+from benchmarks.validation import validate_in_plain_loop
 
 LOOP_ROWS = 200_000
 SIGNATURES = 20_000
@@ -29,32 +29,32 @@ class Speed:
 
 
 GOALS_SET_ON = Speed(signatures_per_s=9_300, loop_rows_per_s=1_000_000 / 4.1)
-"""The machine on which the goals were set: two cores, Python 3.11."""
+"""The reference machine on which the goals were set: two cores, Python 3.11."""
 _SIGNATURES, _ROWS = "bare signatures, two threads", "plain Python loop, rows"
 
 
 def contenders(directory: Path, key: Path, scale: float) -> Mapping[str, Callable[[], Sample]]:
-    """Return what measures this machine, each in a process of its own."""
+    """Return the measurements of this machine, each in a separate process."""
     rows = max(100, round(LOOP_ROWS * scale))
     sheet = sheet_of_kind(directory, KINDS[0], rows)
     return {
-        _SIGNATURES: partial(apart, signatures_per_s, key, max(100, round(SIGNATURES * scale))),
-        _ROWS: partial(apart, _rows_per_s, sheet, rows),
+        _SIGNATURES: partial(run_isolated, signatures_per_s, key, max(100, round(SIGNATURES * scale))),
+        _ROWS: partial(run_isolated, _rows_per_s, sheet, rows),
     }
 
 
 def _rows_per_s(sheet: Path, rows: int) -> Sample:
-    found = plain(sheet)
+    found = validate_in_plain_loop(sheet)
     return Sample(rows / found.value, found.cpu_us / rows)
 
 
-def times_slower(found: Mapping[str, Figure]) -> float:
-    """Return how much longer the interpreter takes here: times of this program are divided by it."""
+def slowdown_factor(found: Mapping[str, Figure]) -> float:
+    """Return the factor by which the interpreter is slower here. Times of this program are divided by it."""
     return GOALS_SET_ON.loop_rows_per_s / found[_ROWS].median
 
 
-def section(found: Mapping[str, Figure]) -> str:
-    """Return the comparison of both machines, in Markdown."""
+def speed_section(found: Mapping[str, Figure]) -> str:
+    """Return a Markdown comparison of both machines."""
     lines = [
         "### This machine beside the one on which the goals were set",
         "",
@@ -63,7 +63,9 @@ def section(found: Mapping[str, Figure]) -> str:
     ]
     for name, there in ((_SIGNATURES, GOALS_SET_ON.signatures_per_s), (_ROWS, GOALS_SET_ON.loop_rows_per_s)):
         here = found[name]
-        spread = f"{readable(min(here.samples))} to {readable(max(here.samples))}"
-        times = readable(there / here.median)
-        lines.append(f"| {name} | {readable(there)} /s | {readable(here.median)} /s | {spread} | {times} times |")
+        spread = f"{format_figure(min(here.samples))} to {format_figure(max(here.samples))}"
+        times = format_figure(there / here.median)
+        lines.append(
+            f"| {name} | {format_figure(there)} /s | {format_figure(here.median)} /s | {spread} | {times} times |"
+        )
     return "\n".join([*lines, ""])

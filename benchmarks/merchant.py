@@ -1,4 +1,4 @@
-"""The merchant that every measurement pays for: a key of its own, the sandbox's terms, and rows to pay."""
+"""The merchant of all benchmarks: a key, the sandbox's terms, and rows to pay."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ FIELDS = {"account_name": "Wanjiru Mwangi", "account_number": "254712345678", "p
 
 @dataclass(frozen=True, slots=True)
 class Merchant:
-    """Who pays: an RSA-2048 key, and the rules and status words of `config/sandbox.toml`."""
+    """A merchant with an RSA-2048 key, and the rules and status words of `config/sandbox.toml`."""
 
     key: Path
     settings: Settings
@@ -37,8 +37,8 @@ class Merchant:
     operation: Operation
 
     @classmethod
-    def settled_in(cls, directory: Path) -> "Merchant":
-        """Return the merchant whose key lies in `directory`, made if it is not there yet."""
+    def load_or_create(cls, directory: Path) -> "Merchant":
+        """Return the merchant whose key is in `directory`. Creates the key if it is missing."""
         key = directory / "merchant.pem"
         if not key.exists():
             private = generate_private_key(public_exponent=65537, key_size=KEY_BITS)
@@ -48,11 +48,11 @@ class Merchant:
         return cls(key, settings, load_rules("payout", settings.terms("payout")), load_operation("payout"))
 
     def url(self, base_url: str) -> str:
-        """Return where payouts go at this gateway."""
+        """Return the address for payouts at this gateway."""
         return operation_url(base_url, self.operation, "1000")
 
     def signer(self, base_url: str) -> Signer:
-        """Return what signs payouts for this gateway."""
+        """Return the signer of payouts for this gateway."""
         return Signer(
             url=self.url(base_url),
             endpoint_id="1000",
@@ -64,12 +64,12 @@ class Merchant:
 
 
 def instruction(row: int) -> Instruction:
-    """Return one order to pay a Kenyan wallet: the account form, as most countries have it."""
+    """Return an instruction to pay a Kenyan wallet, in the account form that most countries use."""
     return Instruction(f"BENCH-{row:08}", "KE", "KES", "1500.50", "account", FIELDS)
 
 
 def open_batch(journal: Journal, rows: int) -> BatchRecord:
-    """Open a batch of `rows` such orders in `journal`."""
+    """Open a batch of `rows` such instructions in `journal`."""
     return journal.open_batch(
         NewBatch("be" * 16, "payout", "benchmark.csv", "00" * 32, rows=rows, defects=0),
         parts=[BatchPart([b"rows"], InstructionRows(_new_instructions(rows)))],

@@ -1,7 +1,7 @@
-"""A gateway that answers at once, approves everything and echoes the order id: what is measured is then our own cost.
+"""A gateway that immediately approves every order, so that only our own cost is measured.
 
-It is nginx with its echo module where both are installed (`apt-get install nginx-light libnginx-mod-http-echo`), and an
-equally bare server of ours where they are not. Either runs in a process of its own, on the same cores as the client.
+It is nginx with its echo module if both are installed (`apt-get install nginx-light libnginx-mod-http-echo`), otherwise
+an equally minimal Python server. It runs in a separate process, on the same cores as the client.
 """
 
 import os
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trustme
 
-from tests.support.ports import free_port, wait_until_there
+from tests.support.ports import free_port, wait_for_server
 
 ECHO_MODULE = Path("/usr/lib/nginx/modules/ngx_http_echo_module.so")
 STOP_TIMEOUT_S = 10.0
@@ -59,7 +59,7 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class NullGateway:
-    """A gateway that runs: its addresses, plain and TLS, whose certificate `ca_bundle` vouches for."""
+    """A running gateway: its plain and TLS addresses, and the authority `ca_bundle` of its certificate."""
 
     server: str
     base_url: str
@@ -71,16 +71,16 @@ class NullGateway:
 
 
 def nginx() -> str | None:
-    """Return the path of an nginx that has the echo module, or None."""
+    """Return the path of an nginx with the echo module, or None."""
     return shutil.which("nginx", path=f"{os.defpath}:/usr/sbin:/sbin") if ECHO_MODULE.exists() else None
 
 
 @contextmanager
 def null_gateway(directory: Path, *, latency_s: float = 0.0, bare: bool = False) -> Iterator[NullGateway]:
-    """Run a null gateway with its files in `directory`; each answer waits `latency_s`. `bare` asks for our own."""
+    """Run a null gateway with its files in `directory`. Each answer takes `latency_s`; `bare` avoids nginx."""
     directory.mkdir(parents=True)
     port, tls_port = free_port(), free_port()
-    ca_bundle = _certify(directory)
+    ca_bundle = _create_certificate(directory)
     program = None if bare else nginx()
     if program is not None:
         command = _nginx_command(program, directory, port, tls_port, latency_s)
@@ -90,8 +90,8 @@ def null_gateway(directory: Path, *, latency_s: float = 0.0, bare: bool = False)
         command += ["--latency-s", str(latency_s), "--directory", str(directory)]
     process = subprocess.Popen(command)
     try:
-        for each in (port, tls_port):
-            wait_until_there(each, process)
+        for item in (port, tls_port):
+            wait_for_server(item, process)
         server = "a bare asyncio server" if program is None else "nginx"
         yield NullGateway(
             server, f"http://localhost:{port}", f"http://127.0.0.1:{port}", f"https://localhost:{tls_port}", ca_bundle
@@ -101,8 +101,8 @@ def null_gateway(directory: Path, *, latency_s: float = 0.0, bare: bool = False)
         process.wait(STOP_TIMEOUT_S)
 
 
-def answer_s(base_url: str, times: int) -> float:
-    """Return how long the gateway takes for the answer to a request that is alone: median over a bare socket."""
+def response_time_s(base_url: str, times: int) -> float:
+    """Return the gateway's median response time for one request at a time over a bare socket."""
     host, port = base_url.removeprefix("http://").split(":")
     body = b'{"client_orderid": "ALONE"}'
     head = f"POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -129,8 +129,8 @@ def _nginx_command(program: str, directory: Path, port: int, tls_port: int, late
     return [program, "-p", str(directory), "-c", str(config), "-e", str(directory / "start.log")]
 
 
-def _certify(directory: Path) -> Path:
-    """Make a certificate for localhost and return the authority that vouches for it."""
+def _create_certificate(directory: Path) -> Path:
+    """Create a certificate for localhost, and return the path of its authority."""
     authority = trustme.CA()
     own = authority.issue_cert("localhost", "127.0.0.1")
     own.private_key_pem.write_to_path(directory / "certificate.key")

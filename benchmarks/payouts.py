@@ -1,4 +1,4 @@
-"""The engine as the program composes it: signers, journal on disk, transport, uvloop where it is installed."""
+"""Runs the engine as the program composes it: signers, journal on disk, transport, uvloop if installed."""
 
 import asyncio
 import random
@@ -17,30 +17,30 @@ from benchmarks.figures import Sample
 from benchmarks.keys_elsewhere import KeyElsewhere
 from benchmarks.loops import loop_factory
 from benchmarks.merchant import Merchant, open_batch
-from benchmarks.silent_progress import Silent
+from benchmarks.silent_progress import SilentProgress
 from benchmarks.slow_disk import slow_flushes
 from paygw_batch.clock import elapsed_s, timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import Outcome
 from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.pacing import Pace
-from paygw_batch.engine.ports import World
+from paygw_batch.engine.ports import Runtime
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, TransportSettings
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.sign import Preparer
-from paygw_batch.gateway.signing.signers import signed_ahead, signers_for
+from paygw_batch.gateway.signing.signers import signers_for, signing_lookahead
 from paygw_batch.journal.file_place import FilePlace, in_memory_journal
 from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import Due
+from paygw_batch.journal.values import DueRow
 from paygw_batch.processes import gc_paused
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of the engine: where to, how many rows, how many at once, over which connections, into which journal."""
+    """The settings of one run: gateway, number of rows, concurrency, connections, and journal."""
 
     directory: Path
     """Where the merchant's key lies, and the journal is made: on the disk that is measured."""
@@ -57,19 +57,19 @@ class Trial:
 
 
 def payouts_per_s(trial: Trial) -> Sample:
-    """Return how many payouts a second a run makes, from its first look into the journal to its last outcome in it.
+    """Return the payouts per second of a run, from its first read of the journal to its last outcome.
 
-    Raises `InternalError` when not every row was paid: what did not happen has no rate.
+    Raises `InternalError` unless every row was paid, because the rate would be meaningless.
     """
-    merchant = Merchant.settled_in(trial.directory)
-    with slow_flushes(trial.flush_s), _journal(trial) as journal:
+    merchant = Merchant.load_or_create(trial.directory)
+    with slow_flushes(trial.flush_s), _open_journal(trial) as journal:
         batch = open_batch(journal, trial.rows)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_run(trial, merchant, journal, batch.number))
+            return runner.run(_run_trial(trial, merchant, journal, batch.number))
 
 
 @contextmanager
-def _journal(trial: Trial) -> Iterator[Journal]:
+def _open_journal(trial: Trial) -> Iterator[Journal]:
     if trial.journal == "memory":
         yield in_memory_journal()
         return
@@ -96,30 +96,30 @@ def journal_on_disk(directory: Path) -> Iterator[SqliteJournal]:
             journal.close()
 
 
-class _Noted(Silent):
-    """Notes when each outcome was durable."""
+class _OutcomeTimes(SilentProgress):
+    """Records when each outcome became durable."""
 
     def __init__(self) -> None:
         self.at_s: list[float] = []
 
-    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (the port's)
-        """Note the time."""
+    def record_outcome(self, due: DueRow, outcome: Outcome) -> None:  # noqa: ARG002 (the port's)
+        """Record the time."""
         self.at_s.append(time.perf_counter())
 
     def steady_per_s(self, places: int) -> float:
-        """Return the rate without the slow start and the end, over as many outcomes as fill all places some times.
+        """Return the rate without warm-up and end.
 
-        All places are full long before as many outcomes are there as places, and until the last row is launched.
-        0 where there were too few rows for that.
+        All slots are in use long before as many outcomes as slots have arrived, and until the last row starts. The
+        result is 0 if there were too few rows.
         """
         first, last = 2 * places, len(self.at_s) - places
         last -= (last - first) % places
         return (last - first) / (self.at_s[last] - self.at_s[first]) if last > first else 0.0
 
 
-async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
+async def _run_trial(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
     reached = TransportSettings(trial.base_url, connections=Connections(trial.connections), ca_bundle=trial.ca_bundle)
-    signer, noted = merchant.signer(trial.base_url), _Noted()
+    signer, noted = merchant.signer(trial.base_url), _OutcomeTimes()
     if trial.key is not None:
         signer = replace(signer, key=trial.key.load())
     with gc_paused(), journal.for_engine() as given:
@@ -130,10 +130,10 @@ async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -
                 prepare=Preparer(merchant.rules, signer, signers),
                 judge=partial(classify, words=merchant.settings.words(), operation=merchant.operation),
                 pace=Pace(trial.concurrency),
-                world=World(lambda: datetime.now(UTC), elapsed_s, partial(secrets.token_hex, 16), random.random),
+                runtime=Runtime(lambda: datetime.now(UTC), elapsed_s, partial(secrets.token_hex, 16), random.random),
                 progress=noted,
                 departs_within_s=reached.connect_timeout_s + reached.total_timeout_s,
-                signed_ahead=signed_ahead(signer.key),
+                signing_lookahead=signing_lookahead(signer.key),
             )
             started_s, cpu_s = time.perf_counter(), time.process_time()
             end = await engine.run(batch)

@@ -1,4 +1,4 @@
-"""Draws the figures as SVG, small and light, by matplotlib, where the group `bench` is installed."""
+"""Draws small SVG charts with matplotlib, if the group `bench` is installed."""
 
 import importlib.util
 import math
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import Figure, readable
+from benchmarks.figures import Figure, format_figure
 
 _WIDTH_IN = 8.0
 _BAR_IN = 0.32
 _FRAME_IN = 1.1
 _COLOURS = ("#1f6f8b", "#d1603d", "#6a994e", "#7d5ba6", "#b08900")
 _STYLE = {
-    "svg.fonttype": "none",  # text stays text: a tenth of the size, and readable by machines
+    "svg.fonttype": "none",  # keeps text as text, which is smaller and machine-readable
     "svg.hashsalt": "paygw-batch",
     "font.family": "sans-serif",
     "font.size": 9,
@@ -28,13 +28,13 @@ Curve = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """The folder of the pictures, and how a document beside it names that folder."""
+    """The folder of the pictures, and its path relative to the document."""
 
     folder: Path
     name: str
 
     def bars(self, title: str, figures: Sequence[Figure]) -> list[str]:
-        """Draw medians as bars with their spread; return the lines that show the picture in Markdown."""
+        """Draw medians as bars with their spread, and return the Markdown lines that show the picture."""
         if not can_draw() or not figures:
             return []
         medians = [statistics.median(figure.samples) for figure in figures]
@@ -42,7 +42,7 @@ class Gallery:
             [middle - min(figure.samples) for middle, figure in zip(medians, figures, strict=True)],
             [max(figure.samples) - middle for middle, figure in zip(medians, figures, strict=True)],
         )
-        chart, axes = _chart(_FRAME_IN + _BAR_IN * len(figures), title)
+        chart, axes = _create_chart(_FRAME_IN + _BAR_IN * len(figures), title)
         places = range(len(figures))
         axes.barh(places, medians, height=0.66, color=_COLOURS[0], xerr=spread, ecolor="#444444", capsize=2)
         axes.set_yticks(places, [figure.name for figure in figures])
@@ -51,18 +51,18 @@ class Gallery:
         axes.xaxis.set_major_formatter(_NUMBER)
         for place, (middle, figure) in enumerate(zip(medians, figures, strict=True)):
             axes.annotate(
-                readable(middle), (max(figure.samples), place), (5, 0), textcoords="offset points", va="center"
+                format_figure(middle), (max(figure.samples), place), (5, 0), textcoords="offset points", va="center"
             )
         axes.margins(x=0.12)
-        return self._kept(chart, title)
+        return self._save(chart, title)
 
     def curves(
         self, title: str, across: str, up: str, curves: Mapping[str, Curve], *, is_log: bool = False
     ) -> list[str]:
-        """Draw lines through points; return the lines that show the picture in Markdown."""
+        """Draw curves through points, and return the Markdown lines that show the picture."""
         if not can_draw() or not any(curves.values()):
             return []
-        chart, axes = _chart(3.6, title)
+        chart, axes = _create_chart(3.6, title)
         for place, (name, points) in enumerate(curves.items()):
             marker = "o" if is_log else None
             colour = _COLOURS[place % len(_COLOURS)]
@@ -79,9 +79,9 @@ class Gallery:
         axes.set_ylabel(up)
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.legend(frameon=False)
-        return self._kept(chart, title)
+        return self._save(chart, title)
 
-    def _kept(self, chart: Any, title: str) -> list[str]:
+    def _save(self, chart: Any, title: str) -> list[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
         file = "".join(letter if letter.isalnum() else "-" for letter in title.lower()).strip("-")
         while "--" in file:
@@ -91,17 +91,17 @@ class Gallery:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def thinned(curve: Curve, most: int = 200) -> Curve:
-    """Return at most about so many points of a curve, the highest of each stretch."""
+def thin_curve(curve: Curve, most: int = 200) -> Curve:
+    """Return about `most` points of a curve: the highest of each interval."""
     step = math.ceil(len(curve) / most) or 1
     return [max(curve[at : at + step], key=lambda point: point[1]) for at in range(0, len(curve), step)]
 
 
-def _chart(height_in: float, title: str) -> tuple[Any, Any]:
+def _create_chart(height_in: float, title: str) -> tuple[Any, Any]:
     from matplotlib import rcParams  # noqa: PLC0415 (of the group `bench`)
     from matplotlib.figure import Figure as Chart  # noqa: PLC0415 (as above)
 

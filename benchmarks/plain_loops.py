@@ -1,7 +1,7 @@
-"""What one writes without this program: a plain asyncio loop that signs inline and keeps no journal.
+"""Plain asyncio loops without this program, which sign inline and keep no journal.
 
-Two of them, on httpx and on aiohttp. Each has as many workers as requests in flight and a client with as many
-connections; each signs as RFC 5849 says, with the standard library's `quote`, and looks at the reply's `status`.
+One uses httpx and one aiohttp. Each has one worker and one connection per request in flight. Each signs by RFC 5849
+with the standard library's `quote`, and reads the reply's `status`.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ from benchmarks.merchant import FIELDS
 
 Client = Literal["httpx", "aiohttp"]
 Post = Callable[[bytes, dict[str, str]], Awaitable[Any]]
-"""Sends one body with these headers, and returns the reply's JSON."""
+"""Sends one body with headers, and returns the reply's JSON."""
 CALLBACK_URL = "https://merchant.example/paygw/callback"
 
 
 def plain_payouts_per_s(client: Client, key_file: Path, url: str, concurrency: int, for_s: float) -> Sample:
-    """Return how many payouts a second the plain loop makes while it runs for `for_s` seconds."""
+    """Return the payouts per second of the plain loop while it runs for `for_s` seconds."""
     key = load_pem_private_key(key_file.read_bytes(), None)
     if not isinstance(key, RSAPrivateKey):
         raise TypeError("an RSA key was expected")
-    run = _with_httpx if client == "httpx" else _with_aiohttp
+    run = _run_httpx if client == "httpx" else _run_aiohttp
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(run(key, url, concurrency, for_s))
 
 
-def signed(key: RSAPrivateKey, url: str, order_id: str) -> tuple[bytes, dict[str, str]]:
-    """Return body and headers of one payout."""
+def sign_payout(key: RSAPrivateKey, url: str, order_id: str) -> tuple[bytes, dict[str, str]]:
+    """Return the body and headers of one payout."""
     fields = {
         **FIELDS,
         "amount": 1500.50,
@@ -67,17 +67,17 @@ def signed(key: RSAPrivateKey, url: str, order_id: str) -> tuple[bytes, dict[str
     return json.dumps(fields).encode(), headers
 
 
-async def _with_httpx(key: RSAPrivateKey, url: str, concurrency: int, for_s: float) -> Sample:
+async def _run_httpx(key: RSAPrivateKey, url: str, concurrency: int, for_s: float) -> Sample:
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as client:
 
         async def post(body: bytes, headers: dict[str, str]) -> Any:
             return (await client.post(url, content=body, headers=headers)).json()
 
-        return await _loop(post, key, url, concurrency, for_s)
+        return await _run_workers(post, key, url, concurrency, for_s)
 
 
-async def _with_aiohttp(key: RSAPrivateKey, url: str, concurrency: int, for_s: float) -> Sample:
+async def _run_aiohttp(key: RSAPrivateKey, url: str, concurrency: int, for_s: float) -> Sample:
     import aiohttp  # noqa: PLC0415 (of the group `bench`)
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=concurrency)) as session:
@@ -86,21 +86,21 @@ async def _with_aiohttp(key: RSAPrivateKey, url: str, concurrency: int, for_s: f
             async with session.post(url, data=body, headers=headers) as reply:
                 return await reply.json()
 
-        return await _loop(post, key, url, concurrency, for_s)
+        return await _run_workers(post, key, url, concurrency, for_s)
 
 
-async def _loop(post: Post, key: RSAPrivateKey, url: str, concurrency: int, for_s: float) -> Sample:
+async def _run_workers(post: Post, key: RSAPrivateKey, url: str, concurrency: int, for_s: float) -> Sample:
     order_ids = (f"PLAIN-{number:08}" for number in range(1, 10**8))
     until_s = time.perf_counter() + for_s
     started_s, cpu_s = time.perf_counter(), time.process_time()
-    paid = sum(await asyncio.gather(*(_work(post, key, url, order_ids, until_s) for _ in range(concurrency))))
+    paid = sum(await asyncio.gather(*(_pay_orders(post, key, url, order_ids, until_s) for _ in range(concurrency))))
     return Sample(paid / (time.perf_counter() - started_s), 1e6 * (time.process_time() - cpu_s) / paid)
 
 
-async def _work(post: Post, key: RSAPrivateKey, url: str, order_ids: Iterator[str], until_s: float) -> int:
+async def _pay_orders(post: Post, key: RSAPrivateKey, url: str, order_ids: Iterator[str], until_s: float) -> int:
     paid = 0
     while paid == 0 or time.perf_counter() < until_s:
-        reply = await post(*signed(key, url, next(order_ids)))
+        reply = await post(*sign_payout(key, url, next(order_ids)))
         if reply["status"] != "approved":
             raise RuntimeError("the null gateway approves everything")
         paid += 1

@@ -1,7 +1,7 @@
-"""What one writes without polars: a loop over `csv.DictReader` that holds each row against its country's rules.
+"""A plain loop over `csv.DictReader` without polars, which checks each row against its country's rules.
 
-It knows the same patterns, limits and currencies, keeps what would be sent, and finds order ids that stand twice. It
-reads no numbers in other writings, explains nothing, and guards against no hostile file: the least that a loop can do.
+It uses the same patterns, limits and currencies, collects the rows to send, and finds duplicate order ids. It reads
+only plain numbers, explains no defect, and has no protection against hostile files.
 """
 
 import csv
@@ -10,25 +10,25 @@ from decimal import Decimal
 from pathlib import Path
 
 from paygw_batch.countries.rules import CountryRule, FieldKind, Rules
-from paygw_batch.sheet.amounts import with_decimals
+from paygw_batch.sheet.amounts import amount_pattern
 
 _NUMBERS = frozenset({FieldKind.WALLET, FieldKind.INTERNATIONAL_PHONE, FieldKind.LOCAL_PHONE})
 
 
 class _Country:
-    """One country's rules, compiled."""
+    """The compiled rules of one country."""
 
     def __init__(self, rule: CountryRule) -> None:
         n = rule.numbers
         self.currency = rule.currency
-        self.amount = re.compile(f"(?=.*[1-9]){with_decimals(rule.minor_units)}")
+        self.amount = re.compile(f"(?=.*[1-9]){amount_pattern(rule.minor_units)}")
         number = re.compile(rf"(?:(?:\+|00)?{n.dialling_code}|{n.trunk_prefix})?{n.pattern}")
         fields = [f for f in rule.form.fields if f.from_sheet and f.name in rule.required] if rule.form else []
         self.numbers = [(field.name, number) for field in fields if field.kind in _NUMBERS]
         self.texts = [field.name for field in fields if field.kind in {FieldKind.TEXT, FieldKind.EMAIL}]
 
     def is_sound(self, row: dict[str, str]) -> bool:
-        """Whether a row breaks no rule."""
+        """Return whether a row breaks no rule."""
         return (
             self.amount.match(row["amount"]) is not None
             and row["currency"] in {"", self.currency}
@@ -37,8 +37,8 @@ class _Country:
         )
 
 
-def validate_plainly(sheet: Path, rules: Rules, *, most: int) -> tuple[int, int]:
-    """Return how many of the first `most` rows of a CSV file are sound, and how many are not."""
+def validate_in_loop(sheet: Path, rules: Rules, *, most: int) -> tuple[int, int]:
+    """Return the number of valid and of invalid rows among the first `most` rows of a CSV file."""
     countries = {code: _Country(rule) for code, rule in rules.items()}
     seen: set[str] = set()
     sums: dict[str, Decimal] = {}

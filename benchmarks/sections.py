@@ -1,4 +1,4 @@
-"""The sections of the figures: each measures one part side by side, and returns itself in Markdown."""
+"""The sections of the results. Each measures one part side by side, and returns its Markdown."""
 
 import importlib.util
 import statistics
@@ -11,52 +11,52 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.commands import Ended, office, timed
-from benchmarks.commands_resumed import open_sent
+from benchmarks.commands import CommandResult, office, run_timed
+from benchmarks.commands_resumed import open_sent_batch
 from benchmarks.console_pages import TABS, page_times, polling_tabs, served_pages
-from benchmarks.figures import Figure, Goal, Ratio, Sample, apart, readable, side_by_side, table
-from benchmarks.first_byte import until_first_byte
-from benchmarks.journal_alone import payouts_noted_per_s
-from benchmarks.keys_elsewhere import alone_per_s, in_slow_kms, in_token
+from benchmarks.figures import Figure, Goal, Ratio, Sample, format_figure, run_isolated, side_by_side, table
+from benchmarks.first_byte import measure_first_byte
+from benchmarks.journal_alone import journal_payouts_per_s
+from benchmarks.keys_elsewhere import import_into_token, key_signatures_per_s, slow_kms_key
 from benchmarks.machine import sync_ms
 from benchmarks.merchant import Merchant
-from benchmarks.null_gateway import NullGateway, answer_s
+from benchmarks.null_gateway import NullGateway, response_time_s
 from benchmarks.payouts import Trial, payouts_per_s
-from benchmarks.pictures import Curve, Gallery, thinned
+from benchmarks.pictures import Curve, Gallery, thin_curve
 from benchmarks.plain_loops import Client, plain_payouts_per_s
-from benchmarks.several_hosts import Shared, paid_by_workers, paid_from_a_file, server_on_disk
-from benchmarks.shared_rate import kept_rate
+from benchmarks.several_hosts import Shared, paid_from_a_file, pay_by_workers, server_on_disk
+from benchmarks.shared_rate import measure_shared_rate
 from benchmarks.sheets import KINDS, PARQUET, sheet_of_kind
 from benchmarks.signatures import signatures_per_s
 from benchmarks.validation import contenders as validations
 from benchmarks.validation import cpu_ratio, peak_mib
 from tests.support.postgres_server import PostgresServer
-from tests.support.tokens import HOW_TO_GET_IT, softhsm
+from tests.support.tokens import HOW_TO_GET_IT, find_softhsm
 
 SLOW_GATEWAYS_S = (0.05, 1.0)
 GROUPS_FACTS = (16, 64, 128)
-"""The sizes of commits that a run makes: `paygw_batch/engine/pacing.py`."""
+"""The commit sizes of a run (`paygw_batch/engine/pacing.py`)."""
 IN_FLIGHT = 64
 PLAIN_IN_FLIGHT = (1, 10, 20, 64)
 SLOW_FLUSH_S = 0.005
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 PAGE_TIMES = 40
-"""How often each page of the console is asked for."""
+"""The number of requests for each page of the console."""
 UPLOADED_ROWS = 100_000
 SHARED_RATE_PER_S, SHARED_RATE_S = 200, 60
-"""The rate that four workers keep together, and for how long they are watched."""
+"""The shared rate limit of four workers, and the duration of the measurement."""
 MAX_SENT_ROWS = 1_000_000
-"""Larger sheets are validated and held against the journal, but not sent: that takes an hour and shows no more."""
+"""Larger sheets are validated and compared with the journal, but not sent, which would take an hour."""
 
 KMS_CALLS = 4
-"""How many calls are under way at once, by default."""
+"""The default number of concurrent calls."""
 
 Measure = Callable[[], Sample]
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where and how much is measured: `scale` is 1, and a small fraction where only the machinery is tried."""
+    """The settings of the measurements. `scale` is 1, or a small fraction that only tests the benchmarks."""
 
     directory: Path
     merchant: Merchant
@@ -71,7 +71,7 @@ class Bench:
     """What was to be reached, of all that is measured."""
 
     def rows(self, count: int) -> int:
-        """Return how many rows a measurement of `count` has at this scale."""
+        """Return the number of rows for a measurement of `count` rows at this scale."""
         return max(2 * IN_FLIGHT, round(count * self.scale))
 
     def trial(self) -> Trial:
@@ -80,10 +80,10 @@ class Bench:
 
     def side_by_side(self, contenders: Mapping[str, Measure], unit: str) -> dict[str, Figure]:
         """Measure the contenders in turn."""
-        return side_by_side(contenders, self.repetitions, unit, tell)
+        return side_by_side(contenders, self.repetitions, unit, report_progress)
 
     def table(self, title: str, found: Mapping[str, Figure], ratios: list[Ratio], note: str = "") -> str:
-        """Return a section in Markdown, with a picture where pictures are drawn."""
+        """Return a Markdown section, with a picture if pictures are drawn."""
         figures = list(found.values())
         picture = self.gallery.bars(title, figures) if self.gallery is not None else []
         return table(title, figures, ratios, note, picture)
@@ -91,47 +91,49 @@ class Bench:
     def picture(
         self, title: str, across: str, up: str, curves: Mapping[str, Curve], *, is_log: bool = False
     ) -> list[str]:
-        """Return the lines that show curves, where pictures are drawn."""
+        """Return the Markdown lines that show curves, or none if no pictures are drawn."""
         return self.gallery.curves(title, across, up, curves, is_log=is_log) if self.gallery is not None else []
 
 
-def tell(line: str) -> None:
-    """Say how far it is, on standard error."""
+def report_progress(line: str) -> None:
+    """Print progress to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
-def run_of(trial: Trial) -> Measure:
-    """Return what measures a run of the engine, in a process of its own."""
-    return partial(apart, payouts_per_s, trial)
+def trial_measurement(trial: Trial) -> Measure:
+    """Return a measurement of an engine run in a separate process."""
+    return partial(run_isolated, payouts_per_s, trial)
 
 
 # Each section returns itself in Markdown.
 
 
 def engine(bench: Bench) -> str:
-    """Measure durable payouts against bare signatures, with and without the journal, a new connection, TLS."""
+    """Measure durable payouts against bare signatures, with and without journal, new connections and TLS."""
     trial = bench.trial()
     tls = replace(trial, base_url=bench.gateway.tls_url, ca_bundle=bench.gateway.ca_bundle)
     found = bench.side_by_side(
         {
-            "bare signatures, two threads": partial(apart, signatures_per_s, bench.merchant.key, bench.rows(20_000)),
-            "payouts, reused connections": run_of(trial),
-            "payouts, a fresh connection each": run_of(replace(trial, connections="fresh")),
-            "payouts, a fresh connection each, by an address": run_of(
+            "bare signatures, two threads": partial(
+                run_isolated, signatures_per_s, bench.merchant.key, bench.rows(20_000)
+            ),
+            "payouts, reused connections": trial_measurement(trial),
+            "payouts, a fresh connection each": trial_measurement(replace(trial, connections="fresh")),
+            "payouts, a fresh connection each, by an address": trial_measurement(
                 replace(trial, base_url=bench.gateway.address_url, connections="fresh")
             ),
-            "payouts, reused connections, no journal": run_of(replace(trial, journal="memory")),
-            "payouts, reused connections, a flush of 5 ms": run_of(replace(trial, flush_s=SLOW_FLUSH_S)),
-            "payouts, reused connections, TLS": run_of(tls),
-            "payouts, a fresh connection each, TLS": run_of(replace(tls, connections="fresh")),
+            "payouts, reused connections, no journal": trial_measurement(replace(trial, journal="memory")),
+            "payouts, reused connections, a flush of 5 ms": trial_measurement(replace(trial, flush_s=SLOW_FLUSH_S)),
+            "payouts, reused connections, TLS": trial_measurement(tls),
+            "payouts, a fresh connection each, TLS": trial_measurement(replace(tls, connections="fresh")),
         },
         "/s",
     )
     signatures, reused, fresh, _, unrecorded, *_ = found.values()
     ratios = [
-        Ratio.of("durable payouts, reused connections : signatures", reused, signatures, 0.60),
-        Ratio.of("durable payouts, fresh connections : signatures", fresh, signatures, 0.45),
-        Ratio.of("journal on : journal off", reused, unrecorded, 0.85),
+        Ratio.between("durable payouts, reused connections : signatures", reused, signatures, 0.60),
+        Ratio.between("durable payouts, fresh connections : signatures", fresh, signatures, 0.45),
+        Ratio.between("journal on : journal off", reused, unrecorded, 0.85),
     ]
     bench.goals.extend(
         [
@@ -148,41 +150,45 @@ def engine(bench: Bench) -> str:
 
 
 def plain(bench: Bench) -> str:
-    """Measure durable payouts against the loops one would write without this program."""
+    """Measure durable payouts against plain loops without this program."""
     url = bench.merchant.url(bench.gateway.base_url)
     for_s = 2.0 * min(1.0, bench.scale * 10)
 
     def loop(client: Client, in_flight: int) -> Measure:
-        return partial(apart, plain_payouts_per_s, client, bench.merchant.key, url, in_flight, for_s)
+        return partial(run_isolated, plain_payouts_per_s, client, bench.merchant.key, url, in_flight, for_s)
 
-    contenders = {"durable payouts": run_of(bench.trial())}
+    contenders = {"durable payouts": trial_measurement(bench.trial())}
     contenders |= {f"plain httpx, {n} in flight": loop("httpx", n) for n in PLAIN_IN_FLIGHT}
     has_aiohttp = importlib.util.find_spec("aiohttp") is not None
     if has_aiohttp:
         contenders |= {f"plain aiohttp, {n} in flight": loop("aiohttp", n) for n in PLAIN_IN_FLIGHT}
     found = bench.side_by_side(contenders, "/s")
     ours = found["durable payouts"]
-    ratios = [Ratio.of("durable payouts : best plain httpx loop", ours, _best(found, "plain httpx"), 5.0)]
+    ratios = [Ratio.between("durable payouts : best plain httpx loop", ours, _best_of_each(found, "plain httpx"), 5.0)]
     if has_aiohttp:
-        ratios.append(Ratio.of("durable payouts : best plain aiohttp loop", ours, _best(found, "plain aiohttp"), 1.5))
-        bench.goals.append(Goal.ratio("durable : best aiohttp loop", ours, _best(found, "plain aiohttp"), 2, 2.2))
-    bench.goals.append(Goal.ratio("durable : best plain httpx loop", ours, _best(found, "plain httpx"), 6, 7))
+        ratios.append(
+            Ratio.between("durable payouts : best plain aiohttp loop", ours, _best_of_each(found, "plain aiohttp"), 1.5)
+        )
+        bench.goals.append(
+            Goal.ratio("durable : best aiohttp loop", ours, _best_of_each(found, "plain aiohttp"), 2, 2.2)
+        )
+    bench.goals.append(Goal.ratio("durable : best plain httpx loop", ours, _best_of_each(found, "plain httpx"), 6, 7))
     note = "The plain loops sign inline and keep no journal."
     return bench.table("Payouts against plain loops", found, ratios, note)
 
 
-def _best(found: Mapping[str, Figure], start: str) -> Figure:
-    """Return the best of each repetition, among the figures whose name begins so."""
+def _best_of_each(found: Mapping[str, Figure], start: str) -> Figure:
+    """Return the best figure of each repetition, among those whose name has this prefix."""
     some = [figure.samples for name, figure in found.items() if name.startswith(start)]
-    return Figure(f"best {start}", "/s", tuple(max(each) for each in zip(*some, strict=True)))
+    return Figure(f"best {start}", "/s", tuple(max(item) for item in zip(*some, strict=True)))
 
 
 def journal(bench: Bench) -> str:
-    """Measure what the journal costs by itself, by the size of a commit."""
+    """Measure the cost of the journal alone, by the size of a commit."""
     found = bench.side_by_side(
         {
             f"both facts of a payout, {facts} facts a commit": partial(
-                apart, payouts_noted_per_s, bench.directory, bench.rows(20_000), facts
+                run_isolated, journal_payouts_per_s, bench.directory, bench.rows(20_000), facts
             )
             for facts in GROUPS_FACTS
         },
@@ -194,18 +200,18 @@ def journal(bench: Bench) -> str:
 
 
 def latency(bench: Bench) -> str:
-    """Measure how much of the rate that a slow gateway allows is reached, with and without the start and the end."""
+    """Measure the share of a slow gateway's maximum rate that is reached, with and without warm-up and end."""
     flush_s = sync_ms(bench.directory)[0] / 1000
     alone_s = {
-        latency_s: answer_s(gateway.address_url, max(1, round(min(20, 1 / latency_s) * min(1.0, bench.scale))))
+        latency_s: response_time_s(gateway.address_url, max(1, round(min(20, 1 / latency_s) * min(1.0, bench.scale))))
         for latency_s, gateway in bench.slow_gateways.items()
     }
     full = "payouts, no latency: the full cores"
-    contenders, allowed = {full: run_of(bench.trial())}, {}
+    contenders, allowed = {full: trial_measurement(bench.trial())}, {}
     for latency_s, n, rows in ((0.05, 64, 16_000), (0.05, 256, 30_000), (1.0, 256, 2_560)):
         name = f"payouts, {n} in flight, {1000 * latency_s:.0f} ms"
         slow = replace(bench.trial(), base_url=bench.slow_gateways[latency_s].base_url)
-        contenders[name] = run_of(replace(slow, concurrency=n, rows=bench.rows(rows)))
+        contenders[name] = trial_measurement(replace(slow, concurrency=n, rows=bench.rows(rows)))
         allowed[name] = n / (alone_s[latency_s] + flush_s)
     found = bench.side_by_side(contenders, "/s")
     cores, ratios = found[full], []
@@ -228,7 +234,7 @@ def latency(bench: Bench) -> str:
 
 
 def validation(bench: Bench) -> str:
-    """Measure validation against a scan of the same file, on every kind of sheet."""
+    """Measure validation against a scan of the same file, for every kind of sheet."""
     rows = bench.rows(min(bench.most_rows, 5_000_000) if bench.most_rows > SIZES[2] else 1_000_000)
     found = bench.side_by_side(validations(bench.directory, rows), "s")
     ratios = [
@@ -248,14 +254,15 @@ def validation(bench: Bench) -> str:
             Goal("half the rows bad : none bad", "", cpu_ratio(half_bad, none_bad), 1.3, 1.1, at_most=True),
         ]
     )
-    peaks = [apart(peak_mib, sheet_of_kind(bench.directory, KINDS[0], count)) for count in (rows, 2 * rows)]
-    held = f"{rows:,} rows held {readable(peaks[0])} MiB at the most, {2 * rows:,} rows {readable(peaks[1])} MiB.\n"
+    peaks = [run_isolated(peak_mib, sheet_of_kind(bench.directory, KINDS[0], count)) for count in (rows, 2 * rows)]
+    once, twice = (format_figure(peak) for peak in peaks)
+    held = f"{rows:,} rows held {once} MiB at the most, {2 * rows:,} rows {twice} MiB.\n"
     note = "Ratios are of processor time."
     return bench.table(f"Validation of {rows:,} rows", found, ratios, note) + "\n" + held
 
 
 def opening(bench: Bench) -> str:
-    """Measure how long it takes from Enter to the first byte of the first payout."""
+    """Measure the time from Enter to the first byte of the first payout."""
     lines = [
         "### From Enter to the first byte",
         "",
@@ -266,11 +273,11 @@ def opening(bench: Bench) -> str:
         ended = []
         for _ in range(bench.repetitions if rows < SIZES[-1] else 1):
             with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-                ended.append(until_first_byte(place, place.make_sheet(rows)))
-                tell(f"{rows:,} rows: {ended[-1].seconds:.1f} s to the first byte")
+                ended.append(measure_first_byte(place, place.make_sheet(rows)))
+                report_progress(f"{rows:,} rows: {ended[-1].seconds:.1f} s to the first byte")
         seconds, cpu_s, peaks = zip(*((one.seconds, one.cpu_s, one.peak_mib) for one in ended), strict=True)
-        spread = f"{readable(min(seconds))} to {readable(max(seconds))} s"
-        middle = [readable(statistics.median(some)) for some in (seconds, cpu_s, peaks)]
+        spread = f"{format_figure(min(seconds))} to {format_figure(max(seconds))} s"
+        middle = [format_figure(statistics.median(some)) for some in (seconds, cpu_s, peaks)]
         lines.append(f"| {rows:,} | {middle[0]} s | {spread} | {middle[1]} s | {middle[2]} MiB |")
         if rows == MAX_SENT_ROWS:
             bench.goals.append(Goal("a million rows: from Enter to the first byte", "s", seconds, 6, 3, at_most=True))
@@ -278,7 +285,7 @@ def opening(bench: Bench) -> str:
 
 
 def commands(bench: Bench) -> str:
-    """Measure whole commands, from the sheet's file to the reconciliation file."""
+    """Measure whole commands, from the sheet to the reconciliation file."""
     parts = [
         "### Whole commands",
         "",
@@ -288,10 +295,10 @@ def commands(bench: Bench) -> str:
     costs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     held: dict[str, Curve] = {}
     for rows in dict.fromkeys(bench.rows(size) for size in SIZES if size <= bench.most_rows):
-        for command, ended in _day(bench, rows, parts):
+        for command, ended in _run_all_commands(bench, rows, parts):
             costs[command].append((rows, 1e6 * ended.seconds / rows))
             if command == "submit" and ended.held:
-                held[f"{rows:,} rows"] = thinned(ended.held)
+                held[f"{rows:,} rows"] = thin_curve(ended.held)
             if command == "submit" and rows in {SIZES[-2], SIZES[-1]}:
                 marks = (450, 300) if rows == SIZES[-2] else (700, 400)
                 bench.goals.append(
@@ -307,14 +314,14 @@ def commands(bench: Bench) -> str:
     return "\n".join(parts)
 
 
-def _day(bench: Bench, rows: int, parts: list[str]) -> Iterator[tuple[str, Ended]]:
-    """Run every command on a sheet of `rows` rows and a journal that begins empty."""
+def _run_all_commands(bench: Bench, rows: int, parts: list[str]) -> Iterator[tuple[str, CommandResult]]:
+    """Run every command on a sheet of `rows` rows with an empty journal."""
     with office(bench.directory, bench.merchant.key, bench.gateway) as place:
         sheet = place.make_sheet(rows)
         if rows > MAX_SENT_ROWS:
             for command, words in {"validate": ("validate",), "submit": ("submit", "--dry-run")}.items():
                 ended = place.call(*words, str(sheet))
-                parts.append(_command_line(rows, " ".join(words), ended))
+                parts.append(_command_row(rows, " ".join(words), ended))
                 yield command, ended
             return
         for command, words in {
@@ -327,20 +334,20 @@ def _day(bench: Bench, rows: int, parts: list[str]) -> Iterator[tuple[str, Ended
             "verify": ("verify",),
         }.items():
             ended = place.call(*words)
-            parts.append(_command_line(rows, command, ended))
-            tell(parts[-1])
+            parts.append(_command_row(rows, command, ended))
+            report_progress(parts[-1])
             yield command, ended
         parts.append(f"| {rows:,} | journal | | {place.journal_bytes() / rows:,.0f} bytes | | |")
 
 
-def _command_line(rows: int, command: str, ended: Ended) -> str:
+def _command_row(rows: int, command: str, ended: CommandResult) -> str:
     wall_us, cpu_us = 1e6 * ended.seconds / rows, 1e6 * ended.cpu_s / rows
     wall = f"{ended.seconds:,.1f} s | {wall_us:,.0f} us | {cpu_us:,.0f} us"
     return f"| {rows:,} | {command} | {wall} | {ended.peak_mib:,.0f} MiB |"
 
 
 def resumed(bench: Bench) -> str:
-    """Measure commands on a batch of which nearly all was sent."""
+    """Measure commands on a batch that was almost fully sent."""
     rows = bench.rows(min(bench.most_rows, MAX_SENT_ROWS))
     parts = [
         "### A batch of which 1 % is left",
@@ -352,7 +359,7 @@ def resumed(bench: Bench) -> str:
     ]
     with office(bench.directory, bench.merchant.key, bench.gateway) as place:
         sheet = place.make_sheet(rows)
-        apart(open_sent, sheet, place.journal, place.environment())
+        run_isolated(open_sent_batch, sheet, place.journal, place.environment())
         for words in (
             ("resume", str(sheet)),
             ("status", str(sheet)),
@@ -360,8 +367,8 @@ def resumed(bench: Bench) -> str:
             ("verify",),
         ):
             ended = place.call(*words)
-            parts.append(_command_line(rows, " ".join(word for word in words if word != str(sheet)), ended))
-            tell(parts[-1])
+            parts.append(_command_row(rows, " ".join(word for word in words if word != str(sheet)), ended))
+            report_progress(parts[-1])
             if "--row" in words and rows == MAX_SENT_ROWS:
                 bench.goals.append(
                     Goal("`status --row`, a million rows", "s", (ended.seconds,), 0.7, 0.4, at_most=True)
@@ -370,14 +377,14 @@ def resumed(bench: Bench) -> str:
 
 
 def start(bench: Bench) -> str:
-    """Measure how soon the program answers."""
+    """Measure the start-up time of the program."""
     with office(bench.directory, bench.merchant.key, bench.gateway) as place:
         sheet = place.make_sheet(10)
         program = [sys.executable, "-m", "paygw_batch"]
         found = bench.side_by_side(
             {
-                "python -c pass": lambda: timed([sys.executable, "-c", "pass"]).sample(),
-                "paygw-batch --help": lambda: timed([*program, "--help"]).sample(),
+                "python -c pass": lambda: run_timed([sys.executable, "-c", "pass"]).sample(),
+                "paygw-batch --help": lambda: run_timed([*program, "--help"]).sample(),
                 "validate, ten rows": lambda: place.call("validate", str(sheet)).sample(),
             },
             "s",
@@ -392,7 +399,7 @@ def start(bench: Bench) -> str:
 
 
 def console(bench: Bench) -> str:
-    """Measure the console: its pages over a long journal, an upload, and what tabs that ask cost a run."""
+    """Measure the console: its pages with a long journal, an upload, and the cost of polling tabs for a run."""
     rows, uploaded = bench.rows(min(bench.most_rows, MAX_SENT_ROWS)), bench.rows(UPLOADED_ROWS)
     parts = [
         "### The console",
@@ -402,18 +409,18 @@ def console(bench: Bench) -> str:
     ]
     p95s_ms = []
     with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-        apart(open_sent, place.make_sheet(rows), place.journal, place.environment())
+        run_isolated(open_sent_batch, place.make_sheet(rows), place.journal, place.environment())
         with served_pages(place) as pages:
             for page in page_times(place, pages, max(3, round(PAGE_TIMES * min(1.0, bench.scale)))):
                 parts.append(page.line())
-                tell(parts[-1])
+                report_progress(parts[-1])
                 p95s_ms.append(page.p95_ms)
             upload_s = pages.upload(place.make_sheet(uploaded, prefix="NEW", bad_share=0.01))
             peak_mib = pages.peak_mib()
-    contenders = {f"a run, {tabs} tabs": partial(_polled_run, bench, tabs) for tabs in (0, TABS)}
+    contenders = {f"a run, {tabs} tabs": partial(_pay_while_polled, bench, tabs) for tabs in (0, TABS)}
     found = bench.side_by_side(contenders, "s")
     alone, polled = found.values()
-    costs = Ratio.of(f"a run with {TABS} tabs to one without", polled, alone, 1.03, at_most=True)
+    costs = Ratio.between(f"a run with {TABS} tabs to one without", polled, alone, 1.03, at_most=True)
     bench.goals.extend(
         [
             Goal("slowest page, 95th percentile", "ms", (max(p95s_ms),), 300, 300, at_most=True),
@@ -429,8 +436,8 @@ def console(bench: Bench) -> str:
     return "\n".join([*parts, bench.table("Tabs that ask while a run is on", found, [costs])])
 
 
-def _polled_run(bench: Bench, tabs: int) -> Sample:
-    """Pay a sheet beside a console; `tabs` tabs look at a payout of before."""
+def _pay_while_polled(bench: Bench, tabs: int) -> Sample:
+    """Pay a sheet while `tabs` tabs of a console poll an earlier payout."""
     with office(bench.directory, bench.merchant.key, bench.gateway) as place:
         place.call("submit", str(place.make_sheet(10, prefix="BEFORE")))
         sheet = place.make_sheet(bench.rows(20_000))
@@ -439,44 +446,47 @@ def _polled_run(bench: Bench, tabs: int) -> Sample:
 
 
 def several(bench: Bench) -> str:
-    """Measure a sheet that workers pay from one journal in PostgreSQL, beside a journal in a file; and their rate."""
+    """Measure a sheet that workers pay from a journal in PostgreSQL, against a journal in a file; and their rate."""
     parts = []
     with server_on_disk() as server:
         for rows in (bench.rows(20_000), *(size for size in SIZES if MAX_SENT_ROWS <= size <= bench.most_rows)):
             repetitions = bench.repetitions if rows < MAX_SENT_ROWS else 1
-            parts.append(_several(replace(bench, repetitions=repetitions), server, rows))
+            parts.append(_compare_workers(replace(bench, repetitions=repetitions), server, rows))
         parts.append(_shared_rate(bench, server))
     return "\n".join(parts)
 
 
-def _several(bench: Bench, server: PostgresServer, rows: int) -> str:
+def _compare_workers(bench: Bench, server: PostgresServer, rows: int) -> str:
     shared: dict[str, list[Shared]] = defaultdict(list)
 
-    def in_a_file() -> Sample:
+    def pay_from_file() -> Sample:
         with office(bench.directory, bench.merchant.key, bench.gateway) as place:
             return paid_from_a_file(place, rows)
 
-    def in_postgres(name: str, workers: int) -> Sample:
+    def pay_from_postgres(name: str, workers: int) -> Sample:
         with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-            shared[name].append(paid_by_workers(place, server, workers, rows))
+            shared[name].append(pay_by_workers(place, server, workers, rows))
         return shared[name][-1].paid_per_s
 
     names = {"PostgreSQL, `submit` alone": 0, "PostgreSQL, 1 worker": 1, "PostgreSQL, 4 workers": 4}
-    by_workers = {name: partial(in_postgres, name, workers) for name, workers in names.items()}
-    found = bench.side_by_side({"a journal in a file": in_a_file, **by_workers}, "/s")
+    by_workers = {name: partial(pay_from_postgres, name, workers) for name, workers in names.items()}
+    found = bench.side_by_side({"a journal in a file": pay_from_file, **by_workers}, "/s")
     in_file, alone, _, four = found.values()
     ratios = [
-        Ratio.of("4 workers : a journal in a file, one machine", four, in_file, 0.7),
-        Ratio.of("`submit` alone, PostgreSQL : a journal in a file", alone, in_file, 0.7),
+        Ratio.between("4 workers : a journal in a file, one machine", four, in_file, 0.7),
+        Ratio.between("`submit` alone, PostgreSQL : a journal in a file", alone, in_file, 0.7),
     ]
     costs = [
-        f"{name}: the server takes {statistics.median(one.server_us for one in done):,.0f} us of processor time a row, "
-        f"and {statistics.median(one.bytes_a_row for one in done):,.0f} bytes; `submit` held "
-        f"{max(one.submit_mib for one in done):,.0f} MiB at the most"
-        f"{''.join(f', {held}' for held in (done[-1].held(),) if held)}.\n"
-        for name, done in shared.items()
+        f"{name}: the server takes {statistics.median(one.server_us for one in completed):,.0f} us "
+        "of processor time a row, "
+        f"and {statistics.median(one.bytes_a_row for one in completed):,.0f} bytes; `submit` held "
+        f"{max(one.submit_mib for one in completed):,.0f} MiB at the most"
+        f"{''.join(f', {held}' for held in (completed[-1].held(),) if held)}.\n"
+        for name, completed in shared.items()
     ]
-    curves = {name: thinned(done[-1].workers_mib) for name, done in shared.items() if done[-1].workers_mib}
+    curves = {
+        name: thin_curve(completed[-1].workers_mib) for name, completed in shared.items() if completed[-1].workers_mib
+    }
     picture = bench.picture(f"Memory of a worker, {rows:,} rows", "seconds", "MiB", curves)
     note = (
         f"`submit` of {rows:,} rows, from its start to its end; a server, workers and gateway on the same cores. Its "
@@ -488,7 +498,7 @@ def _several(bench: Bench, server: PostgresServer, rows: int) -> str:
 def _shared_rate(bench: Bench, server: PostgresServer) -> str:
     rows = max(int(SHARED_RATE_PER_S * 8), round(SHARED_RATE_PER_S * SHARED_RATE_S * min(1.0, bench.scale)))
     with office(bench.directory, bench.merchant.key, bench.gateway) as place:
-        kept = kept_rate(place, server, 4, SHARED_RATE_PER_S, rows)
+        kept = measure_shared_rate(place, server, 4, SHARED_RATE_PER_S, rows)
     bench.goals.append(
         Goal("most orders in any second : the rate, 4 workers", "", (kept.most,), 1.05, 1.05, at_most=True)
     )
@@ -500,23 +510,25 @@ def _shared_rate(bench: Bench, server: PostgresServer) -> str:
 
 
 def keys(bench: Bench) -> str:
-    """Measure payouts with a key in a token and in a KMS of 20 ms, against what the key makes by itself."""
+    """Measure payouts with a key in a token and in a KMS of 20 ms, against the key's own rate."""
     measures: dict[str, Measure] = {}
     with ExitStack() as stack:
-        places = [(f"a KMS of 20 ms, {KMS_CALLS} calls at once", stack.enter_context(in_slow_kms(KMS_CALLS)))]
-        if softhsm() is not None:
+        places = [(f"a KMS of 20 ms, {KMS_CALLS} calls at once", stack.enter_context(slow_kms_key(KMS_CALLS)))]
+        if find_softhsm() is not None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(dir=bench.directory))
-            places.append(("a token (SoftHSM, RSA-2048, one session)", in_token(Path(folder), bench.merchant.key, 1)))
+            places.append(
+                ("a token (SoftHSM, RSA-2048, one session)", import_into_token(Path(folder), bench.merchant.key, 1))
+            )
         else:
-            tell(HOW_TO_GET_IT)
+            report_progress(HOW_TO_GET_IT)
         rows = bench.rows(3_000)
         for name, key in places:
-            measures[f"{name}: signatures alone"] = partial(apart, alone_per_s, key, rows)
-            measures[f"{name}: payouts"] = run_of(replace(bench.trial(), rows=rows, key=key))
+            measures[f"{name}: signatures alone"] = partial(run_isolated, key_signatures_per_s, key, rows)
+            measures[f"{name}: payouts"] = trial_measurement(replace(bench.trial(), rows=rows, key=key))
         found = bench.side_by_side(measures, "/s")
     alone, runs = list(found.values())[::2], list(found.values())[1::2]
     named = [(name, run, own) for (name, _), run, own in zip(places, runs, alone, strict=True)]
-    ratios = [Ratio.of(f"{name}: payouts : signatures", run, own, 0.95) for name, run, own in named]
+    ratios = [Ratio.between(f"{name}: payouts : signatures", run, own, 0.95) for name, run, own in named]
     return bench.table("Payouts with a key that is not a file", found, ratios)
 
 

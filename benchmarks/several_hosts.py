@@ -1,7 +1,7 @@
-"""One sheet paid by workers that share a journal in PostgreSQL, beside one that is paid from a journal in a file.
+"""Compares a sheet paid by workers with a journal in PostgreSQL with one paid from a journal in a file.
 
-The server is the checks' own (`tests/support/postgres_server.py`), with its data on the disk that is measured. Workers,
-gateway and server have the same cores.
+The server is that of the tests (`tests/support/postgres_server.py`), with its data on the measured disk. Workers,
+gateway and server share the same cores.
 """
 
 import os
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.commands import ROOT, Ended, Office, timed, watched
+from benchmarks.commands import ROOT, CommandResult, Office, record_memory, run_timed
 from benchmarks.figures import Sample
 from paygw_batch.countries.data import config_dir
 from tests.support.postgres_server import PostgresServer, make_server
@@ -29,7 +29,7 @@ _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a sheet cost that workers paid together. `paid_per_s` has the processor time of all clients a row."""
+    """The cost of a sheet that workers paid together. `paid_per_s` has the processor time of all clients per row."""
 
     paid_per_s: Sample
     server_us: float
@@ -40,7 +40,7 @@ class Shared:
     """The most that any worker held, over the seconds of the run."""
 
     def held(self) -> str:
-        """Return how much a worker held after a tenth of the run and at its end, in words; empty without workers."""
+        """Describe a worker's memory after a tenth of the run and at its end. Empty without workers."""
         if not self.workers_mib:
             return ""
         early = self.workers_mib[len(self.workers_mib) // 10][1]
@@ -49,20 +49,20 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """An office whose journal is in PostgreSQL, and its workers, each of which has a state directory of its own."""
+    """An office with a journal in PostgreSQL, and its workers, each with its own state directory."""
 
     place: Office
     command: Sequence[str]
     workers: Sequence["subprocess.Popen[bytes]"]
 
-    def call(self, *words: str) -> Ended:
-        """Run one command of the program at the desk. Raises `RuntimeError` unless it ends with 0."""
-        return timed([*self.command, *words], _of_host(self.place, "desk"))
+    def call(self, *words: str) -> CommandResult:
+        """Run one command of the program in the office. Raises `RuntimeError` unless it exits with 0."""
+        return run_timed([*self.command, *words], _host_environment(self.place, "desk"))
 
 
 @contextmanager
 def server_on_disk() -> Iterator[PostgresServer]:
-    """Start a PostgreSQL server of its own, whose data is on the disk and not in memory."""
+    """Start a separate PostgreSQL server whose data is on disk instead of in memory."""
     home = Path(tempfile.mkdtemp(prefix="paygw-pg-"))
     try:
         server = make_server(home)
@@ -75,46 +75,46 @@ def server_on_disk() -> Iterator[PostgresServer]:
 
 
 def paid_from_a_file(place: Office, rows: int) -> Sample:
-    """Pay a sheet from a journal in a file; return rows a second."""
+    """Pay a sheet from a journal in a file, and return the rows per second."""
     ended = place.call("submit", str(place.make_sheet(rows)))
     return Sample(rows / ended.seconds, 1e6 * ended.cpu_s / rows)
 
 
 @contextmanager
 def branch(place: Office, url: str, workers: int) -> Iterator[Branch]:
-    """Yield a branch whose journal is new, and whose workers live. They are gone afterwards."""
+    """Yield a branch with a new journal and live workers, and stop them afterwards."""
     config = place.directory / "several.toml"
     text = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
     journal = f'[journal]\nurl = "{url}"\nreplication = "none"\n\n'
     config.write_text(re.sub(r"\[journal\]\n.*?\n(?=\[)", lambda _: journal, text, flags=re.DOTALL), encoding="utf-8")
     command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "--quiet"]
-    timed([*command, "journal", "new"], _of_host(place, "desk"))
+    run_timed([*command, "journal", "new"], _host_environment(place, "desk"))
     with ExitStack() as stack:
-        started = [stack.enter_context(_worker(place, command, number)) for number in range(workers)]
-        _wait_for([*command, "--json", "workers"], place, workers)
+        started = [stack.enter_context(_start_worker(place, command, number)) for number in range(workers)]
+        _wait_for_workers([*command, "--json", "workers"], place, workers)
         yield Branch(place, command, started)
 
 
-def paid_by_workers(place: Office, server: PostgresServer, workers: int, rows: int) -> Shared:
-    """Pay a sheet by so many workers and the `submit` that hands it over; with none, `submit` sends by itself."""
+def pay_by_workers(place: Office, server: PostgresServer, workers: int, rows: int) -> Shared:
+    """Pay a sheet by `workers` workers and the `submit` that starts them; with 0, `submit` sends by itself."""
     database = server.new_database()
     sheet = place.make_sheet(rows)
     with branch(place, server.url(database), workers) as paying:
         before = [_cpu_s(process.pid) for process in paying.workers]
-        server_s, bytes_before = _cpu_s(_postmaster(server)), _bytes_of(server, database)
-        with watched([process.pid for process in paying.workers]) as held:
+        server_s, bytes_before = _cpu_s(_postmaster(server)), _database_size(server, database)
+        with record_memory([process.pid for process in paying.workers]) as held:
             ended = paying.call("submit", str(sheet))
         worked_s = sum(_cpu_s(process.pid) for process in paying.workers) - sum(before)
         server_us = 1e6 * (_cpu_s(_postmaster(server)) - server_s) / rows
-        bytes_a_row = (_bytes_of(server, database) - bytes_before) / rows
+        bytes_a_row = (_database_size(server, database) - bytes_before) / rows
     server.drop_database(database)
     sample = Sample(rows / ended.seconds, 1e6 * (ended.cpu_s + worked_s) / rows)
     return Shared(sample, server_us, bytes_a_row, ended.peak_mib, tuple((at_s, now) for at_s, now, _ in held))
 
 
 @contextmanager
-def _worker(place: Office, command: Sequence[str], number: int) -> Iterator["subprocess.Popen[bytes]"]:
-    environment = _of_host(place, f"host-{number}")
+def _start_worker(place: Office, command: Sequence[str], number: int) -> Iterator["subprocess.Popen[bytes]"]:
+    environment = _host_environment(place, f"host-{number}")
     with subprocess.Popen(
         [*command, "work"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
     ) as process:
@@ -124,22 +124,22 @@ def _worker(place: Office, command: Sequence[str], number: int) -> Iterator["sub
             process.terminate()
 
 
-def _wait_for(command: Sequence[str], place: Office, workers: int) -> None:
-    """Wait until so many workers live. Raises `RuntimeError` where they do not come."""
+def _wait_for_workers(command: Sequence[str], place: Office, workers: int) -> None:
+    """Wait until this number of workers is alive. Raises `RuntimeError` if they do not start."""
     give_up_s = time.monotonic() + _PATIENCE_S
     while True:
-        done = subprocess.run(
-            command, cwd=ROOT, env=_of_host(place, "desk"), capture_output=True, text=True, check=False
+        completed = subprocess.run(
+            command, cwd=ROOT, env=_host_environment(place, "desk"), capture_output=True, text=True, check=False
         )
-        if done.stdout.count('"is_alive": true') >= workers:
+        if completed.stdout.count('"is_alive": true') >= workers:
             return
         if time.monotonic() > give_up_s:
             raise RuntimeError("the workers did not start")
         time.sleep(0.2)
 
 
-def _of_host(place: Office, name: str) -> dict[str, str]:
-    """Return the environment of a host, which has a state directory of its own."""
+def _host_environment(place: Office, name: str) -> dict[str, str]:
+    """Return the environment of a host with its own state directory."""
     return {**place.environment(), "XDG_STATE_HOME": str(place.directory / name)}
 
 
@@ -157,11 +157,11 @@ def _cpu_s(session: int) -> float:
 
 
 def _postmaster(server: PostgresServer) -> int:
-    """Return the server's first process; its session is its own."""
+    """Return the server's first process, which has its own session."""
     return int((server.home / "data/postmaster.pid").read_text(encoding="ascii").split("\n")[0])
 
 
-def _bytes_of(server: PostgresServer, database: str) -> int:
+def _database_size(server: PostgresServer, database: str) -> int:
     with closing(psycopg.connect(server.url(database), autocommit=True)) as connection:
-        found = connection.execute("SELECT pg_database_size(current_database())").fetchone()
-    return int(found[0]) if found is not None else 0
+        result = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+    return int(result[0]) if result is not None else 0

@@ -1,4 +1,4 @@
-"""How evenly workers keep the rate that a person has set for all of them, by the gateway's record."""
+"""Measures from the gateway's record how evenly workers keep a shared rate limit."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from tests.promise.cluster.lean_gateway import RECORD, lean_gateway
 from tests.support.postgres_server import PostgresServer
 
 _EDGE_S = 2.0
-"""So long after the first order and before the last one, the slow start and the last rows are not counted."""
+"""Orders this close to the first or the last one are not counted, to exclude warm-up and end."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRate:
-    """How many orders arrived at the gateway in a second, against the rate: over all, and over any second."""
+class RateResult:
+    """The orders per second that arrived at the gateway, relative to the limit: on average, and in any second."""
 
     mean: float
     most: float
     least: float
 
 
-def kept_rate(place: Office, server: PostgresServer, workers: int, rate_per_s: int, rows: int) -> KeptRate:
-    """Pay a sheet by workers that share a rate, and return how they kept it. Raises `ValueError` for too few rows."""
+def measure_shared_rate(place: Office, server: PostgresServer, workers: int, rate_per_s: int, rows: int) -> RateResult:
+    """Pay a sheet by workers that share a rate, and return its measurement. Raises `ValueError` for too few rows."""
     database = server.new_database()
     home = place.directory / "recording"
     with lean_gateway(home, approves_all=True) as at:
@@ -36,11 +36,11 @@ def kept_rate(place: Office, server: PostgresServer, workers: int, rate_per_s: i
             paying.call("submit", str(sheet))
         lines = read_record(home / RECORD)
     server.drop_database(database)
-    return rate_of([datetime.fromisoformat(line.received_at).timestamp() for line in lines], rate_per_s)
+    return compute_rate([datetime.fromisoformat(line.received_at).timestamp() for line in lines], rate_per_s)
 
 
-def rate_of(arrived_s: Sequence[float], rate_per_s: float) -> KeptRate:
-    """Return how a rate was kept by orders that arrived at these times: the seconds begin with each order."""
+def compute_rate(arrived_s: Sequence[float], rate_per_s: float) -> RateResult:
+    """Return the measurement of orders that arrived at these times. Each one-second window begins with an order."""
     times_s = sorted(arrived_s)
     first_s, last_s = times_s[0] + _EDGE_S, times_s[-1] - _EDGE_S
     counts = [
@@ -52,4 +52,4 @@ def rate_of(arrived_s: Sequence[float], rate_per_s: float) -> KeptRate:
         raise ValueError("the run was too short to show a rate")
     inside = bisect_left(times_s, last_s) - bisect_left(times_s, first_s)
     mean_per_s = inside / (last_s - first_s)
-    return KeptRate(mean_per_s / rate_per_s, max(counts) / rate_per_s, min(counts) / rate_per_s)
+    return RateResult(mean_per_s / rate_per_s, max(counts) / rate_per_s, min(counts) / rate_per_s)

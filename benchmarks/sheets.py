@@ -1,7 +1,7 @@
-"""The kinds of sheets that validation is measured on: what is cheap on one kind of sheet may be dear on another.
+"""The kinds of sheets for measuring validation, because their costs differ.
 
-Each is the sheet of `samples/make_sheet.py` with one thing changed; `everything` has all these things at once, as a
-sheet from somewhere else may. In none but those with bad rows does a row have a defect.
+Each is the sheet of `samples/make_sheet.py` with one change; `everything` has all changes at once. Only the sheets with
+bad rows have defects.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,16 +34,16 @@ def _with_empty_columns(sheet: pl.DataFrame) -> pl.DataFrame:
     return sheet.with_columns(pl.lit(None, pl.String).alias(name) for name in _EMPTY)
 
 
-def _payees_thrice(sheet: pl.DataFrame) -> pl.DataFrame:
-    """Return the sheet with each payee paid three times, far apart, and never the same amount."""
+def _with_repeated_payees(sheet: pl.DataFrame) -> pl.DataFrame:
+    """Return the sheet with three payments to each payee, far apart, with different amounts."""
     payees = -(-sheet.height // _PAYMENTS_A_PAYEE)
     nth = pl.int_range(pl.len())
     paid = sheet.head(payees).select(pl.all().gather(pl.int_range(sheet.height, eager=True) % payees))
     return paid.with_columns(sheet["client_orderid"], amount=(nth // payees + 1).cast(pl.String) + pl.col("amount"))
 
 
-def _everything(rows: int) -> pl.DataFrame:
-    sheet = _payees_thrice(make_sheet(rows, bad_share=0.01))
+def _with_all_changes(rows: int) -> pl.DataFrame:
+    sheet = _with_repeated_payees(make_sheet(rows, bad_share=0.01))
     return _with_empty_columns(_with_accents(_sorted_by_country(sheet)))
 
 
@@ -53,17 +53,17 @@ _KINDS: Mapping[str, Callable[[int], pl.DataFrame]] = {
     "names with accents": lambda rows: _with_accents(_plain(rows)),
     "sorted by country": lambda rows: _sorted_by_country(_plain(rows)),
     "empty columns": lambda rows: _with_empty_columns(_plain(rows)),
-    "each payee three times": lambda rows: _payees_thrice(_plain(rows)),
+    "each payee three times": lambda rows: _with_repeated_payees(_plain(rows)),
     "1 % bad": lambda rows: make_sheet(rows, bad_share=0.01),
     "half bad": lambda rows: make_sheet(rows, bad_share=0.5),
-    "everything at once": _everything,
+    "everything at once": _with_all_changes,
 }
 PARQUET = "plain, Parquet"
 KINDS = (*_KINDS, PARQUET)
 
 
 def sheet_of_kind(directory: Path, kind: str, rows: int) -> Path:
-    """Write a sheet of a kind, unless it is there already, and return its path."""
+    """Write a sheet of a kind unless it exists, and return its path."""
     ending = "parquet" if kind == PARQUET else "csv"
     path = directory / f"{rows}-{KINDS.index(kind)}.{ending}"
     if not path.exists():

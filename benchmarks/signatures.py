@@ -1,4 +1,4 @@
-"""The ceiling: how many bare RSA-2048 signatures two threads make in a second, with nothing else to do."""
+"""Measures the upper bound: bare RSA-2048 signatures per second by two threads."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +13,11 @@ from benchmarks.figures import Sample
 
 THREADS = 2
 SIGNED = b"x" * 500
-"""As long as the text that is signed for a payout."""
+"""A text as long as the signed text of a payout."""
 
 
 def signatures_per_s(key_file: Path, signatures: int) -> Sample:
-    """Return the rate of `signatures` signatures by two threads; the key releases the interpreter while it signs."""
+    """Return the rate of `signatures` signatures by two threads. The key releases the GIL while it signs."""
     key = load_pem_private_key(key_file.read_bytes(), None)
     if not isinstance(key, RSAPrivateKey):
         raise TypeError("an RSA key was expected")

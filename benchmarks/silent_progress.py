@@ -1,17 +1,17 @@
-"""The progress of a run that nobody watches."""
+"""The progress of an unattended run."""
 
 from paygw_batch.core.outcome import Outcome
-from paygw_batch.journal import Due
+from paygw_batch.journal import DueRow
 
 
-class Silent:
+class SilentProgress:
     """Progress that shows nothing."""
 
-    def started(self, due: int) -> None:
-        """Nothing to show."""
+    def set_total(self, due: int) -> None:
+        """Ignore the start of a row."""
 
-    def concluded(self, due: Due, outcome: Outcome) -> None:
-        """Nothing to show."""
+    def record_outcome(self, due: DueRow, outcome: Outcome) -> None:
+        """Ignore the outcome of a row."""
 
     def note(self, sentence: str) -> None:
-        """Nothing to show."""
+        """Ignore a note."""

@@ -1,4 +1,4 @@
-"""A disk that takes its time to flush, as those of most clouds do: SQLite's own file system with a wait in it."""
+"""A disk with slow flushes, as in most clouds: a SQLite VFS with a delay."""
 
 import time
 from collections.abc import Iterator
@@ -10,20 +10,20 @@ _NAME = "slow-flushes"
 
 
 class _SlowFile(apsw.VFSFile):
-    """A file each flush of which takes so much longer."""
+    """A file with slow flushes."""
 
     def __init__(self, base: str, name: apsw.URIFilename | str | None, flags: list[int], flush_s: float) -> None:
         super().__init__(base, name, flags)
         self._flush_s = flush_s
 
     def xSync(self, flags: int) -> None:  # noqa: N802 (SQLite's name)
-        """Wait, and flush."""
+        """Wait, then flush."""
         time.sleep(self._flush_s)
         super().xSync(flags)
 
 
 class _SlowDisk(apsw.VFS):
-    """The system's files, with slow flushes."""
+    """The system's files with slow flushes."""
 
     def __init__(self, flush_s: float) -> None:
         self._base = apsw.vfs_names()[0]
@@ -37,7 +37,7 @@ class _SlowDisk(apsw.VFS):
 
 @contextmanager
 def slow_flushes(flush_s: float) -> Iterator[None]:
-    """Let every flush of a database that is opened in this block take `flush_s` longer; none where that is 0."""
+    """Delay every flush of a database that is opened in this block by `flush_s`, unless that is 0."""
     if not flush_s:
         yield
         return

@@ -1,6 +1,6 @@
-"""A KMS whose every signature takes 20 ms and no processor of ours to speak of: `python -m benchmarks.slow_kms PORT`.
+"""A KMS that takes 20 ms for every signature and almost no processor time: `python -m benchmarks.slow_kms PORT`.
 
-It knows one RSA-2048 key, and answers what `paygw_batch/custody/kms_key.py` asks.
+It has one RSA-2048 key, and answers the requests of `paygw_batch/custody/kms_key.py`.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ _KEY = generate_private_key(65537, 2048)
 _PUBLIC = _KEY.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
-def _text(content: bytes) -> str:
+def _escape_text(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
 _ANSWERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "GetPublicKey": lambda _: {
         "KeyUsage": "SIGN_VERIFY",
-        "PublicKey": _text(_PUBLIC),
+        "PublicKey": _escape_text(_PUBLIC),
         "SigningAlgorithms": ["RSASSA_PKCS1_V1_5_SHA_256"],
     },
     "DescribeKey": lambda _: {
@@ -40,13 +40,13 @@ _ANSWERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         }
     },
     "Sign": lambda asked: {
-        "Signature": _text(_KEY.sign(base64.b64decode(asked["Message"]), PKCS1v15(), Prehashed(SHA256())))
+        "Signature": _escape_text(_KEY.sign(base64.b64decode(asked["Message"]), PKCS1v15(), Prehashed(SHA256())))
     },
 }
 
 
-async def _head(reader: asyncio.StreamReader) -> bytes:
-    """Return the head of the next request; nothing at the end of the connection."""
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
+    """Return the head of the next request, or empty bytes at the end of the connection."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
@@ -54,7 +54,7 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while head := await _head(reader):
+    while head := await _read_head(reader):
         lines = head.decode("latin-1").lower().split("\r\n")
         fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
         asked = json.loads(await reader.readexactly(int(fields["content-length"])))
@@ -69,7 +69,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def main(port: int) -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is terminated."""
     server = await asyncio.start_server(_serve, "127.0.0.1", port)
     await server.serve_forever()
 

@@ -1,9 +1,9 @@
-"""Validation against a scan that only touches every field, on each kind of sheet.
+"""Compares validation with a scan that only reads every field, for each kind of sheet.
 
-Validation is everything between a file and its batch: reading it with every guard, the rules of each country, order ids
-and payees that repeat, totals, and the batch's id. The scan is polars' own, streaming, and adds up the length of every
-field: the least that reading every value can cost. Ratios are of processor time: it is what other work on the machine
-changes least.
+Validation is everything between a file and its batch: reading it safely, the rules of each country, repeated order ids
+and payees, totals, and the batch's id. The scan is polars' own, streaming, and adds up the length of every field, which
+is the minimum cost of reading every value. Ratios are of processor time, because other work on the machine affects it
+least.
 """
 
 import os
@@ -15,8 +15,8 @@ from pathlib import Path
 import polars as pl
 
 from benchmarks.commands import own_peak_mib
-from benchmarks.figures import Figure, Sample, apart
-from benchmarks.plain_rows import validate_plainly
+from benchmarks.figures import Figure, Sample, run_isolated
+from benchmarks.plain_rows import validate_in_loop
 from benchmarks.sheets import KINDS, sheet_of_kind
 from paygw_batch.cli.main import POLARS_ALLOCATOR
 from paygw_batch.countries.load import load_rules
@@ -30,57 +30,59 @@ PLAIN_ROWS = 1_000_000
 OPTIONS = ReadOptions(max_rows=100_000_000, max_sheet_bytes=1 << 40)
 
 
-def terms() -> dict[str, OperatorTerms]:
+def invented_terms() -> dict[str, OperatorTerms]:
     """Return invented terms for every country that needs some."""
     own = {code: OperatorTerms(purpose=f"CODE-{code}") for code in ("KE", "TZ", "UG", "GH", "NG", "ZM", "RW", "EG")}
     return own | {code: OperatorTerms(purpose="CODE-XOF", form="account") for code in XOF_ZONE}
 
 
-def timed(work: Callable[[], object]) -> Sample:
-    """Return wall seconds, and processor seconds as microseconds."""
+def run_timed(work: Callable[[], object]) -> Sample:
+    """Return the wall time in seconds, and the processor time in microseconds."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     work()
     return Sample(time.perf_counter() - wall_s, 1e6 * (time.process_time() - cpu_s))
 
 
-def scan(sheet: Path) -> Sample:
-    """Touch every field of a file."""
+def scan_file(sheet: Path) -> Sample:
+    """Read every field of a file."""
     source = pl.scan_parquet(sheet) if sheet.suffix == ".parquet" else pl.scan_csv(sheet, infer_schema=False)
     touched = source.select(pl.all().str.len_bytes().sum())
-    return timed(lambda: touched.collect(engine="streaming"))
+    return run_timed(lambda: touched.collect(engine="streaming"))
 
 
 def validation(sheet: Path) -> Sample:
     """Read and validate a sheet."""
-    rules: Rules = load_rules("payout", terms())
-    return timed(lambda: validate(read_sheet(sheet, OPTIONS), rules))
+    rules: Rules = load_rules("payout", invented_terms())
+    return run_timed(lambda: validate(read_sheet(sheet, OPTIONS), rules))
 
 
-def plain(sheet: Path) -> Sample:
-    """Hold the first rows of a sheet against the rules in a plain Python loop."""
-    rules: Rules = load_rules("payout", terms())
-    return timed(lambda: validate_plainly(sheet, rules, most=PLAIN_ROWS))
+def validate_in_plain_loop(sheet: Path) -> Sample:
+    """Check the first rows of a sheet against the rules in a plain Python loop."""
+    rules: Rules = load_rules("payout", invented_terms())
+    return run_timed(lambda: validate_in_loop(sheet, rules, most=PLAIN_ROWS))
 
 
 def peak_mib(sheet: Path) -> float:
-    """Return the most memory that reading and validating a sheet held at once, the interpreter included."""
+    """Return the peak memory of reading and validating a sheet, including the interpreter."""
     validation(sheet)
     return own_peak_mib()
 
 
 def contenders(directory: Path, rows: int) -> dict[str, Callable[[], Sample]]:
-    """Return what scans and what validates a sheet of each kind, each in a process of its own, and a plain loop."""
-    os.environ.setdefault("_RJEM_MALLOC_CONF", POLARS_ALLOCATOR)  # as the program does, for the processes of samples
-    found: dict[str, Callable[[], Sample]] = {}
+    """Return the scans and validations of a sheet of each kind, each in a separate process, and a plain loop."""
+    os.environ.setdefault("_RJEM_MALLOC_CONF", POLARS_ALLOCATOR)  # as the program does, for the child processes
+    result: dict[str, Callable[[], Sample]] = {}
     for kind in KINDS:
         sheet = sheet_of_kind(directory, kind, rows)
-        found[f"scan: {kind}"] = partial(apart, scan, sheet)
-        found[f"validation: {kind}"] = partial(apart, validation, sheet)
+        result[f"scan: {kind}"] = partial(run_isolated, scan_file, sheet)
+        result[f"validation: {kind}"] = partial(run_isolated, validation, sheet)
     loop = sheet_of_kind(directory, KINDS[0], rows)
-    found[f"plain Python loop, {min(rows, PLAIN_ROWS):,} rows: {KINDS[0]}"] = partial(apart, plain, loop)
-    return found
+    result[f"plain Python loop, {min(rows, PLAIN_ROWS):,} rows: {KINDS[0]}"] = partial(
+        run_isolated, validate_in_plain_loop, loop
+    )
+    return result
 
 
 def cpu_ratio(one: Figure, other: Figure) -> tuple[float, ...]:
-    """Return the ratio of processor times, repetition by repetition."""
+    """Return the ratio of processor times, by repetition."""
     return tuple(a / b for a, b in zip(one.cpu_us, other.cpu_us, strict=True))

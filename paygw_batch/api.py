@@ -15,17 +15,17 @@ from typing import Any, Protocol, TypeAlias, TypedDict, Unpack, runtime_checkabl
 
 import polars as pl
 
-from paygw_batch.approval.approval_keys import MODULE, approval_key_at
+from paygw_batch.approval.approval_keys import MODULE_VARIABLE, load_person_key
 from paygw_batch.approval.plan_document import PlanDocument, needs_approval
-from paygw_batch.approval.policy import default_plan, known_maker, person, required_line, required_policy
-from paygw_batch.approval.signed_document import ApprovalPolicy, approve, read_document, signed, write_document
+from paygw_batch.approval.policy import default_plan_path, identify_person, require_line, require_maker, require_policy
+from paygw_batch.approval.signed_document import ApprovalPolicy, approve, read_document, sign_document, write_document
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT, ControlTotals
-from paygw_batch.core.choices import Choices, SentBy
+from paygw_batch.core.choices import BatchSender, Choices
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, shown_state
+from paygw_batch.core.shown_states import DISPLAYED_IN_DOUBT, display_state
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import (
     ApprovalError,
@@ -40,25 +40,30 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowState
 from paygw_batch.language import say, say_count
-from paygw_batch.opening.gateway_access import SendJob, gateway_of
-from paygw_batch.opening.given_sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
-from paygw_batch.opening.open_journal import find_batch, journal_for_document, journal_to_read, run_journal
+from paygw_batch.opening.gateway_access import SendJob, open_gateway
+from paygw_batch.opening.given_sheet import Reading, SheetSource, minor_units_of, require_complete, rules_of
+from paygw_batch.opening.open_journal import (
+    find_batch,
+    journal_for_document,
+    open_journal_for_run,
+    open_journal_to_read,
+)
 from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settle.resolve import Settlement
-from paygw_batch.settle.settle_rows import refresh, require_enquiry, settle_by_word
+from paygw_batch.settle.settle_rows import refresh, require_enquiry, settle_by_decision
 from paygw_batch.sheet.check.validate import warnings_as_defects
-from paygw_batch.sheet.findings import no_defects
-from paygw_batch.show.batch_status import MAX_FOUND, batch_status, payment_search
+from paygw_batch.sheet.findings import empty_findings
+from paygw_batch.show.batch_status import MAX_MATCHES, batch_status, parse_payment_search
 from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
 from paygw_batch.show.remittance import payee_of
-from paygw_batch.submit.approvals import newest_version, require_in_force, share_plan
-from paygw_batch.submit.background_run import BackgroundRun, FollowedRows, RowOutcome, RunHandle
+from paygw_batch.submit.approvals import newest_shared_plan, require_in_force, share_plan
+from paygw_batch.submit.background_run import BackgroundRun, RowOutcome, RunHandle, WorkerOutcomes
 from paygw_batch.submit.plan import Plan
-from paygw_batch.submit.results import Standings, standings
+from paygw_batch.submit.results import BatchResult, batch_result
 from paygw_batch.submit.send import send
 from paygw_batch.submit.submission import Conversation, RefusedSheet, Submission, draft_plan
-from paygw_batch.submit.submit_sheet import continued_batch, release_rejected, submit_sheet
+from paygw_batch.submit.submit_sheet import open_batch_to_continue, release_rejected_rows, submit_sheet
 
 __all__ = [
     "ApprovalError",
@@ -94,7 +99,7 @@ __all__ = [
 
 _HOLDER = "a Python program"
 """The name of this holder of the journal, which another run shows while it waits."""
-_NO_ONE = Conversation()
+_NO_CONVERSATION = Conversation()
 
 
 class Conclusion(StrEnum):
@@ -118,7 +123,7 @@ class _Result:
 
     def to_dict(self) -> dict[str, object]:
         """Return the values by name, for JSON. Frames become lists of rows, and paths become text."""
-        return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)}
+        return {entry.name: _json_value(getattr(self, entry.name)) for entry in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +302,8 @@ class Payouts:
         if not allow_core_dumps:
             forbid_core_dumps(for_good=False)
         self._environ = dict(os.environ if environ is None else environ)
-        flags = {} if journal is None else {("journal", "path"): str(_named(journal, "journal").absolute())}
-        self._config = _named(config, "config")
+        flags = {} if journal is None else {("journal", "path"): str(_require_path(journal, "journal").absolute())}
+        self._config = _require_path(config, "config")
         self._settings = load_settings(self._config, environ=self._environ, flags=flags)
         self._rules = rules_of(self._settings, PAYOUT)
 
@@ -322,34 +327,34 @@ class Payouts:
         Entering the run raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and
         similar errors. Nothing has been sent by then.
         """
-        source, choices = self._given(
+        source, choices = self._build_source(
             sheet,
             options,
-            sent_by=SentBy.WORKERS_IF_ANY,
+            sent_by=BatchSender.WORKERS_IF_ANY,
             is_plan_named=plan is not None,
             expected=expected or ControlTotals(),
-            decided_by=person(by),
+            decided_by=identify_person(by),
         )
-        plan_file = default_plan(source.path) if plan is None else _named(plan, "plan")
+        plan_file = default_plan_path(source.path) if plan is None else _require_path(plan, "plan")
 
-        def work(parts: RunHandle) -> Result:
+        def perform(handle: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
             submission = Submission.read(source, choices, plan_file)
             for note in submission.validated.sheet.notes:
-                parts.note(note)
+                handle.note(note)
             submission.require_allowed()
             with (
-                gateway_of(self._settings, self._rules, self._environ) as gateway,
-                run_journal(self._settings, _HOLDER, parts.note, wait=wait) as journal,
+                open_gateway(self._settings, self._rules, self._environ) as gateway,
+                open_journal_for_run(self._settings, _HOLDER, handle.note, wait=wait) as journal,
             ):
-                result = submit_sheet(submission, gateway, journal, _NO_ONE, partial(_sent, parts))
-            return _refused(result) if isinstance(result, RefusedSheet) else result
+                result = submit_sheet(submission, gateway, journal, _NO_CONVERSATION, partial(_send_batch, handle))
+            return _build_refused(result) if isinstance(result, RefusedSheet) else result
 
-        return BackgroundRun(work, stop_on=stop_on)
+        return BackgroundRun(perform, stop_on=stop_on)
 
     def validate(self, sheet: SheetLike, *, strict: bool = False, **options: Unpack[SheetReading]) -> Checked:
         """Read and validate a sheet as `submit` would. Raises `SheetError` if the sheet cannot be read at all."""
-        validated = self._given(sheet, options)[0].validated()
+        validated = self._build_source(sheet, options)[0].validated()
         if strict:
             validated = warnings_as_defects(validated)
         return Checked(
@@ -365,7 +370,7 @@ class Payouts:
 
     def resume(self, batch: str, *, wait: bool = False, stop_on: Iterable[signal.Signals] = ()) -> Run:
         """Return a run that continues a batch from the journal alone. `batch` is its id, or a prefix of its id."""
-        return self._continued(batch, lambda _task: None, wait=wait, stop_on=stop_on)
+        return self._continue_batch(batch, lambda _task: None, wait=wait, stop_on=stop_on)
 
     def retry(
         self,
@@ -380,12 +385,12 @@ class Payouts:
 
         Entering the run raises `UsageError` if a named row may not be released. No row is released then.
         """
-        decider = person(by)
+        decider = identify_person(by)
 
         def release(task: SendJob) -> None:
-            release_rejected(task, rows, decider)
+            release_rejected_rows(task, rows, decider)
 
-        return self._continued(batch, release, wait=wait, stop_on=stop_on)
+        return self._continue_batch(batch, release, wait=wait, stop_on=stop_on)
 
     def resolve(
         self, batch: str, rows: Sequence[int], resolution: Resolution, evidence: str, *, by: str | None = None
@@ -395,12 +400,12 @@ class Payouts:
         Raises `UsageError` if a row may not be settled this way; no row is settled then. Raises `ApprovalError` if
         settling takes two people.
         """
-        decider, words = person(by), required_line(evidence, "evidence")
+        decider, words = identify_person(by), require_line(evidence, "evidence")
         settlements = [Settlement(row, resolution, words) for row in rows]
-        with run_journal(self._settings, _HOLDER, _unheard) as journal:
-            record = self._found(journal, batch)
-            settle_by_word(self._settings, journal, record, settlements, decider)
-            return self._state(journal, record)
+        with open_journal_for_run(self._settings, _HOLDER, _discard_note) as journal:
+            record = self._find_payout_batch(journal, batch)
+            settle_by_decision(self._settings, journal, record, settlements, decider)
+            return self._batch_state(journal, record)
 
     def refresh(self, batch: str, *, wait: bool = False) -> BatchState:
         """Ask the gateway about rows that are accepted or in doubt, and return the state of the batch.
@@ -409,20 +414,20 @@ class Payouts:
         configured.
         """
         require_enquiry(self._settings)
-        find = partial(self._found, batch=batch)
-        with continued_batch(self._settings, _HOLDER, find, self._environ, _unheard, wait=wait) as task:
-            refresh(task, _unheard, lambda _refresh: None)
-            return self._state(task.journal, task.batch)
+        find = partial(self._find_payout_batch, batch=batch)
+        with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, _discard_note, wait=wait) as task:
+            refresh(task, _discard_note, lambda _refresh: None)
+            return self._batch_state(task.journal, task.batch)
 
     def status(self, batch: str) -> BatchState:
         """Return the state of a batch, even during a run. This sends and writes nothing."""
-        with journal_to_read(self._settings) as journal:
-            return self._state(journal, self._found(journal, batch))
+        with open_journal_to_read(self._settings) as journal:
+            return self._batch_state(journal, self._find_payout_batch(journal, batch))
 
-    def find(self, text: str, *, limit: int = MAX_FOUND) -> Sequence[FoundPayment]:
+    def find(self, text: str, *, limit: int = MAX_MATCHES) -> Sequence[FoundPayment]:
         """Return payments of all batches. `text` is a payee's name, an account or phone number, or an order id."""
-        search = payment_search(required_line(text, "text"), [rule.numbers for rule in self._rules.values()])
-        with journal_to_read(self._settings) as journal:
+        search = parse_payment_search(require_line(text, "text"), [rule.numbers for rule in self._rules.values()])
+        with open_journal_to_read(self._settings) as journal:
             return journal.find_payments(search, limit=limit)
 
     def plan(
@@ -435,22 +440,22 @@ class Payouts:
         **options: Unpack[SheetChoices],
     ) -> Planned | Refused:
         """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
-        source, choices = self._given(sheet, options)
-        file, policy = _named(out, "out"), required_policy(self._settings)
-        maker = approval_key_at(_named(key, "key"), passphrase, self._environ.get(MODULE))
-        known_maker(maker.public, policy, say("No plan was made."))
+        source, choices = self._build_source(sheet, options)
+        file, policy = _require_path(out, "out"), require_policy(self._settings)
+        maker = load_person_key(_require_path(key, "key"), passphrase, self._environ.get(MODULE_VARIABLE))
+        require_maker(maker.public, policy, say("No plan was made."))
         submission = Submission.read(source, choices, file)
         OutputGuard(self._settings, self._config).check(
             RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": source.path, "a key": Path(key)}
         )
         with journal_for_document(self._settings, "plan") as journal:
-            prepared = draft_plan(submission, journal, _NO_ONE, maker.public)
+            prepared = draft_plan(submission, journal, _NO_CONVERSATION, maker.public)
         if isinstance(prepared, RefusedSheet):
-            return _refused(prepared)
-        document = signed(prepared.document, maker)
+            return _build_refused(prepared)
+        document = sign_document(prepared.document, maker)
         write_document(document, file)
         share_plan(self._settings, document)
-        return _planned(document, file, policy)
+        return _build_planned(document, file, policy)
 
     def approve(self, plan: Path | str, key: Path | str, *, passphrase: bytes | None = None) -> Planned:
         """Approve the plan in a file with a `key` that does not belong to the plan's maker.
@@ -458,43 +463,46 @@ class Payouts:
         The caller must have shown the plan to the person who owns the key. Raises `ApprovalError` if the plan was
         changed or withdrawn, or if this person approved it before.
         """
-        file, policy = _named(plan, "plan"), required_policy(self._settings)
+        file, policy = _require_path(plan, "plan"), require_policy(self._settings)
         document = read_document(file, PlanDocument)
-        if (shared := newest_version(self._settings, document)) is not None:
+        if (shared := newest_shared_plan(self._settings, document)) is not None:
             document = shared.document
         require_in_force(self._settings, document)
         approved = approve(
-            document, approval_key_at(_named(key, "key"), passphrase, self._environ.get(MODULE)), policy, utc_now()
+            document,
+            load_person_key(_require_path(key, "key"), passphrase, self._environ.get(MODULE_VARIABLE)),
+            policy,
+            utc_now(),
         )
         write_document(approved, file)
         share_plan(self._settings, approved, None if shared is None else shared.kept)
-        return _planned(approved, file, policy)
+        return _build_planned(approved, file, policy)
 
     def reconcile(self, batch: str) -> Finished:
         """Return the state of every row of a batch, even during a run. This sends and writes nothing."""
-        with journal_to_read(self._settings) as journal:
+        with open_journal_to_read(self._settings) as journal:
             end = RunEnd(0, None, interrupted=False)
-            result = standings(journal, self._found(journal, batch), self._rules, end)
-        return _finished(result, no_defects(), ())
+            result = batch_result(journal, self._find_payout_batch(journal, batch), self._rules, end)
+        return _build_finished(result, empty_findings(), ())
 
     def batches(self) -> Sequence[BatchRecord]:
         """Return all batches of the journal, oldest first. Raises `JournalError` if there is no journal yet."""
-        with journal_to_read(self._settings) as journal:
+        with open_journal_to_read(self._settings) as journal:
             return journal.batches()
 
-    def _continued(
+    def _continue_batch(
         self, batch: str, before: Callable[[SendJob], None], *, wait: bool, stop_on: Iterable[signal.Signals]
     ) -> Run:
-        def work(parts: RunHandle) -> Result:
+        def perform(handle: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            find = partial(self._found, batch=batch)
-            with continued_batch(self._settings, _HOLDER, find, self._environ, parts.note, wait=wait) as task:
+            find = partial(self._find_payout_batch, batch=batch)
+            with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, handle.note, wait=wait) as task:
                 before(task)
-                return _sent(parts, task)
+                return _send_batch(handle, task)
 
-        return BackgroundRun(work, stop_on=stop_on)
+        return BackgroundRun(perform, stop_on=stop_on)
 
-    def _state(self, journal: JournalReader, record: BatchRecord) -> BatchState:
+    def _batch_state(self, journal: JournalReader, record: BatchRecord) -> BatchState:
         status = batch_status(self._settings, journal, record)
         payments = journal.payments(record.number, [entry.row.row for entry in status.rows])
         units = minor_units_of(self._rules)
@@ -508,39 +516,43 @@ class Payouts:
             rows=record.rows,
             states=summary.states,
             totals=summary.totals,
-            needs_person=tuple(_waiting(entry.row, payments[entry.row.row], units) for entry in status.rows),
+            needs_person=tuple(_build_waiting_row(entry.row, payments[entry.row.row], units) for entry in status.rows),
         )
 
-    def _found(self, journal: JournalReader, batch: str) -> BatchRecord:
+    def _find_payout_batch(self, journal: JournalReader, batch: str) -> BatchRecord:
         record = find_batch(journal, batch)
         if record.operation != PAYOUT:
-            about = {"batch": record.batch, "operation": record.operation}
-            raise UsageError(say("Batch {batch} belongs to another operation ({operation}).", **about))
+            context = {"batch": record.batch, "operation": record.operation}
+            raise UsageError(say("Batch {batch} belongs to another operation ({operation}).", **context))
         return record
 
-    def _given(
+    def _build_source(
         self, sheet: SheetLike, options: SheetReading | SheetChoices, **decided: Any
-    ) -> tuple[GivenSheet, Choices]:
-        given = dict[str, Any](options)
-        if unknown := given.keys() - SheetChoices.__annotations__.keys():
+    ) -> tuple[SheetSource, Choices]:
+        named_choices = dict[str, Any](options)
+        if unknown := named_choices.keys() - SheetChoices.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
-        path = _path_of(sheet, given.pop("name", None))
-        reading = Reading(**{word: given.pop(word) for word in SheetReading.__annotations__ if word in given})
-        given["new_payees"] = tuple(given.get("new_payees", ()))
-        source = GivenSheet(self._settings, self._rules, path, reading, _frame_of(sheet))
-        return source, Choices(**decided, **given)
+        path = _path_of(sheet, named_choices.pop("name", None))
+        reading = Reading(
+            **{word: named_choices.pop(word) for word in SheetReading.__annotations__ if word in named_choices}
+        )
+        named_choices["new_payees"] = tuple(named_choices.get("new_payees", ()))
+        source = SheetSource(self._settings, self._rules, path, reading, _frame_of(sheet))
+        return source, Choices(**decided, **named_choices)
 
 
-def _sent(parts: RunHandle, task: SendJob, plan: Plan | None = None) -> Finished:
-    parts.opened(task.batch.batch)
-    rows = FollowedRows(task.journal, task.batch, parts)
-    end = send(*(task, parts, parts.watch), wait_for_room=parts.wait_for_room, counted=rows.counted, begin=rows.begin)
+def _send_batch(handle: RunHandle, task: SendJob, plan: Plan | None = None) -> Finished:
+    handle.set_batch(task.batch.batch)
+    rows = WorkerOutcomes(task.journal, task.batch, handle)
+    end = send(
+        *(task, handle, handle.watch), wait_for_room=handle.wait_for_room, counted=rows.counted, begin=rows.begin
+    )
     rows.end()
-    result = standings(task.journal, task.batch, task.rules, end, known=task.known)
-    return _finished(result, no_defects() if plan is None else plan.warnings, parts.notes())
+    result = batch_result(task.journal, task.batch, task.rules, end, known=task.known)
+    return _build_finished(result, empty_findings() if plan is None else plan.warnings, handle.notes())
 
 
-def _finished(result: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
+def _build_finished(result: BatchResult, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
     summary = result.summary
     return Finished(
         conclusion=Conclusion[summary.exit_code.name],
@@ -556,7 +568,7 @@ def _finished(result: Standings, warnings: pl.DataFrame, notes: tuple[str, ...])
     )
 
 
-def _refused(refused: RefusedSheet) -> Refused:
+def _build_refused(refused: RefusedSheet) -> Refused:
     defects, warnings = refused.plan.validated.defects, refused.plan.warnings
     if refused.question is not None:
         return Refused(refused.question.message, defects, warnings, refused.question.code)
@@ -569,19 +581,19 @@ def _refused(refused: RefusedSheet) -> Refused:
     return Refused(message, defects, warnings)
 
 
-def _unheard(_sentence: str) -> None:
+def _discard_note(_sentence: str) -> None:
     """Ignore a sentence for a person, because nobody reads along."""
 
 
-def _waiting(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
+def _build_waiting_row(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
     amount = from_minor(row.minor, minor_units=minor_units[row.currency])
     payee = payee_of(payment.form, payment.fields)
-    since = row.intended_at if row.state in SHOWN_IN_DOUBT else row.updated_at
+    since = row.intended_at if row.state in DISPLAYED_IN_DOUBT else row.updated_at
     return WaitingRow(
         row.row,
         row.client_orderid,
         row.sent_orderid,
-        shown_state(row.state),
+        display_state(row.state),
         row.error_code,
         amount,
         row.currency,
@@ -591,7 +603,7 @@ def _waiting(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int
     )
 
 
-def _planned(document: PlanDocument, path: Path, policy: ApprovalPolicy) -> Planned:
+def _build_planned(document: PlanDocument, path: Path, policy: ApprovalPolicy) -> Planned:
     content = document.content
     needed = policy.needed if needs_approval(content, policy) else 0
     return Planned(
@@ -599,7 +611,7 @@ def _planned(document: PlanDocument, path: Path, policy: ApprovalPolicy) -> Plan
     )
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     match value:
         case pl.DataFrame():
             return value.to_dicts()
@@ -619,10 +631,10 @@ def _frame_of(sheet: SheetLike) -> pl.DataFrame | None:
         return None
     if not isinstance(sheet, ArrowTable | pl.LazyFrame):
         raise UsageError(
-            say("A sheet is the path of a file, or a frame; this is neither: {kind}.", kind=type(sheet).__name__),
+            say("A sheet must be a file path or a frame, not {kind}.", kind=type(sheet).__name__),
             hint=say(
-                "Any frame with __arrow_c_stream__ works: polars, pandas, pyarrow, DuckDB. Of a list, polars.DataFrame "
-                "makes one."
+                "Any frame with __arrow_c_stream__ works: polars, pandas, pyarrow, DuckDB. Convert a list with "
+                "polars.DataFrame."
             ),
         )
     try:
@@ -637,14 +649,14 @@ def _path_of(sheet: SheetLike, name: str | None) -> Path:
     """Return the path of a sheet. A frame counts as a file of its `name` in the current directory."""
     if isinstance(sheet, Path | str):
         if name is not None:
-            raise UsageError(say("A file has its own name: leave name out."))
-        return _named(sheet, "sheet")
-    if name is None or Path(name).name != required_line(name, say("The name of a frame")):
-        raise UsageError(say("A frame needs a name, like a file's: name='payroll-2026-11'."))
+            raise UsageError(say("A file already has a name. Leave out name."))
+        return _require_path(sheet, "sheet")
+    if name is None or Path(name).name != require_line(name, say("The name of a frame")):
+        raise UsageError(say("A frame needs a name like that of a file, such as name='payroll-2026-11'."))
     return Path(name)
 
 
-def _named(path: Path | str, name: str) -> Path:
+def _require_path(path: Path | str, name: str) -> Path:
     """Return a path that the caller named. Raises `UsageError` for an empty text, to Python the current directory."""
     if not str(path).strip() or "\0" in str(path):
         raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Name the file."))

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-HEED_EVERY_S = 1.0
+SIGNAL_CHECK_INTERVAL_S = 1.0
 """How often a waiting main thread wakes up. Only then does it handle a signal that reached another thread.
 
 The operating system chooses the thread. Once a frozen process continues, that is often not the main thread.
@@ -15,7 +15,7 @@ Now = Callable[[], datetime]
 ElapsedS = Callable[[], float]
 """A function that returns seconds which nobody can set back, and which continue while the machine sleeps."""
 
-_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_ELAPSED_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def timestamp(now: datetime) -> str:
@@ -24,12 +24,12 @@ def timestamp(now: datetime) -> str:
     return in_utc.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def minute(time: str | None) -> str:
+def format_minute(time: str | None) -> str:
     """Return a time of `timestamp` as people read it: to the minute, in UTC. Return "" for None."""
     return (time or "")[:16].replace("T", " ")
 
 
-def local_minute(time: str | None) -> str:
+def format_local_minute(time: str | None) -> str:
     """Return a time of `timestamp` in this machine's time zone: `2026-11-22 23:26 EAT`. Return "" for None."""
     return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M %Z}" if time else ""
 
@@ -41,7 +41,7 @@ def elapsed_s() -> float:
     CLOCK_BOOTTIME, but its CLOCK_MONOTONIC continues during sleep. On a system without either, time asleep is not
     counted.
     """
-    return time.clock_gettime(_ELAPSED)
+    return time.clock_gettime(_ELAPSED_CLOCK)
 
 
 def utc_now() -> datetime:

@@ -53,9 +53,9 @@ class PaygwError(Exception):
 
 
 class InternalError(PaygwError):
-    """The program contradicts itself; it stopped rather than guess."""
+    """An internal check failed, so the program stopped."""
 
-    default_hint = "Nothing was lost: run the same command again, and report this."
+    default_hint = "Nothing was lost. Run the same command again, and report this error."
 
 
 class SigningFailed(PaygwError):
@@ -63,11 +63,11 @@ class SigningFailed(PaygwError):
 
     exit_code = 6
     for_terminal = True
-    default_hint = "Nothing was lost: run the same command again. The system may have run out of memory."
+    default_hint = "Nothing was lost. The system may have run out of memory. Run the same command again."
 
 
 class UsageError(PaygwError):
-    """The command cannot be understood."""
+    """The command is not valid."""
 
     exit_code = 2
     default_hint = "`paygw-batch COMMAND --help` shows its usage."
@@ -101,8 +101,8 @@ class StatementError(SheetError):
     default_hint = "Nothing was settled. Ask for the statement again, or name the right one, and run the command again."
 
 
-class Asked(StrEnum):
-    """The questions that a sheet can leave open."""
+class QuestionKind(StrEnum):
+    """The kinds of questions that a sheet can leave open."""
 
     REFERENCE = "reference"
     """The name of the payment run, from which order ids are derived."""
@@ -122,7 +122,7 @@ class SheetQuestion(SheetError):
 
     def __init__(
         self,
-        asks: Asked,
+        asks: QuestionKind,
         message: str,
         *,
         hint: str,
@@ -203,7 +203,7 @@ class JournalHeld(JournalError):
     holder: HolderKind = HolderKind.RUN
 
 
-class RowsMoved(JournalError):
+class StaleRows(JournalError):
     """Another process changed a row at the same moment; nothing was written."""
 
     default_hint = "Run the same command again."
@@ -231,17 +231,17 @@ class JournalNotAdopted(JournalError):
 class JournalCorrupt(JournalError):
     """The journal is damaged."""
 
-    default_hint = "Send nothing from it. Keep the file, and restore the newest copy that `verify` calls sound."
+    default_hint = "Send nothing from it. Keep the file, and restore the newest copy that passes `verify`."
 
 
-class JournalWentBack(JournalError):
+class JournalTooOld(JournalError):
     """The journal is older than the newest order that was sent from it."""
 
-    default_hint = "Put the newest journal file back. Sending from this one could pay rows twice."
+    default_hint = "Restore the newest journal file. Sending from this one could pay rows twice."
 
 
-class LeftDamaged(JournalError):
-    """This computer's record of the payments it sent is damaged: the rows that it sent last are not known."""
+class SentLogDamaged(JournalError):
+    """This computer's record of sent payments is damaged, so the last rows that it sent are not known."""
 
     default_hint = (
         "Nothing was sent. Put the newest files back. Only if they are lost, and you know that the journal is the "
@@ -250,8 +250,8 @@ class LeftDamaged(JournalError):
     )
 
 
-class RollCallOpen(JournalError):
-    """The database was restored or replaced, and not every host has checked that its rows are there."""
+class OpenRollCall(JournalError):
+    """The database was restored or replaced, and some hosts have not confirmed their rows yet."""
 
     default_hint = (
         "Run `paygw-batch journal roll-call` on each of these hosts. One that is gone for good is retired by "

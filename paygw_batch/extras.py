@@ -28,20 +28,20 @@ COMMANDS: Mapping[str, str] = {
     "sandbox": "sandbox.sandbox_command",
 }
 """The module of each command of an extra. The help texts of these commands are in `cli/main.py`, with all others."""
-AFTER_A_COMMAND = ("notices.delivery",)
+RUN_HOOK_MODULES = ("notices.delivery",)
 """Modules whose `begin(settings, environ)` is called when a run begins. It returns a function for the run's end."""
-HEALTH = ("notices.health",)
+HEALTH_MODULES = ("notices.health",)
 """Modules whose `checks(settings, environ)` yields health checks for `doctor`."""
 
 
-def is_there(name: str) -> bool:
-    """Return whether this copy of the program has the extra that a module belongs to."""
+def has_extra(name: str) -> bool:
+    """Return whether this copy of the program includes the extra of a module."""
     return find_spec(f"{__package__}.{name.partition('.')[0]}") is not None
 
 
 def extra(name: str) -> ModuleType:
     """Return a module of an extra. Raises `UsageError` if this copy of the program was built without the extra."""
-    if not is_there(name):
+    if not has_extra(name):
         raise UsageError(
             say("This copy of the program has no {folder}.", folder=name.partition(".")[0]),
             hint=say("Install the whole program."),
@@ -50,7 +50,7 @@ def extra(name: str) -> ModuleType:
 
 
 def extras(names: tuple[str, ...]) -> Iterator[ModuleType]:
-    yield from (extra(name) for name in names if is_there(name))
+    yield from (extra(name) for name in names if has_extra(name))
 
 
 IMAGE = "PAYGW_IMAGE"

@@ -8,18 +8,18 @@ from datetime import date
 from pathlib import Path
 
 from paygw_batch.approval.approval_keys import PublicKey
-from paygw_batch.approval.order import NOTHING_FORGOTTEN, ForgetOrder, forget_order_in_force, unsigned_forget_order
-from paygw_batch.approval.policy import known_maker, policy_of, required_policy
+from paygw_batch.approval.order import NOTHING_FORGOTTEN, ForgetOrder, build_forget_order, verify_forget_order
+from paygw_batch.approval.policy import policy_of, require_maker, require_policy
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ApprovalError, InternalError, UsageError
-from paygw_batch.journal import Forgettable, FoundPayment, Journal, JournalReader, OldPages
+from paygw_batch.journal import ForgettablePayments, FoundPayment, Journal, JournalReader, RemainingData
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import is_kept
-from paygw_batch.show.batch_status import is_number, payment_search, spellings_of_number
+from paygw_batch.show.batch_status import is_number, number_spellings, parse_payment_search
 from paygw_batch.show.next_step import order_steps
 from paygw_batch.show.remittance import payee_of
 
@@ -29,47 +29,49 @@ _MAX_PAYMENTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The payments whose payees were forgotten, and where traces of them may remain."""
+    """The payments whose payees were forgotten, and the log pages that may still have traces of them."""
 
-    chosen: Forgettable
-    old_pages: OldPages
+    chosen: ForgettablePayments
+    old_pages: RemainingData
 
 
-def cut_off(settings: Settings, typed: str | None) -> str:
-    """Return the date before which people are forgotten: the one typed, or one by the years of `[retention]`.
+def forget_cutoff(settings: Settings, date_text: str | None) -> str:
+    """Return the date before which people are forgotten: the given date, or one from the years of `[retention]`.
 
     Raises `UsageError` if neither is given, or if the text is not a past date.
     """
     today = utc_now().date()
-    if typed is None:
+    if date_text is None:
         if (years := settings.retention.years) is None:
             raise UsageError(
                 say("Say who should be forgotten."),
                 hint=say("Use --before DATE or --person TEXT, or set [retention] years in the configuration."),
                 for_terminal=True,
             )
-        day = min(today.day, 28) if today.month == 2 else today.day  # noqa: PLR2004 (February)
-        return date(today.year - years, today.month, day).isoformat()
+        day_of_month = min(today.day, 28) if today.month == 2 else today.day  # noqa: PLR2004 (February)
+        return date(today.year - years, today.month, day_of_month).isoformat()
     try:
-        before = date.fromisoformat(typed)
+        before = date.fromisoformat(date_text)
     except ValueError:
         raise UsageError(
-            say("{text!r} is not a date.", text=typed), hint=say("Write it as year, month and day: 2019-12-31.")
+            say("{text!r} is not a date.", text=date_text), hint=say("Write it as year, month and day: 2019-12-31.")
         ) from None
     if before > today:
-        raise UsageError(say("{text} is in the future.", text=typed), hint=say("Choose a date in the past."))
+        raise UsageError(say("{text} is in the future.", text=date_text), hint=say("Choose a date in the past."))
     return before.isoformat()
 
 
-def choose(settings: Settings, journal: JournalReader, *, before: str | None, person: str | None) -> Forgettable:
+def choose_payments(
+    settings: Settings, journal: JournalReader, *, before: str | None, person: str | None
+) -> ForgettablePayments:
     """Return the payments whose payees may be forgotten now: those before a date, or those of one person."""
-    until, recent = _until(settings, journal)
+    until, recent = _quarantine_bounds(settings, journal)
     if person is None:
-        return journal.forgettable(before=cut_off(settings, before), cutoff=until, recent=recent)
-    return journal.forgettable(_payments_of(settings, journal, person), cutoff=until, recent=recent)
+        return journal.forgettable_payments(before=forget_cutoff(settings, before), cutoff=until, recent=recent)
+    return journal.forgettable_payments(_payments_to_person(settings, journal, person), cutoff=until, recent=recent)
 
 
-def _until(settings: Settings, journal: JournalReader) -> tuple[str, str]:
+def _quarantine_bounds(settings: Settings, journal: JournalReader) -> tuple[str, str]:
     """Return the end of the quarantine, and the time since which payments are compared with new sheets."""
     clock = JournalClock.read(journal, utc_now())
     clock.require_sound()
@@ -77,7 +79,7 @@ def _until(settings: Settings, journal: JournalReader) -> tuple[str, str]:
     return clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now), recent
 
 
-def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by: str) -> Forgotten:
+def forget_by_one_person(settings: Settings, journal: Journal, chosen: ForgettablePayments, by: str) -> Forgotten:
     """Forget people on one person's decision. Raises `ApprovalError` if two people must agree."""
     if policy_of(settings) is not None:
         raise ApprovalError(
@@ -88,12 +90,12 @@ def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by
 
 
 def draft_forget_order(
-    settings: Settings, journal: JournalReader, chosen: Forgettable, maker: PublicKey
+    settings: Settings, journal: JournalReader, chosen: ForgettablePayments, maker: PublicKey
 ) -> ForgetOrder:
-    known_maker(maker, required_policy(settings), say("No order was written."))
+    require_maker(maker, require_policy(settings), say("No order was written."))
     if not chosen.batches:
         raise UsageError(say("There is no one to forget, so no order was written."))
-    return unsigned_forget_order(journal, chosen, endpoint=settings.endpoint(), maker=maker, now=utc_now())
+    return build_forget_order(journal, chosen, endpoint=settings.endpoint(), maker=maker, now=utc_now())
 
 
 def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
@@ -102,13 +104,13 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
     Carrying the order out again only removes what remains of them in the journal's log. Nobody else is forgotten.
     """
     if is_kept(journal, order):
-        nobody = Forgettable(order.content.before, {}, ())
-        return Forgotten(nobody, journal.forget(nobody, by=by, at=timestamp(utc_now())))
-    until, recent = _until(settings, journal)
-    chosen, decided, signed_order = forget_order_in_force(
+        no_payments = ForgettablePayments(order.content.before, {}, ())
+        return Forgotten(no_payments, journal.forget(no_payments, by=by, at=timestamp(utc_now())))
+    until, recent = _quarantine_bounds(settings, journal)
+    chosen, decided, signed_order = verify_forget_order(
         order,
         journal,
-        required_policy(settings),
+        require_policy(settings),
         utc_now(),
         by=by,
         endpoint=settings.endpoint(),
@@ -119,24 +121,24 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
     return Forgotten(chosen, journal.forget(chosen, by=decided, at=at, order=signed_order))
 
 
-def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Path]:
+def remaining_files(journal: JournalReader, chosen: ForgettablePayments) -> Sequence[Path]:
     """Return the remaining files of the forgotten batches: the sheets, and the outputs beside the sheets."""
     paths: dict[Path, None] = {}
     for record in journal.batches():
         if record.number in chosen.batches and record.sheet_path:
             sheet = Path(record.sheet_path)
-            beside = sorted(sheet.parent.glob(f"{glob.escape(sheet.stem)}.*")) if sheet.parent.is_dir() else []
-            paths |= dict.fromkeys(beside)
+            outputs = sorted(sheet.parent.glob(f"{glob.escape(sheet.stem)}.*")) if sheet.parent.is_dir() else []
+            paths |= dict.fromkeys(outputs)
     return list(paths)
 
 
-def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequence[int]:
+def _payments_to_person(settings: Settings, journal: JournalReader, search_text: str) -> Sequence[int]:
     """Return the numbers of the payments to one person whose name, number or address is exactly `typed`."""
     numbers = [rule.numbers for rule in rules_of(settings, PAYOUT).values()]
-    search = payment_search(typed, numbers)
-    spellings = frozenset(spellings_of_number(typed, numbers)) if is_number(typed) else frozenset[str]()
+    search = parse_payment_search(search_text, numbers)
+    spellings = frozenset(number_spellings(search_text, numbers)) if is_number(search_text) else frozenset[str]()
     payments = journal.find_payments(search, limit=_MAX_PAYMENTS)
-    matching = [payment for payment in payments if _is_of(payment, typed, spellings)]
+    matching = [payment for payment in payments if _is_payment_to(payment, search_text, spellings)]
     people = {payee_of(payment.form, payment.fields).number for payment in matching}
     if len(people) > 1 and not spellings:
         raise UsageError(
@@ -144,31 +146,31 @@ def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequ
                 len(people),
                 "{count:,} number belongs to the name {typed!r}.",
                 "{count:,} numbers belong to the name {typed!r}.",
-                typed=typed,
+                typed=search_text,
             ),
             hint=say("{nobody} Write the account or phone number.", nobody=say(NOTHING_FORGOTTEN)),
         )
     if not matching:
         raise UsageError(
-            say("No payment is for anyone whose name or number is exactly {typed!r}.", typed=typed),
+            say("No payment is for anyone whose name or number is exactly {typed!r}.", typed=search_text),
             hint=say("`paygw-batch find TEXT` shows how names and numbers are written."),
             for_terminal=True,
         )
-    return sorted(_number_of(journal, payment) for payment in matching)
+    return sorted(_instruction_number(journal, payment) for payment in matching)
 
 
-def _is_of(payment: FoundPayment, typed: str, spellings: frozenset[str]) -> bool:
+def _is_payment_to(payment: FoundPayment, search_text: str, spellings: frozenset[str]) -> bool:
     if spellings:
         return any(re.sub(r"\D", "", value) in spellings for value in payment.fields.values())
     name = payee_of(payment.form, payment.fields).name
-    return _plain(typed) in {_plain(name), *map(_plain, payment.fields.values())}
+    return _normalise(search_text) in {_normalise(name), *map(_normalise, payment.fields.values())}
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _number_of(journal: JournalReader, payment: FoundPayment) -> int:
+def _instruction_number(journal: JournalReader, payment: FoundPayment) -> int:
     record = journal.batch(payment.batch, operation=payment.operation)
     if record is None:
         raise InternalError("a payment was found in a batch that the journal does not have")

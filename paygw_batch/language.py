@@ -16,11 +16,11 @@ from typing import Any
 
 ENGLISH = "en"
 _FOLDER = Path(__file__).parent / "languages"
-_of_context: ContextVar[str] = ContextVar("language")
-_thousands_sign: ContextVar[str] = ContextVar("thousands sign", default="")
+_context_language: ContextVar[str] = ContextVar("language")
+_context_separator: ContextVar[str] = ContextVar("thousands sign", default="")
 
 
-class _OfProcess:
+class _ProcessLanguage:
     """The language of this process. It applies to every context that has not chosen another language."""
 
     name = ENGLISH
@@ -34,39 +34,39 @@ def languages() -> tuple[str, ...]:
 
 def language() -> str:
     """Return the code of the language in which sentences are said now."""
-    return _of_context.get(_OfProcess.name)
+    return _context_language.get(_ProcessLanguage.name)
 
 
-def use(name: str) -> None:
+def set_language(name: str) -> None:
     """Choose the language of this process and all its threads, as a command does. `name` is one of `languages`."""
     _catalogue(name)
-    _OfProcess.name = name
+    _ProcessLanguage.name = name
 
 
 @contextmanager
-def speaking(name: str) -> Iterator[None]:
+def language_context(name: str) -> Iterator[None]:
     """Choose the language of this context alone: one call or one request of a program that serves several people.
 
-    Numbers are then written as that language writes them, even after `thousands_apart_by`, because a plan is compared
+    Numbers are then written as that language writes them, even after `thousands_separator`, because a plan is compared
     by its text.
     """
     _catalogue(name)
-    token, sign = _of_context.set(name), _thousands_sign.set("")
+    token, sign = _context_language.set(name), _context_separator.set("")
     try:
         yield
     finally:
-        _thousands_sign.reset(sign)
-        _of_context.reset(token)
+        _context_separator.reset(sign)
+        _context_language.reset(token)
 
 
 @contextmanager
-def thousands_apart_by(sign: str) -> Iterator[None]:
-    """Separate thousands by this sign in this context, instead of the language's sign. A page then has one rule."""
-    token = _thousands_sign.set(sign)
+def thousands_separator(sign: str) -> Iterator[None]:
+    """Use this thousands separator in this context instead of the language's, so that a page has only one."""
+    token = _context_separator.set(sign)
     try:
         yield
     finally:
-        _thousands_sign.reset(token)
+        _context_separator.reset(token)
 
 
 def say(template: str, /, **values: object) -> str:
@@ -75,15 +75,15 @@ def say(template: str, /, **values: object) -> str:
     The template must be a literal, or have gone through `mark`, because the catalogue is made from the source.
     """
     text = gettext(template)
-    return _filled(text, values) if values else text
+    return _fill_template(text, values) if values else text
 
 
-def say_count(count: int, one: str, many: str | None = None, /, **values: object) -> str:
+def say_count(count: int, singular: str, plural: str | None = None, /, **values: object) -> str:
     """Return the sentence for `count` things. `{count}` is their number, and `values` replace the other placeholders.
 
     Without `many`, English uses the same sentence for one thing and for many. Another language may have two.
     """
-    return _filled(ngettext(one, many or one, count), {"count": count, **values})
+    return _fill_template(ngettext(singular, plural or singular, count), {"count": count, **values})
 
 
 def say_all(*templates: str) -> tuple[str, ...]:
@@ -96,9 +96,9 @@ def mark(template: str) -> str:
     return template
 
 
-def mark_count(one: str, many: str | None = None) -> str:  # noqa: ARG001 (the catalogue takes it from the source)
+def mark_count(singular: str, plural: str | None = None) -> str:  # noqa: ARG001 (the catalogue takes it from the source)
     """Return a template of `say_count` unchanged, and note it for the catalogue (as `mark` does)."""
-    return one
+    return singular
 
 
 def mark_all(*templates: str) -> tuple[str, ...]:
@@ -108,41 +108,41 @@ def mark_all(*templates: str) -> tuple[str, ...]:
 
 _ENGLISH_GROUPS = ","
 _TWO_NUMBERS = mark("1.5,2.5")
-"""Two numbers beside each other in a spreadsheet's CSV file in this language. In French they are `1,5;2,5`."""
+"""Two adjacent numbers in a spreadsheet's CSV file in this language. In French they are `1,5;2,5`."""
 THOUSANDS = mark(",")
-"""The sign between groups of three digits. In French it is a narrow no-break space."""
+"""The thousands separator. In French it is a narrow no-break space."""
 
 
-def number(count: int) -> str:
+def format_number(count: int) -> str:
     """Return a whole number as people read it in the chosen language."""
-    return grouped(f"{count:,}")
+    return localise_number(f"{count:,}")
 
 
-def spreadsheet_signs() -> tuple[str, str]:
-    """Return the decimal sign and the delimiter of a CSV file that a spreadsheet in the chosen language opens."""
+def spreadsheet_separators() -> tuple[str, str]:
+    """Return the decimal separator and the delimiter of a CSV file for a spreadsheet in the chosen language."""
     two_numbers = gettext(_TWO_NUMBERS)
     return two_numbers[1], two_numbers[3]
 
 
-def grouped(text: str) -> str:
-    """Return a number written as `1,234.50` with the signs of the language.
+def localise_number(text: str) -> str:
+    """Return a number written as `1,234.50` with the separators of the language.
 
-    Thousands have the sign of this context, if there is one.
+    A thousands separator of this context replaces that of the language.
     """
-    thousands, decimals = _thousands_sign.get() or gettext(THOUSANDS), spreadsheet_signs()[0]
+    thousands, decimals = _context_separator.get() or gettext(THOUSANDS), spreadsheet_separators()[0]
     return text.translate({ord(_ENGLISH_GROUPS): thousands, ord("."): decimals})
 
 
-def _filled(text: str, values: Mapping[str, object]) -> str:
-    return _Filling().vformat(text, (), values) if ":," in text else text.format(**values)
+def _fill_template(text: str, values: Mapping[str, object]) -> str:
+    return _LocalisedFormatter().vformat(text, (), values) if ":," in text else text.format(**values)
 
 
-class _Filling(Formatter):
+class _LocalisedFormatter(Formatter):
     """Fills a sentence as `str.format` does, with numbers as the language groups them."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        shown = super().format_field(value, format_spec)
-        return grouped(shown) if _ENGLISH_GROUPS in format_spec else shown
+        formatted = super().format_field(value, format_spec)
+        return localise_number(formatted) if _ENGLISH_GROUPS in format_spec else formatted
 
 
 def gettext(message: str) -> str:
@@ -150,9 +150,9 @@ def gettext(message: str) -> str:
     return _catalogue(language()).gettext(message) if message else message
 
 
-def ngettext(one: str, many: str, count: int) -> str:
+def ngettext(singular: str, plural: str, count: int) -> str:
     """Return the translation for `count` things, with its placeholders. Jinja's i18n extension calls this function."""
-    return _catalogue(language()).ngettext(one, many, count)
+    return _catalogue(language()).ngettext(singular, plural, count)
 
 
 @cache

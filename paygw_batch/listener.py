@@ -1,7 +1,7 @@
 """Receives the gateway's notifications over HTTP, as an ASGI application.
 
-A notification that can be read is answered with 200 once it is durable, even if its order is unknown, its status word
-is not listed, or its hash is wrong. The journal decides its effect later, and the answer gives the sender no hint.
+A readable notification is answered with 200 once it is durable, even if its order is unknown, its status word is not
+listed, or its hash is wrong. Its effect is decided later, so the answer gives the sender no hint.
 """
 
 import asyncio
@@ -19,34 +19,34 @@ from starlette.types import Receive, Scope, Send
 
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.errors import JournalError
-from paygw_batch.gateway.message import Received
-from paygw_batch.gateway.notification import headers_that_matter
+from paygw_batch.gateway.message import IncomingRequest
+from paygw_batch.gateway.notification import relevant_headers
 from paygw_batch.journal import Notification, encode_notification
 from paygw_batch.language import say
-from paygw_batch.web_server import LocalServer, bounded, listen_on_loopback
+from paygw_batch.web_server import LocalServer, bounded_protocol, listen_on_loopback
 
 MAX_DISCARDED_BYTES = 32 * 1024 * 1024
-"""The most bytes that are read of a body that is too long. They are thrown away, but its sender receives the reason."""
-KEPT_UNREADABLE_BYTES = 4096
-"""The most bytes that are kept of the query of an unreadable notification. The same limit applies to its body."""
+"""How much of an oversized body is read and discarded, so that its sender receives the reason."""
+MAX_UNREADABLE_BYTES = 4096
+"""How many bytes are kept of the query of an unreadable notification, and as many of its body."""
 MAX_UNREADABLE = 1000
-"""The maximum number of unreadable notifications that one listener keeps. It only counts later ones."""
+"""The maximum number of unreadable notifications that one listener keeps. Later ones are only counted."""
 BURST_S = 10
-"""The seconds for which the average rate may be used up at once: the largest burst is `rate_per_s * BURST_S`."""
+"""The largest burst, in seconds at the average rate: `rate_per_s * BURST_S` requests."""
 
 _log = logging.getLogger(__name__)
 _METHODS = frozenset({"GET", "POST"})
 _HEADERS = {"content-type": "text/plain", "connection": "close"}
-_ANSWERS = {
-    answer.status_code: answer
-    for answer in (
+_RESPONSES = {
+    response.status_code: response
+    for response in (
         Response("OK", 200, _HEADERS),
-        Response("This cannot be read.", 400, _HEADERS),
-        Response("There is nothing here.", 404, _HEADERS),
-        Response("GET or POST.", 405, _HEADERS | {"allow": "GET, POST"}),
+        Response("The notification cannot be read.", 400, _HEADERS),
+        Response("Not found.", 404, _HEADERS),
+        Response("Use GET or POST.", 405, _HEADERS | {"allow": "GET, POST"}),
         Response("The body is too long.", 413, _HEADERS),
-        Response("Too many at once.", 429, _HEADERS | {"retry-after": "1"}),
-        Response("This cannot be kept now.", 503, _HEADERS | {"retry-after": "30"}),
+        Response("Too many requests.", 429, _HEADERS | {"retry-after": "1"}),
+        Response("The notification cannot be stored now.", 503, _HEADERS | {"retry-after": "30"}),
     )
 }
 
@@ -57,26 +57,26 @@ def _no_follow_up(_claim: Claim) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one listener. `rate_per_s` is an average; a burst may have `BURST_S` times as many requests."""
+    """The limits of one listener. `rate_per_s` is an average; a burst may be `BURST_S` times as large."""
 
     max_body_bytes: int
     rate_per_s: float
 
 
 class ListenerApp:
-    """An ASGI application that receives notifications at `path`. It serves no other path.
+    """An ASGI application that receives notifications at `path`, which includes a secret token.
 
-    The path includes a secret token. `read` returns the claim of a notification, or why it cannot be read. `keep` makes
-    an encoded notification durable; it raises `JournalError` if it cannot. `header` names the header that could prove a
-    notification. `counts` has the number of answers by HTTP status, and of notifications by "kept" and "unreadable".
-    `follow_up` is called with an unproven claim, after its notification was kept.
+    `read` returns the claim of a notification, or the reason why it cannot be read. `keep` makes an encoded
+    notification durable, or raises `JournalError`. `header` names the header that could prove a notification.
+    `counts` has the number of answers by HTTP status, and the numbers of "kept" and "unreadable" notifications.
+    `follow_up` is called with each unproven claim, after its notification was kept.
     """
 
     def __init__(
         self,
         path: str,
         *,
-        read: Callable[[Received], Claim | str],
+        read: Callable[[IncomingRequest], Claim | str],
         keep: Callable[[str], Awaitable[None]],
         limits: Limits,
         now: Callable[[], str],
@@ -96,17 +96,17 @@ class ListenerApp:
         self._counted_at_s = monotonic_s()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. A request whose body does not arrive whole gets no answer."""
+        """Serve one request. A request with an incomplete body gets no answer."""
         try:
             status = await self._serve(Request(scope, receive))
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001 (after any error the sender must hear that nothing was kept)
+        except Exception as error:  # noqa: BLE001 (after any error the sender must learn that nothing was kept)
             # The log gets only the type of the error, because its text could quote the request.
             _log.error("The listener failed on a request: %s.", type(error).__name__)
             status = 503
         self.counts[str(status)] += 1
-        await _ANSWERS[status](scope, receive, send)
+        await _RESPONSES[status](scope, receive, send)
 
     async def _serve(self, request: Request) -> int:
         if not hmac.compare_digest(request.scope["raw_path"], self._path):
@@ -121,10 +121,10 @@ class ListenerApp:
         headers = tuple(request.headers.items())
         content_type = request.headers.get("content-type", "")
         query = request.scope["query_string"].decode("latin-1")
-        return await self._kept(Received(request.method, content_type, query, body, headers))
+        return await self._store(IncomingRequest(request.method, content_type, query, body, headers))
 
-    async def _kept(self, received: Received) -> int:
-        """Make a notification durable. Return the HTTP status of the answer."""
+    async def _store(self, received: IncomingRequest) -> int:
+        """Make a notification durable, and return the HTTP status of the answer."""
         reading = self._read(received)
         if isinstance(reading, str):
             self.counts["unreadable"] += 1
@@ -132,7 +132,7 @@ class ListenerApp:
                 return 400
         try:
             # The notification is made durable before the answer, because after a 200 the gateway need not repeat it.
-            await self._keep(encode_notification(self._notice(received, reading)))
+            await self._keep(encode_notification(self._build_notification(received, reading)))
         except JournalError:
             return 503
         self.counts["kept"] += 1
@@ -140,23 +140,23 @@ class ListenerApp:
             self.follow_up(reading)
         return 400 if isinstance(reading, str) else 200
 
-    def _notice(self, received: Received, reading: Claim | str) -> Notification:
+    def _build_notification(self, received: IncomingRequest, reading: Claim | str) -> Notification:
         is_read = isinstance(reading, Claim)
-        shown = self._limits.max_body_bytes if is_read else KEPT_UNREADABLE_BYTES
+        max_bytes = self._limits.max_body_bytes if is_read else MAX_UNREADABLE_BYTES
         return Notification(
             received_at=self._now(),
             method=received.method,
-            content_type=received.content_type[:KEPT_UNREADABLE_BYTES],
-            query=received.query[:shown],
-            body=received.body[:shown],
+            content_type=received.content_type[:MAX_UNREADABLE_BYTES],
+            query=received.query[:max_bytes],
+            body=received.body[:max_bytes],
             length=len(received.body),
             problem="" if isinstance(reading, Claim) else reading,
             claim=reading if isinstance(reading, Claim) else Claim(None),
-            headers=headers_that_matter(received, self._header),
+            headers=relevant_headers(received, self._header),
         )
 
     def _is_allowed(self) -> bool:
-        """Return whether the rate allows one more notification, and if so, take it from the allowance."""
+        """Return whether the rate allows another notification, and deduct it from the allowance."""
         now_s = self._monotonic_s()
         rate = self._limits.rate_per_s
         self._allowance = min(self._allowance + (now_s - self._counted_at_s) * rate, rate * BURST_S)
@@ -168,7 +168,10 @@ class ListenerApp:
 
 
 async def _read_body(request: Request, limit: int) -> bytes | None:
-    """Return the body of a request; None if it is longer than `limit`, and its rest was thrown away, up to a bound."""
+    """Return the body of a request, or None if it is longer than `limit`.
+
+    The rest of a longer body is read and discarded, up to `MAX_DISCARDED_BYTES`.
+    """
     body, length = b"", 0
     async for piece in request.stream():
         length += len(piece)
@@ -179,32 +182,32 @@ async def _read_body(request: Request, limit: int) -> bytes | None:
     return body if length <= limit else None
 
 
-class InGroups:
-    """Writes notifications with `keep_all`, in a separate thread. All notifications that wait share the next write."""
+class GroupedWriter:
+    """Writes notifications in a separate thread, all waiting ones together by one call of `keep_all`."""
 
     def __init__(self, keep_all: Callable[[Sequence[str]], None]) -> None:
-        self._keep_all = keep_all
+        self._store_all = keep_all
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notifications")
         self._turn = asyncio.Lock()
         self._waiting: list[str] = []
         self._write: asyncio.Task[None] | None = None
-        """The next write, which takes all waiting notifications; None while none waits."""
+        """The next write, which includes all waiting notifications, or None if none is waiting."""
 
     async def keep(self, content: str) -> None:
-        """Return once an encoded notification is durable. Raises `JournalError` if it cannot be written."""
+        """Write an encoded notification durably. Raises `JournalError` if it cannot be written."""
         self._waiting.append(content)
         if self._write is None:
-            self._write = asyncio.create_task(self._keep_waiting())
-        await asyncio.shield(self._write)  # the write goes on for other requests if this request ends
+            self._write = asyncio.create_task(self._store_waiting())
+        await asyncio.shield(self._write)  # the write continues for other requests if this one is cancelled
 
     def close(self) -> None:
         """Wait for the write under way, and end the thread."""
         self._thread.shutdown()
 
-    async def _keep_waiting(self) -> None:
+    async def _store_waiting(self) -> None:
         async with self._turn:
             group, self._waiting, self._write = self._waiting, [], None
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep_all, group)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._store_all, group)
 
 
 MAX_CONNECTIONS = 512
@@ -213,20 +216,20 @@ _BACKLOG = 2048
 
 
 async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: Callable[[int], None]) -> None:
-    """Serve the listener until SIGINT or SIGTERM, which end it in order, even before the port is open.
+    """Serve the listener until SIGINT or SIGTERM, and then shut it down in order.
 
-    `port` 0 means any free port; `ready` is called with the actual port once the server listens. A connection carries
+    `port` 0 picks a free port; `ready` is called with the actual port once the server listens. A connection carries
     one request, and ends within `client_timeout_s` seconds. Raises `ConfigurationError` if the port cannot be used.
     """
     server = LocalServer(
         app,
-        http=bounded(client_timeout_s),
+        http=bounded_protocol(client_timeout_s),
         date_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         grace_s=int(client_timeout_s) + 1,
     )
     hint = say("Choose another [notifications] port.")
-    with server.stopped_by_signals(), closing(listen_on_loopback(port, backlog=_BACKLOG, hint=hint)) as listener:
+    with server.stop_on_signals(), closing(listen_on_loopback(port, backlog=_BACKLOG, hint=hint)) as listener:
         ready(listener.getsockname()[1])
         await server.serve(sockets=[listener])

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-HANDED_ON = frozenset(
+INHERITED_VARIABLES = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ"),
         *("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC"),
@@ -24,14 +24,14 @@ HANDED_ON = frozenset(
         *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"),
     }
 )
-"""The variables that a child process may need: the places of programs and files, and a person's language."""
+"""The variables that a child process may need: the paths of programs and files, and a person's language."""
 
 _PR_SET_DUMPABLE = 4
 
 
 def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ()) -> dict[str, str]:
-    """Return the environment for a child process: the variables in `HANDED_ON`, without those named in `secret`."""
-    return {name: environ[name] for name in HANDED_ON.difference(secret) if name in environ}
+    """Return the environment for a child process: `INHERITED_VARIABLES`, without those named in `secret`."""
+    return {name: environ[name] for name in INHERITED_VARIABLES.difference(secret) if name in environ}
 
 
 def python_command(program: str) -> list[str] | None:
@@ -60,22 +60,22 @@ def forbid_core_dumps(*, for_good: bool) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-YOUNG_OBJECTS = 50_000
+GC_THRESHOLD = 50_000
 """The number of new objects after which garbage is collected. A run holds fewer at a time, so it seldom collects."""
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Inside the block, collect garbage only after every `YOUNG_OBJECTS` new objects."""
+    """Inside the block, collect garbage only after every `GC_THRESHOLD` new objects."""
     before = gc.get_threshold()
-    gc.set_threshold(max(YOUNG_OBJECTS, before[0]), *before[1:])
+    gc.set_threshold(max(GC_THRESHOLD, before[0]), *before[1:])
     try:
         yield
     finally:
         gc.set_threshold(*before)
 
 
-_CPUS = Path("/proc/cpuinfo")
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,16 @@ class PythonBuild:
 
 
 def python_build() -> PythonBuild:
-    """Return how this Python was built, according to the arguments of its `configure`."""
+    """Return the optimisations of this Python build, from the arguments of its `configure`."""
     arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
     otherwise = False if arguments and sys.base_prefix != "/usr" else None
     return PythonBuild("--enable-optimizations" in arguments or otherwise, "--with-lto" in arguments or otherwise)
 
 
-def processor() -> str:
+def processor_name() -> str:
     """Return the name of the processor, or its kind if the system gives no name."""
     try:
-        lines = _CPUS.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -8,13 +8,13 @@ from enum import Enum
 from pathlib import Path
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.files import open_without_waiting
+from paygw_batch.files import open_nonblocking
 from paygw_batch.language import say
 
 _MAX_SECRET_BYTES = 64 * 1024
 
 
-class Others(Enum):
+class OtherUsers(Enum):
     """The rights that others may have on a file: the forbidden mode bits, and the chmod mode that removes them."""
 
     MAY_READ = (stat.S_IWGRP | stat.S_IWOTH, "go-w")
@@ -29,17 +29,17 @@ class TrustedFile:
     distrust: ConfigurationError | None
 
 
-def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) -> TrustedFile:
-    """Return the first `most_bytes` of a file, and the reason not to trust it if others than its owner may access it.
+def read_and_check_access(path: Path, name: str, others: OtherUsers, *, max_bytes: int) -> TrustedFile:
+    """Return the first `max_bytes` of a file, and the reason not to trust it if others than its owner may access it.
 
     The owner must be this user or root. Somebody else who may write to the directory can replace the file, but not with
     a file of these owners. Raises `ConfigurationError`, which calls the file `name`, if it cannot be read or is not a
     file.
     """
     try:
-        with open(path, "rb", opener=open_without_waiting) as stream:
-            about = os.fstat(stream.fileno())
-            content = stream.read(most_bytes) if stat.S_ISREG(about.st_mode) else None
+        with open(path, "rb", opener=open_nonblocking) as stream:
+            status = os.fstat(stream.fileno())
+            content = stream.read(max_bytes) if stat.S_ISREG(status.st_mode) else None
     except IsADirectoryError:
         content = None
     except OSError as error:
@@ -50,26 +50,32 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
     if content is None:
         raise ConfigurationError(say("{name} is not a file.", name=name))
     problem = (
-        say("open to users other than its owner") if others is Others.MAY_NOTHING else say("open to changes by others")
+        say("open to users other than its owner")
+        if others is OtherUsers.MAY_NOTHING
+        else say("open to changes by others")
     )
-    return TrustedFile(content, _distrust(path, name, about, others, say("{name} is {what}.", name=name, what=problem)))
+    return TrustedFile(
+        content, _find_distrust(path, name, status, others, say("{name} is {what}.", name=name, what=problem))
+    )
 
 
-def _distrust(path: Path, name: str, about: os.stat_result, others: Others, problem: str) -> ConfigurationError | None:
+def _find_distrust(
+    path: Path, name: str, status: os.stat_result, others: OtherUsers, problem: str
+) -> ConfigurationError | None:
     """Return the reason not to trust a file or directory: its owner, or its mode, for which the reason is `problem`."""
     forbidden, mode = others.value
-    if about.st_uid not in {os.geteuid(), 0}:
+    if status.st_uid not in {os.geteuid(), 0}:
         return ConfigurationError(
             say("{name} belongs to another user.", name=name), hint=f"chown {os.geteuid()} {shlex.quote(str(path))}"
         )
-    if about.st_mode & forbidden:
+    if status.st_mode & forbidden:
         return ConfigurationError(problem, hint=f"chmod {mode} {shlex.quote(str(path))}")
     return None
 
 
-def read_trusted(path: Path, name: str, others: Others) -> bytes:
+def read_trusted_file(path: Path, name: str, others: OtherUsers) -> bytes:
     """Return the content of a file with a key or a secret. Raises `ConfigurationError` for a file not to be trusted."""
-    file = read_with_mode(path, name, others, most_bytes=_MAX_SECRET_BYTES + 1)
+    file = read_and_check_access(path, name, others, max_bytes=_MAX_SECRET_BYTES + 1)
     if file.distrust is not None:
         raise file.distrust
     if len(file.content) > _MAX_SECRET_BYTES:
@@ -83,15 +89,15 @@ def check_directory(path: Path) -> None:
     Somebody else could take files out of any other directory, or put them back.
     """
     try:
-        about = path.lstat()
+        status = path.lstat()
     except OSError as error:
         raise ConfigurationError(
             say("{name}: {reason}.", name=path, reason=say(error.strerror or "cannot be read").lower())
         ) from None
-    if stat.S_ISLNK(about.st_mode) or not stat.S_ISDIR(about.st_mode):
+    if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
         raise ConfigurationError(
             say("{name} is a link or a file, not a folder.", name=path), hint=say("Remove it, or move it away.")
         )
     problem = say("{name} can be written by others.", name=path)
-    if (distrust := _distrust(path, str(path), about, Others.MAY_READ, problem)) is not None:
+    if (distrust := _find_distrust(path, str(path), status, OtherUsers.MAY_READ, problem)) is not None:
         raise distrust

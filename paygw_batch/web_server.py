@@ -1,4 +1,4 @@
-"""Serves an application over HTTP on this machine alone. All servers of the program share these settings."""
+"""Serves applications over HTTP on loopback, with the settings that all servers of the program share."""
 
 import asyncio
 import logging
@@ -21,29 +21,29 @@ logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = "") -> socket.socket:
-    """Return a socket that listens on the loopback address. Port 0 means any free port.
+    """Return a socket that listens on the loopback address. Port 0 picks a free port.
 
-    Raises `ConfigurationError` with `hint` if the port cannot be used. `who` names the server in its message.
+    Raises `ConfigurationError` with `hint` if the port cannot be used. `who` names the server in the message.
     """
     try:
         return socket.create_server((LOOPBACK, port), backlog=backlog)
     except OSError as problem:
-        where = {"address": LOOPBACK, "port": port, "reason": say(str(problem.strerror))}
+        values = {"address": LOOPBACK, "port": port, "reason": say(str(problem.strerror))}
         raise ConfigurationError(
-            say("{who} cannot listen on {address}:{port}: {reason}.", who=who, **where)
+            say("{who} cannot listen on {address}:{port}: {reason}.", who=who, **values)
             if who
-            else say("Cannot listen on {address}:{port}: {reason}.", **where),
+            else say("Cannot listen on {address}:{port}: {reason}.", **values),
             hint=hint or say("Choose another port: --port N."),
         ) from None
 
 
 _TICK_S = 0.1
-"""The interval in seconds at which uvicorn does its regular work, such as renewing the date in answers."""
-_TICKS_OF_A_DAY = 864_000
+"""The interval of uvicorn's regular work, such as updating the date in responses."""
+_TICKS_PER_DAY = 864_000
 
 
 class LocalServer(uvicorn.Server):
-    """A uvicorn server for one application, without a log, trust in proxies' headers, or uvicorn's signal handlers."""
+    """A uvicorn server without logging, trust in proxy headers, or signal handlers."""
 
     def __init__(self, app: Callable[..., Any], *, grace_s: int, **limits: Any) -> None:
         super().__init__(
@@ -66,30 +66,30 @@ class LocalServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def end(self) -> None:
-        """Make the server stop now rather than at its next tick. May be called from any thread."""
+        """Stop the server now rather than at its next tick. May be called from any thread."""
         self.should_exit = True
         if self._loop is not None:
             with suppress(RuntimeError):  # the event loop has ended already
                 self._loop.call_soon_threadsafe(self._ended.set)
 
     async def main_loop(self) -> None:
-        """Serve until `end` is called. Without this override, uvicorn would notice that only at its next tick."""
+        """Serve until `end` is called, which uvicorn itself would notice only at its next tick."""
         self._loop = asyncio.get_running_loop()
         ticks = 0
         while not await self.on_tick(ticks):
-            ticks = (ticks + 1) % _TICKS_OF_A_DAY
+            ticks = (ticks + 1) % _TICKS_PER_DAY
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
                     await self._ended.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle no signal. Without this override, uvicorn would."""
+        """Handle no signals, unlike the base class."""
         yield
 
     @contextmanager
-    def stopped_by_signals(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM stop the server in order during the block. The block must run in the event loop."""
+    def stop_on_signals(self) -> Iterator[None]:
+        """Let SIGINT and SIGTERM shut down the server. The block must run in its event loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.end)
@@ -100,11 +100,11 @@ class LocalServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def bounded(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protocol]:
-    """Return a protocol that cuts a connection after `limit_s` seconds, even while bytes still arrive.
+def bounded_protocol(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protocol]:
+    """Return a protocol class that cuts a connection after `limit_s` seconds, even if bytes still arrive.
 
-    With `heads_alone` the time runs only until the head of a request is complete. A client that never finishes a head
-    then loses its connection, while bodies and answers, which have separate limits, may take longer.
+    With `heads_alone` the limit applies only to the head of each request. Bodies and responses, which have limits of
+    their own, may then take longer.
     """
 
     class _BoundedProtocol(H11Protocol):
@@ -112,25 +112,25 @@ def bounded(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protoc
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
             super().connection_made(transport)
-            self._start()
+            self._start_timer()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if heads_alone:
                 cycle = cast("RequestResponseCycle | None", self.cycle)  # the cycle is None before the first request
                 if cycle is not None and not cycle.response_complete:
-                    self._stop()
+                    self._stop_timer()
                 elif self._deadline is None:
-                    self._start()
+                    self._start_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stop()
+            self._stop_timer()
             super().connection_lost(exc)
 
-        def _start(self) -> None:
+        def _start_timer(self) -> None:
             self._deadline = self.loop.call_later(limit_s, self.transport.abort)
 
-        def _stop(self) -> None:
+        def _stop_timer(self) -> None:
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None

@@ -225,7 +225,7 @@ def of_country(code: str) -> pl.DataFrame:
 
 
 def write_workbook(path: Path) -> None:
-    """Write a workbook as somebody made it, for others to mend."""
+    """Write a workbook with errors for others to correct."""
     with Workbook(path, {"remove_timezone": True}) as workbook:
         workbook.set_properties({"created": datetime(2026, 11, 21)})  # noqa: DTZ001 (the library takes no zone)
         sheet = workbook.add_worksheet("October")

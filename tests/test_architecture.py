@@ -1,4 +1,4 @@
-"""The architecture holds: imports point one way, each heavy library has its own room, and a name means one thing."""
+"""Imports point one way, each heavy library is imported in one place, and each name has one meaning."""
 
 import ast
 import re
@@ -70,7 +70,7 @@ FLOORS = {
     ),
     "gateway": ("signing", "*", "http"),
     "journal": (
-        "values lock port audit facts left new_batch outbox tables",
+        "values lock port audit facts sent_log new_batch outbox tables",
         *("states forget evidence replay lost", "journal", "sqlite postgres", "known_journals place"),
         *("file_place database_place", "adopt"),
     ),
@@ -94,7 +94,7 @@ FLOORS = {
 ROOMS_OF_LIBRARIES = {
     "httpx": {"gateway/http/enquiry_client.py"},
     "httptools": {"gateway/http"},
-    # Approvals are between people of one company, and not the gateway's: their keys have a module of their own.
+    # Approvals are between people of one company, so their keys are in a separate module from the gateway's.
     "cryptography": {"gateway/signing/key.py", "sandbox", "approval/approval_keys.py"},
     "pkcs11": {"custody/token_key.py"},
     "boto3": {"custody/kms_key.py"},
@@ -147,10 +147,10 @@ PURE_FACTS = PURE | {"functools", "hmac"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imported(path: Path, *, types_too: bool = True) -> Iterator[str]:
+def imported_modules(path: Path, *, types_too: bool = True) -> Iterator[str]:
     for node in chain.from_iterable(
         ast.walk(part)
-        for part in tree(path).body
+        for part in parse_file(path).body
         if types_too or not (isinstance(part, ast.If) and "TYPE_" in ast.unparse(part.test))
     ):
         if isinstance(node, ast.Import):
@@ -164,19 +164,19 @@ def imported(path: Path, *, types_too: bool = True) -> Iterator[str]:
 
 
 def own_imports(path: Path, *, types_too: bool = True) -> Iterator[tuple[str, ...]]:
-    """Yield what a file imports of the package: the parts of its name below it."""
-    for name in imported(path, types_too=types_too):
+    """Yield the package's modules that a file imports, as parts of their dotted names."""
+    for name in imported_modules(path, types_too=types_too):
         first, *parts = name.split(".")
         if first == "paygw_batch" and parts:
             yield tuple(parts)
 
 
-def room(path: Path) -> str:
+def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def floor(parts: tuple[str, ...]) -> int | None:
-    """Return on which floor of its room something stands: it has the room's name and its own; None without floors."""
+def floor_of(parts: tuple[str, ...]) -> int | None:
+    """Return the floor of a module in its room, by room name and own name. Returns None for a room without floors."""
     for number, names in enumerate(FLOORS.get(parts[0], ())):
         if len(parts) > 1 and parts[1] in names.split():
             return number
@@ -184,12 +184,15 @@ def floor(parts: tuple[str, ...]) -> int | None:
     return others[0] if others and len(parts) > 1 else None
 
 
-def within(place: Path, folder: str) -> bool:
+def is_within(place: Path, folder: str) -> bool:
     return str(place) == folder or str(place).startswith(f"{folder}/")
 
 
-def each_file(holds: Callable[[Path], None]) -> Callable[[], None]:
-    """Make one test of a rule about a file: a case a file would be two thousand cases, collected by every worker."""
+def check_each_file(holds: Callable[[Path], None]) -> Callable[[], None]:
+    """Turn a check of one file into a single test.
+
+    One case for each file would be two thousand cases, collected by every worker.
+    """
 
     def rule() -> None:
         broken = []
@@ -205,15 +208,17 @@ def each_file(holds: Callable[[Path], None]) -> Callable[[], None]:
 
 
 @cache
-def tree(path: Path) -> ast.Module:
+def parse_file(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-@each_file
+@check_each_file
 def test_packages_import_only_allowed_packages(path: Path) -> None:
-    for parts in own_imports(path, types_too=False):  # a type of an extra may be named: nothing is loaded for it
-        if parts[0] != room(path):
-            assert parts[0] in ALLOWED[room(path)], f"{room(path)} must not import {'.'.join(parts)}"
+    for parts in own_imports(
+        path, types_too=False
+    ):  # a type of an extra may be named, because nothing is loaded for it
+        if parts[0] != room_of(path):
+            assert parts[0] in ALLOWED[room_of(path)], f"{room_of(path)} must not import {'.'.join(parts)}"
 
 
 RULES = {
@@ -224,48 +229,48 @@ RULES = {
 """What decides about money: from values alone."""
 
 
-@each_file
+@check_each_file
 def test_rule_modules_import_no_settings(path: Path) -> None:
     if str(path.relative_to(PACKAGE)) in RULES:
         assert not {parts[0] for parts in own_imports(path)} & {"settings", "opening", "show"}
 
 
-@each_file
+@check_each_file
 def test_sandbox_imports_no_client_parsing_code(path: Path) -> None:
-    """It is a second implementation; only what starts it knows the settings and the first one."""
-    if room(path) == "sandbox" and path.stem not in {"sandbox_command", "configured"}:
+    """The sandbox is a second implementation. Only its start-up code may use the settings and the first one."""
+    if room_of(path) == "sandbox" and path.stem not in {"sandbox_command", "configured"}:
         assert {parts[0] for parts in own_imports(path)} <= {"sandbox", "countries", "web_server", *BASE}
 
 
-@each_file
+@check_each_file
 def test_modules_import_only_lower_layers_of_package(path: Path) -> None:
     own = path.relative_to(PACKAGE).with_suffix("").parts
     if own[0] not in FLOORS or own[1:] == ("__init__",):
         return
-    here = floor(own)
+    here = floor_of(own)
     assert here is not None, f"{'.'.join(own)} has no floor in FLOORS"
     for parts in own_imports(path):
-        there = floor(parts) if parts[0] == own[0] else None
+        there = floor_of(parts) if parts[0] == own[0] else None
         assert there is None or there <= here, f"{'.'.join(own)} climbs to {'.'.join(parts)}"
 
 
-@each_file
+@check_each_file
 def test_each_heavy_library_is_imported_only_where_allowed(path: Path) -> None:
     place = path.relative_to(PACKAGE)
-    for name in imported(path):
+    for name in imported_modules(path):
         rooms = ROOMS_OF_LIBRARIES.get(name.split(".")[0])
         if rooms is not None:
-            assert any(within(place, folder) for folder in rooms), f"{name} has no business in {place}"
+            assert any(is_within(place, folder) for folder in rooms), f"{name} has no business in {place}"
 
 
 DOORS_OF_THE_JOURNAL = {"place", "file_place", "known_journals", "adopt", "sqlite.connect"}
 """What others import of the journal beside its values, which load no library: its places, and the files beside it."""
 
 
-@each_file
+@check_each_file
 def test_journal_is_imported_only_through_public_modules(path: Path) -> None:
-    """A store can be put beside another, as long as nobody else knows of one; `cluster` is a part of its store."""
-    if room(path) in {"journal", "cluster"}:
+    """Stores are independent, so that another one can be added; `cluster` is a part of its store."""
+    if room_of(path) in {"journal", "cluster"}:
         return
     for parts in own_imports(path):
         is_door = len(parts) == 1 or not DOORS_OF_THE_JOURNAL.isdisjoint({parts[1], ".".join(parts[1:3])})
@@ -280,7 +285,7 @@ def test_journal_stores_do_not_import_each_other() -> None:
 
 def test_journal_facts_are_pure_and_import_no_store() -> None:
     for path in (PACKAGE / "journal" / "facts.py", PACKAGE / "journal" / "audit.py"):
-        assert {name.split(".")[0] for name in imported(path)} <= PURE_FACTS, path
+        assert {name.split(".")[0] for name in imported_modules(path)} <= PURE_FACTS, path
         for parts in own_imports(path):
             is_ours = parts[:2] == ("journal", "values")
             assert is_ours or parts[0] in {"core", "errors", "language"}, f"{path.name} imports {'.'.join(parts)}"
@@ -288,25 +293,25 @@ def test_journal_facts_are_pure_and_import_no_store() -> None:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
 def test_core_imports_only_pure_modules(path: Path) -> None:
-    assert {name.split(".")[0] for name in imported(path)} <= PURE
+    assert {name.split(".")[0] for name in imported_modules(path)} <= PURE
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
 def test_core_contains_no_async_code(path: Path) -> None:
-    nodes = ast.walk(tree(path))
+    nodes = ast.walk(parse_file(path))
     assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in nodes)
 
 
-@each_file
+@check_each_file
 def test_functions_have_at_most_sixty_lines(path: Path) -> None:
-    for node in ast.walk(tree(path)):
+    for node in ast.walk(parse_file(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             assert lines <= 60, f"{node.name} is {lines} lines long"
 
 
 def test_every_package_has_import_rules() -> None:
-    assert {room(path) for path in FILES} == set(ALLOWED)
+    assert {room_of(path) for path in FILES} == set(ALLOWED)
 
 
 def test_every_package_in_import_rules_exists() -> None:
@@ -316,21 +321,21 @@ def test_every_package_in_import_rules_exists() -> None:
 TESTS = sorted(Path(__file__).parent.rglob("*.py"))
 
 
-def test_no_test_imports_a_test() -> None:
+def test_tests_import_no_other_test() -> None:
     broken = {
         f"{path.name}: {node.module}"
         for path in TESTS
-        for node in ast.walk(tree(path))
+        for node in ast.walk(parse_file(path))
         if isinstance(node, ast.ImportFrom) and re.search(r"^tests\..*\btest_\w+$", node.module or "")
     }
     assert broken == set()
 
 
-def test_names_of_tests_have_at_most_eight_words() -> None:
+def test_test_names_have_at_most_eight_words() -> None:
     words = {
         node.name: node.name.split("_")[1:]
         for path in TESTS
-        for node in ast.walk(tree(path))
+        for node in ast.walk(parse_file(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
     relative = {"what", "that", "who", "which", "whose", "whoever"}

@@ -1,4 +1,4 @@
-"""A checkout that was used: whatever its use left in it, the tests read what is versioned, and so does the wheel."""
+"""In a used checkout, tests and wheel contain only versioned files."""
 
 import os
 import subprocess
@@ -37,8 +37,8 @@ READERS = (
 
 
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout under git, with what somebody left in it."""
+def used_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the checkout under git, with leftovers of its use."""
     place = copy_versioned(tmp_path_factory.mktemp("used"), "")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     for words in (["init", "--quiet"], ["add", "--all", "--force"]):
@@ -50,29 +50,33 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_file_listing_tests_pass_in_used_checkout(used: Path) -> None:
+def test_file_listing_tests_pass_in_used_checkout(used_checkout: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *READERS]
-    done = subprocess.run(command, cwd=used, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-5000:]
+    completed = subprocess.run(command, cwd=used_checkout, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout[-5000:]
 
 
-def test_wheel_of_used_checkout_has_only_versioned_config(used: Path, tmp_path: Path) -> None:
+def test_wheel_of_used_checkout_has_only_versioned_config(used_checkout: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=used, capture_output=True, check=True)
+    subprocess.run(command, cwd=used_checkout, capture_output=True, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     config = {name.partition("/config/")[2] for name in zipfile.ZipFile(wheel).namelist() if "/config/" in name}
     assert config == {str(path.relative_to(checkout.ROOT / "config")) for path in versioned_files("config")}
 
 
-def test_unpacked_archive_counts_all_but_ignored_files(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpacked_archive_counts_all_but_ignored_files(used_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versioned = {path.relative_to(checkout.ROOT) for path in versioned_files()}
-    (used / ".git").rename(used / ".venv-git")
+    (used_checkout / ".git").rename(used_checkout / ".venv-git")
     try:
-        monkeypatch.setattr(checkout, "ROOT", used)
-        checkout._versioned.cache_clear()
-        found = {str(path.relative_to(used)) for path in versioned_files() if path.relative_to(used) not in versioned}
+        monkeypatch.setattr(checkout, "ROOT", used_checkout)
+        checkout._list_versioned_files.cache_clear()
+        result = {
+            str(path.relative_to(used_checkout))
+            for path in versioned_files()
+            if path.relative_to(used_checkout) not in versioned
+        }
     finally:
-        (used / ".venv-git").rename(used / ".git")
-        checkout._versioned.cache_clear()
+        (used_checkout / ".venv-git").rename(used_checkout / ".git")
+        checkout._list_versioned_files.cache_clear()
     ours = {"sandbox-state", "reconciliation", "rejects", "mended", "production", "paygw"}
-    assert found == {name for name in LEFT if not any(one in name for one in ours)}
+    assert result == {name for name in LEFT if not any(item in name for item in ours)}

@@ -1,4 +1,4 @@
-"""The Dockerfile without an engine: what it copies is there and is all that a build needs, and nobody runs as root."""
+"""The Dockerfile, checked without an engine: it copies what a build needs, and does not run as root."""
 
 import json
 import re
@@ -21,38 +21,38 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 BASE = re.compile(r"[a-z]+:\d+(?:\.\d+)?-[\w.-]+")
 
 
-def instructions(name: str) -> list[str]:
-    """Return what stands after each instruction of a name, without the breaks of lines."""
+def dockerfile_instructions(name: str) -> list[str]:
+    """Return the arguments of each instruction of a name, with line breaks joined."""
     return re.findall(rf"^{name} (.*)$", DOCKERFILE.replace("\\\n", " "), flags=re.MULTILINE)
 
 
-def context() -> Iterator[PurePosixPath]:
-    """Yield the versioned files that .dockerignore lets through: the last pattern that fits one decides."""
+def build_context() -> Iterator[PurePosixPath]:
+    """Yield the versioned files that .dockerignore lets through. The last matching pattern decides."""
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     for path in versioned_files():
         name = PurePosixPath(path.relative_to(ROOT))
         names = [str(name), *map(str, name.parents)]
-        fits = [one for one in patterns if any(fnmatch(each, one.removeprefix("!")) for each in names)]
+        fits = [item for item in patterns if any(fnmatch(element, item.removeprefix("!")) for element in names)]
         if fits and fits[-1].startswith("!"):
             yield name
 
 
-def copied() -> Iterator[tuple[str, str]]:
-    """Yield each source that is copied from the checkout, and where to."""
-    for words in map(str.split, instructions("COPY")):
+def copied_paths() -> Iterator[tuple[str, str]]:
+    """Yield each source that is copied from the checkout, and its destination."""
+    for words in map(str.split, dockerfile_instructions("COPY")):
         if not words[0].startswith("--from="):
             yield from ((source, words[-1]) for source in words[:-1])
 
 
 def test_container_stages_name_image_version() -> None:
-    images = [line.split()[0] for line in instructions("FROM")]
+    images = [line.split()[0] for line in dockerfile_instructions("FROM")]
     assert len(images) == 2
     assert [image for image in images if not BASE.fullmatch(image)] == []
 
 
 def test_container_installs_packages_by_hash_or_from_checkout() -> None:
-    commands = [shlex.split(command) for line in instructions("RUN") for command in line.split("&&")]
+    commands = [shlex.split(command) for line in dockerfile_instructions("RUN") for command in line.split("&&")]
     installs = [words for words in commands if words[0] == "pip"]
     assert len(installs) == 3
     for words in installs:
@@ -60,7 +60,7 @@ def test_container_installs_packages_by_hash_or_from_checkout() -> None:
 
 
 def test_image_and_pods_do_not_run_as_root() -> None:
-    (user,) = instructions("USER")
+    (user,) = dockerfile_instructions("USER")
     uid, gid = map(int, user.split(":"))
     assert uid > 0 < gid
     assert f"--uid {uid} " in DOCKERFILE
@@ -70,12 +70,12 @@ def test_image_and_pods_do_not_run_as_root() -> None:
 
 
 def test_container_entrypoint_runs_program() -> None:
-    assert [json.loads(line) for line in instructions("ENTRYPOINT")] == [["paygw-batch"]]
+    assert [json.loads(line) for line in dockerfile_instructions("ENTRYPOINT")] == [["paygw-batch"]]
 
 
 def test_image_build_gets_only_needed_checkout_files(tmp_path: Path) -> None:
-    sent = set(context())
-    for source, target in copied():
+    sent = set(build_context())
+    for source, target in copied_paths():
         files = [path for path in sent if path.is_relative_to(source)]
         assert files, f"{source} is not there, or .dockerignore names it"
         for file in files:
@@ -84,18 +84,18 @@ def test_image_build_gets_only_needed_checkout_files(tmp_path: Path) -> None:
             shutil.copy(ROOT / file, place)
         sent.difference_update(files)
     assert sent == set()
-    (build,) = (line for line in instructions("RUN") if "pip wheel" in line)
+    (build,) = (line for line in dockerfile_instructions("RUN") if "pip wheel" in line)
     wheel, _, sbom = (shlex.split(command) for command in build.split("&&"))
     subprocess.run([sys.executable, "-m", *wheel], cwd=tmp_path, capture_output=True, check=True)
-    (made,) = (tmp_path / "wheels").glob("*.whl")
-    assert ZipFile(made).namelist() == ZipFile(build_wheel(tmp_path / "checkout")).namelist()
-    shown = subprocess.run([sys.executable, sbom[1]], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert json.loads(shown.stdout)["bomFormat"] == "CycloneDX"
+    (created,) = (tmp_path / "wheels").glob("*.whl")
+    assert ZipFile(created).namelist() == ZipFile(build_wheel(tmp_path / "checkout")).namelist()
+    displayed = subprocess.run([sys.executable, sbom[1]], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(displayed.stdout)["bomFormat"] == "CycloneDX"
     assert f'sbom="{sbom[-1]}"' in DOCKERFILE
 
 
 def test_dockerfile_passes_hadolint() -> None:
     if (program := shutil.which("hadolint")) is None:
         pytest.skip("hadolint is not here: https://github.com/hadolint/hadolint")
-    done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    completed = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout

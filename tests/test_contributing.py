@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md: each is played in a copy of the tree, and what it made is used there."""
+"""The recipes of CONTRIBUTING.md: each is followed in a copy of the tree, and its result is used there."""
 
 import csv
 import json
@@ -21,21 +21,21 @@ RECIPES = dict(RECIPE.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf
 
 @dataclass(frozen=True)
 class Tree:
-    """A copy of the tree, to be changed."""
+    """A copy of the tree that a test changes."""
 
     root: Path
 
     def run(self, *words: str | Path, code: int = 0) -> str:
-        """Run something in it, and return what it says."""
+        """Run a command in the copy, and return its output."""
         environ = {
             "HOME": str(self.root.parent),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(self.root),
             "PYTEST_ADDOPTS": "-x -p no:cacheprovider",
         }
-        done = subprocess.run(words, cwd=self.root, env=environ, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        completed = subprocess.run(words, cwd=self.root, env=environ, capture_output=True, text=True, check=False)
+        assert completed.returncode == code, completed.stdout + completed.stderr
+        return completed.stdout + completed.stderr
 
     def paygw(self, *words: str | Path, code: int = 0) -> str:
         """Run the program with the sandbox's configuration."""
@@ -49,19 +49,19 @@ class Tree:
         return "sheet.csv"
 
 
-def pays_and_collects(tree: Tree) -> None:
+def use_country(tree: Tree) -> None:
     assert tree.json("submit", "samples/countries/MW.csv")["states"] == {"paid": 5}
     assert tree.json("collect", "samples/collections/MW.csv")["states"] == {"paid": 5}
     for name in ("payroll-mixed.csv", "collections-mixed.csv"):
         assert (tree.root / "samples" / name).read_bytes() == (ROOT / "samples" / name).read_bytes()
 
 
-def only_pays(tree: Tree) -> None:
+def use_payout_country(tree: Tree) -> None:
     assert tree.json("submit", "samples/countries/MW.csv")["states"] == {"paid": 5}
     assert "MW is not a known country" in tree.paygw("template", "MW", "--collect", "--out", "new.csv", code=2)
 
 
-def pays_to_a_branch(tree: Tree) -> None:
+def use_form(tree: Tree) -> None:
     heading = "country,client_orderid,amount,account_name,account_number,phone,branch"
     row = "UG,B-{n},1500,Kato Mukasa,25677234567{n},+25677234567{n},{branch}"
     sheet = tree.sheet(heading, row.format(n=1, branch="Westlands"), row.format(n=2, branch=""))
@@ -72,48 +72,48 @@ def pays_to_a_branch(tree: Tree) -> None:
     assert "at most 35 characters" in defect["message"]
 
 
-def writes_lines_of_json(tree: Tree) -> None:
+def use_format(tree: Tree) -> None:
     for _ in range(2):
         tree.paygw("submit", "samples/countries/KE.csv", "--out", "out.jsonl")
     lines = [json.loads(line) for line in (tree.root / "out.jsonl").read_text().splitlines()]
     assert [line["state"] for line in lines] == ["paid"] * 5
     refused = tree.paygw("validate", "samples/every-defect.csv", "--rejects", "new.jsonl", code=2)
-    assert "ends in none of .csv, .parquet, .xlsx" in refused
+    assert "does not have one of the extensions .csv, .parquet, .xlsx" in refused
 
 
-def refuses_more_rows(tree: Tree) -> None:
+def use_check(tree: Tree) -> None:
     refused = tree.paygw("submit", "samples/countries/KE.csv", "--max-rows", "4", code=3)
     assert "The sheet has more than 4 rows." in refused
     assert tree.json("submit", "samples/countries/KE.csv", "--max-rows", "5")["states"] == {"paid": 5}
 
 
-def lets_a_treasurer_look(tree: Tree) -> None:
+def use_role(tree: Tree) -> None:
     with (tree.root / "config/sandbox.toml").open("a") as config:
         config.write('\n[console.treasurers]\n"Mary Njeri" = "key"\n')
-    found = tree.run(
+    result = tree.run(
         sys.executable,
         "-c",
-        "from pathlib import Path; from paygw_batch.console.permissions import Act, Member, console_lists, may\n"
+        "from pathlib import Path; from paygw_batch.console.permissions import Action, Member, may, role_lists\n"
         "from paygw_batch.settings.configuration import load_settings\n"
-        "(role, people), *_ = console_lists(load_settings(Path('config/sandbox.toml'), environ={}))[1:]\n"
-        "print(*people, *(act for act in Act if may(Member('Mary Njeri', frozenset({role})), act)))",
+        "(role, people), *_ = role_lists(load_settings(Path('config/sandbox.toml'), environ={}))[1:]\n"
+        "print(*people, *(action for action in Action if may(Member('Mary Njeri', frozenset({role})), action)))",
     )
-    assert found == "Mary Njeri look stay check\n"
+    assert result == "Mary Njeri look stay check\n"
 
 
 USES: list[tuple[str, str, Callable[[Tree], None]]] = [
-    ("A country", "", pays_and_collects),
-    ("A country", "# collects", only_pays),
-    ("A field", "", pays_to_a_branch),
-    ("A format of tables", "", writes_lines_of_json),
-    ("An option of `submit`", "", refuses_more_rows),
-    ("A role", "", lets_a_treasurer_look),
+    ("A country", "", use_country),
+    ("A country", "# collects", use_payout_country),
+    ("A field", "", use_form),
+    ("A format of tables", "", use_format),
+    ("An option of `submit`", "", use_check),
+    ("A role", "", use_role),
 ]
 SLOW = re.compile("^pytest|catalogue.py|man_pages.py", re.MULTILINE)
-"""What no use here needs: tests, and what people read."""
+"""Files that no recipe needs: tests and documents."""
 
 
-def play(tree: Tree, name: str, left_out: re.Pattern[str]) -> None:
+def follow_recipe(tree: Tree, name: str, left_out: re.Pattern[str]) -> None:
     lines = [line for line in RECIPES[name].splitlines() if not left_out.search(line)]
     tree.run("bash", "-euc", "\n".join(lines))
 
@@ -126,7 +126,7 @@ def tree(tmp_path: Path) -> Tree:
 def test_all_recipes_work_together(tree: Tree) -> None:
     assert {name for name, _, _ in USES} == RECIPES.keys()
     for name in RECIPES:
-        play(tree, name, SLOW)
+        follow_recipe(tree, name, SLOW)
     tree.paygw("journal", "new")
     for _, without, uses in USES:
         if not without:
@@ -136,6 +136,6 @@ def test_all_recipes_work_together(tree: Tree) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "without", "uses"), USES, ids=lambda value: getattr(value, "__name__", ""))
 def test_every_recipe_passes_its_tests(tree: Tree, name: str, without: str, uses: Callable[[Tree], None]) -> None:
-    play(tree, name, re.compile(without or "$^"))
+    follow_recipe(tree, name, re.compile(without or "$^"))
     tree.paygw("journal", "new")
     uses(tree)

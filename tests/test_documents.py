@@ -1,4 +1,4 @@
-"""The documents are true: their commands run, their links lead somewhere, their tables match the program."""
+"""The documents are correct: their commands run, their links work, and their tables match the program."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ def shell_lines(text: str) -> list[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What a command of the README finds around it."""
+    """Return a folder with the files that a command of the README expects."""
     return copy_versioned(tmp_path, "config", "samples", "tooling/demo")
 
 
@@ -43,8 +43,8 @@ NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 
 
 def test_readme_states_number_of_currencies() -> None:
-    (said,) = re.findall(r"(\w+) African currencies", README)
-    assert said == NUMBERS[len(minor_units_by_currency())]
+    (output,) = re.findall(r"(\w+) African currencies", README)
+    assert output == NUMBERS[len(minor_units_by_currency())]
 
 
 @pytest.mark.long
@@ -60,8 +60,8 @@ def test_readme_commands_run_unchanged(checkout: Path) -> None:
             continue
         stated = re.search(r"exit (\d+)", line)
         command = [sys.executable, "-m", "paygw_batch", *words[1:]]
-        done = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True, check=False)
-        assert done.returncode == int(stated[1] if stated else 0), f"{line}\n{done.stdout}{done.stderr}"
+        completed = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True, check=False)
+        assert completed.returncode == int(stated[1] if stated else 0), f"{line}\n{completed.stdout}{completed.stderr}"
         ran += 1
     assert ran >= 5
 
@@ -71,7 +71,7 @@ def test_demo_shows_readme_picture_and_writes_only_state(checkout: Path) -> None
     assert picture
     for name, does in (
         (".venv/bin/paygw-batch", f'exec {shlex.quote(sys.executable)} -m paygw_batch "$@"'),
-        ("tooling/environment", "exit 0"),  # this interpreter has all that it would install
+        ("tooling/environment", "exit 0"),  # this interpreter already has all packages
     ):
         program = checkout / name
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -79,9 +79,9 @@ def test_demo_shows_readme_picture_and_writes_only_state(checkout: Path) -> None
         program.chmod(0o755)
     before = {path for path in checkout.rglob("*") if path.is_file()}
     environ = {"HOME": str(checkout / "home"), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(["tooling/demo"], cwd=checkout, env=environ, capture_output=True, text=True, check=True)
-    _, _, shown = (done.stderr + done.stdout).partition("2 of 2: paying 200 people in the sandbox ...\n")
-    assert [line.rstrip() for line in shown.splitlines()] == picture[1].splitlines()
+    completed = subprocess.run(["tooling/demo"], cwd=checkout, env=environ, capture_output=True, text=True, check=True)
+    _, _, displayed = (completed.stderr + completed.stdout).partition("2 of 2: paying 200 people in the sandbox ...\n")
+    assert [line.rstrip() for line in displayed.splitlines()] == picture[1].splitlines()
     new = {path for path in checkout.rglob("*") if path.is_file()} - before
     assert {path.relative_to(checkout).parts[0] for path in new} == {"sandbox-state"}
 
@@ -97,7 +97,7 @@ NO_OFFICERS_WORDS = re.compile(
     r"```|--\w|paygw-batch|\.toml|\bexit\b"
     r"|\[[a-z_.]+\](?!\()|\b[a-z]+_[a-z_]+\b|\b(?!JavaScript|PostgreSQL)[A-Z][a-z]+[A-Z]\w+|\b(?=\d*[a-f])[0-9a-f]{12,}\b"
 )
-"""Commands and options; tables and keys of the configuration; names of classes; digests."""
+"""Commands, options, tables and keys of the configuration, class names, and digests."""
 
 
 @pytest.mark.parametrize("words", ["`[approval]`", "--amend", "quarantine_h", "a SheetError", "3f9c2a17be00d1"])
@@ -125,7 +125,7 @@ def test_every_exit_code_is_documented() -> None:
         assert f"\n| {int(code)} |" in interface
 
 
-def test_the_reconciliations_columns_are_documented_in_order() -> None:
+def test_reconciliation_columns_are_documented_in_order() -> None:
     interface = " ".join((ROOT / "docs" / "interface.md").read_text().split())
     assert ", ".join(RECONCILIATION_COLUMNS) in interface
 
@@ -157,7 +157,7 @@ def test_every_key_is_documented_with_its_default(section: str, model: type[Gate
 BY_NAME = re.compile(
     r"\b(?:pip|pipx|uv|uvx)3? (?!uninstall )[^\n`|;&]*?['\"]?(?<![\w./-])paygw[-_.]batch(?![\w./-])|paygw-batch\["
 )
-"""An installation from an index, where anyone may own the name: not of a path, and not of the file of a wheel."""
+"""Matches an installation by name from an index, where anyone may own the name; not one from a path or wheel."""
 
 
 @pytest.mark.parametrize(

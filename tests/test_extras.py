@@ -1,4 +1,4 @@
-"""A missing extra is added from what this copy was installed from, and never by a name on an index."""
+"""A missing extra is installed from the origin of this copy, and never by a name from an index."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from paygw_batch.extras import IMAGE, install_command
 WHEEL = {"url": "file:///srv/the%20wheels/paygw_batch-0.1.0-py3-none-any.whl", "archive_info": {}}
 
 
-class Installed:
+class InstalledPackage:
     version = "0.1.0"
 
     def __init__(self, origin: object) -> None:
@@ -34,7 +34,7 @@ def test_install_command_uses_origin_of_installed_copy(
     origin: object, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(IMAGE, raising=False)
-    monkeypatch.setattr(extras, "distribution", lambda _: Installed(origin))
+    monkeypatch.setattr(extras, "distribution", lambda _: InstalledPackage(origin))
     assert install_command("aws") == command
 
 

@@ -1,4 +1,4 @@
-"""Files that are made for their owner alone, whole or not at all."""
+"""Files are private to their owner, and are written whole or not at all."""
 
 import errno
 import os
@@ -8,13 +8,20 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.errors import OutputError
-from paygw_batch.files import appearing, append_line, create_once, read_regular, replacing, unfinished
+from paygw_batch.files import (
+    append_line,
+    atomic_file,
+    create_if_missing,
+    create_temporary_file,
+    read_regular,
+    replacement_file,
+)
 
 
 def test_replacing_file_keeps_old_content_until_complete(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with replacing(path) as file:
+    with replacement_file(path) as file:
         file.write(b"new")
         file.flush()
         assert path.read_text() == "old"
@@ -28,19 +35,19 @@ def test_failed_replacement_leaves_only_old_file(tmp_path: Path, problem: BaseEx
     path = tmp_path / "file"
     path.write_text("old")
 
-    def fail() -> None:
-        with replacing(path) as file:
+    def write_and_fail() -> None:
+        with replacement_file(path) as file:
             file.write(b"half")
             raise problem
 
     with pytest.raises(type(problem)):
-        fail()
+        write_and_fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_failed_output_file_is_explained_and_removed(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written: full"), appearing(tmp_path / "file"):
+    with pytest.raises(OutputError, match="cannot be written: full"), atomic_file(tmp_path / "file"):
         raise OSError(errno.ENOSPC, "full")
     assert list(tmp_path.iterdir()) == []
 
@@ -48,11 +55,11 @@ def test_failed_output_file_is_explained_and_removed(tmp_path: Path) -> None:
 def test_created_files_are_private_to_owner(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
-        create_once(tmp_path / "new" / "once", b"")
+        create_if_missing(tmp_path / "new" / "once", b"")
         append_line(tmp_path / "lines", b"a\n")
         append_line(tmp_path / "lines", b"b\n")
-        begun = unfinished(tmp_path / "whole")
-        with replacing(tmp_path / "whole"):
+        begun = create_temporary_file(tmp_path / "whole")
+        with replacement_file(tmp_path / "whole"):
             pass
     finally:
         os.umask(umask)
@@ -62,11 +69,11 @@ def test_created_files_are_private_to_owner(tmp_path: Path) -> None:
     assert (tmp_path / "lines").read_bytes() == b"a\nb\n"
 
 
-def test_create_once_keeps_first_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_if_missing_keeps_first_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    create_once(path, b"first")
-    monkeypatch.setattr(Path, "exists", lambda _: False)  # it came into being after the second one looked
-    create_once(path, b"second")
+    create_if_missing(path, b"first")
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # the file appears after the second process has checked
+    create_if_missing(path, b"second")
 
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]

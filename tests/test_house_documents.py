@@ -1,4 +1,4 @@
-"""The documents about the source are true: paths are there, the picture is current, names are words of the glossary."""
+"""The documents about the source are correct: paths exist, the picture is current, names follow the glossary."""
 
 import ast
 import re
@@ -26,21 +26,21 @@ QUESTIONS = {
     "a country": ("config/countries/KE.toml", "currency"),
     "a phone prefix": ("config/mobile-numbers.toml", "pattern"),
     "a word of the gateway's replies": ("paygw_batch/gateway/classify.py", "def classify"),
-    "the first-byte witness": ("paygw_batch/gateway/http/connection.py", "_hand_over"),
+    "the first-byte witness": ("paygw_batch/gateway/http/connection.py", "_send_request"),
     "the commit before a request leaves": ("paygw_batch/engine/engine.py", "class GroupCommit"),
     "the signature of an approval": ("paygw_batch/approval/approval_keys.py", "def sign"),
     "the red cell in a workbook": ("paygw_batch/sheet/write/marked_workbook.py", "red cell"),
     "the exit code": ("paygw_batch/show/summary.py", "class ExitCode"),
 }
-"""What a stranger looks for: the file that the page must name for it, and a text that is in that file."""
+"""What a newcomer looks for, the file that the page must name for it, and a text in that file."""
 
 
 def section(text: str, heading: str) -> str:
     return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
-def is_there(short: str) -> bool:
-    """Return whether a path is there: from the top, below the package, or (a name alone) anywhere in the package."""
+def path_exists(short: str) -> bool:
+    """Return whether a path exists: from the root, below the package, or (a bare name) anywhere in the package."""
     if (ROOT / short).exists() or (PACKAGE / short).exists():
         return True
     return "/" not in short and any(path.name == short for path in MODULES)
@@ -49,8 +49,8 @@ def is_there(short: str) -> bool:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_paths_in_documents_exist(document: Path) -> None:
     for line in document.read_text(encoding="utf-8").splitlines():
-        for found in WHOLE_PATH.findall(line):
-            path = found.rstrip(".")
+        for result in WHOLE_PATH.findall(line):
+            path = result.rstrip(".")
             if not PLACE_HOLDERS.search(path) and not MADE_WHEN_RUN.search(path):
                 assert (ROOT / path).exists(), f"{document.name} names {path}, which is gone"
 
@@ -61,17 +61,17 @@ def test_modules_in_guides_exist(document: Path) -> None:
         path for path in SHORT_PATH.findall(document.read_text(encoding="utf-8")) if not PLACE_HOLDERS.search(path)
     ]
     assert len(named) > 10
-    assert [path for path in named if not is_there(path)] == []
+    assert [path for path in named if not path_exists(path)] == []
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_architecture_page_names_file_for_each_question(question: str) -> None:
     table = section(ARCHITECTURE.read_text(encoding="utf-8"), "Where is ...")
     answer = next(line.split("|")[2] for line in table.splitlines() if line.startswith(f"| {question} |"))
-    wanted, text = QUESTIONS[question]
+    expected, text = QUESTIONS[question]
     named = {path if path.startswith("config/") else f"paygw_batch/{path}" for path in re.findall(r"`([^`]+)`", answer)}
-    assert wanted in {path.replace("XX", "KE") for path in named}
-    assert text in (ROOT / wanted).read_text(encoding="utf-8")
+    assert expected in {path.replace("XX", "KE") for path in named}
+    assert text in (ROOT / expected).read_text(encoding="utf-8")
 
 
 def test_architecture_tree_matches_package() -> None:
@@ -101,7 +101,7 @@ def test_architecture_picture_matches_imports() -> None:
     tool = runpy.run_path(str(ROOT / "tooling/architecture_picture.py"))
     text = ARCHITECTURE.read_text(encoding="utf-8")
     hint = "run `python tooling/architecture_picture.py --write`"
-    assert text == tool["page_with"](text, tool["picture"]()), hint
+    assert text == tool["replace_picture"](text, tool["render_picture"]()), hint
 
 
 def test_readme_links_to_guides() -> None:
@@ -116,14 +116,14 @@ def test_contributing_guide_covers_each_addition() -> None:
         assert re.search(r"^1\. ", section(text, heading), re.MULTILINE), heading
 
 
-def not_said() -> set[str]:
-    """Return the words that no name has: the first column of the glossary's table of them."""
+def excluded_words() -> set[str]:
+    """Return the words that names must not contain: the first column of the glossary's table."""
     rows = re.findall(r"^\| (.*?) \|", section(GLOSSARY.read_text(encoding="utf-8"), "Not in names"), re.MULTILINE)
     return set(re.findall(r"[a-z]+", " ".join(rows[2:]).lower()))
 
 
 def names() -> Iterator[tuple[str, list[str]]]:
-    """Yield every module and every public class of the package, with its words."""
+    """Yield every module and every public class of the package, with the words of its name."""
     for path in MODULES:
         yield str(path.relative_to(PACKAGE)), path.stem.split("_")
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -132,11 +132,11 @@ def names() -> Iterator[tuple[str, list[str]]]:
                 yield f"{path.relative_to(PACKAGE)}: {node.name}", [word.lower() for word in words]
 
 
-def test_names_use_no_words_ruled_out_by_glossary() -> None:
-    ruled_out = not_said()
+def test_names_avoid_words_excluded_by_glossary() -> None:
+    ruled_out = excluded_words()
     assert {"utils", "spool"} <= ruled_out
-    found = {name: word for name, words in names() for word in words if not ruled_out.isdisjoint({word, f"{word}s"})}
-    assert found == {}
+    result = {name: word for name, words in names() for word in words if not ruled_out.isdisjoint({word, f"{word}s"})}
+    assert result == {}
 
 
 def test_twelve_nouns_are_introduced_and_named_in_core() -> None:

@@ -1,4 +1,4 @@
-"""The locks: whatever an installation needs is there by its hash, in the version that the tests ran with."""
+"""The locks pin every package of an installation by hash, in the version that the tests ran with."""
 
 import re
 import runpy
@@ -12,42 +12,42 @@ PINNED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def lock(name: str) -> str:
+def read_lock(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def pinned(name: str) -> set[tuple[str, str]]:
-    return set(PINNED.findall(lock(name)))
+def pinned_versions(name: str) -> set[tuple[str, str]]:
+    return set(PINNED.findall(read_lock(name)))
 
 
-def test_both_locks_have_the_same_versions() -> None:
-    assert pinned("requirements.lock") <= pinned("requirements-dev.lock")
+def test_both_locks_have_same_versions() -> None:
+    assert pinned_versions("requirements.lock") <= pinned_versions("requirements-dev.lock")
 
 
 def test_each_package_has_a_hash() -> None:
     for name in ("requirements.lock", "requirements-dev.lock"):
-        packages = re.split(r"^(?=\S)", lock(name), flags=re.MULTILINE)[1:]
+        packages = re.split(r"^(?=\S)", read_lock(name), flags=re.MULTILINE)[1:]
         assert [package for package in packages if "--hash=sha256:" not in package] == []
-        assert len(packages) == len(pinned(name))
+        assert len(packages) == len(pinned_versions(name))
 
 
 def test_lock_has_every_extra_and_build_backend() -> None:
     groups = [*PROJECT["project"]["optional-dependencies"].values(), PROJECT["project"]["dependencies"]]
-    wanted = [re.split(r"[^\w.-]", one)[0] for group in groups for one in group]
-    backends = [re.split(r"[^\w.-]", one)[0] for one in PROJECT["build-system"]["requires"]]
-    assert {*wanted, *backends} <= {name for name, _ in pinned("requirements.lock")}
+    expected = [re.split(r"[^\w.-]", item)[0] for group in groups for item in group]
+    backends = [re.split(r"[^\w.-]", item)[0] for item in PROJECT["build-system"]["requires"]]
+    assert {*expected, *backends} <= {name for name, _ in pinned_versions("requirements.lock")}
 
 
 def test_bill_of_materials_matches_lock() -> None:
-    bill = runpy.run_path(str(ROOT / "tooling/sbom.py"))["bill"]()
+    bill = runpy.run_path(str(ROOT / "tooling/sbom.py"))["build_bill"]()
     assert bill["metadata"]["component"]["version"] == PROJECT["project"]["version"]
-    assert {(one["name"], one["version"]) for one in bill["components"]} == pinned("requirements.lock")
-    hashes = [one["content"] for part in bill["components"] for one in part["externalReferences"][0]["hashes"]]
-    assert sorted(hashes) == sorted(re.findall(r"sha256:(\w+)", lock("requirements.lock")))
+    assert {(item["name"], item["version"]) for item in bill["components"]} == pinned_versions("requirements.lock")
+    hashes = [item["content"] for part in bill["components"] for item in part["externalReferences"][0]["hashes"]]
+    assert sorted(hashes) == sorted(re.findall(r"sha256:(\w+)", read_lock("requirements.lock")))
 
 
 UNBOUNDED = {"certifi", "cryptography"}
-"""A security update of these must never be kept out."""
+"""Security updates of these must never be blocked by an upper bound."""
 PRIVATE = re.compile(
     r"^(?:from|import) ((?!paygw_batch|__future__)\w+)(?:\.\w+)*?(?:\._\w+| import _\w+)", re.MULTILINE
 )
@@ -55,16 +55,16 @@ PRIVATE = re.compile(
 
 def test_libraries_have_upper_version_bound_unless_listed() -> None:
     groups = [*PROJECT["project"]["optional-dependencies"].values(), PROJECT["project"]["dependencies"]]
-    open_ended = {re.split(r"[^\w.-]", one)[0] for group in groups for one in group if "<" not in one}
+    open_ended = {re.split(r"[^\w.-]", item)[0] for group in groups for item in group if "<" not in item}
     assert open_ended == UNBOUNDED
 
 
 def test_private_library_import_is_single_and_version_checked() -> None:
-    found = {
+    result = {
         (path.name, library)
         for path in versioned_files("paygw_batch", "*.py")
         for library in PRIVATE.findall(path.read_text(encoding="utf-8"))
     }
-    assert found == {("workbook_copy.py", "openpyxl")}
+    assert result == {("workbook_copy.py", "openpyxl")}
     assert "openpyxl>=3.1.5,<3.2" in PROJECT["project"]["optional-dependencies"]["excel"]
     assert version("openpyxl") == "3.1.5"

@@ -1,11 +1,11 @@
-"""What this program says of the machine: it knows a Python built by hand without profiles, and blames no other."""
+"""The description of the machine: a Python built without profiles is recognised, and no other is reported."""
 
 import sys
 import sysconfig
 
 import pytest
 
-from paygw_batch.processes import PythonBuild, processor, python_build
+from paygw_batch.processes import PythonBuild, processor_name, python_build
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_python_build_is_read_from_configure_options(
 
 
 def test_processor_name_is_found() -> None:
-    assert processor()
+    assert processor_name()

@@ -1,4 +1,4 @@
-"""The manual pages are those of the commands as they are now."""
+"""The manual pages match the current commands."""
 
 import re
 
@@ -6,16 +6,16 @@ import pytest
 
 from paygw_batch.cli.help_texts import EXIT_CODES
 from paygw_batch.cli.main import COMMANDS
-from tests.support.checkout import ROOT, script, versioned_files
+from tests.support.checkout import ROOT, import_script, versioned_files
 
 PAGES = ROOT / "docs/man"
 
 
-SCRIPT = script("tooling/man_pages.py")
+SCRIPT = import_script("tooling/man_pages.py")
 
 
 def test_man_pages_match_script() -> None:
-    pages = SCRIPT.pages()
+    pages = SCRIPT.render_pages()
     there = {path for path in (*versioned_files("docs/man"), *(PAGES / name for name in pages)) if path.exists()}
     assert {path.name: path.read_text(encoding="utf-8") for path in there} == pages, "run tooling/man_pages.py"
 
@@ -29,4 +29,4 @@ def test_every_command_has_man_page_with_exit_codes() -> None:
 
 @pytest.mark.parametrize("start", [".TH evil", "'so /etc/passwd", "\\fBbold"])
 def test_man_page_text_is_escaped_for_roff(start: str) -> None:
-    assert not SCRIPT._roff(f"first\n{start}").split("\n")[1].startswith((".", "'", "\\f"))
+    assert not SCRIPT._escape_roff(f"first\n{start}").split("\n")[1].startswith((".", "'", "\\f"))

@@ -1,4 +1,4 @@
-"""The examples for container engines: each is what the engine's own schema allows, and fits what the program needs."""
+"""The examples for container engines match the engine's own schema and the program's needs."""
 
 import json
 from importlib.resources import files

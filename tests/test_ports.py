@@ -1,4 +1,4 @@
-"""A port that was named is kept for the servers of the test that asked for it."""
+"""A named port stays reserved for the servers of the test that asked for it."""
 
 import socket
 import subprocess
@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.ports import answers, free_port
+from tests.support.ports import accepts_connections, free_port
 
 SERVES_ONCE = """
 import socket, sys
@@ -20,17 +20,17 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
 def test_free_port_stays_reserved_before_and_between_servers() -> None:
     port = free_port()
     for _ in range(2):
-        assert not answers(port)
+        assert not accepts_connections(port)
         with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
         with subprocess.Popen([sys.executable, "-c", SERVES_ONCE, str(port)], stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
             assert server.stdout.readline() == b"listens\n"
-            assert answers(port)
+            assert accepts_connections(port)
         assert server.returncode == 0
 
 
 def test_free_port_skips_ports_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    monkeypatch.setattr("tests.support.ports._turns", lambda _process: iter([port - 10_240, port - 10_239]))
+    monkeypatch.setattr("tests.support.ports._port_sequence", lambda _process: iter([port - 10_240, port - 10_239]))
     assert free_port() == port + 1

@@ -1,4 +1,4 @@
-"""What children are given, and that no process of ours leaves an image of its memory: asked of real processes."""
+"""The environment of child processes, and the absence of core dumps, checked on real processes."""
 
 import asyncio
 import os
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.gateway.signing import signers
-from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, signers_at_work
-from paygw_batch.processes import HANDED_ON, child_environment, python_command
+from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, running_signers
+from paygw_batch.processes import INHERITED_VARIABLES, child_environment, python_command
 from paygw_batch.sheet.read import parquet_trial
-from tests.support.gateway_cases import throw_away_key
+from tests.support.gateway_cases import private_test_key
 from tests.support.long_part import share
 from tests.support.program import HEADING, ROOT, Program, kenyan_rows, sandbox_toml
 
@@ -30,7 +30,7 @@ SECRETS = {
 USUAL = {"HOME": "/home/finance", "LANG": "sw_KE.UTF-8", "TZ": "Africa/Nairobi", "LC_TIME": "en_GB.UTF-8"}
 
 
-def environment_of(pid: int) -> dict[str, str]:
+def process_environment(pid: int) -> dict[str, str]:
     lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return dict(line.split("=", 1) for line in lines if line)
 
@@ -38,7 +38,7 @@ def environment_of(pid: int) -> dict[str, str]:
 def test_child_environment_has_only_listed_variables() -> None:
     assert child_environment({**SECRETS, **USUAL}) == USUAL
     assert child_environment({**SECRETS, **USUAL}, secret=["TZ"]) == {k: v for k, v in USUAL.items() if k != "TZ"}
-    assert not HANDED_ON & SECRETS.keys()
+    assert not INHERITED_VARIABLES & SECRETS.keys()
 
 
 def test_hook_gets_no_secret_variables(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_hook_gets_no_secret_variables(tmp_path: Path) -> None:
     config.write_text(text + f'\n[reporting]\nhook = ["{hook}", "{tmp_path / "env"}"]\n')
     program = Program(tmp_path, config)
     assert program.json("submit", program.sheet(kenyan_rows(1)), **SECRETS, TZ="Africa/Nairobi")["exit_code"] == 0
-    told = (tmp_path / "env").read_text()
-    assert "TZ=Africa/Nairobi" in told
-    assert not [name for name, value in SECRETS.items() if name in told or value in told]
+    environment = (tmp_path / "env").read_text()
+    assert "TZ=Africa/Nairobi" in environment
+    assert not [name for name, value in SECRETS.items() if name in environment or value in environment]
 
 
 def test_signing_processes_get_no_secret_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,15 +60,15 @@ def test_signing_processes_get_no_secret_variables(tmp_path: Path, monkeypatch: 
         monkeypatch.setenv(name, value)
 
     async def environments() -> list[dict[str, str]]:
-        async with SigningProcesses(throw_away_key(tmp_path)) as at_work:
-            return [environment_of(process.pid) for process in at_work.processes]
+        async with SigningProcesses(private_test_key(tmp_path)) as at_work:
+            return [process_environment(process.pid) for process in at_work.processes]
 
-    found = asyncio.run(environments())
-    assert found
-    for each in found:
-        assert USUAL.items() <= each.items()
-        assert not SECRETS.keys() & each.keys()
-        assert each.keys() <= HANDED_ON
+    result = asyncio.run(environments())
+    assert result
+    for item in result:
+        assert USUAL.items() <= item.items()
+        assert not SECRETS.keys() & item.keys()
+        assert item.keys() <= INHERITED_VARIABLES
 
 
 def test_parquet_trial_gets_no_secret_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,33 +96,33 @@ print(resource.getrlimit(resource.RLIMIT_CORE)[0], is_dumpable)
 """
 
 
-def dumps_after(code: str, tmp_path: Path) -> str:
+def core_limit_after(code: str, tmp_path: Path) -> str:
     config = tmp_path / "paygw.toml"
     config.write_text(sandbox_toml())
     start = f"import resource, sys; sys.path.insert(0, {str(ROOT)!r}); config = {str(config)!r}\n"
     resource_set = "resource.setrlimit(resource.RLIMIT_CORE, (4096, resource.getrlimit(resource.RLIMIT_CORE)[1]))\n"
-    # An environment of its own: what an earlier test of this process left in ours would decide with.
+    # The environment is replaced, because earlier tests of this process may have changed it.
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
     command = [sys.executable, "-c", start + resource_set + code + ABOUT_DUMPS]
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    completed = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_CORE)[1] == 0, reason="dumps are forbidden here already")
 def test_api_disables_core_dumps_unless_allowed(tmp_path: Path) -> None:
     use = "from paygw_batch.api import Payouts\nPayouts(config)\n"
-    assert dumps_after(use, tmp_path) == "0 0"
+    assert core_limit_after(use, tmp_path) == "0 0"
     allowed = use.replace("(config)", "(config, allow_core_dumps=True)")
-    assert dumps_after(allowed, tmp_path) == ("4096 1" if sys.platform == "linux" else "4096 0")
+    assert core_limit_after(allowed, tmp_path) == ("4096 1" if sys.platform == "linux" else "4096 0")
 
 
 def test_signing_process_disables_core_dumps(tmp_path: Path) -> None:
     async def limits() -> list[tuple[int, int]]:
-        async with SigningProcesses(throw_away_key(tmp_path)) as at_work:
+        async with SigningProcesses(private_test_key(tmp_path)) as at_work:
             return [resource.prlimit(process.pid, resource.RLIMIT_CORE) for process in at_work.processes]
 
-    assert asyncio.run(limits()) == [(0, 0)] * signers.signers_on(signers.usable_cores())
+    assert asyncio.run(limits()) == [(0, 0)] * signers.signer_count(signers.usable_cores())
 
 
 # Where no process can be started that signs.
@@ -140,13 +140,13 @@ print(result.conclusion.value, result.sent, *result.notes, sep="|")
 """
 
 
-def paid_by_a_program(tmp_path: Path, before: str, *, by: str = "-c") -> list[str]:
+def run_embedding_program(tmp_path: Path, before: str, *, by: str = "-c") -> list[str]:
     config, sheet = tmp_path / "paygw.toml", tmp_path / "payroll.csv"
     config.write_text(sandbox_toml())
     phones = range(254_712_000_000, 254_712_000_000 + LONG_RUN_PAYOUTS)
     rows = [f"KE,PAY-{phone},1500.50,KES,Jane Wanjiku,{phone},+{phone}" for phone in phones]
     sheet.write_text("\n".join([HEADING, *rows]) + "\n")
-    # An interpreter that has nothing installed, where this one is a virtual environment: what it knows, its path says.
+    # In a virtual environment, the base interpreter has no packages. It finds them only through its path.
     installed = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
     text = OWN_PATH.format(
         root=str(ROOT), installed=installed, before=textwrap.dedent(before), config=str(config), sheet=str(sheet)
@@ -156,24 +156,24 @@ def paid_by_a_program(tmp_path: Path, before: str, *, by: str = "-c") -> list[st
     started = {"-c": ["-c", text], "-": ["-"], "file": [str(program)]}[by]
     command = [getattr(sys, "_base_executable", sys.executable), "-I", *started]
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = subprocess.run(
+    completed = subprocess.run(
         command, input=text if by == "-" else "", env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip().split("|")
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip().split("|")
 
 
 @pytest.mark.long
 @pytest.mark.share(2)
 @pytest.mark.parametrize("by", share(["-c", "-", "file"], every=3))
 def test_program_finding_package_by_path_pays_long_run(tmp_path: Path, by: str) -> None:
-    assert paid_by_a_program(tmp_path, "", by=by) == ["done", str(LONG_RUN_PAYOUTS)]
+    assert run_embedding_program(tmp_path, "", by=by) == ["done", str(LONG_RUN_PAYOUTS)]
 
 
 @pytest.mark.long
 def test_fallback_to_signing_threads_is_reported_once(tmp_path: Path) -> None:
     before = "signers.python_command = lambda program: [sys.executable, '-I', '-c', 'import no_such_module']"
-    conclusion, sent, *notes = paid_by_a_program(tmp_path, before)
+    conclusion, sent, *notes = run_embedding_program(tmp_path, before)
     assert (conclusion, sent) == ("done", str(LONG_RUN_PAYOUTS))
     assert len([note for note in notes if "signs in threads" in note]) == 1
 
@@ -184,14 +184,14 @@ def test_executable_other_than_python_signs_in_threads(
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
     assert python_command("pass") is None
-    told: list[str] = []
+    notes: list[str] = []
 
     async def kind() -> type:
-        async with signers_at_work(throw_away_key(tmp_path), LONG_RUN_PAYOUTS, told.append) as at_work:
+        async with running_signers(private_test_key(tmp_path), LONG_RUN_PAYOUTS, notes.append) as at_work:
             return type(at_work)
 
     assert asyncio.run(kind()) is SigningThreads
-    assert len(told) == 1
+    assert len(notes) == 1
 
 
 def test_frozen_program_is_never_restarted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""The recipes for other engines: each calls a share as often as it must, and leaves the rest to a person.
+"""The recipes for other engines: each calls a share as often as necessary, and leaves the rest to a person.
 
-Airflow is too large to install for a test: a module of its name takes its place. Temporal's own environment runs its
-activity.
+Airflow is too large to install for a test, so a module of its name replaces it. Temporal's own test environment runs
+its activity.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ RECIPES = Path(__file__).parents[1] / "docs/recipes"
 
 @pytest.fixture
 def paygw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Return a function that lets `paygw-batch` end with a code; it returns what it was asked."""
+    """Return a function that makes `paygw-batch` exit with a code, and returns the arguments of its calls."""
     asked = tmp_path / "asked"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
-    def ends_with(code: int) -> list[str]:
+    def exit_with(code: int) -> list[str]:
         program = tmp_path / "paygw-batch"
         program.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexit {code}\n')
         program.chmod(0o700)
         return asked.read_text().splitlines() if asked.exists() else []
 
-    return ends_with
+    return exit_with
 
 
-class Failed(Exception):
-    """Airflow's error that is not tried again."""
+class FailedForGood(Exception):
+    """Airflow's error for a task that must not be retried."""
 
 
 class Step:
-    """A task of the stand-in for Airflow."""
+    """A task in the replacement of Airflow."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
@@ -53,13 +53,13 @@ class Step:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
     """Return the tasks of the recipe for Airflow, in their order."""
-    made: list[Step] = []
+    created: list[Step] = []
 
     def task(call: Callable[[], None] | None = None, **_options: object) -> Any:
         def decorated(call: Callable[[], None]) -> Callable[[], Step]:
             def step() -> Step:
-                made.append(Step(call))
-                return made[-1]
+                created.append(Step(call))
+                return created[-1]
 
             return step
 
@@ -67,11 +67,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
 
     sdk, exceptions = ModuleType("airflow.sdk"), ModuleType("airflow.exceptions")
     sdk.task, sdk.dag = task, lambda **_options: lambda call: call  # type: ignore[attr-defined]
-    exceptions.AirflowFailException = Failed  # type: ignore[attr-defined]
+    exceptions.AirflowFailException = FailedForGood  # type: ignore[attr-defined]
     for module in (ModuleType("airflow"), sdk, exceptions):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     run_path(str(RECIPES / "airflow_salaries.py"))
-    return made
+    return created
 
 
 def test_airflow_recipe_hands_over_and_sends_share(steps: list[Step], paygw: Callable[..., list[str]]) -> None:
@@ -85,7 +85,8 @@ def test_airflow_recipe_hands_over_and_sends_share(steps: list[Step], paygw: Cal
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [(6, RuntimeError), (130, RuntimeError), (5, Failed), (4, Failed), (7, Failed)]
+    ("code", "error"),
+    [(6, RuntimeError), (130, RuntimeError), (5, FailedForGood), (4, FailedForGood), (7, FailedForGood)],
 )
 def test_airflow_recipe_retries_only_unsent_rows(
     steps: list[Step], paygw: Callable[..., list[str]], code: int, error: type[Exception]

@@ -1,4 +1,4 @@
-"""What the forge reads: workflows and forms as their schemas allow, with few rights, and the scripts that they call."""
+"""Workflows and issue forms match their schemas, have few rights, and call existing scripts."""
 
 import os
 import re
@@ -22,9 +22,9 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(enco
 
 
 def workflow(name: str) -> dict[str, Any]:
-    """Return a workflow as the forge reads it: `on` is a word."""
-    found: dict[str, Any] = yaml.load((ROOT / ".github/workflows" / name).read_text(), yaml.BaseLoader)  # noqa: S506
-    return found
+    """Return a parsed workflow, with `on` as a string."""
+    result: dict[str, Any] = yaml.load((ROOT / ".github/workflows" / name).read_text(), yaml.BaseLoader)  # noqa: S506
+    return result
 
 
 def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -52,13 +52,13 @@ def test_forge_files_match_schemas(schema: str, folder: str, names: str) -> None
     files = [str(path) for path in versioned_files(f".github/{folder}", names)]
     assert files
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout
 
 
-def test_each_form_asks_for_no_real_persons_data() -> None:
+def test_forms_ask_for_no_real_personal_data() -> None:
     for path in versioned_files(".github/ISSUE_TEMPLATE", "[!c]*.yml"):
-        (boxes,) = (one for one in yaml.safe_load(path.read_text())["body"] if one["type"] == "checkboxes")
+        (boxes,) = (item for item in yaml.safe_load(path.read_text())["body"] if item["type"] == "checkboxes")
         (option,) = boxes["attributes"]["options"]
         assert option == {"label": "There is no real person's data and no key in it.", "required": True}
 
@@ -101,15 +101,15 @@ def test_programs_and_locks_in_workflows_exist() -> None:
         assert name.endswith(".lock") or os.access(ROOT / name, os.X_OK), name
 
 
-def test_every_version_of_python_is_checked() -> None:
-    named = {one.rpartition(" ")[2] for one in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", one)}
+def test_every_python_version_is_checked() -> None:
+    named = {item.rpartition(" ")[2] for item in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", item)}
     assert named <= set(workflow("check.yml")["jobs"]["check"]["strategy"]["matrix"]["python"])
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made of a commit")
 def test_rebuilt_packages_are_identical(tmp_path: Path) -> None:
-    done = build(tmp_path)
-    assert done.returncode == 0, done.stderr
+    completed = build(tmp_path)
+    assert completed.returncode == 0, completed.stderr
     assert {path.name for path in tmp_path.rglob("*.*")} == {
         f"paygw_batch-{PROJECT['version']}-py3-none-any.whl",
         f"paygw_batch-{PROJECT['version']}.tar.gz",
@@ -118,9 +118,9 @@ def test_rebuilt_packages_are_identical(tmp_path: Path) -> None:
 
 
 def test_tag_of_different_version_builds_nothing(tmp_path: Path) -> None:
-    done = build(tmp_path / "dist", "v99.0.0")
-    assert (done.returncode, (tmp_path / "dist").exists()) == (2, False)
-    assert f"The tag is v99.0.0, and pyproject.toml says {PROJECT['version']}." in done.stderr
+    completed = build(tmp_path / "dist", "v99.0.0")
+    assert (completed.returncode, (tmp_path / "dist").exists()) == (2, False)
+    assert f"The tag is v99.0.0, and pyproject.toml says {PROJECT['version']}." in completed.stderr
 
 
 def test_package_metadata_is_complete_with_known_classifiers() -> None:

@@ -1,4 +1,4 @@
-"""docs/ as a site: it builds strictly, loads nothing from elsewhere, and shows what the files show."""
+"""docs/ as a site: it builds strictly, loads nothing external, and shows the content of the files."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 SHOWN = frozenset({"li", "table", "tr", "td", "pre", "h2", "h3", "strong", "code"})
 
 
-class Shown(HTMLParser):
+class ElementCounter(HTMLParser):
     """Counts the elements of a page's own text."""
 
     def __init__(self, html: str) -> None:
@@ -37,24 +37,24 @@ class Shown(HTMLParser):
             self.elements[tag] += 1
 
 
-class Silent(SimpleHTTPRequestHandler):
-    """A server of files that writes no log."""
+class SilentFileServer(SimpleHTTPRequestHandler):
+    """A file server that writes no log."""
 
     def log_message(self, *_: Any) -> None:
-        """Write nothing."""
+        """Suppress the log."""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = copy_versioned(tmp_path_factory.mktemp("source"), "docs", "zensical.toml")
     build = [sys.executable, "-m", "zensical", "build", "--strict"]
-    done = subprocess.run(build, cwd=source, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = subprocess.run(build, cwd=source, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     return source / "site"
 
 
 def pages(site: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each page of docs/, and what the site has of it without the frame around it."""
+    """Yield each page of docs/, and its content on the site without the frame."""
     for page in versioned_files("docs", "*.md"):
         html = (site / page.relative_to(DOCS)).with_suffix(".html").read_text(encoding="utf-8")
         _, _, begun = html.partition("<article")
@@ -63,16 +63,16 @@ def pages(site: Path) -> Iterator[tuple[Path, str]]:
 
 def test_site_pages_show_same_elements_as_files(site: Path) -> None:
     commonmark = MarkdownIt("commonmark").enable("table")
-    for page, shown in pages(site):
-        as_file = Shown(commonmark.render(page.read_text(encoding="utf-8")))
-        assert Shown(shown).elements == as_file.elements, page
+    for page, displayed in pages(site):
+        as_file = ElementCounter(commonmark.render(page.read_text(encoding="utf-8")))
+        assert ElementCounter(displayed).elements == as_file.elements, page
 
 
 def test_site_keeps_diagrams_as_text_and_bars_unescaped(site: Path) -> None:
-    """A drawn diagram would load its script from elsewhere."""
-    found = dict(pages(site))
-    assert "stateDiagram" in found[DOCS / "lifecycle.md"]
-    assert not [page for page, shown in found.items() if 'class="mermaid"' in shown or r"\|" in shown]
+    """A drawn diagram would load its script from another site."""
+    result = dict(pages(site))
+    assert "stateDiagram" in result[DOCS / "lifecycle.md"]
+    assert not [page for page, displayed in result.items() if 'class="mermaid"' in displayed or r"\|" in displayed]
 
 
 def test_site_loads_no_external_resources(site: Path) -> None:
@@ -86,23 +86,23 @@ def test_site_loads_no_external_resources(site: Path) -> None:
 
 @pytest.mark.long
 def test_site_search_works_offline(site: Path) -> None:
-    """The search of the site needs a server, and no other one."""
+    """The site's search needs a server, but no external one."""
     if (program := chromium()) is None:
         pytest.skip(HOW_TO_GET_IT)
     asked: list[str] = []
 
-    def only_ours(route: Route) -> None:
+    def block_external_requests(route: Route) -> None:
         asked.append(route.request.url)
         route.continue_() if route.request.url.startswith(address) else route.abort()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site))) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SilentFileServer, directory=str(site))) as server:
         address = f"http://127.0.0.1:{server.server_port}/"
         Thread(target=server.serve_forever, daemon=True).start()
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=program, headless=True, args=["--no-sandbox"])
             page = browser.new_page()
             page.set_default_timeout(PATIENCE_MS)
-            page.route("**/*", only_ours)
+            page.route("**/*", block_external_requests)
             page.goto(f"{address}index.html")
             page.get_by_role("button", name="Search").first.click()
             page.keyboard.type("quarantine")
@@ -110,7 +110,7 @@ def test_site_search_works_offline(site: Path) -> None:
             browser.close()
         server.shutdown()
     assert asked
-    assert all(one.startswith(address) for one in asked), asked
+    assert all(item.startswith(address) for item in asked), asked
 
 
 def test_first_page_links_to_every_page() -> None:

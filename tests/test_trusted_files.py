@@ -1,4 +1,4 @@
-"""Files that hold a secret or decide about money: one reader, and two policies about what others may do."""
+"""Files that hold a secret or decide about money: one reader, and two policies for access by others."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from paygw_batch.approval.approval_keys import load_approval_key
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.signing.key import load_private_key
-from paygw_batch.trusted_files import Others, read_trusted
+from paygw_batch.trusted_files import OtherUsers, read_trusted_file
 
 
 @pytest.fixture
@@ -21,31 +21,35 @@ def secret(tmp_path: Path) -> Path:
 
 
 def test_private_file_is_read_as_trusted(secret: Path) -> None:
-    for others in Others:
-        assert read_trusted(secret, "it", others) == b"content"
+    for others in OtherUsers:
+        assert read_trusted_file(secret, "it", others) == b"content"
     secret.chmod(0o644)
-    assert read_trusted(secret, "it", Others.MAY_READ) == b"content"
+    assert read_trusted_file(secret, "it", OtherUsers.MAY_READ) == b"content"
 
 
 @pytest.mark.parametrize(
     ("mode", "others", "hint"),
     [
-        (0o640, Others.MAY_NOTHING, "chmod 600"),
-        (0o604, Others.MAY_NOTHING, "chmod 600"),
-        (0o660, Others.MAY_READ, "chmod go-w"),
-        (0o646, Others.MAY_READ, "chmod go-w"),
+        (0o640, OtherUsers.MAY_NOTHING, "chmod 600"),
+        (0o604, OtherUsers.MAY_NOTHING, "chmod 600"),
+        (0o660, OtherUsers.MAY_READ, "chmod go-w"),
+        (0o646, OtherUsers.MAY_READ, "chmod go-w"),
     ],
 )
-def test_open_file_is_refused_with_mending_command(secret: Path, mode: int, others: Others, hint: str) -> None:
+def test_accessible_file_is_refused_with_chmod_command(secret: Path, mode: int, others: OtherUsers, hint: str) -> None:
     secret.chmod(mode)
     with pytest.raises(ConfigurationError, match="it is open to") as caught:
-        read_trusted(secret, "it", others)
+        read_trusted_file(secret, "it", others)
     assert caught.value.hint == f"{hint} {secret}"
 
 
 @pytest.mark.parametrize(
     "read",
-    [lambda path: read_trusted(path, "it", Others.MAY_READ), load_private_key, lambda p: load_approval_key(p, None)],
+    [
+        lambda path: read_trusted_file(path, "it", OtherUsers.MAY_READ),
+        load_private_key,
+        lambda p: load_approval_key(p, None),
+    ],
 )
 def test_file_of_another_user_is_refused_by_readers(
     secret: Path, read: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
@@ -67,7 +71,7 @@ def test_irregular_or_large_file_is_refused_without_waiting(tmp_path: Path, secr
         (tmp_path / "none", "it: no such file"),
     ):
         with pytest.raises(ConfigurationError, match=sentence):
-            read_trusted(path, "it", Others.MAY_READ)
+            read_trusted_file(path, "it", OtherUsers.MAY_READ)
     secret.write_bytes(b"x" * 65_537)
     with pytest.raises(ConfigurationError, match="too large to be a key"):
-        read_trusted(secret, "it", Others.MAY_NOTHING)
+        read_trusted_file(secret, "it", OtherUsers.MAY_NOTHING)

@@ -1,7 +1,7 @@
-"""Open the console with people to choose from, a sheet with defects, and a gateway that misbehaves a little.
+"""Open the console with a choice of people, a sheet with defects, and a gateway that sometimes fails.
 
-python tooling/console_demo.py            # serves the pages until it is interrupted
-python tooling/console_demo.py FOLDER     # keeps everything in FOLDER; again, it goes on there
+python tooling/console_demo.py            # serve the pages until interrupted
+python tooling/console_demo.py FOLDER     # keep everything in FOLDER, and continue there next time
 
 No money moves, and nothing leaves this machine.
 """
@@ -41,14 +41,14 @@ DEFECTS = {
     59: ("currency", "USD"),
     91: ("id", "NOV-90"),
 }
-"""Of row n of the sample sheet: the cell that is wrong, and its text."""
+"""Row of the sample sheet -> the column of its wrong cell, and the text."""
 
 
-def set_up(folder: Path) -> Path:
-    """Make the configuration, a key for each person, and the sample sheet; return the configuration."""
+def create_demo(folder: Path) -> Path:
+    """Create the configuration, a key for each person, and the sample sheet; return the configuration."""
     keys = folder / "keys"
     keys.mkdir(mode=0o700)
-    lines = [_key(keys, name) for name in PEOPLE]
+    lines = [_create_key(keys, name) for name in PEOPLE]
     text = (ROOT / "config/sandbox.toml").read_text(encoding="utf-8").replace("../sandbox-state/", "state/")
     text += f"""
 [sandbox]
@@ -70,14 +70,14 @@ sandbox_keys = "keys"
 {lines[3]}
 """
     (folder / "behaviour.toml").write_text(BEHAVIOUR, encoding="utf-8")
-    (folder / "payroll-november.csv").write_text(sample_sheet(200), encoding="utf-8")
+    (folder / "payroll-november.csv").write_text(build_sample_sheet(200), encoding="utf-8")
     config = folder / "paygw.toml"
     config.write_text(text, encoding="utf-8")
     return config
 
 
-def sample_sheet(rows: int) -> str:
-    """Return a sheet with a few defects, as a spreadsheet leaves them behind."""
+def build_sample_sheet(rows: int) -> str:
+    """Return a sheet with a few typical spreadsheet defects."""
     names = ("Achieng Otieno", "Kamau Njoroge", "Wambui Mwangi", "Halima Abdi", "Kiptoo Cheruiyot", "Zawadi Musa")
     lines = ["Country,Client Order ID,Amount,Currency,Account Name,Account Number,Phone"]
     for n in range(1, rows + 1):
@@ -95,7 +95,7 @@ def sample_sheet(rows: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _key(folder: Path, name: str) -> str:
+def _create_key(folder: Path, name: str) -> str:
     key = Ed25519PrivateKey.generate()
     path = folder / f"{name}.pem"
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -105,13 +105,13 @@ def _key(folder: Path, name: str) -> str:
 
 
 def main() -> None:
-    """Set up the folder where it is new, and serve the pages."""
+    """Prepare a new folder, and serve the pages."""
     chosen = sys.argv[1:2]
     folder = Path(chosen[0]).absolute() if chosen else Path(tempfile.mkdtemp(prefix="paygw-console-"))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = folder / "paygw.toml"
     if not config.exists():
-        set_up(folder)
+        create_demo(folder)
     print(f"A sheet to upload: {folder / 'payroll-november.csv'}", flush=True)
     print("Open http://127.0.0.1:8460 and choose a person. Ctrl-C ends it.", flush=True)
     sys.argv = ["paygw-batch", "--config", str(config), "console"]

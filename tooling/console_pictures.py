@@ -1,9 +1,9 @@
-"""Take pictures of the console: two people, from a sheet with defects to rejected rows tried again.
+"""Take screenshots of the console: two people, from a sheet with defects to retried rows.
 
 python -m tooling.console_pictures                  # into sandbox-state/pictures
-python -m tooling.console_pictures docs/pictures    # those of the documents again
+python -m tooling.console_pictures docs/pictures    # replace those of the documents
 
-It needs Chromium: PAYGW_CHROMIUM names one that is not in PATH.
+It needs Chromium. PAYGW_CHROMIUM names one that is not in PATH.
 """
 
 import csv
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tooling.console_demo import BEHAVIOUR, ROOT, set_up
+from tooling.console_demo import BEHAVIOUR, ROOT, create_demo
 
 PROGRAM = "chromium"
 WIDTH, HEIGHT = 900, 640
@@ -29,24 +29,24 @@ PATIENCE_MS = 60_000
 
 
 def main() -> None:
-    """Take all pictures."""
+    """Take all screenshots."""
     target = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "sandbox-state/pictures"
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     target.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="paygw-pictures-") as name:
         folder = Path(name)
-        config = set_up(folder)
+        config = create_demo(folder)
         (folder / "behaviour.toml").write_text(BEHAVIOUR.replace("delay_s = 0.4", "delay_s = 0.02"), encoding="utf-8")
-        with _served(config) as address, sync_playwright() as playwright:
+        with _serve_console(config) as address, sync_playwright() as playwright:
             program = os.environ.get("PAYGW_CHROMIUM") or shutil.which(PROGRAM)
             browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-            _take_all(browser, address, folder, target)
+            _take_pictures(browser, address, folder, target)
             browser.close()
 
 
 @contextmanager
-def _served(config: Path) -> Iterator[str]:
-    """Serve the pages in a process of their own, on a free port."""
+def _serve_console(config: Path) -> Iterator[str]:
+    """Serve the pages in a separate process, on a free port."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
     command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "console", "--port", str(port)]
@@ -61,13 +61,16 @@ def _served(config: Path) -> Iterator[str]:
         running.communicate()
 
 
-def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> None:
-    ada, ben = _person(browser, address, "Ada Wanjiru"), _person(browser, address, "Ben Okello", is_dark=True)
+def _take_pictures(browser: Browser, address: str, folder: Path, target: Path) -> None:
+    ada, ben = (
+        _open_page_as(browser, address, "Ada Wanjiru"),
+        _open_page_as(browser, address, "Ben Okello", is_dark=True),
+    )
 
     def take(page: Page, name: str) -> None:
         page.screenshot(path=target / f"console-{name}.jpg", type="jpeg", quality=50)
 
-    _upload_other_headings(ada, folder / "staff-november.csv")
+    _upload_unusual_headings(ada, folder / "staff-november.csv")
     take(ada, "columns")
     ada.get_by_role("button", name="Remove this sheet").click()
     ada.goto("/new")
@@ -76,7 +79,7 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     ada.get_by_label("Amount of row 5").wait_for()
     ada.evaluate("document.getElementById('look').scrollIntoView()")
     take(ada, "check")
-    _mend(ada)
+    _correct_cells(ada)
     ada.get_by_role("link", name="Check what will be paid").click()
     ada.get_by_role("button", name="Sign and send for approval").click()
     ada.get_by_text("another person must approve it").wait_for()
@@ -97,7 +100,7 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     take(ada, "row")
     ada.get_by_role("link", name="Settle it").click()
     take(ada, "settle")
-    _answer(ada, payout, folder / "answers-of-the-gateway.csv")
+    _upload_answers(ada, payout, folder / "answers-of-the-gateway.csv")
     take(ada, "statement")
     ada.goto(f"{payout}/retry")
     ada.get_by_label(re.compile("^All rows with the reason")).first.check()
@@ -113,8 +116,8 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     take(ada, "people")
 
 
-def _upload_other_headings(page: Page, file: Path) -> None:
-    """Upload a sheet with headings of its own, of which all but one are guessed."""
+def _upload_unusual_headings(page: Page, file: Path) -> None:
+    """Upload a sheet with unusual headings, all but one of which are recognised."""
     headings = "Country Code,Payment ID,Net Pay,Employee Name,Mobile Money Number,Mobile,Station"
     lines = [headings, "KE,STAFF-1,41250.00,Achieng Otieno,254712345001,254712345001,Kisumu"]
     file.write_text("\n".join(lines), encoding="utf-8")
@@ -125,10 +128,10 @@ def _upload_other_headings(page: Page, file: Path) -> None:
     page.get_by_role("heading", name="What is each column of your sheet?").evaluate("one => one.scrollIntoView()")
 
 
-def _answer(page: Page, payout: str, file: Path) -> None:
-    """Upload the list of questions with answers, of which one contradicts the journal."""
+def _upload_answers(page: Page, payout: str, file: Path) -> None:
+    """Upload the list of questions with answers, one of which contradicts the journal."""
     questions = csv.DictReader(page.request.get(f"{payout}/questions.csv").text().splitlines())
-    lines = [f"{one['order_id']},{one['amount']},KES,paid" for one in questions]
+    lines = [f"{item['order_id']},{item['amount']},KES,paid" for item in questions]
     answers = "\n".join(["order_id,amount,currency,answer", *lines, "NOV-50,4850.00,KES,paid"])
     page.goto(f"{payout}/statement")
     file.write_text(answers, encoding="utf-8")
@@ -138,7 +141,7 @@ def _answer(page: Page, payout: str, file: Path) -> None:
     page.get_by_role("heading", name="What the statement says").wait_for()
 
 
-def _person(browser: Browser, address: str, name: str, *, is_dark: bool = False) -> Page:
+def _open_page_as(browser: Browser, address: str, name: str, *, is_dark: bool = False) -> Page:
     context = browser.new_context(
         base_url=address, viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="dark" if is_dark else "light"
     )
@@ -151,8 +154,8 @@ def _person(browser: Browser, address: str, name: str, *, is_dark: bool = False)
     return page
 
 
-def _mend(page: Page) -> None:
-    """Mend the cells of the sample sheet: `console_demo.DEFECTS`."""
+def _correct_cells(page: Page) -> None:
+    """Correct the cells of the sample sheet: `console_demo.DEFECTS`."""
     for suggestion in ("Use 1250.00", "Use KE", "Use KES"):
         page.get_by_role("button", name=suggestion, exact=True).click()
     for cell, text in (

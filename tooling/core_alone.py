@@ -1,6 +1,6 @@
-"""Pay the sheet of the demo from a copy of the tree that lacks the folders of the extras (`tooling/core-alone`).
+"""Pay the demo's sheet from a copy of the tree without the folders of the extras (`tooling/core-alone`).
 
-The gateway is the whole program's sandbox, beside the copy: the core knows it only by its address.
+The gateway is the whole program's sandbox, which runs outside the copy. The core has only its address.
 """
 
 import ast
@@ -22,7 +22,7 @@ SHEET = "samples/payroll-mixed.csv"
 
 
 def main() -> int:
-    """Return 0 if the core alone pays, and knows no command of an extra."""
+    """Return 0 if the core pays without extras, and has none of their commands."""
     with TemporaryDirectory() as name:
         copy = Path(name) / "core"
         copy_tree(copy, without=FOLDERS)
@@ -30,17 +30,17 @@ def main() -> int:
             "The core alone:",
             ", ".join(sorted(path.name for path in (copy / "paygw_batch").iterdir() if path.is_dir())),
         )
-        with _gateway(Path(name)) as environ:
-            _pay(copy, environ)
+        with _running_gateway(Path(name)) as environ:
+            _pay_sheet(copy, environ)
         if "--tests" in sys.argv[1:]:
             return subprocess.call(  # noqa: S603 (our own program)
-                [sys.executable, "-m", "pytest", "-q", "-m", "not long", "-n", "2", *_tests()], cwd=copy
+                [sys.executable, "-m", "pytest", "-q", "-m", "not long", "-n", "2", *_core_test_files()], cwd=copy
             )
     return 0
 
 
 def copy_tree(copy: Path, *, without: Collection[str] = ()) -> None:
-    """Copy the tree as it is, new files too, but for these folders of the package."""
+    """Copy the tree, including new files, without these folders of the package."""
     listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)  # noqa: S607 (git)
     for name in listed.splitlines():
         if not any(name.startswith(f"paygw_batch/{folder}/") for folder in without) and (ROOT / name).is_file():
@@ -49,8 +49,8 @@ def copy_tree(copy: Path, *, without: Collection[str] = ()) -> None:
 
 
 @contextmanager
-def _gateway(home: Path) -> Iterator[dict[str, str]]:
-    """Run the whole program's sandbox; yield the environment that leads to it."""
+def _running_gateway(home: Path) -> Iterator[dict[str, str]]:
+    """Run the whole program's sandbox, and yield the environment variables with its address."""
     config = home / "gateway.toml"
     text = (ROOT / "config/sandbox.toml").read_text(encoding="utf-8")
     config.write_text(text.replace("../sandbox-state/", f"{home}/gateway/"), encoding="utf-8")
@@ -61,21 +61,21 @@ def _gateway(home: Path) -> Iterator[dict[str, str]]:
         [*command, "sandbox", "--port", "0"], cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True
     ) as server:
         try:
-            said = "".join(line for _, line in zip(range(3), server.stdout or (), strict=False))
-            leads = dict(re.findall(r"(PAYGW_BASE_URL|PAYGW_PRIVATE_KEY)=(\S+)", said))
+            output = "".join(line for _, line in zip(range(3), server.stdout or (), strict=False))
+            leads = dict(re.findall(r"(PAYGW_BASE_URL|PAYGW_PRIVATE_KEY)=(\S+)", output))
             yield {**environ, **leads, "PAYGW_CONFIG": str(config)}
         finally:
             server.terminate()
             server.communicate()
 
 
-def _pay(copy: Path, environ: dict[str, str]) -> None:
+def _pay_sheet(copy: Path, environ: dict[str, str]) -> None:
     def run(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-m", "paygw_batch", "--journal", str(copy / "core.journal"), *arguments]
-        done = subprocess.run(command, cwd=copy, env=environ, capture_output=True, text=True, check=False)  # noqa: S603 (our own program)
-        if done.returncode != code:
-            sys.exit(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        return done.stdout
+        completed = subprocess.run(command, cwd=copy, env=environ, capture_output=True, text=True, check=False)  # noqa: S603 (our own program)
+        if completed.returncode != code:
+            sys.exit(f"{' '.join(arguments)} ended with {completed.returncode}:\n{completed.stdout}{completed.stderr}")
+        return completed.stdout
 
     run("journal", "new")
     print(run("submit", SHEET))
@@ -84,8 +84,8 @@ def _pay(copy: Path, environ: dict[str, str]) -> None:
         run(command, code=2)
 
 
-def _tests() -> list[str]:
-    """Return the files of tests that use no extra, themselves or by what they import."""
+def _core_test_files() -> list[str]:
+    """Return the test files that use no extra, directly or through imports."""
     folders = (
         "approval",
         "core",
@@ -99,16 +99,16 @@ def _tests() -> list[str]:
         "show",
         "submit",
     )
-    found = (path for folder in folders for path in sorted((ROOT / "tests" / folder).glob("test_*.py")))
-    return [str(path.relative_to(ROOT)) for path in found if not _uses_extra(path, frozenset())]
+    result = (path for folder in folders for path in sorted((ROOT / "tests" / folder).glob("test_*.py")))
+    return [str(path.relative_to(ROOT)) for path in result if not _uses_extra(path, frozenset())]
 
 
 def _uses_extra(path: Path, above: frozenset[Path]) -> bool:
     if path in above or not path.is_file():
         return False
     gone = tuple(f"paygw_batch.{folder.replace('/', '.')}" for folder in FOLDERS)
-    names = _imported(path)
-    return any(f"{name}.".startswith(f"{one}.") for name in names for one in gone) or any(
+    names = _imported_modules(path)
+    return any(f"{name}.".startswith(f"{item}.") for name in names for item in gone) or any(
         _uses_extra(ROOT / f"{name.replace('.', '/')}.py", above | {path})
         for name in names
         if name.startswith("tests.")
@@ -116,7 +116,7 @@ def _uses_extra(path: Path, above: frozenset[Path]) -> bool:
 
 
 @cache
-def _imported(path: Path) -> frozenset[str]:
+def _imported_modules(path: Path) -> frozenset[str]:
     nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
     return frozenset(f"{node.module}.{alias.name}" for node in nodes for alias in node.names) | frozenset(
         node.module or "" for node in nodes

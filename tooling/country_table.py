@@ -1,7 +1,7 @@
 """Write docs/countries.md from the data files under config/.
 
-python tooling/country_table.py            # writes the file
-python tooling/country_table.py --check    # exit 1 where the file is not what would be written
+python tooling/country_table.py            # write the file
+python tooling/country_table.py --check    # exit 1 if the file is out of date
 """
 
 import sys
@@ -83,37 +83,37 @@ _KINDS = {
 }
 
 
-def line(*cells: str) -> str:
-    """Return one line of a table."""
+def table_row(*cells: str) -> str:
+    """Return one row of a table."""
     return f"| {' | '.join(cells)} |\n"
 
 
-def names(fields: Iterable[str]) -> str:
-    """Return names of fields for a cell."""
+def format_names(fields: Iterable[str]) -> str:
+    """Return field names for a cell."""
     return ", ".join(f"`{name}`" for name in sorted(fields)) or "-"
 
 
-def country_line(rule: CountryRule) -> str:
-    """Return a country's line of the first table."""
+def country_row(rule: CountryRule) -> str:
+    """Return a country's row of the first table."""
     supplies = [key.rpartition(".")[2] for key in rule.missing_terms]
     relaxed = {field.name for field in rule.form.fields} - rule.required - rule.omitted if rule.form else set()
-    required = f"all but {names(relaxed)}" if relaxed else "all that is sent"
-    return line(
+    required = f"all but {format_names(relaxed)}" if relaxed else "all that is sent"
+    return table_row(
         f"`{rule.code}`",
         rule.name,
         rule.currency,
         str(rule.minor_units),
         rule.form.name if rule.form else "not documented",
         required if rule.form else "-",
-        names(rule.omitted),
-        names(supplies),
+        format_names(rule.omitted),
+        format_names(supplies),
     )
 
 
-def number_line(rule: CountryRule) -> str:
-    """Return a country's line of the table of numbers."""
+def number_row(rule: CountryRule) -> str:
+    """Return a country's row of the table of numbers."""
     numbers = rule.numbers
-    return line(
+    return table_row(
         f"`{rule.code}`",
         numbers.dialling_code,
         numbers.trunk_prefix or "none",
@@ -125,23 +125,23 @@ def number_line(rule: CountryRule) -> str:
     )
 
 
-def form_section(form: Form, rules: Iterable[CountryRule]) -> str:
+def render_form_section(form: Form, rules: Iterable[CountryRule]) -> str:
     """Return the section of one form, with the defaults of the countries that use it."""
     defaults = {name: value for rule in rules if rule.form == form for name, value in rule.defaults.items()}
     text = f"\n### {form.name}\n\n| field | holds | default |\n| --- | --- | --- |\n"
     for field in form.fields:
         default = f"`{defaults[field.name]}`" if field.name in defaults else "-"
-        text += line(f"`{field.name}`", _KINDS[field.kind], default)
+        text += table_row(f"`{field.name}`", _KINDS[field.kind], default)
     return text
 
 
-def limits(rule: CountryRule) -> list[str]:
-    """Return a sentence for each text that has a limit of the country's own."""
+def limit_sentences(rule: CountryRule) -> list[str]:
+    """Return a sentence for each text field that a country limits."""
     return [f"`{name}` has at most {most} characters." for name, most in rule.max_characters.items()]
 
 
-def document() -> str:
-    """Return the whole file."""
+def render_document() -> str:
+    """Return the whole document."""
     rules_of = {name: list(load_rules(name, {}).values()) for name in operation_names()}
     every_rule = [rule for rules in rules_of.values() for rule in rules]
     forms = sorted({rule.form for rule in every_rule if rule.form}, key=lambda form: form.name)
@@ -149,22 +149,22 @@ def document() -> str:
     for name, rules in rules_of.items():
         operation = load_operation(name)
         text += _OPERATION.format(title=_TITLES[name], command=operation.command, path=operation.path)
-        text += "".join(map(country_line, rules))
-    text += _NUMBERS + "".join(sorted(set(map(number_line, every_rule))))
-    text += _FORMS + "".join(form_section(form, every_rule) for form in forms)
+        text += "".join(map(country_row, rules))
+    text += _NUMBERS + "".join(sorted(set(map(number_row, every_rule))))
+    text += _FORMS + "".join(render_form_section(form, every_rule) for form in forms)
     text += "\n## To know\n\n"
-    told = [
+    sentences = [
         f"- `{rule.code}`: {sentence}\n"
         for rule in sorted(every_rule, key=lambda rule: rule.code)
-        for sentence in (*rule.notes, *rule.confused_codes.values(), rule.unusable, *limits(rule))
+        for sentence in (*rule.notes, *rule.confused_codes.values(), rule.unusable, *limit_sentences(rule))
         if sentence
     ]
-    return text + "".join(dict.fromkeys(told))  # what holds for several operations is said once
+    return text + "".join(dict.fromkeys(sentences))  # sentences for several operations are written once
 
 
 def main(arguments: list[str]) -> int:
-    """Write the file, or check it."""
-    text = document()
+    """Write or check the file."""
+    text = render_document()
     if arguments == ["--check"]:
         current = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text
         print("current" if current else f"{TARGET.name} is not current: run tooling/country_table.py")

@@ -1,7 +1,7 @@
 """Write docs/defects.md from the catalogue of codes, the checks and the data files under config/.
 
-python tooling/defect_codes.py            # writes the file
-python tooling/defect_codes.py --check    # exit 1 where the file is not what would be written
+python tooling/defect_codes.py            # write the file
+python tooling/defect_codes.py --check    # exit 1 if the file is out of date
 """
 
 import sys
@@ -14,9 +14,9 @@ from paygw_batch.countries.load import load_rules, operation_names
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, meaning_of
-from paygw_batch.sheet.check.checks import warnings_of
-from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
+from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, code_meaning
+from paygw_batch.sheet.check.checks import warning_checks
+from paygw_batch.sheet.check.contract import NO_COUNTRY, contract, schema_checks
 from paygw_batch.sheet.columns import known_columns
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,9 +34,9 @@ A code has two parts: a column, or `row` or `sheet`, and what is wrong with it. 
 the program knows.
 """
 _OF_EVERY_COLUMN = {"*.float", "*.formula", "*.digits"}
-"""Defects that the format of the file shows, in any known column."""
+"""Defects from the file format, in any known column."""
 _WARNED_OF_EVERY_COLUMN = {"*.other_digits", "*.shown_otherwise"}
-"""Warnings that reading the file gives, in any known column."""
+"""Warnings from reading the file, in any known column."""
 _DEFECTS = """
 ## Defects
 
@@ -54,15 +54,15 @@ _TABLE = """
 """
 
 
-def every_rule() -> Iterator[Rules]:
-    """Yield rules under which every check is made: without an operator's terms, and with all of them."""
+def rule_variants() -> Iterator[Rules]:
+    """Yield rules that trigger every check: without an operator's terms, and with all of them."""
     settings = load_settings(ROOT / "config/sandbox.toml", environ={})
     for operation in operation_names():
         yield load_rules(operation, {})
-        yield {code: _complete(rule) for code, rule in rules_of(settings, operation).items()}
+        yield {code: _with_operator_terms(rule) for code, rule in rules_of(settings, operation).items()}
 
 
-def _complete(rule: CountryRule) -> CountryRule:
+def _with_operator_terms(rule: CountryRule) -> CountryRule:
     operators = sorted(set(rule.numbers.operators.values()))
     return replace(
         rule,
@@ -70,14 +70,14 @@ def _complete(rule: CountryRule) -> CountryRule:
         max_amount=Decimal(2),
         purpose=rule.purpose or "any",
         operator=rule.operator or (operators[0] if operators else None),
-        account_from="",  # a sheet with a column of accounts: otherwise its checks are those of the phone
+        account_from="",  # for a sheet with an account column; without one, the phone is checked
     )
 
 
-def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the codes of all defects and all warnings: those of the catalogue, and those that `rules` make.
+def collect_codes(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the codes of all defects and all warnings: those of the catalogue, and those from `rules`.
 
-    They are of a sheet with every column. For the defects that any column can have there is one code each, `*.WHAT`.
+    They are for a sheet with every column. Defects that any column can have share one code each, `*.WHAT`.
     """
     whole = {column: column for column in known_columns()}
     defects = {code for code in DEFECTS if not code.startswith(ANY_COLUMN)}
@@ -85,32 +85,34 @@ def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
     for any_sheet in rules:
         by_code = {code: rule.for_sheet(whole) for code, rule in any_sheet.items()}
         for country in (NO_COUNTRY, *by_code):
-            defects.update(reason.code for check in checks_in(contract(country, by_code)) for reason in check.reasons)
-        doubts = (check for rule in by_code.values() for check in warnings_of(rule))
+            defects.update(
+                reason.code for check in schema_checks(contract(country, by_code)) for reason in check.reasons
+            )
+        doubts = (check for rule in by_code.values() for check in warning_checks(rule))
         warned.update(reason.code for check in doubts for reason in check.reasons)
     return frozenset(defects | _OF_EVERY_COLUMN), frozenset(warned | _WARNED_OF_EVERY_COLUMN)
 
 
-def document() -> str:
+def render_document() -> str:
     """Return the text of docs/defects.md."""
-    defects, warnings = codes_of(every_rule())
+    defects, warnings = collect_codes(rule_variants())
     return (
         _HEAD
-        + f"{_DEFECTS}{_TABLE}{''.join(_lines(defects, DEFECTS))}"
-        + f"{_WARNINGS}{_TABLE}{''.join(_lines(warnings, WARNINGS))}"
+        + f"{_DEFECTS}{_TABLE}{''.join(_render_table(defects, DEFECTS))}"
+        + f"{_WARNINGS}{_TABLE}{''.join(_render_table(warnings, WARNINGS))}"
     )
 
 
-def _lines(codes: frozenset[str], meanings: Mapping[str, CodeMeaning]) -> Iterator[str]:
+def _render_table(codes: frozenset[str], meanings: Mapping[str, CodeMeaning]) -> Iterator[str]:
     for code in sorted(codes):
-        shown = code.replace(f"{ANY_COLUMN}.", "COLUMN.")
-        meaning = meaning_of(shown, meanings)
-        yield f"| `{shown}` | {meaning.label} | {meaning.sentence} | {meaning.suggestion} |\n"
+        displayed = code.replace(f"{ANY_COLUMN}.", "COLUMN.")
+        meaning = code_meaning(displayed, meanings)
+        yield f"| `{displayed}` | {meaning.label} | {meaning.sentence} | {meaning.suggestion} |\n"
 
 
 def main() -> int:
-    """Write the document, or compare it."""
-    text = document()
+    """Write or check the document."""
+    text = render_document()
     if "--check" in sys.argv[1:]:
         return 0 if TARGET.read_text(encoding="utf-8") == text else 1
     TARGET.write_text(text, encoding="utf-8")

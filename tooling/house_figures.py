@@ -1,8 +1,8 @@
-"""Figures of the source: how large it is, how it hangs together, and what a command loads.
+"""Measure the source: its size, its dependencies, and the modules that a command loads.
 
-python tooling/house_figures.py             # a table
-python tooling/house_figures.py --json      # the same, for a program
-python tooling/house_figures.py --static    # without starting the program (which takes some seconds)
+python tooling/house_figures.py             # print a table
+python tooling/house_figures.py --json      # print JSON
+python tooling/house_figures.py --static    # do not start the program, which takes some seconds
 """
 
 import argparse
@@ -24,13 +24,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "paygw_batch"
 RUNS = 5
-"""How often a command is started: the quickest counts."""
+"""How often a command is started. The fastest run counts."""
 LARGEST = 8
 BANNED = re.compile(
     r"\b(stands?|stood|comes? to|came to|whoever|whatever|however|told|tells|of its own|what)\b",
     re.IGNORECASE,
 )
-"""Words that a first line of a docstring does without (docs/glossary.md)."""
+"""Words that the first line of a docstring must not contain (docs/glossary.md)."""
 COMMANDS: Mapping[str, Sequence[str]] = {
     "--help": ("--help",),
     "validate": ("validate", "samples/payroll-mixed.csv"),
@@ -67,7 +67,7 @@ except SystemExit:
 sys.setprofile(None)
 print(json.dumps([[list(path), count] for path, count in found.most_common()]))
 """
-"""Runs the program, and prints the ways from the engine to a statement of SQLite: functions, and how often."""
+"""Runs the program, and prints the call paths from the engine to an SQLite statement, with their counts."""
 
 _LOADED = """
 import atexit, json, runpy, sys
@@ -96,47 +96,47 @@ class Module:
 
     @property
     def folder(self) -> str:
-        """The folder that it is in, dotted; empty for the package's own modules."""
+        """The dotted name of its folder, or empty for the package's top-level modules."""
         return self.name.rpartition(".")[0]
 
     @property
     def lines(self) -> int:
-        """How many lines it has."""
+        """The number of lines."""
         return self.text.count("\n")
 
 
 def modules_of(directory: Path) -> dict[str, Module]:
-    """Return every module below a directory by its dotted name; a folder's own is called as the folder."""
-    found = {}
+    """Return every module below a directory by its dotted name. A package has the name of its folder."""
+    result = {}
     for path in sorted(directory.rglob("*.py")):
         name = ".".join(path.relative_to(directory).with_suffix("").parts)
         name = name.removesuffix("__init__").rstrip(".") if path.name == "__init__.py" else name
-        found[name] = Module(name, path.read_text(encoding="utf-8"), path.name == "__init__.py")
-    return found
+        result[name] = Module(name, path.read_text(encoding="utf-8"), path.name == "__init__.py")
+    return result
 
 
 def imports_of(module: Module, known: Mapping[str, Module]) -> set[str]:
-    """Return the modules of the package that a module imports, wherever in it."""
-    found = set()
+    """Return the package's modules that a module imports anywhere."""
+    result = set()
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.removeprefix(f"{PACKAGE}.") for alias in node.names if alias.name.startswith(PACKAGE)}
+            result |= {alias.name.removeprefix(f"{PACKAGE}.") for alias in node.names if alias.name.startswith(PACKAGE)}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
             base = (node.module or "").removeprefix(PACKAGE).removeprefix(".")
             for alias in node.names:
                 full = f"{base}.{alias.name}".removeprefix(".")
-                found.add(full if full in known else base)
-    return {name for name in found if name in known and name != module.name}
+                result.add(full if full in known else base)
+    return {name for name in result if name in known and name != module.name}
 
 
-def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the groups of more than one node that all reach each other."""
-    reached = {node: _reached(graph, node) for node in graph}
-    found = {frozenset({node} | {other for other in reached[node] if node in reached[other]}) for node in graph}
-    return sorted(sorted(group) for group in found if len(group) > 1)
+def find_cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the groups of nodes that form a cycle."""
+    reached = {node: _reachable_nodes(graph, node) for node in graph}
+    result = {frozenset({node} | {other for other in reached[node] if node in reached[other]}) for node in graph}
+    return sorted(sorted(group) for group in result if len(group) > 1)
 
 
-def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
+def _reachable_nodes(graph: Mapping[str, set[str]], start: str) -> set[str]:
     seen: set[str] = set()
     waiting = [start]
     while waiting:
@@ -147,7 +147,7 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def longest_chain(graph: Mapping[str, set[str]]) -> list[str]:
-    """Return the longest way through a graph without circles; where there are some, each is walked once."""
+    """Return the longest path through a graph. In a graph with cycles, each cycle is followed once."""
     best: dict[str, list[str]] = {}
 
     def chain(node: str, above: frozenset[str]) -> list[str]:
@@ -159,8 +159,8 @@ def longest_chain(graph: Mapping[str, set[str]]) -> list[str]:
     return max((chain(node, frozenset()) for node in sorted(graph)), key=len, default=[])
 
 
-def within(graph: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, set[str]]:
-    """Return the part of a graph between some of its nodes."""
+def subgraph(graph: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, set[str]]:
+    """Return the part of a graph between the named nodes."""
     kept = set(names)
     return {name: graph[name] & kept for name in kept}
 
@@ -173,7 +173,7 @@ def functions_of(module: Module) -> Iterator[tuple[str, int]]:
 
 
 def first_lines(module: Module) -> Iterator[tuple[str, str]]:
-    """Yield the first line of every docstring, and whose it is; of constants as well."""
+    """Yield the first line of every docstring, also of constants, with its owner."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if text := ast.get_docstring(node):
@@ -188,16 +188,16 @@ def first_lines(module: Module) -> Iterator[tuple[str, str]]:
                     yield ast.unparse(before).partition(" =")[0], after.value.value.splitlines()[0]
 
 
-def twice(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the names that stand for more than one thing, and where."""
+def duplicate_names(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the names with more than one definition, and their locations."""
     places = defaultdict(list)
     for name, place in names:
         places[name].append(place)
     return {name: sorted(where) for name, where in sorted(places.items()) if len(where) > 1}
 
 
-def static_figures() -> dict[str, Any]:
-    """Return what the source alone says."""
+def measure_source() -> dict[str, Any]:
+    """Return the figures of the source alone."""
     modules = modules_of(ROOT / PACKAGE)
     tests = modules_of(ROOT / "tests")
     graph = {name: imports_of(module, modules) for name, module in modules.items()}
@@ -244,11 +244,11 @@ def static_figures() -> dict[str, Any]:
         "fan_out": dict(Counter({name: len(targets) for name, targets in graph.items()}).most_common(LARGEST)),
         "longest_chain": longest_chain(graph),
         "floors_by_room": {
-            room: len(longest_chain(within(graph, names))) for room, names in sorted(rooms.items()) if len(names) > 1
+            room: len(longest_chain(subgraph(graph, names))) for room, names in sorted(rooms.items()) if len(names) > 1
         },
-        "circles": circles(graph),
-        "class_names_twice": twice(classes),
-        "module_names_twice": twice(
+        "circles": find_cycles(graph),
+        "class_names_twice": duplicate_names(classes),
+        "module_names_twice": duplicate_names(
             (name.rpartition(".")[2], name) for name in files if "." in name and ".commands." not in f".{name}"
         ),
         "banned_first_lines": len(banned),
@@ -256,39 +256,39 @@ def static_figures() -> dict[str, Any]:
     }
 
 
-def _started(words: Sequence[str], home: Path, *before: str) -> "subprocess.CompletedProcess[str]":
+def _start_program(words: Sequence[str], home: Path, *before: str) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "PYTHONDONTWRITEBYTECODE": ""}
     return subprocess.run(  # noqa: S603 (our own program)
         [sys.executable, *before, *words], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
     )
 
 
-def loaded_figures(home: Path, options: Sequence[str]) -> dict[str, Any]:
-    """Return what commands load: modules of ours, modules in all, heavy libraries, and milliseconds of importing."""
-    found = {}
+def measure_loading(home: Path, options: Sequence[str]) -> dict[str, Any]:
+    """Return the number of modules that commands load, their heavy libraries, and their import time in ms."""
+    result = {}
     for name, words in COMMANDS.items():
         arguments = json.dumps([*options, *words])
-        done = _started([arguments], home, "-c", _LOADED % (HEAVY,))
-        told = next(line for line in done.stderr.splitlines() if line.startswith("LOADED "))
-        ours, in_all, heavy = json.loads(told.removeprefix("LOADED "))
+        completed = _start_program([arguments], home, "-c", _LOADED % (HEAVY,))
+        loaded = next(line for line in completed.stderr.splitlines() if line.startswith("LOADED "))
+        ours, in_all, heavy = json.loads(loaded.removeprefix("LOADED "))
         times = []
         for _ in range(RUNS):
-            done = _started([*options, *words], home, "-X", "importtime", "-m", PACKAGE)
-            lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+            completed = _start_program([*options, *words], home, "-X", "importtime", "-m", PACKAGE)
+            lines = [line for line in completed.stderr.splitlines() if line.startswith("import time:")]
             times.append(sum(int(line.split("|")[0].split(":")[1]) for line in lines[1:]) / 1000)
-        found[name] = {"modules": ours, "modules_in_all": in_all, "heavy": heavy, "import_ms": round(min(times))}
-    return found
+        result[name] = {"modules": ours, "modules_in_all": in_all, "heavy": heavy, "import_ms": round(min(times))}
+    return result
 
 
-def hops(home: Path, options: Sequence[str]) -> dict[str, Any]:
-    """Return the ways that a run takes from the engine to SQL: the longest one, and the one taken most often.
+def measure_call_paths(home: Path, options: Sequence[str]) -> dict[str, Any]:
+    """Return the longest and the most frequent call path from the engine to SQL during a run.
 
-    A way begins with what the engine, or the task of its group commit, calls, and ends with what calls SQLite.
+    A path begins with a call by the engine, or by the task of its group commit, and ends with a call of SQLite.
     """
     sheet = ROOT / "samples/payroll-mixed.csv"
     arguments = json.dumps([*options, "-q", "submit", str(sheet), "--out", str(home / "out.csv")])
-    done = _started([arguments], home, "-c", _TRACER)
-    ways = json.loads(done.stdout.splitlines()[-1])
+    completed = _start_program([arguments], home, "-c", _TRACER)
+    ways = json.loads(completed.stdout.splitlines()[-1])
     if not ways:
         return {"longest": 0, "ways": []}
     return {
@@ -298,31 +298,31 @@ def hops(home: Path, options: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def running_figures() -> dict[str, Any]:
-    """Return what only a run shows, at the sandbox, in a home of its own."""
+def measure_run() -> dict[str, Any]:
+    """Return the figures of a run in the sandbox, in a temporary home."""
     with TemporaryDirectory(prefix="paygw-figures-") as directory:
         home = Path(directory).resolve()
         options = ["--config", "config/sandbox.toml", "--journal", str(home / "journal.sqlite3")]
-        found = {"hops_to_sql": hops(home, options)}
-        return found | {"commands": loaded_figures(home, options)}
+        result = {"hops_to_sql": measure_call_paths(home, options)}
+        return result | {"commands": measure_loading(home, options)}
 
 
-def table(figures: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yield the figures as lines to read."""
+def format_figures(figures: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Yield the figures as lines of text."""
     for name, value in figures.items():
         match value:
             case dict():
                 yield f"{indent}{name}"
-                yield from table(value, indent + "  ")
+                yield from format_figures(value, indent + "  ")
             case list() if value and isinstance(value[0], dict):
                 yield f"{indent}{name}"
-                for one in value:
-                    yield f"{indent}  {one['hops']} hops, {one['times']} times: {' > '.join(one['through'])}"
+                for item in value:
+                    yield f"{indent}  {item['hops']} hops, {item['times']} times: {' > '.join(item['through'])}"
             case list() if name == "longest_chain":
                 yield f"{indent}{name}: {len(value)}: {' > '.join(value)}"
-            case list() if len(value) > LARGEST // 2 or any(len(str(one)) > LARGEST * 5 for one in value):
+            case list() if len(value) > LARGEST // 2 or any(len(str(item)) > LARGEST * 5 for item in value):
                 yield f"{indent}{name}: {len(value)}"
-                yield from (f"{indent}  {one}" for one in value)
+                yield from (f"{indent}  {item}" for item in value)
             case list():
                 yield f"{indent}{name}: {', '.join(map(str, value)) or '-'}"
             case _:
@@ -334,9 +334,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--static", action="store_true")
-    told = parser.parse_args()
-    figures = static_figures() | ({} if told.static else running_figures())
-    print(json.dumps(figures, indent=1) if told.json else "\n".join(table(figures)))
+    options = parser.parse_args()
+    figures = measure_source() | ({} if options.static else measure_run())
+    print(json.dumps(figures, indent=1) if options.json else "\n".join(format_figures(figures)))
     return 0
 
 

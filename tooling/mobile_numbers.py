@@ -1,9 +1,9 @@
 """Write config/mobile-numbers.toml and config/mobile-operators.toml from the `phonenumbers` package.
 
-    python tooling/mobile_numbers.py            # writes the files
-    python tooling/mobile_numbers.py --check    # exit 1 where a file is not what would be written
+python tooling/mobile_numbers.py            # write the files
+python tooling/mobile_numbers.py --check    # exit 1 if a file is out of date
 
-`phonenumbers` (Google's libphonenumber for Python) is needed here alone: the program reads the files.
+Only this script needs `phonenumbers` (Google's libphonenumber for Python): the program reads the files.
 """
 
 import json
@@ -55,7 +55,7 @@ def mobile_pattern(code: str, metadata_pattern: str) -> str:
     return pattern
 
 
-def table(code: str) -> str:
+def render_country_table(code: str) -> str:
     """Return the table of one country, as TOML."""
     region = COUNTRIES[code].metadata_region or code
     metadata = phonenumbers.PhoneMetadata.metadata_for_region(region)
@@ -82,35 +82,35 @@ def table(code: str) -> str:
 
 
 def starts_with_zero(pattern: str, example: str) -> bool:
-    """Return whether a number of `pattern` can start with 0: every start of three digits is tried on the example."""
+    """Return whether a number of `pattern` can start with 0. Tries every three-digit start on the example."""
     return any(re.fullmatch(pattern, f"0{after:02d}{example[3:]}") for after in range(100))
 
 
-def operators(code: str) -> str:
+def render_operators(code: str) -> str:
     """Return the table of one country's operators, as TOML."""
     dialling_code = str(phonenumbers.country_code_for_region(COUNTRIES[code].metadata_region or code))
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for prefix, names in CARRIER_DATA.items():
         if prefix.startswith(dialling_code) and "en" in names:
-            found.setdefault(names["en"], []).append(prefix.removeprefix(dialling_code))
-    lines = [f"{json.dumps(name)} = {json.dumps(sorted(starts))}" for name, starts in sorted(found.items())]
+            result.setdefault(names["en"], []).append(prefix.removeprefix(dialling_code))
+    lines = [f"{json.dumps(name)} = {json.dumps(sorted(starts))}" for name, starts in sorted(result.items())]
     return "\n".join([f"[{code}]", *lines]) + "\n"
 
 
-def numbers_document() -> str:
-    """Return the whole file of numbers."""
-    return "\n".join([_HEAD.format(version=phonenumbers.__version__), *map(table, COUNTRIES)])
+def render_numbers_document() -> str:
+    """Return the whole file of number patterns."""
+    return "\n".join([_HEAD.format(version=phonenumbers.__version__), *map(render_country_table, COUNTRIES)])
 
 
-def operators_document() -> str:
+def render_operators_document() -> str:
     """Return the whole file of operators."""
-    return "\n".join([_OPERATORS_HEAD.format(version=phonenumbers.__version__), *map(operators, COUNTRIES)])
+    return "\n".join([_OPERATORS_HEAD.format(version=phonenumbers.__version__), *map(render_operators, COUNTRIES)])
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files, or check them."""
+    """Write or check the files."""
     failed = False
-    for target, text in ((NUMBERS, numbers_document()), (OPERATORS, operators_document())):
+    for target, text in ((NUMBERS, render_numbers_document()), (OPERATORS, render_operators_document())):
         if arguments == ["--check"]:
             current = target.is_file() and target.read_text(encoding="utf-8") == text
             print(f"{target.name}: " + ("current" if current else "not current: run tooling/mobile_numbers.py"))

@@ -1,6 +1,6 @@
-"""Pay the sample sheet by two workers on a PostgreSQL that this brings itself, against the sandbox as a server.
+"""Pay the sample sheet with two workers on a temporary PostgreSQL server, against the sandbox.
 
-An urgent sheet overtakes it, and the timetable picks up a third one from a folder.
+An urgent sheet overtakes it, and the timetable picks up a third sheet from a folder.
 
 python tooling/several_demo.py
 
@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.postgres_server import own_server  # noqa: E402 (the checks' own server)
+from tests.support.postgres_server import new_server  # noqa: E402 (the checks' own server)
 
 SHEET = ROOT / "samples/payroll-mixed.csv"
 HOSTS = ("host-1", "host-2")
@@ -30,28 +30,32 @@ WAIT_S = 150
 
 
 def main() -> int:
-    """Set everything up, pay the sheet, and say what came of it; return the exit code of the payout."""
-    with tempfile.TemporaryDirectory(prefix="paygw-several-") as place, own_server() as server, ExitStack() as stack:
+    """Set everything up, pay the sheet, and report the result; return the exit code of the payout."""
+    with (
+        tempfile.TemporaryDirectory(prefix="paygw-several-") as place,
+        new_server() as server,
+        ExitStack() as stack,
+    ):
         home = Path(place)
         print(f"PostgreSQL answers at {server.url()}.", flush=True)
-        gateway = stack.enter_context(sandbox(home))
-        config = configuration(home, server.url())
-        run(home, "office", config, gateway, ["journal", "new"])
+        gateway = stack.enter_context(running_sandbox(home))
+        config = write_configuration(home, server.url())
+        run_command(home, "office", config, gateway, ["journal", "new"])
         for host in HOSTS:
-            stack.enter_context(process(home, host, config, gateway, ["work"]))
+            stack.enter_context(running_process(home, host, config, gateway, ["work"]))
         wait_for_workers(home, config, gateway)
         out = home / "payroll.reconciliation.csv"
-        run(home, "office", config, gateway, ["limits", "--rate", "8"])  # slow enough to be overtaken
-        run(home, "office", config, gateway, ["submit", str(SHEET), "--detach"])
-        run(home, "office", config, gateway, ["submit", str(small_sheet(home, "urgent")), "--urgent"])
-        run(home, "office", config, gateway, ["status", str(SHEET)])
-        code = run(home, "office", config, gateway, ["submit", str(SHEET), "--out", str(out)])
-        dropped = small_sheet(home / "drop", "dropped")
-        os.utime(dropped, (1, 1))  # nobody writes to it any more
+        run_command(home, "office", config, gateway, ["limits", "--rate", "8"])  # slow enough to be overtaken
+        run_command(home, "office", config, gateway, ["submit", str(SHEET), "--detach"])
+        run_command(home, "office", config, gateway, ["submit", str(write_small_sheet(home, "urgent")), "--urgent"])
+        run_command(home, "office", config, gateway, ["status", str(SHEET)])
+        code = run_command(home, "office", config, gateway, ["submit", str(SHEET), "--out", str(out)])
+        dropped = write_small_sheet(home / "drop", "dropped")
+        os.utime(dropped, (1, 1))  # old enough to count as complete
         print(f"{dropped.name} is in the folder of the timetable, which is looked at every minute.", flush=True)
-        wait_for(lambda: any((home / "drop/done").glob("*.summary.json")), "The folder was not picked up.")
-        run(home, "office", config, gateway, ["workers"])
-        run(home, "office", config, gateway, ["verify"])
+        wait_until(lambda: any((home / "drop/done").glob("*.summary.json")), "The folder was not picked up.")
+        run_command(home, "office", config, gateway, ["workers"])
+        run_command(home, "office", config, gateway, ["verify"])
         with (home / "gateway/sandbox-record.csv").open(newline="", encoding="utf-8") as record:
             paid = Counter(line["client_orderid"] for line in csv.DictReader(record) if line["committed"] == "yes")
         print(
@@ -60,7 +64,7 @@ def main() -> int:
     return code
 
 
-def small_sheet(folder: Path, name: str) -> Path:
+def write_small_sheet(folder: Path, name: str) -> Path:
     """Write a sheet of five rows."""
     path = folder / f"{name}.csv"
     rows = (
@@ -72,7 +76,7 @@ def small_sheet(folder: Path, name: str) -> Path:
     return path
 
 
-def configuration(home: Path, url: str) -> Path:
+def write_configuration(home: Path, url: str) -> Path:
     """Write the configuration of all hosts: the sandbox's, with its journal in the database, and a timetable."""
     (home / "drop").mkdir(mode=0o700)
     timetable = f'[timetable]\ntime_zone = "UTC"\n[[timetable.pick_up]]\nfolder = "{home / "drop"}"\nat = "* * * * *"\n'
@@ -85,29 +89,29 @@ def configuration(home: Path, url: str) -> Path:
 
 
 @contextmanager
-def sandbox(home: Path) -> Iterator[Mapping[str, str]]:
-    """Run the sandbox as a server, and yield the variables by which hosts reach it."""
+def running_sandbox(home: Path) -> Iterator[Mapping[str, str]]:
+    """Run the sandbox as a server, and yield the environment variables that hosts need to reach it."""
     place = home / "gateway"
     place.mkdir(mode=0o700)
     config = place / "sandbox.toml"
     text = (ROOT / "config/sandbox.toml").read_text(encoding="utf-8").replace("../sandbox-state/", "")
     config.write_text(text, encoding="utf-8")
-    with process(home, "gateway", config, {}, ["sandbox"], stdout=subprocess.PIPE) as server:
+    with running_process(home, "gateway", config, {}, ["sandbox"], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None  # noqa: S101 (it was asked for)
         while "PAYGW_BASE_URL=" not in (line := server.stdout.readline()):
             if not line:
                 raise SystemExit("The sandbox did not start.")
-        found = dict(re.findall(r"(PAYGW_\w+)=(\S+)", line))
-        yield found
+        result = dict(re.findall(r"(PAYGW_\w+)=(\S+)", line))
+        yield result
 
 
 @contextmanager
-def process(
+def running_process(
     home: Path, host: str, config: Path, gateway: Mapping[str, str], words: Sequence[str], stdout: int | None = None
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Run a command of a host beside this process; it is asked to end, and waited for."""
+    """Run a command of a host in the background; terminate it at the end, and wait for it."""
     started = subprocess.Popen(  # noqa: S603 (our own program)
-        command(config, words), env=environ(home, host, gateway), stdout=stdout, text=True, cwd=home
+        command_line(config, words), env=host_environment(home, host, gateway), stdout=stdout, text=True, cwd=home
     )
     try:
         yield started
@@ -116,26 +120,27 @@ def process(
         started.wait()
 
 
-def run(home: Path, host: str, config: Path, gateway: Mapping[str, str], words: Sequence[str]) -> int:
+def run_command(home: Path, host: str, config: Path, gateway: Mapping[str, str], words: Sequence[str]) -> int:
     """Run a command of a host, and return its exit code."""
     print(f"$ paygw-batch {' '.join(words)}", flush=True)
-    done = subprocess.run(command(config, words), env=environ(home, host, gateway), cwd=home, check=False)  # noqa: S603
-    return done.returncode
+    environment = host_environment(home, host, gateway)
+    completed = subprocess.run(command_line(config, words), env=environment, cwd=home, check=False)  # noqa: S603
+    return completed.returncode
 
 
 def wait_for_workers(home: Path, config: Path, gateway: Mapping[str, str]) -> None:
     """Wait until all workers are alive."""
-    asked, variables = command(config, ["--json", "workers"]), environ(home, "office", gateway)
+    asked, variables = command_line(config, ["--json", "workers"]), host_environment(home, "office", gateway)
 
-    def alive() -> bool:
-        done = subprocess.run(asked, env=variables, capture_output=True, text=True, check=False)  # noqa: S603
-        return done.stdout.count('"is_alive": true') == len(HOSTS)
+    def are_workers_alive() -> bool:
+        completed = subprocess.run(asked, env=variables, capture_output=True, text=True, check=False)  # noqa: S603
+        return completed.stdout.count('"is_alive": true') == len(HOSTS)
 
-    wait_for(alive, "The workers did not start.")
+    wait_until(are_workers_alive, "The workers did not start.")
 
 
-def wait_for(holds: Callable[[], bool], why: str) -> None:
-    """Wait until something holds."""
+def wait_until(holds: Callable[[], bool], why: str) -> None:
+    """Wait until `holds` returns true."""
     give_up_s = time.monotonic() + WAIT_S
     while not holds():
         if time.monotonic() > give_up_s:
@@ -143,13 +148,13 @@ def wait_for(holds: Callable[[], bool], why: str) -> None:
         time.sleep(0.2)
 
 
-def command(config: Path, words: Sequence[str]) -> list[str]:
+def command_line(config: Path, words: Sequence[str]) -> list[str]:
     """Return the command line of the program."""
     return [sys.executable, "-m", "paygw_batch", "--config", str(config), *words]
 
 
-def environ(home: Path, host: str, gateway: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a host: a home and a state directory of its own."""
+def host_environment(home: Path, host: str, gateway: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a host, with its own home and state directory."""
     place = home / host
     place.mkdir(mode=0o700, exist_ok=True)
     return {

@@ -1,7 +1,7 @@
 """Write docs/lifecycle.md from the state machine in paygw_batch/core/lifecycle.py.
 
-python tooling/state_diagram.py            # writes the file
-python tooling/state_diagram.py --check    # exit 1 where the file is not what would be written
+python tooling/state_diagram.py            # write the file
+python tooling/state_diagram.py --check    # exit 1 if the file is out of date
 """
 
 import ast
@@ -60,13 +60,13 @@ unless a proven statement says it (`basis` in the fact, `proven_statement` as er
 """
 
 
-def page() -> str:
-    """Return the page as it should be."""
-    return f"{_HEAD}{''.join(_arrows())}{_STATES}{''.join(_meanings())}{_MOVES}{''.join(_table())}{_FOOT}"
+def render_page() -> str:
+    """Return the current page."""
+    return "".join([_HEAD, *_render_arrows(), _STATES, *_render_meanings(), _MOVES, *_render_table(), _FOOT])
 
 
-def _arrows() -> Iterator[str]:
-    """Yield one arrow for each pair of states, with every fact that leads that way."""
+def _render_arrows() -> Iterator[str]:
+    """Yield one arrow for each pair of states, labelled with the facts that lead from one to the other."""
     labels: dict[tuple[State, State], list[str]] = {}
     for (origin, kind), target in TRANSITIONS.items():
         labels.setdefault((origin, target), []).append(kind.value)
@@ -76,8 +76,8 @@ def _arrows() -> Iterator[str]:
     yield from (f"    {state.value} --> [*]\n" for state in State if state not in origins)
 
 
-def _meanings() -> Iterator[str]:
-    """Yield each state with the docstring below it in the source."""
+def _render_meanings() -> Iterator[str]:
+    """Yield each state with its docstring from the source."""
     (enum,) = ast.parse(inspect.getsource(lifecycle.State)).body
     lines = enum.body if isinstance(enum, ast.ClassDef) else []
     for name, text in pairwise(lines):
@@ -91,7 +91,7 @@ def _meanings() -> Iterator[str]:
                 continue
 
 
-def _table() -> Iterator[str]:
+def _render_table() -> Iterator[str]:
     yield f"| fact | {' | '.join(f'`{state.value}`' for state in State)} |\n"
     yield f"| --- |{' --- |' * len(State)}\n"
     for kind in FactKind:
@@ -100,10 +100,10 @@ def _table() -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or say whether it is current."""
+    """Write or check the page."""
     if "--check" in arguments:
-        return 0 if TARGET.read_text(encoding="utf-8") == page() else 1
-    TARGET.write_text(page(), encoding="utf-8")
+        return 0 if TARGET.read_text(encoding="utf-8") == render_page() else 1
+    TARGET.write_text(render_page(), encoding="utf-8")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Name the tests that run a line of the package (`tooling/tests-of FILE:LINE [TESTS...]`).
+"""List the tests that run a line of the package (`tooling/tests-of FILE:LINE [TESTS...]`).
 
-In a copy of the tree the line notes which test it is run for, in the test's own process and in those that it starts.
-Without TESTS the room's own tests are asked; `tests` asks all.
+In a copy of the tree, the line records the current test, in the test's process and in its child processes. Without
+TESTS, only the tests of the same room run; `tests` runs all.
 """
 
 import ast
@@ -17,10 +17,15 @@ from tooling.core_alone import ROOT, copy_tree
 NOTE = "with open({seen!r}, 'a') as _: _.write(__import__('os').environ.get('PYTEST_CURRENT_TEST', '') + '\\n')"
 
 
-def noting(source: str, line: int, seen: Path) -> str:
-    """Return a module that notes in `seen` for which test its statement at `line` is run. Raises `LookupError`."""
+def instrument_line(source: str, line: int, seen: Path) -> str:
+    """Return a module that records in `seen` each test that runs its statement at `line`. Raises `LookupError`."""
     tree = ast.parse(source)
-    around = [(body, at) for body in _bodies(tree) for at, one in enumerate(body) if one.lineno <= line <= _end(one)]
+    around = [
+        (body, at)
+        for body in _statement_lists(tree)
+        for at, item in enumerate(body)
+        if item.lineno <= line <= _last_line(item)
+    ]
     if not around:
         raise LookupError(f"line {line} is no statement")
     body, at = max(around, key=lambda found: found[0][found[1]].lineno)
@@ -28,19 +33,19 @@ def noting(source: str, line: int, seen: Path) -> str:
     return ast.unparse(tree)
 
 
-def _bodies(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+def _statement_lists(tree: ast.Module) -> Iterator[list[ast.stmt]]:
     for node in ast.walk(tree):
         for _, value in ast.iter_fields(node):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
                 yield value
 
 
-def _end(statement: ast.stmt) -> int:
+def _last_line(statement: ast.stmt) -> int:
     return statement.end_lineno or statement.lineno
 
 
 def main(arguments: list[str]) -> int:
-    """Print the tests, one a line; return 1 if there are none."""
+    """Print one test per line. Return 1 if there are none."""
     place, *asked = arguments
     name, _, line = place.rpartition(":")
     file = Path(name).resolve().relative_to(ROOT)
@@ -48,7 +53,9 @@ def main(arguments: list[str]) -> int:
     with TemporaryDirectory() as folder:
         copy, seen = Path(folder) / "tree", Path(folder) / "seen"
         copy_tree(copy)
-        (copy / file).write_text(noting((ROOT / file).read_text(encoding="utf-8"), int(line), seen), encoding="utf-8")
+        (copy / file).write_text(
+            instrument_line((ROOT / file).read_text(encoding="utf-8"), int(line), seen), encoding="utf-8"
+        )
         seen.touch()
         tests = asked or [str(room.relative_to(ROOT)) if room.is_dir() else "tests"]
         command = [sys.executable, "-m", "pytest", "-qq", "-m", "not long", "-n", "2", *tests]

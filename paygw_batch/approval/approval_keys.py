@@ -38,19 +38,19 @@ from pydantic import BaseModel, ConfigDict
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.extras import extra, install_command
-from paygw_batch.gateway.signing.key import PKCS11, KeyTrouble, KeyUnusable, token_address
+from paygw_batch.gateway.signing.key import PKCS11, KeyProblem, KeyUnusable, token_address
 from paygw_batch.gateway.strict_json import strict_object
 from paygw_batch.language import mark, say
-from paygw_batch.trusted_files import Others, read_trusted
+from paygw_batch.trusted_files import OtherUsers, read_trusted_file
 
-HOW_TO_MAKE_ONE = "openssl genpkey -algorithm ed25519 -out approval.pem"
+MAKE_KEY_COMMAND = "openssl genpkey -algorithm ed25519 -out approval.pem"
 MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 8192
 RSA_EXPONENT = 65537
 """The exponent of the keys that authenticators make. Small exponents have led to forged signatures elsewhere."""
 
 _PEM = re.compile(rb"\s*-----BEGIN PUBLIC KEY-----(.*)-----END PUBLIC KEY-----\s*", re.DOTALL)
-KeyOfAPerson = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
+PersonKey = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class PublicKey:
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey)
 
     @property
-    def may_sign_text(self) -> bool:
+    def can_sign_text(self) -> bool:
         """Whether signatures of this key over plain text count. They do for Ed25519, and for P-256, which tokens have.
 
         A P-256 passkey never signs our text directly: the text that it signs begins with a digest of its console's
@@ -90,17 +90,15 @@ class PublicKey:
     def has_signed(self, data: bytes, signature: str) -> bool:
         """Return whether `signature` is this key's over exactly `data`, in the spelling that `ApprovalKey.sign` writes.
 
-        A passkey signs more than the text, so `has_asserted` checks its signatures.
+        A passkey signs more than the text, so `is_valid_assertion` checks its signatures.
         """
         try:
             plain = base64.b64decode(signature, validate=True)
         except (binascii.Error, ValueError):
             return False
-        return (
-            self.may_sign_text and base64.b64encode(plain).decode("ascii") == signature and self.verifies(plain, data)
-        )
+        return self.can_sign_text and base64.b64encode(plain).decode("ascii") == signature and self.verify(plain, data)
 
-    def verifies(self, signature: bytes, data: bytes) -> bool:
+    def verify(self, signature: bytes, data: bytes) -> bool:
         """Return whether this key signed exactly `data`, by Ed25519, ECDSA, or RSA PKCS#1 v1.5 with SHA-256."""
         key = load_der_public_key(self.material)
         try:
@@ -118,7 +116,7 @@ class PublicKey:
         return True
 
 
-def public_key_of(key: KeyOfAPerson) -> PublicKey:
+def public_key_of(key: PersonKey) -> PublicKey:
     """Return a key in the encoding in which this program compares keys."""
     return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
@@ -133,7 +131,7 @@ class ApprovalKey:
     def sign(self, data: bytes) -> str:
         """Return the signature of `data` in base64. Raises `ConfigurationError` if a token makes an invalid one."""
         signature = self._sign(data)
-        if not self.public.verifies(signature, data):
+        if not self.public.verify(signature, data):
             raise ConfigurationError(say("The key made a signature that its public half does not verify."))
         return base64.b64encode(signature).decode("ascii")
 
@@ -143,7 +141,7 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
 
     Raises `ConfigurationError` if the file cannot be read or decrypted, is open to others, or has another kind of key.
     """
-    pem = read_trusted(path, say("The key {path}", path=path), Others.MAY_NOTHING)
+    pem = read_trusted_file(path, say("The key {path}", path=path), OtherUsers.MAY_NOTHING)
     try:
         key = load_pem_private_key(pem, passphrase if b"ENCRYPTED" in pem else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -154,25 +152,25 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigurationError(
             say("{path} is not an Ed25519 key.", path=path),
-            hint=say("{how_to_make_one} makes one.", how_to_make_one=HOW_TO_MAKE_ONE),
+            hint=say("{how_to_make_one} makes one.", how_to_make_one=MAKE_KEY_COMMAND),
         )
     return ApprovalKey(public_key_of(key.public_key()), key.sign)
 
 
-def read_public_key(text: str) -> PublicKey | None:
+def parse_public_key(text: str) -> PublicKey | None:
     """Return the public key in a line of text, or None if a person may not have such a key.
 
     Accepted are Ed25519, P-256, and RSA of at least 2048 bits, as `openssl pkey -pubout` or a browser's
     `getPublicKey()` writes them. Line breaks, padding and unused bits at the end make no difference.
     """
-    bare = "".join(text.split()).rstrip("=")
+    compact = "".join(text.split()).rstrip("=")
     try:
-        return read_public_key_der(base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True))
+        return parse_der_public_key(base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True))
     except (binascii.Error, ValueError):
         return None
 
 
-def read_public_key_der(der: bytes) -> PublicKey | None:
+def parse_der_public_key(der: bytes) -> PublicKey | None:
     """Return the public key in DER (SubjectPublicKeyInfo), or None if a person may not have such a key."""
     try:
         key = load_der_public_key(der)
@@ -189,30 +187,30 @@ def read_public_key_der(der: bytes) -> PublicKey | None:
             return None
 
 
-def read_pem_public_key(pem: bytes) -> PublicKey | None:
+def parse_pem_public_key(pem: bytes) -> PublicKey | None:
     """Return the public key in a PEM file, or None if a person may not have such a key."""
     match = _PEM.fullmatch(pem)
-    return None if match is None else read_public_key(match[1].decode("ascii", "replace"))
+    return None if match is None else parse_public_key(match[1].decode("ascii", "replace"))
 
 
-def read_own_spelling(text: str) -> PublicKey | None:
+def parse_canonical_key(text: str) -> PublicKey | None:
     """Return the key that `PublicKey.text` writes as `text`, or None. Signed documents allow no other spelling."""
-    key = read_public_key(text)
+    key = parse_public_key(text)
     return key if key is not None and key.text == text else None
 
 
-Listed = Mapping[str, str | Sequence[str]]
+KeysByName = Mapping[str, str | Sequence[str]]
 """People as the configuration lists them: one public key or several, by name."""
-_HOW_TO_SHOW_ONE = (
+_PUBLIC_KEY_HINT = (
     "It is the line between BEGIN and END of `openssl pkey -in approval.pem -pubout`, or the line that the console "
     "shows when a passkey is made."
 )
 _BLANKS = str.maketrans(dict.fromkeys("\u115f\u1160\u2800", " "))
-"""Characters that look blank, although Unicode calls them letters or symbols."""
+"""Characters that look like spaces, although Unicode calls them letters or symbols."""
 _INVISIBLE = frozenset(
     "\u034f\u17b4\u17b5\u180b\u180c\u180d\u180f" + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 )
-"""Marks that nobody can see."""
+"""Combining marks and variation selectors that are never displayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,17 +259,17 @@ class People:
         return [person for person in self.listed if person.approver_keys and person != maker]
 
 
-def plain_name(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Return a name in the form for comparing names, which is the same for names that people read as the same.
 
-    The form has NFKC and case folding, no invisible characters, and single blanks.
+    The form has NFKC and case folding, no invisible characters, and single spaces.
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_BLANKS)
-    shown = [c for c in folded if c.isspace() or (unicodedata.category(c)[0] != "C" and c not in _INVISIBLE)]
-    return " ".join(unicodedata.normalize("NFC", "".join(shown)).split())
+    visible = [c for c in folded if c.isspace() or (unicodedata.category(c)[0] != "C" and c not in _INVISIBLE)]
+    return " ".join(unicodedata.normalize("NFC", "".join(visible)).split())
 
 
-def people_of(makers: Listed, approvers: Listed) -> People:
+def build_people(makers: KeysByName, approvers: KeysByName) -> People:
     """Return the people that a configuration lists.
 
     Raises `ConfigurationError` for an invalid name or key, or if two names share a key.
@@ -280,27 +278,33 @@ def people_of(makers: Listed, approvers: Listed) -> People:
     keys: dict[str, dict[str, tuple[PublicKey, ...]]] = {}
     for section, listed in (("makers", makers), ("approvers", approvers)):
         for name, texts in listed.items():
-            plain = plain_name(name)
-            if not plain:
+            normal_name = normalise_name(name)
+            if not normal_name:
                 raise ConfigurationError(
                     say("A name in [approval.{section}] is empty.", section=section),
                     hint=say("Write the name of the person whose key it is."),
                 )
-            shown = "".join(c for c in name if c.isspace() or c.isprintable())
-            names.setdefault(plain, " ".join(shown.split()))
-            of_person = keys.setdefault(plain, {})
-            of_person[section] = (*of_person.get(section, ()), *_read_keys(section, name, texts))
+            visible = "".join(c for c in name if c.isspace() or c.isprintable())
+            names.setdefault(normal_name, " ".join(visible.split()))
+            person_keys = keys.setdefault(normal_name, {})
+            person_keys[section] = (*person_keys.get(section, ()), *_parse_keys(section, name, texts))
     people = tuple(
-        Person(names[plain], own.get("makers", ()), own.get("approvers", ()), "makers" in own, "approvers" in own)
-        for plain, own in keys.items()
+        Person(
+            names[normal_name],
+            keys_by_role.get("makers", ()),
+            keys_by_role.get("approvers", ()),
+            "makers" in keys_by_role,
+            "approvers" in keys_by_role,
+        )
+        for normal_name, keys_by_role in keys.items()
     )
-    _refuse_shared_keys(people)
+    _reject_shared_keys(people)
     return People(people)
 
 
-def _read_keys(section: str, name: str, texts: str | Sequence[str]) -> Iterator[PublicKey]:
+def _parse_keys(section: str, name: str, texts: str | Sequence[str]) -> Iterator[PublicKey]:
     for text in [texts] if isinstance(texts, str) else texts:
-        key = read_public_key(text)
+        key = parse_public_key(text)
         if key is None:
             raise ConfigurationError(
                 say(
@@ -308,12 +312,12 @@ def _read_keys(section: str, name: str, texts: str | Sequence[str]) -> Iterator[
                     section=section,
                     name=name,
                 ),
-                hint=_HOW_TO_SHOW_ONE,
+                hint=_PUBLIC_KEY_HINT,
             )
         yield key
 
 
-def _refuse_shared_keys(people: Sequence[Person]) -> None:
+def _reject_shared_keys(people: Sequence[Person]) -> None:
     owners: dict[PublicKey, Person] = {}
     for person in people:
         for key in person.keys:
@@ -331,35 +335,35 @@ def _refuse_shared_keys(people: Sequence[Person]) -> None:
                 )
 
 
-MODULE = "PAYGW_APPROVAL_MODULE"
+MODULE_VARIABLE = "PAYGW_APPROVAL_MODULE"
 """The variable with the path of the PKCS#11 module of the token's vendor."""
-PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
+PASSPHRASE_VARIABLE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
 """The variable with the PIN of a token, or with the passphrase of a key in a file."""
 _HINTS = {
-    KeyTrouble.MODULE: mark("Set PAYGW_APPROVAL_MODULE to the module of the token's vendor, a file that ends in .so."),
-    KeyTrouble.TOKEN_GONE: mark("Plug it in, or correct the token's name in --key."),
-    KeyTrouble.SEVERAL_TOKENS: mark("Add the serial number of the right one to --key: `serial=...`."),
-    KeyTrouble.PIN_MISSING: mark("Set PAYGW_APPROVAL_PASSPHRASE to the PIN."),
-    KeyTrouble.KEY_MISSING: mark("Correct --key. The vendor's tool makes a key in the token."),
-    KeyTrouble.SEVERAL_KEYS: mark("Add the id of the right one to --key: `id=%01`."),
+    KeyProblem.MODULE: mark("Set PAYGW_APPROVAL_MODULE to the module of the token's vendor, a file that ends in .so."),
+    KeyProblem.TOKEN_GONE: mark("Plug it in, or correct the token's name in --key."),
+    KeyProblem.SEVERAL_TOKENS: mark("Add the serial number of the right one to --key: `serial=...`."),
+    KeyProblem.PIN_MISSING: mark("Set PAYGW_APPROVAL_PASSPHRASE to the PIN."),
+    KeyProblem.KEY_MISSING: mark("Correct --key. The vendor's tool makes a key in the token."),
+    KeyProblem.SEVERAL_KEYS: mark("Add the id of the right one to --key: `id=%01`."),
 }
 """The hints for errors whose own hints name settings of the gateway's key, which a person's key does not have."""
 
 
-def approval_key_at(key: Path, passphrase: bytes | None, module: str | None) -> ApprovalKey:
+def load_person_key(key: Path, passphrase: bytes | None, module: str | None) -> ApprovalKey:
     """Return a person's key from a file, or from a token that the PKCS#11 module at `module` reaches.
 
     Raises `ConfigurationError` if the key cannot be used.
     """
     if not str(key).startswith(PKCS11):
         return load_approval_key(key, passphrase)
-    return _in_token(str(key), module, None if not passphrase else passphrase.decode(errors="replace"))
+    return _load_token_key(str(key), module, None if not passphrase else passphrase.decode(errors="replace"))
 
 
-def _in_token(uri: str, module: str | None, pin: str | None) -> ApprovalKey:
+def _load_token_key(uri: str, module: str | None, pin: str | None) -> ApprovalKey:
     address = token_address(uri)
     if not module:
-        raise ConfigurationError(say("No module is set for the token."), hint=say(_HINTS[KeyTrouble.MODULE]))
+        raise ConfigurationError(say("No module is set for the token."), hint=say(_HINTS[KeyProblem.MODULE]))
     try:
         token_key = extra("custody.token_key")
     except ModuleNotFoundError:
@@ -368,29 +372,29 @@ def _in_token(uri: str, module: str | None, pin: str | None) -> ApprovalKey:
             hint=say("Install it: {command}.", command=install_command("pkcs11")),
         ) from None
     try:
-        key = token_key.load_person_token_key(token_key.TokenPlace(address, Path(module), pin))
+        key = token_key.load_person_token_key(token_key.TokenLocation(address, Path(module), pin))
     except KeyUnusable as error:
-        raise _for_a_person(error) from None
-    public = read_public_key_der(key.public)
+        raise _person_key_error(error) from None
+    public = parse_der_public_key(key.public)
     if public is None:
-        raise _for_a_person(KeyUnusable(uri, KeyTrouble.WRONG_KIND))
+        raise _person_key_error(KeyUnusable(uri, KeyProblem.WRONG_KIND))
 
     def sign(data: bytes) -> bytes:
         try:
             return bytes(key.sign(data))
         except KeyUnusable as error:
-            raise _for_a_person(error) from None
+            raise _person_key_error(error) from None
 
     return ApprovalKey(public, sign)
 
 
-def _for_a_person(error: KeyUnusable) -> ConfigurationError:
-    if error.trouble is KeyTrouble.WRONG_KIND:
+def _person_key_error(error: KeyUnusable) -> ConfigurationError:
+    if error.problem is KeyProblem.WRONG_KIND:
         return ConfigurationError(
             say("{key} is not a key that a person can sign with.", key=error.key),
             hint=say("Name an Ed25519 or a P-256 key that may sign."),
         )
-    hint = _HINTS.get(error.trouble)
+    hint = _HINTS.get(error.problem)
     return error if hint is None else ConfigurationError(error.message, hint=say(hint))
 
 
@@ -399,7 +403,7 @@ _HASH_BYTES = 32
 _AUTHENTICATOR_DATA_BYTES = _HASH_BYTES + 1 + 4
 """The length of the hash of the relying party, the flags and a counter. There is more only if more was requested."""
 _PRESENT, _VERIFIED, _MAY_BE_COPIED, _IS_COPIED = 0x01, 0x04, 0x08, 0x10
-_CARRIES_MORE = 0x40 | 0x80
+_HAS_MORE_DATA = 0x40 | 0x80
 """The flags for a new key and for extensions. An assertion that we request has neither."""
 
 
@@ -445,7 +449,7 @@ def from_base64url(text: str) -> bytes | None:
     return data if to_base64url(data) == text else None
 
 
-def has_asserted(key: PublicKey, signature: PasskeySignature, data: bytes, party: RelyingParty) -> bool:
+def is_valid_assertion(key: PublicKey, signature: PasskeySignature, data: bytes, party: RelyingParty) -> bool:
     """Return whether the owner of `key`, present and verified at a page of `party`, signed exactly `data`."""
     client_data = from_base64url(signature.client_data)
     authenticator_data = from_base64url(signature.authenticator_data)
@@ -455,13 +459,13 @@ def has_asserted(key: PublicKey, signature: PasskeySignature, data: bytes, party
     return (
         is_client_data(client_data, "webauthn.get", challenge_of(data), party)
         and len(authenticator_data) == _AUTHENTICATOR_DATA_BYTES
-        and not authenticator_data[_HASH_BYTES] & _CARRIES_MORE
-        and is_of_verified_person(authenticator_data, party)
-        and key.verifies(plain, authenticator_data + hashlib.sha256(client_data).digest())
+        and not authenticator_data[_HASH_BYTES] & _HAS_MORE_DATA
+        and is_user_verified(authenticator_data, party)
+        and key.verify(plain, authenticator_data + hashlib.sha256(client_data).digest())
     )
 
 
-def party_named_by(signature: PasskeySignature) -> RelyingParty | None:
+def claimed_party(signature: PasskeySignature) -> RelyingParty | None:
     """Return the console that the browser named in an assertion, or None if it named none.
 
     This serves to check whether an assertion is consistent. Only the configured console decides whether it is valid.
@@ -488,7 +492,7 @@ def is_client_data(client_data: bytes, kind: str, challenge: str, party: Relying
     )
 
 
-def is_of_verified_person(authenticator_data: bytes, party: RelyingParty) -> bool:
+def is_user_verified(authenticator_data: bytes, party: RelyingParty) -> bool:
     """Return whether an authenticator confirms that its owner was present and verified, for a passkey of `party`."""
     if len(authenticator_data) < _AUTHENTICATOR_DATA_BYTES:
         return False

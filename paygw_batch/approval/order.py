@@ -1,4 +1,4 @@
-"""Checks all kinds of orders (their place, who agreed, whether they are still true), and makes orders to forget people.
+"""Checks orders (their journal, who approved them, whether they still hold), and makes orders to forget people.
 
 An order describes everything that it changes as it was when the order was made. Before the order is carried out, its
 content is made again and compared. Carrying it out changes what it describes, so it works once. An order to forget
@@ -21,9 +21,9 @@ from paygw_batch.approval.signed_document import (
 )
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import SignedOrder
-from paygw_batch.core.shown_states import kept
+from paygw_batch.core.shown_states import encode_record
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal import Forgettable, JournalReader
+from paygw_batch.journal import ForgettablePayments, JournalReader
 from paygw_batch.language import mark, say
 
 
@@ -31,7 +31,7 @@ class Order(SignedDocument):
     """A document by which two people agree on something other than a payout."""
 
     placeholder: ClassVar[str] = "ORDER"
-    make_another: ClassVar[str] = mark("Make a new order with `paygw-batch order`, and have it approved.")
+    renewal_hint: ClassVar[str] = mark("Make a new order with `paygw-batch order`, and have it approved.")
 
     @property
     def batch(self) -> str:
@@ -48,7 +48,7 @@ class Order(SignedDocument):
         """Return the differences from `actual`, the content that the order would have now."""
 
 
-def require_place(order: Order, journal: JournalReader, endpoint: str) -> None:
+def require_same_journal(order: Order, journal: JournalReader, endpoint: str) -> None:
     """Raise `ApprovalError` for an order for another endpoint or another journal."""
     if order.content.endpoint != endpoint:
         raise ApprovalError(
@@ -63,7 +63,7 @@ def require_place(order: Order, journal: JournalReader, endpoint: str) -> None:
     require_journal(order, journal.head().journal_id, say(order.nothing_done))
 
 
-def agreed(
+def require_agreement(
     order: Order, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
     """Return who decided, as the journal records it, and the signed order to keep. `by` is who carries it out.
@@ -74,17 +74,17 @@ def agreed(
     signatures = require_signatures(order, policy, now)
     approvers, digest = ", ".join(person.name for person in signatures.valid), order.digest()
     counted = order.model_copy(update={"approvals": list(signatures.valid.values())})
-    decided = kept("agreed", by, digest, signatures.maker.name, approvers)
-    return decided, SignedOrder(order.batch, counted.model_dump_json(), sha256=digest)
+    decider = encode_record("agreed", by, digest, signatures.maker.name, approvers)
+    return decider, SignedOrder(order.batch, counted.model_dump_json(), sha256=digest)
 
 
-def require_true(order: Order, actual: Any) -> None:
+def require_unchanged(order: Order, actual: Any) -> None:
     """Raise `ApprovalError` unless the content of an order is the content that it would have now."""
     if actual != order.content:
         changes = "; ".join(order.changes(actual))
         raise ApprovalError(
             say("The {noun} is no longer valid: {changes}.", noun=say(order.noun), changes=changes),
-            hint=f"{say(order.nothing_done)} {say(order.make_another)}",
+            hint=f"{say(order.nothing_done)} {say(order.renewal_hint)}",
         )
 
 
@@ -104,7 +104,7 @@ class ForgetContent(SignedPart):
     """The payments whose payees would be forgotten, and their journal.
 
     `before` is the date before which people are forgotten. It is empty for one person; `instructions` are then the
-    numbers of that person's payments. `sha256` is the digest of exactly these payments (`Forgettable.sha256`).
+    numbers of that person's payments. `sha256` is the digest of exactly these payments (`ForgettablePayments.sha256`).
     """
 
     endpoint: str
@@ -132,14 +132,14 @@ class ForgetOrder(Order):
         return [say("it would now forget other payments")]
 
 
-def unsigned_forget_order(
-    journal: JournalReader, chosen: Forgettable, *, endpoint: str, maker: PublicKey, now: datetime
+def build_forget_order(
+    journal: JournalReader, payments: ForgettablePayments, *, endpoint: str, maker: PublicKey, now: datetime
 ) -> ForgetOrder:
-    content = _content_of(journal, chosen, endpoint)
+    content = _build_forget_content(journal, payments, endpoint)
     return ForgetOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
 
 
-def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> ForgetContent:
+def _build_forget_content(journal: JournalReader, payments: ForgettablePayments, endpoint: str) -> ForgetContent:
     records = {record.number: record for record in journal.batches()}
     batches = [
         ForgottenBatch(
@@ -148,19 +148,19 @@ def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> F
             sheet=records[number].sheet_name,
             rows=len(instructions),
         )
-        for number, instructions in chosen.batches.items()
+        for number, instructions in payments.batches.items()
     ]
     return ForgetContent(
         endpoint=endpoint,
         journal=journal.head().journal_id,
-        before=chosen.before,
-        instructions=[] if chosen.before else [number for numbers in chosen.batches.values() for number in numbers],
-        sha256=chosen.sha256,
+        before=payments.before,
+        instructions=[] if payments.before else [number for numbers in payments.batches.values() for number in numbers],
+        sha256=payments.sha256,
         batches=batches,
     )
 
 
-def forget_order_in_force(
+def verify_forget_order(
     order: ForgetOrder,
     journal: JournalReader,
     policy: ApprovalPolicy,
@@ -170,14 +170,16 @@ def forget_order_in_force(
     endpoint: str,
     cutoff: str,
     recent: str,
-) -> tuple[Forgettable, str, SignedOrder]:
+) -> tuple[ForgettablePayments, str, SignedOrder]:
     """Return the payments whose payees an order forgets now, who decided (as recorded), and the signed order to keep.
 
     Raises `ApprovalError` unless the order is approved, and would forget the same payments as when it was made.
     """
-    require_place(order, journal, endpoint)
-    decided, signed_order = agreed(order, journal, policy, now, by=by)
+    require_same_journal(order, journal, endpoint)
+    decider, signed_order = require_agreement(order, journal, policy, now, by=by)
     content = order.content
-    chosen = journal.forgettable(content.instructions or None, before=content.before, cutoff=cutoff, recent=recent)
-    require_true(order, _content_of(journal, chosen, endpoint))
-    return chosen, decided, signed_order
+    payments = journal.forgettable_payments(
+        content.instructions or None, before=content.before, cutoff=cutoff, recent=recent
+    )
+    require_unchanged(order, _build_forget_content(journal, payments, endpoint))
+    return payments, decider, signed_order

@@ -21,36 +21,36 @@ from paygw_batch.approval.signed_document import (
     SignedDocument,
     SignedPart,
     SparsePart,
-    in_groups,
+    group_digits,
     read_document,
     require_signatures,
 )
 from paygw_batch.clock import timestamp
-from paygw_batch.core.money import from_minor, with_separators
-from paygw_batch.core.shown_states import kept
+from paygw_batch.core.money import format_amount, from_minor
+from paygw_batch.core.shown_states import encode_record
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal import BatchRecord, Known
+from paygw_batch.journal import BatchRecord, KnownRow
 from paygw_batch.language import ENGLISH, language, mark, say
 from paygw_batch.sheet.model import Validated
 
 FIRST_RUN = "payee.first_run"
-COMPARED = "payee.compared"
-KNOWN_SINCE = "payee.known_since"
+COMPARED_BATCH = "payee.compared"
+ACCOUNTS_FIRST_PAID = "payee.known_since"
 """The code of a finding with the rows whose accounts were first paid on one day."""
-SENT_BEFORE = "payee.sent_before"
+ALREADY_SENT = "payee.sent_before"
 """The code of a row that is in an earlier batch and is not sent again."""
-MENDED = "cell.mended"
+CORRECTED = "cell.mended"
 """The code of a corrected cell."""
-MEANT = "column.meant"
+REASSIGNED_HEADING = "column.meant"
 """The code of a heading to which a person gave a different meaning."""
-READ_AS = "sheet.encoding"
+NAMED_ENCODING = "sheet.encoding"
 """The code of a finding with the encoding that somebody had to name for a sheet."""
-SPELLED = "sheet.spelling"
+SPELLED_COLUMN = "sheet.spelling"
 """The code of a column's texts that are read as a person said. `value` is the first text, and `rows` are all rows."""
 _ROWS_AT_ONCE = 100_000
 
 
-class Content(SignedPart):
+class PlanContent(SignedPart):
     """The payments of a plan: the rows that would be sent, and not the whole sheet.
 
     - `rows` is the number of rows that would be sent, `totals` has their sums by currency, and `instructions_sha256`
@@ -130,10 +130,10 @@ class PlanDocument(SignedDocument):
     noun: ClassVar[str] = mark("plan")
     placeholder: ClassVar[str] = "PLAN"
     nothing_done: ClassVar[str] = mark("Nothing was sent.")
-    make_another: ClassVar[str] = mark("Make a new plan: `paygw-batch plan SHEET --out PLAN --key KEY`.")
+    renewal_hint: ClassVar[str] = mark("Make a new plan: `paygw-batch plan SHEET --out PLAN --key KEY`.")
 
     document: Literal["paygw-batch plan 5"] = "paygw-batch plan 5"
-    content: Content
+    content: PlanContent
     findings: list[PlanFinding]
     people: str
     """Everyone who is paid, one line of CSV each, with the columns `PEOPLE_COLUMNS`."""
@@ -155,14 +155,14 @@ class PlanDocument(SignedDocument):
     @property
     def code(self) -> str:
         """The code that two people compare by phone. It belongs to the payout, and signing does not change it."""
-        return in_groups(payout_code(self))
+        return group_digits(payout_code(self))
 
 
 PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
 
 
 @dataclass(frozen=True, slots=True)
-class Approved:
+class PlanApproval:
     """The journal's record of a plan that opens a batch: the plan's digest, and who prepared and approved it.
 
     `answered` has the keys of the questions about the sheet that the maker answered and the others approved.
@@ -173,34 +173,34 @@ class Approved:
     answered: tuple[str, ...] = ()
 
 
-NOT_ASKED_FOR = Approved("", ())
+NO_APPROVAL = PlanApproval("", ())
 """The record if no approval is required."""
 
 
-def content_and_people(
+def build_content_and_people(
     validated: Validated,
-    known: Sequence[Known],
+    known: Sequence[KnownRow],
     *,
     amended: int,
     endpoint: str,
     journal_id: str,
     minor_units: Mapping[str, int],
-) -> tuple[Content, str]:
+) -> tuple[PlanContent, str]:
     """Return the payments of a planned sheet that would be sent, and the list of their people. `known` rows are not."""
     known_rows = {row.row for row in known}
     digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
     sums: Counter[str] = Counter()
     is_known = pl.col("row").is_in(pl.Series(sorted(known_rows), dtype=pl.UInt32).implode())
     for part in validated.parts():  # only one part is in memory at a time
-        for piece in part.instructions.iter_slices(_ROWS_AT_ONCE):
-            known_digest.update(_csv_bytes(piece.filter(is_known).select("row", "client_orderid")))
-            leaving = piece.filter(~is_known) if known else piece
-            digest.update(_csv_bytes(leaving))
-            exact = leaving.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
+        for chunk in part.instructions.iter_slices(_ROWS_AT_ONCE):
+            known_digest.update(_csv_bytes(chunk.filter(is_known).select("row", "client_orderid")))
+            due = chunk.filter(~is_known) if known else chunk
+            digest.update(_csv_bytes(due))
+            exact = due.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
             sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
-            lines.append(_people(leaving, part.rows, minor_units))
+            lines.append(_people_csv(due, part.rows, minor_units))
     people = "".join(lines)
-    content = Content(
+    content = PlanContent(
         endpoint=endpoint,
         journal=journal_id,
         operation=validated.sheet.operation,
@@ -222,7 +222,7 @@ def _csv_bytes(frame: pl.DataFrame) -> bytes:
     return frame.write_csv(include_header=False, quote_style="always").encode()
 
 
-def _people(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
+def _people_csv(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
     """Return the `PEOPLE_COLUMNS` of some instructions, with the accounts and amounts that are sent."""
     names = rows.select("row", name=pl.col("account_name").fill_null(""))
     digits = pl.col("currency").replace_strict(minor_units, return_dtype=pl.Int64, default=0)
@@ -232,13 +232,13 @@ def _people(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping
         pl.when(digits > 0).then(pl.concat_str(pl.lit("."), rest.str.pad_start(digits, "0"))).otherwise(pl.lit(""))
     )
     amount = pl.concat_str(whole.cast(pl.String), decimals)
-    named = instructions.join(names, on="row", how="left", maintain_order="left")
-    listed = named.with_columns(account="payee", amount=amount).select(PEOPLE_COLUMNS)
-    return listed.write_csv(include_header=False)
+    with_names = instructions.join(names, on="row", how="left", maintain_order="left")
+    people = with_names.with_columns(account="payee", amount=amount).select(PEOPLE_COLUMNS)
+    return people.write_csv(include_header=False)
 
 
-def unsigned_plan(
-    content: Content,
+def build_plan(
+    content: PlanContent,
     findings: Sequence[PlanFinding],
     maker: PublicKey,
     now: datetime,
@@ -275,12 +275,12 @@ def payout_code(document: PlanDocument) -> str:
     return hashlib.sha256(f"{document.document} code\n{covered}".encode()).hexdigest()[:16]
 
 
-def payments_sha256(content: Content) -> str:
+def payments_sha256(content: PlanContent) -> str:
     """Return the SHA-256 of a plan's payments, in hex. It is used to find other plans of the same payments."""
     return hashlib.sha256(content.model_dump_json().encode()).hexdigest()
 
 
-def needs_approval(content: Content, policy: ApprovalPolicy) -> bool:
+def needs_approval(content: PlanContent, policy: ApprovalPolicy) -> bool:
     """Return whether a batch is large enough, in any of its currencies, to need approval."""
     return any(
         Decimal(amount) >= policy.from_amount.get(currency, Decimal(0)) for currency, amount in content.totals.items()
@@ -288,8 +288,8 @@ def needs_approval(content: Content, policy: ApprovalPolicy) -> bool:
 
 
 def check_plan(
-    document: PlanDocument, content: Content, policy: ApprovalPolicy, now: datetime, *, used: BatchRecord | None
-) -> Approved:
+    document: PlanDocument, content: PlanContent, policy: ApprovalPolicy, now: datetime, *, used: BatchRecord | None
+) -> PlanApproval:
     """Return who prepared and approved exactly `content`.
 
     `used` is the batch that the plan has already opened, if any. Raises `ApprovalError` if the plan is used, has other
@@ -298,7 +298,8 @@ def check_plan(
     if used is not None:
         raise ApprovalError(
             say(
-                "The plan was used at {opened_at}, to open batch {batch} ({sheet_name}): a plan opens one batch, once.",
+                "The plan was already used at {opened_at} for batch {batch} ({sheet_name}), "
+                "and a plan can be used only once.",
                 opened_at=used.opened_at,
                 batch=used.batch,
                 sheet_name=used.sheet_name,
@@ -313,31 +314,32 @@ def check_plan(
     signed = require_signatures(document, policy, now)
     digest = document.digest()
     approvals = (
-        kept("approved", person.name, approval.approved_at, digest[:16]) for person, approval in signed.valid.items()
+        encode_record("approved", person.name, approval.approved_at, digest[:16])
+        for person, approval in signed.valid.items()
     )
-    return Approved(
-        digest, (kept("prepared", signed.maker.name, document.made_at), *approvals), tuple(document.answered)
+    return PlanApproval(
+        digest, (encode_record("prepared", signed.maker.name, document.made_at), *approvals), tuple(document.answered)
     )
 
 
-def require_same_content(document: PlanDocument, content: Content) -> None:
+def require_same_content(document: PlanDocument, content: PlanContent) -> None:
     """Raise `ApprovalError` unless a plan has exactly this `content`."""
     if document.content != content:
         raise ApprovalError(
-            say("The plan does not match: {content}.", content=_what_differs(document.content, content)),
+            say("The plan does not match: {content}.", content=_describe_difference(document.content, content)),
             hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
         )
 
 
-def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
+def require_same_findings(document: PlanDocument, recomputed: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
     """Raise `ApprovalError` unless a plan has exactly the findings `again`, which were computed again, in their order.
 
     The order matters, because people read the first of many findings, and trust each sentence as the program's own.
     `asked` has the keys of the sheet's questions; the plan's maker must have answered exactly these.
     """
-    if tuple(again) == tuple(document.findings) and document.answered == list(asked):
+    if tuple(recomputed) == tuple(document.findings) and document.answered == list(asked):
         return
-    planned, actual = (Counter(finding.values for finding in findings) for findings in (document.findings, again))
+    planned, actual = (Counter(finding.values for finding in findings) for findings in (document.findings, recomputed))
     raise ApprovalError(
         say(
             "The plan does not show what its approver must see, perhaps because payments were made since: {missing:,} "
@@ -350,21 +352,25 @@ def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, aske
     )
 
 
-def _what_differs(planned: Content, actual: Content) -> str:
+def _describe_difference(planned: PlanContent, actual: PlanContent) -> str:
     if planned.endpoint != actual.endpoint:
         return say("it is for {endpoint}, but this is {actual}", endpoint=planned.endpoint, actual=actual.endpoint)
     if planned.journal != actual.journal:
         journals = {"journal": planned.journal[:8], "actual": actual.journal[:8]}
         return say("it is for the journal {journal}, but this is the journal {actual}", **journals)
     if planned.totals != actual.totals:
-        return say("it pays {planned}, but {actual} would be paid now", planned=_sums(planned), actual=_sums(actual))
+        return say(
+            "it pays {planned}, but {actual} would be paid now",
+            planned=_format_totals(planned),
+            actual=_format_totals(actual),
+        )
     if planned.rows != actual.rows:
         return say("it pays {rows} rows, but {actual} would be paid now", rows=planned.rows, actual=actual.rows)
     return say("a row, a payee or an option has changed since the plan was made")
 
 
-def _sums(content: Content) -> str:
-    sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in content.totals.items())
+def _format_totals(content: PlanContent) -> str:
+    sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in content.totals.items())
     return sums or say("nothing")
 
 

@@ -10,10 +10,10 @@ from paygw_batch.approval.approval_keys import (
     Person,
     PublicKey,
     RelyingParty,
+    build_people,
     load_approval_key,
-    people_of,
 )
-from paygw_batch.approval.signed_document import ApprovalPolicy, check_reachable
+from paygw_batch.approval.signed_document import ApprovalPolicy, require_reachable_approval
 from paygw_batch.core.shown_states import LOGIN
 from paygw_batch.errors import ApprovalError, ConfigurationError, UsageError
 from paygw_batch.language import say
@@ -28,9 +28,9 @@ def policy_of(settings: Settings) -> ApprovalPolicy | None:
     section = settings.approval
     if not section.approvers:
         return None
-    people = people_of(section.makers, section.approvers)
+    people = build_people(section.makers, section.approvers)
     policy = ApprovalPolicy(section.needed, section.from_amount, section.expires_h, people, party_of(settings))
-    check_reachable(policy)
+    require_reachable_approval(policy)
     return policy
 
 
@@ -39,7 +39,7 @@ def party_of(settings: Settings) -> RelyingParty | None:
     return None if settings.console.origin is None else RelyingParty(settings.console.origin)
 
 
-def required_policy(settings: Settings) -> ApprovalPolicy:
+def require_policy(settings: Settings) -> ApprovalPolicy:
     """Return the approval policy. Raises `ConfigurationError` if the configuration has none."""
     policy = policy_of(settings)
     if policy is None:
@@ -50,16 +50,16 @@ def required_policy(settings: Settings) -> ApprovalPolicy:
     return policy
 
 
-def listed_people(settings: Settings) -> People:
+def configured_people(settings: Settings) -> People:
     """Return everyone who is configured to prepare or approve, even if nothing could be approved yet.
 
     Raises `ConfigurationError` if the configuration names nobody, or if people cannot be distinguished.
     """
     section = settings.approval
-    return people_of(section.makers, section.approvers) if section.approvers else required_policy(settings).people
+    return build_people(section.makers, section.approvers) if section.approvers else require_policy(settings).people
 
 
-def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
+def require_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
     """Return the person who prepares with `key`. Raises `ApprovalError` if the policy has no such person."""
     maker = policy.people.maker_with(key)
     if maker is None:
@@ -67,7 +67,7 @@ def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Pe
     return maker
 
 
-def default_plan(sheet: Path) -> Path:
+def default_plan_path(sheet: Path) -> Path:
     """Return the default path of a sheet's plan, which is beside the sheet."""
     return sheet.parent / f"{sheet.stem}.plan.json"
 
@@ -76,7 +76,7 @@ MAX_WORDS = 2_000
 """The maximum number of characters of evidence or of a name."""
 
 
-def person(name: str | None) -> str:
+def identify_person(name: str | None) -> str:
     """Return who decides: the login of this process, which the environment cannot change, and a name if one is given.
 
     The login names the account that was used. People who share an account are distinguished only by the name that they
@@ -86,11 +86,11 @@ def person(name: str | None) -> str:
         login = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         login = f"uid {os.getuid()}"
-    return login if name is None else f"{required_line(name, '--by')}{LOGIN}{login})"
+    return login if name is None else f"{require_line(name, '--by')}{LOGIN}{login})"
 
 
-def required_line(text: str, name: str) -> str:
-    """Return a person's words without surrounding blanks. Raises `UsageError` unless they are one line of text."""
+def require_line(text: str, name: str) -> str:
+    """Return a person's text without surrounding spaces. Raises `UsageError` unless it is one line."""
     words = text.strip()
     if not words or not words.isprintable() or len(words) > MAX_WORDS:
         raise UsageError(
@@ -99,8 +99,8 @@ def required_line(text: str, name: str) -> str:
     return words
 
 
-def sandbox_key(settings: Settings, name: str) -> ApprovalKey | None:
-    """Return the private key of a person in the sandbox. None: the gateway is real, or the person has no key here."""
+def load_sandbox_key(settings: Settings, name: str) -> ApprovalKey | None:
+    """Return a person's private key in the sandbox, or None if the gateway is real or the person has no key."""
     folder = settings.console.sandbox_keys
     if folder is None or not settings.uses_sandbox:
         return None

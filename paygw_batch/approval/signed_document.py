@@ -25,12 +25,12 @@ from paygw_batch.approval.approval_keys import (
     PublicKey,
     RelyingParty,
     challenge_of,
-    has_asserted,
-    read_own_spelling,
+    is_valid_assertion,
+    parse_canonical_key,
 )
 from paygw_batch.clock import timestamp
 from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
-from paygw_batch.files import read_regular, write_whole
+from paygw_batch.files import read_regular, write_atomically
 from paygw_batch.journal import Withdrawal
 from paygw_batch.language import mark, say, say_count
 
@@ -56,7 +56,7 @@ class ApprovalPolicy:
     expires_h: float
     people: People
     passkeys: RelyingParty | None = None
-    """The console on whose pages people sign with passkeys. None: signatures of passkeys do not count."""
+    """The console on whose pages people sign with passkeys. If it is None, passkey signatures do not count."""
 
 
 class SignedPart(BaseModel):
@@ -69,7 +69,7 @@ class SparsePart(SignedPart):
     """A part that a document may contain very often. Its empty values are not written."""
 
     @model_serializer(mode="wrap")
-    def _filled(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_empty_values(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in handler(self).items() if value or name == "row"}
 
 
@@ -93,8 +93,8 @@ class SignedDocument(SignedPart):
     placeholder: ClassVar[str]
     """The name of the document's file in a command line."""
     nothing_done: ClassVar[str]
-    """The first sentence of a refusal."""
-    make_another: ClassVar[str]
+    """The sentence in an error that says that nothing was done."""
+    renewal_hint: ClassVar[str]
     """The hint for the maker on how to make another document."""
 
     document: str
@@ -107,7 +107,7 @@ class SignedDocument(SignedPart):
 
     def signed_text(self) -> bytes:
         """Return the text that the maker's signature covers: every value except the signature and the approvals."""
-        return signed_bytes(self.document, self.model_dump(exclude={"signature", "approvals"}))
+        return encode_signed_text(self.document, self.model_dump(exclude={"signature", "approvals"}))
 
     def digest(self) -> str:
         """Return the SHA-256 of the text that the maker signed, in hex."""
@@ -116,15 +116,15 @@ class SignedDocument(SignedPart):
     @property
     def code(self) -> str:
         """The code that two people compare by phone: the beginning of the digest."""
-        return in_groups(self.digest()[:16])
+        return group_digits(self.digest()[:16])
 
     def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
         """Return the text that the signature of an approver with this key covers."""
         body = {"sha256": self.digest(), "approved_at": approved_at, "key": key.text}
-        return signed_bytes(f"{self.document} approval", body)
+        return encode_signed_text(f"{self.document} approval", body)
 
 
-def in_groups(digits: str) -> str:
+def group_digits(digits: str) -> str:
     """Return digits in groups of four, for reading aloud."""
     return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
@@ -132,7 +132,7 @@ def in_groups(digits: str) -> str:
 Document = TypeVar("Document", bound=SignedDocument)
 
 
-def signed_bytes(domain: str, body: Mapping[str, object]) -> bytes:
+def encode_signed_text(domain: str, body: Mapping[str, object]) -> bytes:
     """Return the text that a signature covers: the kind of text (`domain`), and its values."""
     return f"{domain}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
 
@@ -143,20 +143,20 @@ class Signatures:
 
     maker: Person
     valid: Mapping[Person, Approval]
-    wrong: Sequence[str]
+    problems: Sequence[str]
 
 
-def signed(unsigned: Document, key: ApprovalKey) -> Document:
+def sign_document(unsigned: Document, key: ApprovalKey) -> Document:
     return unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())})
 
 
-def made_by_passkey(unsigned: Document, signature: PasskeySignature, policy: ApprovalPolicy) -> Document:
+def sign_by_passkey(unsigned: Document, signature: PasskeySignature, policy: ApprovalPolicy) -> Document:
     """Return a document with the signature of its maker by passkey.
 
     Raises `ApprovalError` if the signature is not over this document, or not by a maker.
     """
     document = unsigned.model_copy(update={"signature": signature})
-    _maker_of(document, policy)
+    _require_maker(document, policy)
     return document
 
 
@@ -179,7 +179,7 @@ def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPoli
     Raises `ApprovalError` if the document was changed, if the policy does not know its maker or approver, or if the
     maker tries to approve it with any key.
     """
-    maker = _maker_of(document, policy)
+    maker = _require_maker(document, policy)
     owner = policy.people.owner_of(key)
     if owner == maker:
         raise ApprovalError(
@@ -206,7 +206,7 @@ def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: d
     """
     to_sign = approval_text(document, key.public, policy, now)
     approval = Approval(key=key.public.text, approved_at=to_sign.approved_at, signature=key.sign(to_sign.text))
-    return _with_approval(document, approval, policy)
+    return _add_approval(document, approval, policy)
 
 
 def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalPolicy, now: datetime) -> Document:
@@ -216,7 +216,7 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
     """
     approver: Person | str = say("has no time")
     if _is_time(approval.approved_at):
-        approver = _approver_of(approval, document, _maker_of(document, policy), policy, now)
+        approver = _find_approver(approval, document, _require_maker(document, policy), policy, now)
     if isinstance(approver, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING:
         approver = say("was started at {approved_at}, too long ago", approved_at=approval.approved_at)
     if not isinstance(approver, Person):
@@ -225,27 +225,29 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
             hint=say("Nothing was approved. Reload the page and approve again."),
             for_terminal=False,
         )
-    return _with_approval(document, approval, policy)
+    return _add_approval(document, approval, policy)
 
 
-def _with_approval(document: Document, approval: Approval, policy: ApprovalPolicy) -> Document:
-    person = _owner(approval.key, policy.people)
-    others = [other for other in document.approvals if _owner(other.key, policy.people) != person]
+def _add_approval(document: Document, approval: Approval, policy: ApprovalPolicy) -> Document:
+    person = _find_owner(approval.key, policy.people)
+    others = [other for other in document.approvals if _find_owner(other.key, policy.people) != person]
     return document.model_copy(update={"approvals": [*others, approval]})
 
 
-def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
+def verify_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
     """Return the maker and approvers of a document. Raises `ApprovalError` if it was changed, or has no valid maker."""
-    maker = _maker_of(document, policy)
+    maker = _require_maker(document, policy)
     valid: dict[Person, Approval] = {}
-    wrong = []
+    problems = []
     for approval in document.approvals:
-        person = _approver_of(approval, document, maker, policy, now)
+        person = _find_approver(approval, document, maker, policy, now)
         if isinstance(person, Person):
             valid.setdefault(person, approval)
         else:
-            wrong.append(say("that of {name} {problem}", name=name_of(approval.key, policy.people), problem=person))
-    return Signatures(maker, valid, wrong)
+            problems.append(
+                say("that of {name} {problem}", name=owner_name(approval.key, policy.people), problem=person)
+            )
+    return Signatures(maker, valid, problems)
 
 
 def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
@@ -253,7 +255,7 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
 
     Raises `ApprovalError` if too few people approve, or if the document is dated in the future.
     """
-    signatures = signatures_of(document, policy, now)
+    signatures = verify_signatures(document, policy, now)
     if datetime.fromisoformat(document.made_at) > now + CLOCK_SKEW:
         raise ApprovalError(
             say(
@@ -261,11 +263,11 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
                 noun=say(document.noun),
                 made_at=document.made_at,
             ),
-            hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+            hint=f"{say(document.nothing_done)} {say(document.renewal_hint)}",
         )
     if len(signatures.valid) < policy.needed:
         valid = len(signatures.valid)
-        reasons = say("; {wrong}", wrong="; ".join(signatures.wrong)) if signatures.wrong else ""
+        reasons = say("; {wrong}", wrong="; ".join(signatures.problems)) if signatures.problems else ""
         raise ApprovalError(
             say_count(
                 policy.needed,
@@ -306,27 +308,27 @@ def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdr
                     name=withdrawal.by,
                     at=withdrawal.at,
                 ),
-                hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+                hint=f"{say(document.nothing_done)} {say(document.renewal_hint)}",
             )
 
 
-def name_of(key: str, people: People) -> str:
+def owner_name(key: str, people: People) -> str:
     """Return the name of the owner of a document's key, or words for an unknown key."""
-    owner = _owner(key, people)
+    owner = _find_owner(key, people)
     return say("an unknown key") if owner is None else owner.name
 
 
-def _owner(key: str, people: People) -> Person | None:
-    public = read_own_spelling(key)
+def _find_owner(key: str, people: People) -> Person | None:
+    public = parse_canonical_key(key)
     return None if public is None else people.owner_of(public)
 
 
-def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
-    key = read_own_spelling(document.maker)
-    if key is None or not has_signed_by(key, document.signed_text(), document.signature, policy.passkeys):
+def _require_maker(document: SignedDocument, policy: ApprovalPolicy) -> Person:
+    key = parse_canonical_key(document.maker)
+    if key is None or not is_valid_signature(key, document.signed_text(), document.signature, policy.passkeys):
         raise ApprovalError(
             say("The {noun} was changed after its maker signed it.", noun=say(document.noun)),
-            hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+            hint=f"{say(document.nothing_done)} {say(document.renewal_hint)}",
         )
     maker = policy.people.maker_with(key)
     if maker is None:
@@ -337,18 +339,18 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     return maker
 
 
-def has_signed_by(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
+def is_valid_signature(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
     """Return whether `key` signed exactly `text`, from a file or as a passkey on a page of `party`."""
     if isinstance(signature, str):
         return key.has_signed(text, signature)
-    return party is not None and has_asserted(key, signature, text, party)
+    return party is not None and is_valid_assertion(key, signature, text, party)
 
 
-def _approver_of(
+def _find_approver(
     approval: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
 ) -> Person | str:
     """Return the person who gave a valid approval, or the reason why the approval is not valid."""
-    key = read_own_spelling(approval.key)
+    key = parse_canonical_key(approval.key)
     if key is not None and policy.people.owner_of(key) == maker:
         return say("is by the maker of the {noun}", noun=say(document.noun))
     person = None if key is None else policy.people.approver_with(key)
@@ -356,7 +358,9 @@ def _approver_of(
         return say("is by a key that does not belong to a listed approver")
     if policy.passkeys is None and not isinstance(approval.signature, str):
         return say("is by passkey, but the configuration does not give the address of the pages")
-    if not has_signed_by(key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys):
+    if not is_valid_signature(
+        key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys
+    ):
         return say("is for different content, or was changed")
     approved_at = datetime.fromisoformat(approval.approved_at)
     if approved_at > now + CLOCK_SKEW:
@@ -373,7 +377,7 @@ def read_document(path: Path, *kinds: type[Document], data: bytes | None = None)
     Raises `ApprovalError` if the document is missing, unreadable, or made by another version of this program.
     """
     noun = say(kinds[0].noun) if len(kinds) == 1 else say("plan or order")
-    hint = f"{say(kinds[0].nothing_done)} {say(kinds[0].make_another)}"
+    hint = f"{say(kinds[0].nothing_done)} {say(kinds[0].renewal_hint)}"
     try:
         if data is None:
             data = read_regular(path, MAX_DOCUMENT_BYTES)
@@ -383,7 +387,7 @@ def read_document(path: Path, *kinds: type[Document], data: bytes | None = None)
         raise ApprovalError(sentence, hint=hint) from None
     readable = {kind.model_fields["document"].default: kind for kind in kinds}
     try:
-        label = _Label.model_validate_json(data).document
+        label = _DocumentKind.model_validate_json(data).document
         if label is not None and label not in readable:
             raise ApprovalError(
                 say(
@@ -395,9 +399,9 @@ def read_document(path: Path, *kinds: type[Document], data: bytes | None = None)
                 hint=hint,
             )
         document = readable[label].model_validate_json(data)
-        for moment in (document.made_at, *(approval.approved_at for approval in document.approvals)):
-            if not _is_time(moment):
-                raise ValueError(moment)  # noqa: TRY301 (handled like any unreadable document)
+        for time_text in (document.made_at, *(approval.approved_at for approval in document.approvals)):
+            if not _is_time(time_text):
+                raise ValueError(time_text)  # noqa: TRY301 (handled like any unreadable document)
     except (ValueError, KeyError):
         raise ApprovalError(say("{name} is not a valid {noun}.", name=path.name, noun=noun), hint=hint) from None
     return document
@@ -410,7 +414,7 @@ def _is_time(text: str) -> bool:
         return False
 
 
-class _Label(BaseModel):
+class _DocumentKind(BaseModel):
     """The kind of document that a file claims to be. The rest of its content is not read."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -420,10 +424,10 @@ class _Label(BaseModel):
 
 def write_document(document: SignedDocument, path: Path) -> None:
     """Write a document to `path`, whole or not at all."""
-    write_whole(path, (document.model_dump_json(indent=1) + "\n").encode())
+    write_atomically(path, (document.model_dump_json(indent=1) + "\n").encode())
 
 
-def check_reachable(policy: ApprovalPolicy) -> None:
+def require_reachable_approval(policy: ApprovalPolicy) -> None:
     """Raise `ConfigurationError` if no plan, by any maker, could ever have enough approvals by others."""
     others = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
     if others < policy.needed:

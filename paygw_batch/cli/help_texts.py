@@ -1,8 +1,7 @@
-"""Shows the help of every command in the chosen language, with an example for each option and the exit codes.
+"""Formats the help of every command in the chosen language, with examples and exit codes.
 
-The English texts are with the commands, in docstrings and `help=`. They are the keys of the catalogue, and are
-translated when help is shown, because `--lang` is only known then. Click's own texts are translated by our catalogue,
-too.
+The English texts are in the docstrings and `help=` of the commands. They are keys of the catalogue, and are translated
+when help is shown, because `--lang` is only known then. The catalogue also translates the texts of click.
 """
 
 import copy
@@ -30,25 +29,25 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         130: mark("interrupted: run again to continue"),
     }
 )
-_OF_CLICK = mark_all("Show this message and exit.", "Show the version and exit.")
-"""The sentences that click adds to the help of a command."""
+_CLICK_OPTION_HELP = mark_all("Show this message and exit.", "Show the version and exit.")
+"""The help of the options that click adds to every command."""
 
 SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        mark("The sheet"): (
+        mark("Reading the sheet"): (
             *("reference", "worksheet", "encoding", "numbers", "names", "column_profile", "mended"),
             *("expect_rows", "expect_total"),
         ),
-        mark("What is refused"): ("strict", "skip_invalid", "amend", "repeats_meant", "new_payees", "plan"),
+        mark("Checks and decisions"): ("strict", "skip_invalid", "amend", "repeats_meant", "new_payees", "plan"),
         mark("Sending"): ("dry_run", "first", "detach", "urgent", "concurrency", "rate_per_s", "wait", "by"),
-        mark("Files"): ("out", "for_excel", "force"),
+        mark("Output"): ("out", "for_excel", "force"),
     }
 )
 """The groups of options of a command that runs a sheet, and the parameters in each group."""
 
 
 def section_title(title: str) -> str:
-    """Return the title of a help section. Click adds a colon, and French needs a space before the colon."""
+    """Return the title of a help section without its colon, which click adds. French has a space before the colon."""
     return say("{title}:", title=say(title)).removesuffix(":")
 
 
@@ -61,7 +60,7 @@ class HelpCommand(click.Command):
     """A command whose help is in the chosen language, and ends with examples and the exit codes."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the usage line. Its words are typed by people, so they are not translated."""
+        """Write the usage line. Only its first word is translated, because people type the others."""
         formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), say("Usage: "))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
@@ -75,24 +74,24 @@ class HelpCommand(click.Command):
             formatter.write_dl(list(self.option_lines(ctx).values()))
 
     def option_lines(self, ctx: click.Context) -> dict[str, tuple[str, str]]:
-        """Return the words and the help of each option, by parameter name."""
+        """Return the names and the help of each option, by parameter name."""
         lines = {}
         for option in self.get_params(ctx):
             if not isinstance(option, click.Option):
                 continue
-            shown = copy.copy(option)
+            option_copy = copy.copy(option)
             sentences = [say(option.help or "")]
             if option.required:
                 sentences.append(say("Required."))
             if option.show_default:
                 sentences.append(say("Default: {value}.", value=option.get_default(ctx)))
-            shown.help, shown.required, shown.show_default = " ".join(sentences), False, False
-            if (line := shown.get_help_record(ctx)) is not None:
+            option_copy.help, option_copy.required, option_copy.show_default = " ".join(sentences), False, False
+            if (line := option_copy.get_help_record(ctx)) is not None:
                 lines[option.name] = line
         return lines
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if examples := EXAMPLES.get(name_of(ctx)):
+        if examples := EXAMPLES.get(command_words(ctx)):
             with formatter.section(section_title(mark("Examples"))):
                 for purpose, line in examples.items():
                     formatter.write_text(say(purpose))
@@ -106,20 +105,20 @@ class HelpGroup(HelpCommand, click.Group):
     """A command with subcommands, whose help is in the chosen language."""
 
     command_class = HelpCommand
-    meant: Mapping[str, str] = MappingProxyType({})
-    """The commands that people mean, by the words that they type."""
+    aliases: Mapping[str, str] = MappingProxyType({})
+    """The commands that people mean when they type other words."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command called. Fail for an unknown name, with the nearest name or the known names of a group."""
+        """Return the command called. Fails for an unknown name, and suggests the nearest one or all known ones."""
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not ctx.resilient_parsing:
-            near = self.meant.get(name) or next(iter(get_close_matches(name, names, n=1)), None)
-            if near is not None:
-                ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=name, near=near))
+            suggestion = self.aliases.get(name) or next(iter(get_close_matches(name, names, n=1)), None)
+            if suggestion is not None:
+                ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=name, near=suggestion))
             if self.commands:
-                known = ", ".join(f"{ctx.info_name} {one}" for one in self.commands)
+                known = ", ".join(f"{ctx.info_name} {command}" for command in self.commands)
                 ctx.fail(say("No such command {name!r}. There are: {known}.", name=name, known=known))
         return super().resolve_command(ctx, args)
 
@@ -129,30 +128,30 @@ class HelpGroup(HelpCommand, click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
         with formatter.section(section_title(mark("Commands"))):
-            formatter.write_dl([(name, say(below.short_help or "")) for name, below in self.commands.items()])
+            formatter.write_dl([(name, say(subcommand.short_help or "")) for name, subcommand in self.commands.items()])
 
 
 class SheetCommand(HelpCommand):
-    """A command that runs a sheet. Its help shows its many options in groups."""
+    """A command that submits a sheet. Its help shows the options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options group by group. Options without a group come last."""
+        """Write the options in groups. Those without a group come last."""
         lines = self.option_lines(ctx)
         for title, names in SHEET_OPTIONS.items():
             with formatter.section(section_title(title)):
                 formatter.write_dl([lines.pop(name) for name in names if name in lines])
-        with formatter.section(section_title(mark("Further options"))):
+        with formatter.section(section_title(mark("Other options"))):
             formatter.write_dl(list(lines.values()))
 
 
-def name_of(ctx: click.Context) -> str:
-    """Return the words of a command without the program's name, such as `resolve row`; empty for the program itself."""
+def command_words(ctx: click.Context) -> str:
+    """Return the command without the program's name, such as `resolve row`. The program itself has an empty one."""
     if ctx.parent is None:
         return ""
-    return f"{name_of(ctx.parent)} {ctx.info_name}".strip()
+    return f"{command_words(ctx.parent)} {ctx.info_name}".strip()
 
 
-_SAID = mark_all(
+_CLICK_MESSAGES = mark_all(
     "Error: {message}",
     "Try '{command} {option}' for help.",
     "Invalid value: {message}",
@@ -167,8 +166,8 @@ _SAID = mark_all(
     "{value} is not in the range {range}.",
     "Choose from:\n\t{choices}",
 )
-"""Click's messages about a command line that it cannot read, for the catalogue."""
-_COUNTED = (
+"""Click's messages about invalid command lines, for the catalogue."""
+_CLICK_PLURALS = (
     mark_count("Did you mean {possibility}?", "(Did you mean one of: {possibilities}?)"),
     mark_count("Got unexpected extra argument ({args})", "Got unexpected extra arguments ({args})"),
     mark_count("Option {name!r} requires an argument.", "Option {name!r} requires {nargs} arguments."),
@@ -176,35 +175,36 @@ _COUNTED = (
 )
 
 
-def speak_our_languages() -> None:
-    """Make click translate by our catalogue. By default it uses the system's catalogue."""
+def translate_click() -> None:
+    """Make click use our catalogue instead of the system's."""
     for module in (core, exceptions, parser, termui, types):
-        for name, ours in (("_", gettext), ("ngettext", ngettext)):
+        for name, translator in (("_", gettext), ("ngettext", ngettext)):
             if hasattr(module, name):
-                setattr(module, name, ours)
+                setattr(module, name, translator)
 
 
-_OF_A_SHEET = {
-    mark("One worksheet of a workbook, whose headings were mapped before:"):
+_SHEET_EXAMPLES = {
+    mark("Pay one worksheet of a workbook, with mapped headings:"):
         "payroll.xlsx --worksheet November --column-profile headings.toml",
-    mark("A CSV file that a French Excel saved:"): "payroll.csv --encoding cp1252 --numbers comma --names words",
-    mark("Give the run a name, so that the same people can be in next month's sheet:"):
+    mark("Read a CSV file that a French Excel saved:"): "payroll.csv --encoding cp1252 --numbers comma --names words",
+    mark("Name the payment run, so that the same people can be paid again next month:"):
         "payroll.csv --reference NOV-2026",
-    mark("Refuse the sheet unless it is exactly the one that was agreed:"):
+    mark("Refuse the sheet unless its rows and total are as agreed:"):
         "payroll.csv --expect-rows 120 --expect-total KES=4250000 --strict",
-    mark("Look first: show what would be sent, and send nothing:"): "payroll.csv --dry-run",
-    mark("Send one row, and look at its result before the others are sent:"): "payroll.csv --first 1",
-    mark("Leave rows with defects out, with the corrections made in the console:"):
+    mark("Show what would be sent, without sending it:"): "payroll.csv --dry-run",
+    mark("Send one row first, and check its result:"): "payroll.csv --first 1",
+    mark("Skip rows with defects, and apply the corrections made in the console:"):
         "payroll.csv --skip-invalid --mended payroll.mended.json",
     mark("Send corrected rows in place of rejected ones:"): "payroll.csv --amend --by 'Ada Obi'",
-    mark("Pay the same amounts to the same people as in a recent batch:"):
+    mark("Confirm that the sheet repeats a recent batch:"):
         "payroll.csv --repeats-meant --plan payroll.plan.json",
-    mark("Pay a person who was missing in the sheet that was paid:"):
+    mark("Pay a person who was missing from an earlier sheet:"):
         "payroll.csv --reference NOV-2026 --new-payee 'Ada Obi'",
-    mark("Send slowly, after the run that is using the journal:"): "payroll.csv --concurrency 4 --rate-per-s 2 --wait",
-    mark("Let the workers of all hosts send it, before their other batches:"): "payroll.csv --detach --urgent",
+    mark("Wait for another run, then send slowly:"): "payroll.csv --concurrency 4 --rate-per-s 2 --wait",
+    mark("Hand the sheet to the workers, ahead of their other batches:"): "payroll.csv --detach --urgent",
     mark("Write the reconciliation to another file:"): "payroll.csv --out november.xlsx --force",
-    mark("Write it as a CSV file that Excel opens with every digit:"): "payroll.csv --out november.csv --for-excel",
+    mark("Write a CSV file that keeps every digit in Excel:"):
+        "payroll.csv --out november.csv --for-excel",
 }  # fmt: skip
 
 _EXAMPLES: Mapping[str, Mapping[str, str]] = {
@@ -213,20 +213,20 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
         mark("Use another configuration, and a journal other than the one that it names:"):
             "--config paygw.toml --journal paygw.journal status",
         mark("In French, with each step:"): "--lang fr --verbose submit payroll.csv",
-        mark("From a program, which reads the summary:"): "--json --quiet submit payroll.csv",
-        mark("Ask for the version:"): "--version",
+        mark("From a script that reads the summary:"): "--json --quiet submit payroll.csv",
+        mark("Show the version:"): "--version",
     },
     "init": {
-        mark("Try everything out; no money moves:"): "--sandbox",
-        mark("Set up an endpoint; the missing answers are asked for:"): "",
-        mark("The same without questions:"):
+        mark("Try everything out without moving money:"): "--sandbox",
+        mark("Set up an endpoint, and answer the prompts:"): "",
+        mark("Set up an endpoint without prompts:"):
             "--base-url https://gateway.example --endpoint-id 1234 --consumer-key ACME --server-callback-url"
             " https://pay.acme.example/callback",
-        mark("Also the answers that the gateway's operator gave:"):
+        mark("Add the answers of the gateway's operator:"):
             "--country KE=SALARY --signature-profile json-params --outcome approved=paid",
-        mark("Use an existing key, whose passphrase is in a variable:"):
+        mark("Use an existing key with its passphrase in an environment variable:"):
             "--private-key merchant.pem --private-key-passphrase-env KEY_PASSPHRASE",
-        mark("Use a key in a token:"):
+        mark("Use a key on a hardware token:"):
             "--private-key 'pkcs11:token=paygw;object=payouts' --pkcs11-module /usr/lib/libsofthsm2.so",
         mark("Create a key with the passphrase in a file, and write the letter to a file:"):
             "--private-key-passphrase-file passphrase.txt --letter letter.txt",
@@ -240,91 +240,95 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     },
     "validate": {
         mark("Check a sheet as `submit` will, and treat warnings as defects:"): "payroll.csv --strict",
-        mark("Write the refused rows to a workbook, to correct them there:"):
+        mark("Write the refused rows to a workbook for correction:"):
             "payroll.xlsx --worksheet November --rejects to-correct.xlsx",
-        mark("Say what unknown headings mean: write the file, fill it in, use it:"):
+        mark("Write the headings to a file, in which you fill in their meanings:"):
             "payroll.csv --map headings.toml --force",
-        mark("Check it with the headings that you filled in:"):
+        mark("Check the sheet with the headings from that file:"):
             "payroll.csv --column-profile headings.toml --reference NOV-2026",
-        mark("A CSV file that a French Excel saved:"): "payroll.csv --encoding cp1252 --numbers comma --names words",
+        mark("Read a CSV file that a French Excel saved:"):
+            "payroll.csv --encoding cp1252 --numbers comma --names words",
         mark("Check customers to collect from:"): "customers.csv --collect",
     },
     "plan": {
-        mark("Prepare a sheet and sign its plan, with a page to read:"):
+        mark("Prepare a sheet, sign its plan, and write it as an HTML page:"):
             "payroll.csv --out payroll.csv.plan.json --key ada.pem --report plan.html",
         mark("Prepare one worksheet, with mapped headings and a reference:"):
             "payroll.xlsx --out plan.json --key ada.pem --worksheet November --column-profile headings.toml"
             " --reference NOV-2026",
-        mark("A CSV file that a French Excel saved:"):
+        mark("Read a CSV file that a French Excel saved:"):
             "payroll.csv --out plan.json --key ada.pem --encoding cp1252 --numbers comma --names words",
-        mark("Decide which rows are in the plan:"):
+        mark("Choose the rows that are in the plan:"):
             "payroll.csv --out plan.json --key ada.pem --skip-invalid --amend --strict",
-        mark("Compare with a batch of your choice, and confirm that a repeat is meant:"):
+        mark("Compare with another batch, and confirm that the repeat is intentional:"):
             "payroll.csv --out plan.json --key ada.pem --against 3f9c2a --repeats-meant",
-        mark("Pay a person who was missing in the sheet that was paid:"):
+        mark("Pay a person who was missing from an earlier sheet:"):
             "payroll.csv --out plan.json --key ada.pem --reference NOV-2026 --new-payee 'Ada Obi'",
         mark("Prepare a collection, and overwrite the old files:"):
             "customers.csv --out plan.json --key ada.pem --collect --force",
     },
     "approve": {
-        mark("Look at a plan; nothing is signed:"): "payroll.csv.plan.json --report plan.html --force",
+        mark("View a plan without signing it:"): "payroll.csv.plan.json --report plan.html --force",
         mark("Approve it:"): "payroll.csv.plan.json --key ben.pem",
-        mark("Compare it with the sheet, as you read it:"):
+        mark("Compare it with your own view of the sheet:"):
             "plan.json --sheet payroll.xlsx --worksheet November --column-profile headings.toml --reference"
             " NOV-2026 --strict",
-        mark("A CSV file that a French Excel saved:"):
+        mark("Read a CSV file that a French Excel saved:"):
             "plan.json --sheet payroll.csv --encoding cp1252 --numbers comma --names words",
     },
     "order forget": {
-        mark("Have everybody forgotten from before a date:"): "--before 2019-12-31 --out order.json --key ada.pem",
-        mark("Have one person forgotten:"): "--person '+254 712 345 001' --out order.json --key ada.pem",
+        mark("Forget everyone whose batch ended before a date:"): "--before 2019-12-31 --out order.json --key ada.pem",
+        mark("Forget one person:"): "--person '+254 712 345 001' --out order.json --key ada.pem",
     },
     "order release": {
-        mark("Have two rejected rows sent again:"):
+        mark("Send two rejected rows again:"):
             "3f9c2a --row 4 --row 9 --evidence 'Wallets opened, ticket 4711' --out order.json --key ada.pem",
     },
     "order settle": {
-        mark("Two payments never arrived, as support confirmed:"):
+        mark("Settle two payments that never arrived, according to support:"):
             "3f9c2a 4 9 --as not-received --evidence 'Ticket 4711' --out order.json --key ada.pem",
         mark("Settle the lines of a statement that match; the lines have no time:"):
             "3f9c2a --statement statement.csv --matching-only --as-of 2026-11-23T18:00:00+03:00 --out order.json"
             " --key ada.pem",
-        mark("Apply the same file again:"): "3f9c2a --statement new.csv --again --out order.json --key ada.pem",
+        mark("Apply a file that was already applied:"):
+            "3f9c2a --statement new.csv --again --out order.json --key ada.pem",
     },
     "withdraw": {mark("Withdraw it:"): "payroll.csv.plan.json --key ben.pem"},
     "carry-out": {
         mark("Carry out an order that was approved:"): "order.json --by 'Ada Obi' --wait",
-        mark("Name its batch and the statement that it is about:"):
+        mark("Check its batch, and name its statement:"):
             "order.json --batch 3f9c2a --statement gateway-2026-11-23.csv",
-        mark("Rows are sent again: write the reconciliation to another file:"):
+        mark("Send rows again, and write the reconciliation to another file:"):
             "order.json --out november.csv --for-excel --force",
     },
-    "submit": _OF_A_SHEET,
-    "collect": _OF_A_SHEET,
+    "submit": _SHEET_EXAMPLES,
+    "collect": _SHEET_EXAMPLES,
     "resume": {
         mark("Continue the only batch that has rows left:"): "",
-        mark("Continue one batch after the run that is using the journal:"): "3f9c2a --wait",
+        mark("Wait for another run, then continue one batch:"): "3f9c2a --wait",
         mark("Write the reconciliation to another file:"): "payroll.csv --out november.xlsx --force",
-        mark("Write it as a CSV file that Excel opens with every digit:"): "payroll.csv --out november.csv --for-excel",
+        mark("Write a CSV file that keeps every digit in Excel:"):
+            "payroll.csv --out november.csv --for-excel",
     },
     "retry": {
         mark("Send all rejected rows of a batch again:"): "payroll.csv --by 'Ada Obi' --wait",
         mark("Send two rows again, and write the reconciliation to another file:"):
             "3f9c2a --row 4 --row 9 --out november.xlsx --force",
-        mark("Write it as a CSV file that Excel opens with every digit:"): "3f9c2a --out november.csv --for-excel",
+        mark("Write a CSV file that keeps every digit in Excel:"):
+            "3f9c2a --out november.csv --for-excel",
     },
     "forget": {
         mark("See who would be forgotten:"): "--before 2019-12-31 --dry-run",
         mark("Forget one person now:"): "--person '+254 712 345 001' --yes --by 'Amina Diallo' --wait",
     },
     "run-folder": {
-        mark("Confirm a folder, once:"): "/srv/payroll --adopt",
+        mark("Confirm a drop folder, once:"): "/srv/payroll --adopt",
         mark("Pay only sheets that have not changed for five minutes:"): "/srv/payroll --settle-s 300 --wait",
-        mark("Choose how strict the check is:"): "/srv/payroll --strict --skip-invalid",
-        mark("Collect from the customers on the sheets:"): "/srv/collect --collect",
+        mark("Treat warnings as defects, and skip rows with defects:"): "/srv/payroll --strict --skip-invalid",
+        mark("Collect from the customers on the dropped sheets:"): "/srv/collect --collect",
     },
     "resolve row": {
-        mark("Two payments arrived, as support confirmed:"):
+        mark("Record two payments that support confirmed:"):
             "3f9c2a 4 9 --as paid --evidence 'Support, ticket 4711, 23 Nov' --by 'Ada Obi' --wait",
     },
     "resolve statement": {
@@ -333,69 +337,71 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
             "3f9c2a statement.csv --yes --evidence 'From the portal, 23 Nov' --by 'Ada Obi'",
         mark("Settle the lines that match; the lines have no time:"):
             "3f9c2a statement.csv --yes --matching-only --as-of 2026-11-23T18:00:00+03:00",
-        mark("Apply the same file again:"): "3f9c2a new.csv --yes --again --wait",
+        mark("Apply a file that was already applied:"): "3f9c2a new.csv --yes --again --wait",
     },
     "status": {
-        mark("All batches, with the most ready rows first:"): "--sort ready",
+        mark("List the batches, those with the most ready rows first:"): "--sort ready",
         mark("Follow a running batch:"): "payroll.csv --watch",
         mark("Write the questions about rows in doubt for the gateway's support:"):
             "payroll.csv --in-doubt --out questions.csv --force",
-        mark("Everything about one row:"): "payroll.csv --row 4 --history",
+        mark("Show everything about one row:"): "payroll.csv --row 4 --history",
     },
     "find": {
-        mark("By a name or a phone number:"): "'Wanjiru Kamau'",
+        mark("Find payments by name:"): "'Wanjiru Kamau'",
         mark("Write a remittance advice for one person:"): "0712345001 --advice advice.html --force",
     },
     "reconcile": {
-        mark("A workbook and a page:"): "payroll.csv --out nov.xlsx --report nov.html --force",
-        mark("A CSV file that Excel opens with every digit:"): "payroll.csv --out nov.csv --for-excel",
-        mark("Everybody's remittance advice:"): "payroll.csv --out nov.csv --advices advices.html",
+        mark("Write a workbook and an HTML report:"): "payroll.csv --out nov.xlsx --report nov.html --force",
+        mark("Write a CSV file that keeps every digit in Excel:"):
+            "payroll.csv --out nov.csv --for-excel",
+        mark("Write everyone's remittance advice:"): "payroll.csv --out nov.csv --advices advices.html",
     },
     "refresh": {
         mark("Ask about the open rows of a batch, and write the reconciliation:"):
             "3f9c2a --out november.csv --force --wait",
         mark("Ask once about the open rows of every batch:"): "--wait",
     },
-    "listen": {mark("Listen on a port of your choice:"): "--port 8461"},
+    "listen": {mark("Listen on another port:"): "--port 8461"},
     "notices": {mark("See which notices were sent, and which are waiting:"): ""},
     "notices send": {
         mark("Send what is due, every five minutes from cron:"): "",
-        mark("After the mail server is fixed, retry at once:"): "--again",
+        mark("Retry at once, after the mail server was fixed:"): "--again",
     },
     "limits": {
         mark("Show the limits:"): "",
-        mark("Set them for all workers:"): "--rate 20 --concurrency 40 --by 'Ada Obi'",
-        mark("Set one and remove the other:"): "--rate 20 --as-configured",
+        mark("Set the limits for all workers:"): "--rate 20 --concurrency 40 --by 'Ada Obi'",
+        mark("Set the rate, and remove the other limit:"): "--rate 20 --as-configured",
     },
     "journal adopt": {
         mark("Adopt a restored journal:"): "--by 'Ada Obi' --yes",
-        mark("The endpoint has another journal, and you know of it:"): "--beside 5f2e81c0",
+        mark("Adopt it, although the merchant has another journal:"): "--beside 5f2e81c0",
     },
     "journal move": {mark("Move the journal to the configured database:"): "paygw.journal --by 'Ada Obi'"},
     "journal new": {
         mark("Create the tables of a database, and grant its roles their permissions:"): "--roles",
-        mark("Begin a second journal of the merchant:"): "--beside 5f2e81c0",
+        mark("Create a second journal for the merchant:"): "--beside 5f2e81c0",
     },
-    "journal retire": {mark("Retire a host that burnt down:"): "pay-3 --by 'Ada Obi' --yes"},
+    "journal retire": {mark("Retire a host that is gone for good:"): "pay-3 --by 'Ada Obi' --yes"},
     "journal roll-call": {
         mark("Answer for this host, and see which hosts are missing:"): "",
-        mark("The database lost the last rows of this host:"): "--accept-loss --by 'Ada Obi' --yes",
+        mark("Accept that the database lost the last rows of this host:"): "--accept-loss --by 'Ada Obi' --yes",
     },
-    "console": {mark("Serve the pages on a port of your choice:"): "--host 127.0.0.1 --port 8470"},
+    "console": {mark("Serve the pages on another port:"): "--host 127.0.0.1 --port 8470"},
     "work": {
         mark("Send until nothing is left, then stop:"): "--once",
-        mark("Send a share of one batch, for ten minutes at most:"): "3f9c2a --once --for 600",
+        mark("Send a share of one batch for at most ten minutes:"): "3f9c2a --once --for 600",
     },
     "workers": {
-        mark("See who is sending:"): "",
+        mark("See which workers are sending:"): "",
         mark("Stop all work on a batch:"): "--stop 3f9c2a",
     },
-    "sandbox": {mark("Answer by your own rules, on a port of your choice:"): "--port 8480 --behaviour answers.toml"},
+    "sandbox": {mark("Reply by your own rules, on another port:"): "--port 8480 --behaviour answers.toml"},
     "sign": {
-        mark("Every step for one row of a worksheet:"): "nov.xlsx --explain --row 4 --worksheet November",
-        mark("Sign exactly what another program signed:"):
+        mark("Show every step for one row of a worksheet:"): "nov.xlsx --explain --row 4 --worksheet November",
+        mark("Reproduce the signature of another program:"):
             "payroll.csv --nonce 0f3a --timestamp 1764000000 --order-id A-17-r2 --reference NOV-2026",
-        mark("A CSV file that a French Excel saved:"): "payroll.csv --encoding cp1252 --numbers comma --names words",
+        mark("Read a CSV file that a French Excel saved:"):
+            "payroll.csv --encoding cp1252 --numbers comma --names words",
         mark("Try the other signature profile, for a collection:"): "customers.csv --profile raw-body --collect",
     },
 }  # fmt: skip
@@ -403,4 +409,4 @@ EXAMPLES = {
     name: {purpose: " ".join(filter(None, ("paygw-batch", name, words))) for purpose, words in examples.items()}
     for name, examples in _EXAMPLES.items()
 }
-"""The examples by the words of a command (`name_of`): a purpose, and a command line for it."""
+"""The examples of each command, by `command_words`: the command line for each purpose."""

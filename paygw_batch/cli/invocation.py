@@ -1,4 +1,4 @@
-"""Defines the options that all commands share, before or after the command, and the types of paths and numbers."""
+"""Defines the options that all commands share, and the types of paths and numbers."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from paygw_batch.language import ENGLISH, languages, say, use
+from paygw_batch.language import ENGLISH, languages, say, set_language
 
 
 class NamedFile(click.Path):
-    """The path of a file or folder. An empty path is refused: in a shell, it is a variable that was never set.
+    """The path of a file or folder, which must not be empty.
 
-    Python would take an empty path as the current directory, which nobody asked for.
+    In a shell, an empty path usually comes from an unset variable. Python would use the current directory instead.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class NamedFile(click.Path):
 
 
 class WholeNumber(click.IntRange):
-    """An integer within bounds. People understand its name in messages, unlike click's name."""
+    """An integer within bounds, with a plainer name in messages than click's own."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
@@ -37,7 +37,7 @@ class WholeNumber(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A number within bounds."""
+    """A number within bounds, named like `WholeNumber`."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # as above
@@ -46,7 +46,7 @@ class Number(click.FloatRange):
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The options before the command, which all commands share."""
+    """The options that all commands share."""
 
     config: Path | None
     journal: Path | None
@@ -55,16 +55,16 @@ class Invocation:
     verbose: bool
 
 
-def _speak(_context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
+def _set_language(_context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
     if name is not None:
-        use(name)
+        set_language(name)
 
 
-def with_language_first(words: Sequence[str]) -> list[str]:
-    """Return a command line with its language option first, so that help and errors use that language, too."""
-    chosen = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
-    chosen += [name for word, name in pairwise(words) if word == "--lang"]
-    return [*(f"--lang={name}" for name in chosen if name in languages()), *words]
+def put_language_first(words: Sequence[str]) -> list[str]:
+    """Return the command line with --lang first, so that help and errors also use that language."""
+    languages_given = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
+    languages_given += [name for word, name in pairwise(words) if word == "--lang"]
+    return [*(f"--lang={name}" for name in languages_given if name in languages()), *words]
 
 
 def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +77,7 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 envvar="PAYGW_LANG",
                 type=click.Choice(languages()),
                 default=ENGLISH,
-                callback=_speak,
+                callback=_set_language,
                 expose_value=False,
                 is_eager=True,
                 help="Language of messages, pages and reports.",
@@ -93,33 +93,33 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def also_after(command: click.Command) -> click.Command:
-    """Let a command and its subcommands take the program's options too, and return the command.
+def accept_program_options(command: click.Command) -> click.Command:
+    """Add the program's options to a command and its subcommands, and return the command.
 
-    Writing these options at the end is the most common slip. A value at the end replaces the one before the command.
-    The help of a command does not show them.
+    People often write these options after the command. A value there replaces the one before the command. The help of
+    a command does not show them.
     """
-    own: dict[str, Any] = {"expose_value": False, "hidden": True}
+    attributes: dict[str, Any] = {"expose_value": False, "hidden": True}
     options = [
-        click.Option(["--config"], type=NamedFile(), callback=_instead, **own),
-        click.Option(["--journal"], type=NamedFile(), callback=_instead, **own),
-        click.Option(["--lang"], type=click.Choice(languages()), callback=_speak, is_eager=True, **own),
-        click.Option(["--json", "as_json"], is_flag=True, callback=_instead, is_eager=True, **own),
-        click.Option(["-q", "--quiet"], is_flag=True, callback=_instead, **own),
-        click.Option(["-v", "--verbose"], is_flag=True, callback=_instead, **own),
+        click.Option(["--config"], type=NamedFile(), callback=_override_option, **attributes),
+        click.Option(["--journal"], type=NamedFile(), callback=_override_option, **attributes),
+        click.Option(["--lang"], type=click.Choice(languages()), callback=_set_language, is_eager=True, **attributes),
+        click.Option(["--json", "as_json"], is_flag=True, callback=_override_option, is_eager=True, **attributes),
+        click.Option(["-q", "--quiet"], is_flag=True, callback=_override_option, **attributes),
+        click.Option(["-v", "--verbose"], is_flag=True, callback=_override_option, **attributes),
     ]
-    used = {name for parameter in command.params for name in parameter.opts}
-    command.params.extend(option for option in options if used.isdisjoint(option.opts))
+    match_names = {name for parameter in command.params for name in parameter.opts}
+    command.params.extend(option for option in options if match_names.isdisjoint(option.opts))
     if isinstance(command, click.Group):
-        for below in command.commands.values():
-            also_after(below)
+        for subcommand in command.commands.values():
+            accept_program_options(subcommand)
     return command
 
 
-def _instead(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+def _override_option(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     if not value or parameter.name is None:
         return
     root = context.find_root()
-    root.params[parameter.name] = value  # errors are shown as these parameters say
+    root.params[parameter.name] = value  # errors are shown according to these parameters
     if isinstance(context.obj, Invocation):
         context.obj = replace(context.obj, **{parameter.name: value})

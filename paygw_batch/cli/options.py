@@ -1,4 +1,4 @@
-"""Defines the options that commands share, makes settings from them, and completes words in a shell."""
+"""Defines the options that commands share, and completes their values in a shell."""
 
 import os
 import sys
@@ -28,25 +28,28 @@ wait_option = click.option(
 )
 
 
-def made_into(name: str, kind: type[Any], *options: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decorator that adds options to a command, which gets all fields of a dataclass as one value, `name`."""
+def bundle_options(name: str, kind: type[Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decorator that adds options to a command.
+
+    The command receives the options that are fields of the dataclass `kind` as one argument, `name`.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def with_value(*words: Any, **rest: Any) -> None:
+        def run_with_value(*arguments: Any, **rest: Any) -> None:
             values = {field.name: rest.pop(field.name) for field in fields(kind) if field.name in rest}
-            command(*words, **rest, **{name: kind(**values)})
+            command(*arguments, **rest, **{name: kind(**values)})
 
         for option in reversed(options):
-            with_value = option(with_value)
-        return with_value
+            run_with_value = option(run_with_value)
+        return run_with_value
 
     return decorate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultOptions:
-    """How a command that continues a batch writes its results (`out`: None beside the sheet), and whether it waits."""
+    """The options of a command that continues a batch. If `out` is None, results are written next to the sheet."""
 
     out: Path | None
     for_excel: bool = False
@@ -54,8 +57,8 @@ class ResultOptions:
     wait: bool
 
 
-result_options = made_into("results", ResultOptions)
-"""Gives a command its options of these names as one value, `results`."""
+result_options = bundle_options("results", ResultOptions)
+"""Passes these options to a command as one argument, `results`."""
 
 profile_option = click.option(
     "--column-profile",
@@ -67,23 +70,23 @@ strict_option = click.option("--strict", is_flag=True, help="Treat warnings as d
 skip_invalid_option = click.option(
     "--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."
 )
-choices_options = made_into(
+choices_options = bundle_options(
     "choices",
     Choices,
     click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
     strict_option,
     click.option(
-        "--repeats-meant", is_flag=True, help="Don't ask: the sheet is meant to repeat a recent batch, or payees."
+        "--repeats-meant", is_flag=True, help="Confirm that this sheet intentionally repeats a recent batch or payees."
     ),
     click.option(
         "--new-payee",
         "new_payees",
         multiple=True,
         metavar="NAME",
-        help="Don't ask: NAME is new in a payment run that was paid before. Repeatable.",
+        help="Confirm that NAME is new in a payment run that was already paid. Repeatable.",
     ),
 )
-"""Adds the options that decide about a sheet to a command. The command gets them as one value, `choices`."""
+"""Adds the options with decisions about a sheet, which the command receives as one argument, `choices`."""
 collect_option = click.option(
     "--collect",
     "operation",
@@ -107,25 +110,25 @@ def settings_of(
     *,
     distrusts: list[ConfigurationError] | None = None,
 ) -> Settings:
-    """Return the settings of this invocation. A flag of None was not given, and changes nothing.
+    """Return the settings of this invocation. Flags with the value None are ignored.
 
-    A configuration file that others may write to is refused or, if `distrusts` is given, added to it.
+    A configuration file that others may write to is refused or, if `distrusts` is given, reported there.
     """
     overrides = {key: value for key, value in (flags or {}).items() if value is not None}
     if invocation.journal is not None:
-        if invocation.journal.suffix.lower() in {one.ending for one in FORMATS}:
+        if invocation.journal.suffix.lower() in {sheet_format.extension for sheet_format in FORMATS}:
             raise UsageError(say("{path} is a sheet, not a journal.", path=invocation.journal))
         overrides["journal", "path"] = str(invocation.journal.absolute())
     return load_settings(invocation.config, environ=os.environ, flags=overrides, distrusts=distrusts)
 
 
 def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
-    """Return the guard that protects other files from being overwritten by this invocation's outputs."""
+    """Return the guard that keeps this invocation's outputs from overwriting other files."""
     return OutputGuard(settings, invocation.config, force)
 
 
 def require_csv(out: Path | None, *, for_excel: bool) -> None:
-    """Raise `UsageError` if a file that is meant for Excel is not a CSV file."""
+    """Raise `UsageError` if --for-excel is used with a file that is not CSV."""
     if for_excel and out is not None and out.suffix.lower() != ".csv":
         raise UsageError(
             say("--for-excel is for CSV files, but {out} is not one.", out=out),
@@ -133,14 +136,14 @@ def require_csv(out: Path | None, *, for_excel: bool) -> None:
         )
 
 
-def program_words(invocation: Invocation) -> list[str]:
-    """Return the command line that starts the program in another process with this invocation's configuration."""
+def program_command(invocation: Invocation) -> list[str]:
+    """Return the command line that starts the program again with the same configuration."""
     config = [] if invocation.config is None else ["--config", str(invocation.config.absolute())]
     return [sys.executable, "-P", "-m", "paygw_batch", *config]
 
 
-def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
-    """Return the control totals that `--expect-rows N` and `--expect-total CUR=AMOUNT` give."""
+def parse_expected_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
+    """Return the control totals from `--expect-rows N` and `--expect-total CUR=AMOUNT`."""
     amounts: dict[str, Decimal] = {}
     for text in sums:
         currency, equals, amount_text = text.partition("=")
@@ -170,19 +173,21 @@ def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
 
 
 def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the batch ids that match, newest first, or else files, because the path of a sheet also names a batch.
+    """Return the matching batch ids, newest first, or file completion if none match.
 
-    A shell shows no errors, so without a journal no id is completed.
+    A batch can also be named by the path of its sheet. Errors are ignored, because a shell could not show them.
     """
-    from paygw_batch.opening.open_journal import journal_to_read  # noqa: PLC0415 (not before a shell asks)
-    from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (as above)
+    from paygw_batch.opening.open_journal import open_journal_to_read  # noqa: PLC0415 (not before a shell asks)
+    from paygw_batch.settings.user_directories import find_user_configuration  # noqa: PLC0415 (as above)
 
-    before = ctx.find_root().params
+    program_params = ctx.find_root().params
     batches: list[CompletionItem[str]] = []
     with suppress(PaygwError):
-        config: Path | None = before.get("config") or own_configuration()
-        settings = settings_of(Invocation(config, before.get("journal"), as_json=False, quiet=True, verbose=False))
-        with journal_to_read(settings) as journal:
+        config: Path | None = program_params.get("config") or find_user_configuration()
+        settings = settings_of(
+            Invocation(config, program_params.get("journal"), as_json=False, quiet=True, verbose=False)
+        )
+        with open_journal_to_read(settings) as journal:
             batches = [
                 CompletionItem(record.batch, help=record.sheet_name)
                 for record in reversed(journal.batches())

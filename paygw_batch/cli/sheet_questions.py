@@ -1,4 +1,4 @@
-"""Shows a sheet's findings and totals at a terminal, asks its open questions, and reads the sheet with the answers.
+"""Shows a sheet's findings and totals, and asks its open questions.
 
 This module loads no journal, because `validate` needs none.
 """
@@ -10,95 +10,100 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from paygw_batch.cli.options import made_into
-from paygw_batch.cli.screen.screen import Screen, plain
+from paygw_batch.cli.options import bundle_options
+from paygw_batch.cli.screen.screen import Screen, plain_line
 from paygw_batch.clock import utc_now
 from paygw_batch.core.text import is_encoding
-from paygw_batch.errors import Asked, SheetQuestion
+from paygw_batch.errors import QuestionKind, SheetQuestion
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.opening.given_sheet import GivenSheet, Reading, suggested_reference
+from paygw_batch.opening.given_sheet import Reading, SheetSource, suggest_reference
 from paygw_batch.settings.sections import Names, Numbers
-from paygw_batch.sheet.findings import EXAMPLES, Findings
+from paygw_batch.sheet.findings import EXAMPLES_PER_CODE, Findings
 from paygw_batch.sheet.read.headings import HeadingError
 
 T = TypeVar("T")
 
 
-def _known_encoding(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+def _validate_encoding(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
     if name is not None and not is_encoding(name):
         raise click.BadParameter(say("{name!r} is not a text encoding. Write, for example, cp1252.", name=name))
     return name
 
 
-answers_options = made_into(
+answers_options = bundle_options(
     "reading",
     Reading,
-    click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it."),
+    click.option("--reference", metavar="TEXT", help="Name of the payment run; order ids are derived from it."),
     click.option("--worksheet", metavar="NAME", help="The worksheet of a workbook to read."),
     click.option(
         "--encoding",
         metavar="NAME",
-        callback=_known_encoding,
+        callback=_validate_encoding,
         help="Encoding of a text file that is not UTF-8; a French Excel writes cp1252.",
     ),
-    click.option("--numbers", type=click.Choice(get_args(Numbers)), help="The sign before the decimals of amounts."),
+    click.option("--numbers", type=click.Choice(get_args(Numbers)), help="The decimal separator of amounts."),
     click.option("--names", type=click.Choice(get_args(Names)), help="How countries and currencies are written."),
 )
-"""Adds the options that answer a sheet's open questions to a command. The command gets them as one value, `reading`."""
+"""Adds the options that answer a sheet's open questions, which the command receives as one argument, `reading`."""
 
 
-def answered(screen: Screen, read: Callable[[GivenSheet], T], given: GivenSheet) -> tuple[T, GivenSheet]:
-    """Read a sheet, and ask its open questions. Return the result of `read`, and the sheet with the answers.
+def read_with_answers(
+    screen: Screen, read: Callable[[SheetSource], T], given_sheet: SheetSource
+) -> tuple[T, SheetSource]:
+    """Read a sheet, asking its open questions. Return the result of `read`, and the sheet with the answers.
 
-    Raises `SheetQuestion` if nobody can be asked, or if the answer was no.
+    Raises `SheetQuestion` if no one can be asked, or if the answer is no.
     """
     answers: dict[str, Any] = {}
-    given = replace(given, asks=screen.asks())
+    given_sheet = replace(given_sheet, asks=screen.can_ask())
     while True:
         try:
-            result = read(given)
+            result = read(given_sheet)
         except SheetQuestion as question:
-            asks = question.asks.value
-            answer = None if asks in answers else _answer(screen, question, given.operation)
+            option = question.asks.value
+            answer = None if option in answers else _ask_question(screen, question, given_sheet.operation)
             if not answer:
                 raise
-            answers[asks] = answer
-            given = replace(given, reading=replace(given.reading, **answers))
+            answers[option] = answer
+            given_sheet = replace(given_sheet, reading=replace(given_sheet.reading, **answers))
         except HeadingError as error:
-            error.hint = error.hint_about(shlex.quote(str(given.path)))
+            error.hint = error.hint_for(shlex.quote(str(given_sheet.path)))
             raise
         else:
             if answers:
-                words = " ".join(f"--{asks} {shlex.quote(answer)}" for asks, answer in answers.items())
+                words = " ".join(f"--{option} {shlex.quote(answer)}" for option, answer in answers.items())
                 screen.say(say("The same answers as options: {said}", said=words))
-            return result, given
+            return result, given_sheet
 
 
-def _answer(screen: Screen, question: SheetQuestion, operation: str) -> str | None:
-    if question.asks is Asked.REFERENCE:
-        return screen.ask(question.question, suggested_reference(operation, utc_now()))
-    if question.asks is Asked.WORKSHEET:
+def _ask_question(screen: Screen, question: SheetQuestion, operation: str) -> str | None:
+    if question.asks is QuestionKind.REFERENCE:
+        return screen.ask(question.question, suggest_reference(operation, utc_now()))
+    if question.asks is QuestionKind.WORKSHEET:
         return screen.choose(question.question, question.choices, question.samples)
     yes, *no = question.choices
     return yes if screen.confirm(question.question) else next(iter(no), None)
 
 
-def show_findings(screen: Screen, title: str, found: Findings, headings: Mapping[str, str]) -> None:
-    """Print defects or warnings by kind: their number, and the first few in full, with the sender's `headings`."""
-    if found.is_empty:
+def show_findings(screen: Screen, title: str, findings: Findings, headings: Mapping[str, str]) -> None:
+    """Print defects or warnings by kind: their count and the first few in full.
+
+    `headings` are the sender's column names.
+    """
+    if findings.is_empty:
         return
     console = screen.err if screen.as_json else screen.out
-    console.print(plain(title, "bold"))
-    for code, count, is_of_rows in found.kinds().iter_rows():
+    console.print(plain_line(title, "bold"))
+    for code, count, is_of_rows in findings.kinds().iter_rows():
         rows = say_count(count, "{count:,} row", "{count:,} rows")
-        console.print(plain(say("{code}: {rows}", code=code, rows=rows) if is_of_rows else code))
-        for row, column, message in found.examples(code).select("row", "column", "message").iter_rows():
-            where = (
+        console.print(plain_line(say("{code}: {rows}", code=code, rows=rows) if is_of_rows else code))
+        for row, column, message in findings.examples(code).select("row", "column", "message").iter_rows():
+            location = (
                 say("Row {row}, {column}", row=row, column=headings.get(column, column)) if row else say("The sheet")
             )
-            console.tell("  " + say("{where}: {message}", where=where, message=message))
-        if count > EXAMPLES:
-            console.print(plain("  " + say("... and {count:,} more.", count=count - EXAMPLES)))
+            console.print_line("  " + say("{where}: {message}", where=location, message=message))
+        if count > EXAMPLES_PER_CODE:
+            console.print(plain_line("  " + say("... and {count:,} more.", count=count - EXAMPLES_PER_CODE)))
 
 
 def show_totals(screen: Screen, lines: Sequence[tuple[str, str, str, int, str]]) -> None:

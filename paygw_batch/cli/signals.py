@@ -1,4 +1,4 @@
-"""Handles the signals that stop a command, from the start of the command to its end."""
+"""Handles the signals that stop a command."""
 
 import os
 import signal
@@ -7,130 +7,132 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from paygw_batch.clock import HEED_EVERY_S
+from paygw_batch.clock import SIGNAL_CHECK_INTERVAL_S
 from paygw_batch.language import mark, say
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-HEEDED = (signal.SIGINT, signal.SIGTERM)
+HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 EXIT_CODE = 130
 
-AGAIN = mark("Run the same command again to continue.")
+RETRY_HINT = mark("Run the same command again to continue.")
 
 
-_TAKE_A_VALUE = frozenset({"--config", "--journal", "--lang"})
-"""The program's options that take a value. A test compares them with the real options."""
+_OPTIONS_WITH_VALUE = frozenset({"--config", "--journal", "--lang"})
+"""The program's options that take a value. A test compares this set with the real options."""
 
 
-def command_in(words: Iterable[str]) -> str:
-    """Return the command in the words of a command line, or an empty text if there is none."""
-    rest = iter(words)
-    for word in rest:
-        if word in _TAKE_A_VALUE:
-            next(rest, None)
+def parse_command_name(words: Iterable[str]) -> str:
+    """Return the name of the command in a command line, or an empty string if there is none."""
+    remaining = iter(words)
+    for word in remaining:
+        if word in _OPTIONS_WITH_VALUE:
+            next(remaining, None)
         elif not word.startswith("-"):
             return word
     return ""
 
 
 class Interruption:
-    """Whether a signal came, and whether rows may have been sent before it."""
+    """Records whether a signal arrived, and whether rows may have been sent before it."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.is_signalled = False
         self.has_sent = False
         """Whether rows may have been sent."""
-        self._is_heeded = False
+        self._handles_signals = False
 
-    def heed(self) -> None:
-        """Raise `KeyboardInterrupt` at every signal from now on. A signal that this process ignores remains ignored."""
-        self._is_heeded = True
-        sys.unraisablehook = self._hear_again
-        self.heed_again()
+    def handle_signals(self) -> None:
+        """Raise `KeyboardInterrupt` at every signal from now on, except for signals that are ignored."""
+        self._handles_signals = True
+        sys.unraisablehook = self._resend_lost_signal
+        self.restore_handlers()
 
-    def heed_again(self) -> None:
-        """Handle signals here again, after a run that had its own handlers."""
-        self._take_back(self._raise)
+    def restore_handlers(self) -> None:
+        """Restore the handlers after a run that had its own."""
+        self._set_handlers(self._raise_interrupt)
 
-    def heed_within(self, loop: "AbstractEventLoop", heed: Callable[[], None]) -> None:
-        """Call `heed` in an event loop at each signal. Keep a signal that arrives just after the loop has ended.
+    def handle_in_loop(self, loop: "AbstractEventLoop", react: Callable[[], None]) -> None:
+        """Call `react` in the event loop at each signal, and keep signals that arrive just after the loop has ended.
 
-        The loop would remove its own handlers at its end, and for an instant a signal would kill the process.
+        `loop.add_signal_handler` is not used: a loop removes its handlers at its end, and a signal would then kill
+        the process.
         """
-        came = self.came
+        was_signalled = self.is_signalled
 
         def pass_on(_number: int, _frame: FrameType | None) -> None:
-            self.came = True
+            self.is_signalled = True
             if loop.is_running():
-                loop.call_soon_threadsafe(hear)
+                loop.call_soon_threadsafe(react_in_loop)
             else:
-                self.heed_again()
+                self.restore_handlers()
 
-        def hear() -> None:
-            self.came = came  # the signal was not lost: the loop had another turn
-            heed()
+        def react_in_loop() -> None:
+            self.is_signalled = was_signalled  # the loop took another turn, so the signal was not lost
+            react()
 
-        def turn() -> None:
-            loop.call_later(HEED_EVERY_S, turn)
+        def keep_loop_awake() -> None:
+            loop.call_later(SIGNAL_CHECK_INTERVAL_S, keep_loop_awake)
 
-        for each in HEEDED:
-            signal.signal(each, pass_on)
-        turn()
+        for number in HANDLED_SIGNALS:
+            signal.signal(number, pass_on)
+        keep_loop_awake()
 
     def raise_on_second_signal(self) -> None:
-        """Handle signals here again after a run. The first is only noted; the next raises `KeyboardInterrupt`.
+        """Note the first signal after a run, and raise `KeyboardInterrupt` at the next.
 
-        The run's results are known by then. Its exit code must report them: rows in doubt come before an interruption.
+        The results of the run are known by then, and its exit code must report them: rows in doubt matter more than an
+        interruption.
         """
-        self._take_back(self._keep)
+        self._set_handlers(self._note_signal)
 
-    def _take_back(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        if self._is_heeded:
-            for each in HEEDED:
-                if signal.getsignal(each) is not signal.SIG_IGN:
-                    signal.signal(each, handler)
+    def _set_handlers(self, handler: Callable[[int, FrameType | None], None]) -> None:
+        if self._handles_signals:
+            for number in HANDLED_SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, handler)
 
     def ignore(self) -> None:
-        """Ignore signals from now on, because the command has ended."""
-        if self._is_heeded:
-            for each in HEEDED:
-                signal.signal(each, signal.SIG_IGN)
+        """Ignore signals from now on. Called when the command has ended."""
+        if self._handles_signals:
+            for number in HANDLED_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
 
     def sentence(self) -> str:
         return say("Interrupted.") if self.has_sent else say("Interrupted: nothing was sent.")
 
-    def _keep(self, _signal: int, _frame: FrameType | None) -> None:
-        self.came = True
-        self.heed_again()
+    def _note_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        self.is_signalled = True
+        self.restore_handlers()
 
-    def _raise(self, _signal: int, _frame: FrameType | None) -> None:
-        # The signal is noted too: an exception is lost where it cannot propagate (in a callback of the interpreter).
-        self.came = True
+    def _raise_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        # The signal is noted as well, because an exception in a callback of the interpreter does not propagate.
+        self.is_signalled = True
         raise KeyboardInterrupt
 
-    def _hear_again(self, lost: "sys.UnraisableHookArgs") -> None:
-        """Repeat a signal whose exception was lost, a moment later. A command that waits would never notice it.
+    def _resend_lost_signal(self, lost: "sys.UnraisableHookArgs") -> None:
+        """Resend a signal whose exception was lost, because a waiting command would never notice it.
 
-        It is repeated as SIGTERM, because the background processes of a shell ignore SIGINT.
+        It is sent as SIGTERM, because the background processes of a shell ignore SIGINT.
         """
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             sys.__unraisablehook__(lost)
             return
         signal.signal(signal.SIGALRM, lambda _number, _frame: signal.raise_signal(signal.SIGTERM))
-        signal.setitimer(signal.ITIMER_REAL, HEED_EVERY_S / 10)
+        signal.setitimer(signal.ITIMER_REAL, SIGNAL_CHECK_INTERVAL_S / 10)
 
 
 interruption = Interruption()
 
 
-def leave(sentence: str, hint: str) -> NoReturn:
-    """Print the end of a command that was interrupted, and end the process."""
+def exit_interrupted(sentence: str, hint: str) -> NoReturn:
+    """Report that the command was interrupted, and exit."""
     interruption.ignore()
     os.write(2, f"{say('Error: ')}{sentence}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:
-        import json  # noqa: PLC0415 (not before a signal is heard)
+        import json  # noqa: PLC0415 (only if a signal arrives)
 
         from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 

@@ -1,4 +1,4 @@
-"""Declares the messages from the thread of the jobs to the thread that sends. It imports no library."""
+"""Declares the messages from the jobs thread to the sending thread. It imports no library."""
 
 import asyncio
 from contextlib import suppress
@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """The reason why the jobs cannot be read. `is_lasting`: this has been so for a minute."""
+class JobsFailure:
+    """The reason why the jobs cannot be read. `is_lasting` is set after a minute."""
 
     reason: str
     is_lasting: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AskedShare:
-    """A share that a job asks for. The job waits until `ended` is called."""
+class RequestedShare:
+    """A share that a job requests. The job waits until `finish` is called."""
 
     run: int
     loop: asyncio.AbstractEventLoop
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def ended(self) -> None:
-        """Let the job end. Called from any thread."""
+    def finish(self) -> None:
+        """Let the job end. May be called from any thread."""
         with suppress(RuntimeError):  # the job's loop has ended already
-            self.loop.call_soon_threadsafe(self.over.set)
+            self.loop.call_soon_threadsafe(self.is_over.set)

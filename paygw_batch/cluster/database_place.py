@@ -18,24 +18,32 @@ from paygw_batch.errors import (
     JournalHeld,
     JournalMissing,
     JournalOutdated,
+    JournalTooOld,
     JournalUnwritable,
-    JournalWentBack,
-    LeftDamaged,
     OutputError,
+    SentLogDamaged,
     UsageError,
 )
 from paygw_batch.extras import install_command
-from paygw_batch.files import create_once
-from paygw_batch.journal.known_journals import KnownJournal, check_beside
-from paygw_batch.journal.left import BESIDE, NothingLeft, note_accepted, note_beside, noting_failed, unwritable, writers
+from paygw_batch.files import create_if_missing
+from paygw_batch.journal.known_journals import KnownJournal, check_other_journals
 from paygw_batch.journal.lock import LockHolder, check_directory, check_endpoint, make_directory
 from paygw_batch.journal.lost import find_loss
-from paygw_batch.journal.place import JournalPlace, KeepBeside
+from paygw_batch.journal.place import JournalPlace, RecordNotes
 from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
-from paygw_batch.journal.values import AcceptedRows, Identity, KeptPlan, Named, NewNotice, NotedBeside, Remark
+from paygw_batch.journal.sent_log import (
+    NOTES,
+    NoSentLog,
+    log_accepted_loss,
+    log_concurrent_fact,
+    log_failure_reason,
+    unwritable_message,
+    writer_names,
+)
+from paygw_batch.journal.values import AcceptedRows, ConcurrentNote, EndpointNote, Identity, KeptPlan, NewNotice, Remark
 from paygw_batch.language import say
 
-__all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
+__all__ = ["MissingHost", "ReplicationState", "Server", "WorkerJournal"]
 
 try:
     import psycopg
@@ -43,21 +51,21 @@ try:
     from paygw_batch.journal.postgres import schema, workers
     from paygw_batch.journal.postgres.accepted_loss import (
         LossWriter,
-        put_undone_in_doubt,
+        put_unfinished_in_doubt,
         write_accepted,
         write_retired,
     )
-    from paygw_batch.journal.postgres.fact_writer import BesideWriter, FactWriter, take_desk
+    from paygw_batch.journal.postgres.fact_writer import ConcurrentNoteWriter, FactWriter, acquire_decision_lock
     from paygw_batch.journal.postgres.guarded_session import GuardedSession
     from paygw_batch.journal.postgres.hosts import (
-        LeftOfProcess,
         MissingHost,
+        ProcessSentLog,
         RollCall,
-        check_left,
-        end_in,
-        hold_lines,
+        check_sent_log,
+        find_present_lines,
+        lock_log,
         missing_hosts,
-        present_in,
+        newest_fact,
     )
     from paygw_batch.journal.postgres.postgres_journal import (
         PostgresJournal,
@@ -69,15 +77,15 @@ try:
         IDLE_LIMIT,
         SCHEMA,
         WORKER_IDLE_LIMIT,
-        DatabaseCopies,
         PostgresTables,
+        ReplicationState,
         Server,
         Session,
-        copies_of,
-        evidence_in,
+        evidence_log,
         fetch,
-        limited,
-        tables_on,
+        postgres_tables,
+        replication_state,
+        time_limit,
         translating_errors,
     )
 except ModuleNotFoundError as error:
@@ -104,7 +112,7 @@ _PLANS_OF_PAYMENTS = """SELECT * FROM (
 class AcceptedLoss:
     """The loss that this host accepted: its commits that the database lacks, and their rows.
 
-    `is_guess`: the host does not know all of these commits, so every unfinished row was put in doubt.
+    `is_guess` is set if the host does not know all of these commits, so that every unfinished row was put in doubt.
     """
 
     commits: int
@@ -121,22 +129,22 @@ class DatabasePlace(JournalPlace):
     intent_lives_s: float = 30.0
 
     def may_exist(self) -> bool:
-        """Return True, because only opening the database shows whether it has a journal."""
+        """Return True: only opening the database shows whether it has a journal."""
         return True
 
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:  # noqa: ARG002 - nobody sees it
         known, now = self.known, self.now()
-        with ExitStack() as held:
-            held.enter_context(known.held(now))
-            check_beside(self._others(), beside, command="journal new")
-            session = held.enter_context(self._session(write=True))
+        with ExitStack() as stack:
+            stack.enter_context(known.hold_lock(now))
+            check_other_journals(self._others(), beside, command="journal new")
+            session = stack.enter_context(self._session(write=True))
             key = self.endpoint.consumer_key_sha256
             identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.place, key)
             if not schema.make_tables(session.connection, identity):
                 schema.check_version(session.connection, self.server)
-                self._of_merchant(session)
+                self._require_merchant(session)
                 return None
-            known.take(KnownJournal(identity.journal_id, (self.endpoint,), identity.home, now))
+            known.register(KnownJournal(identity.journal_id, (self.endpoint,), identity.home, now))
         return identity
 
     def upgrade(self) -> tuple[int, int, bool]:
@@ -148,7 +156,7 @@ class DatabasePlace(JournalPlace):
         with self._session(write=True) as session:
             with suppress(JournalOutdated):
                 schema.check_version(session.connection, self.server)
-            self._of_merchant(session)
+            self._require_merchant(session)
             if schema.role_of(session.connection) is not schema.JournalRole.OWNER:
                 raise JournalError(
                     say(
@@ -163,22 +171,22 @@ class DatabasePlace(JournalPlace):
             jobs = schema.jobs_version_in(session.connection)
             before = schema.upgrade_tables(session.connection, self.server, self.now())
             if schema.has_rights(session.connection):
-                schema.give_rights(session.connection)
+                schema.grant_rights(session.connection)
             return before, schema.newest_version(), schema.jobs_version_in(session.connection) != jobs
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> PostgresJournal:
-        return self._opened(PostgresJournal, command, kind)
+        return self._open_journal(PostgresJournal, command, kind)
 
     def open_to_work(self, command: str, kind: HolderKind = HolderKind.WORKER) -> WorkerJournal:
-        """Open the journal for a worker, which sends rows of shared runs and does not hold the desk."""
-        return self._opened(WorkerJournal, command, kind)
+        """Open the journal for a worker, which sends rows of shared runs without the decision lock."""
+        return self._open_journal(WorkerJournal, command, kind)
 
     def open_to_read(self, *, must_be_known: bool = False) -> PostgresReader:  # noqa: ARG002 - a database is known
         """Open the journal to read it. Anyone who can sign in to the database may."""
         session = Session(self.server, write=False)
         try:
             with translating_errors(self.server):
-                identity = self._checked(session)
+                identity = self._require_readable(session)
                 session.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         except BaseException:
             session.close()
@@ -186,10 +194,10 @@ class DatabasePlace(JournalPlace):
         return PostgresReader(session, identity)
 
     def holder(self) -> LockHolder | None:
-        """Return the process that has the desk; if there is none, a process that sends."""
+        """Return the process that holds the decision lock, or else one that sends."""
         with self._session(write=False) as session:
             schema.check_version(session.connection, self.server)
-            return workers.holder_now(session.connection)
+            return workers.current_holder(session.connection)
 
     def workers(self) -> Sequence[WorkerLife]:
         """Return the living workers of all hosts, and dead ones that left rows in flight."""
@@ -199,48 +207,51 @@ class DatabasePlace(JournalPlace):
     def dead_workers(self, since: str) -> Sequence[WorkerLife]:
         """Return the workers last seen after `since` that died without signing off."""
         with self._session(write=False) as session:
-            return workers.died_since(session.connection, since)
+            return workers.find_dead_workers(session.connection, since)
 
     def shared_work(self) -> SharedWork:
-        """Return the present work of all hosts: their workers, the unfinished runs, and the limits."""
+        """Return the current work of all hosts: workers, unfinished runs and limits."""
         with closing(self.open_to_read()) as journal:
-            return SharedWork(journal.workers(), journal.runs_now(), self.limits())
+            return SharedWork(journal.workers(), journal.current_runs(), self.limits())
 
     @contextmanager
     def outbox(self, *, write: bool) -> "Iterator[PostgresOutbox]":
-        with self._known(write=write) as (session, _):
+        with self._checked_session(write=write) as (session, _):
             yield PostgresOutbox(session.connection)
 
     @contextmanager
-    def _noting(self) -> "Iterator[PostgresTables]":
-        with self._known(write=True) as (session, identity), limited(session.connection, self.server.commit_limit_s):
-            tables = tables_on(session.connection, identity)
+    def _audit_transaction(self) -> "Iterator[PostgresTables]":
+        with (
+            self._checked_session(write=True) as (session, identity),
+            time_limit(session.connection, self.server.commit_limit_s),
+        ):
+            tables = postgres_tables(session.connection, identity)
             with session.connection.transaction():
                 tables.run("note_in_turn")
                 yield tables
 
     @contextmanager
     def only_one(self, name: str) -> Iterator[None]:
-        """Let only one process of all hosts run the block with this name. Raises `JournalHeld` for any other process.
+        """Run the block with this name in only one process of all hosts. Raises `JournalHeld` in any other process.
 
-        If the connection is lost, both may go on. This is harmless: the journal alone decides which rows are sent.
+        If the connection is lost, both may continue. This is harmless: the journal alone decides which rows are sent.
         """
         with self._session(write=False) as session:
             # If the answer is lost, the connection is closed, and the lock is released with it.
-            with limited(session.connection, self.server.commit_limit_s):
-                self._checked(session)
+            with time_limit(session.connection, self.server.commit_limit_s):
+                self._require_readable(session)
                 locked = fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,))
             if locked != [(True,)]:
                 raise JournalHeld(say("Another process is doing the same: {name}.", name=name))
             yield
 
     def waiting_runs(self) -> "WaitingRuns":
-        """Return a callable that finds the runs that wait for a worker, as often as it is called."""
-        return WaitingRuns(self.server, self._checked)
+        """Return a callable that finds the runs waiting for a worker."""
+        return WaitingRuns(self.server, self._require_readable)
 
     def timetable_jobs(self) -> Sequence[TimetableJob]:
         """Return the jobs of the timetable, with their last results."""
-        with self._known(write=False) as (session, _):
+        with self._checked_session(write=False) as (session, _):
             return schema.timetable_jobs(session.connection)
 
     def check_jobs(self) -> str:
@@ -249,40 +260,43 @@ class DatabasePlace(JournalPlace):
             return schema.check_jobs(session.connection, self.server)
 
     @contextmanager
-    def _beside_once(self) -> Iterator[KeepBeside]:
-        with self._known(write=True) as (session, identity):
-            self._roll(identity).missing(session.connection)  # this registers the host, so later roll-calls wait for it
+    def _connect_note_recorder(self) -> Iterator[RecordNotes]:
+        with self._checked_session(write=True) as (session, identity):
+            # This registers the host, so that later roll-calls wait for it.
+            self._roll_call(identity).missing(session.connection)
             folder = self._folder(identity)
-            with closing(BesideWriter(session.connection, identity, self.intent_lives_s)) as writer:
+            with closing(ConcurrentNoteWriter(session.connection, identity, self.intent_lives_s)) as writer:
 
-                def keep(notes: Sequence[NotedBeside]) -> None:
-                    with translating_errors(self.server), limited(session.connection, self.server.commit_limit_s):
-                        noted = writer.keep(notes)
+                def record_notes(notes: Sequence[ConcurrentNote]) -> None:
+                    with translating_errors(self.server), time_limit(session.connection, self.server.commit_limit_s):
+                        noted = writer.record_notes(notes)
                     try:
-                        note_beside(folder, *noted)
+                        log_concurrent_fact(folder, *noted)
                     except OSError as error:
-                        raise JournalUnwritable(unwritable(self.server.place, noting_failed(error))) from None
+                        raise JournalUnwritable(
+                            unwritable_message(self.server.place, log_failure_reason(error))
+                        ) from None
 
-                yield keep
+                yield record_notes
 
     def limits(self) -> GateState:
-        """Return the limits over all workers, and the workers that share them."""
-        with self._known(write=False) as (session, _):
+        """Return the limits shared by all workers, and these workers."""
+        with self._checked_session(write=False) as (session, _):
             return workers.read_gate(session.connection)
 
     def change_limits(self, change: LimitChange) -> GateState:
-        """Set the limits over all workers, even while they send, and return them."""
-        with self._known(write=True) as (session, _):
+        """Set the limits shared by all workers, even while they send, and return them."""
+        with self._checked_session(write=True) as (session, _):
             workers.set_limits(session.connection, change)
             return workers.read_gate(session.connection)
 
-    def give_rights(self) -> list[str]:
+    def grant_rights(self) -> list[str]:
         """Create the journal's roles and grant their rights; return the roles' names. Only the owner can do this."""
-        with self._known(write=True) as (session, _):
-            return schema.give_rights(session.connection)
+        with self._checked_session(write=True) as (session, _):
+            return schema.grant_rights(session.connection)
 
     def role(self) -> schema.JournalRole | None:
-        """Return the journal's role of the login in the address; None if it has none of them.
+        """Return the journal role of the login in the URL, or None if it has none.
 
         Raises `JournalError` if no run could use the database: a standby, clocks that differ, or commits that may be
         lost. A role that only reads is not checked for that.
@@ -293,18 +307,18 @@ class DatabasePlace(JournalPlace):
             Session(self.server, write=True).close()
         return role
 
-    def copies(self) -> DatabaseCopies:
+    def copies(self) -> ReplicationState:
         with self._session(write=False) as session:
-            return copies_of(session.connection)
+            return replication_state(session.connection)
 
     def newest_plan(self, code: str) -> KeptPlan | None:
-        """Return the newest plan with this code in the database; None if there is none."""
-        with self._known(write=False) as (session, _):
+        """Return the newest plan with this code in the database, or None."""
+        with self._checked_session(write=False) as (session, _):
             return next((KeptPlan(*columns) for columns in fetch(session.connection, _NEWEST_PLAN, (code,))), None)
 
     def plans_of(self, payments: str) -> list[KeptPlan]:
         """Return the plans in the database whose payments have this digest, newest first."""
-        with self._known(write=False) as (session, _):
+        with self._checked_session(write=False) as (session, _):
             return [KeptPlan(*columns) for columns in fetch(session.connection, _PLANS_OF_PAYMENTS, (payments,))]
 
     def keep_plan(
@@ -316,12 +330,12 @@ class DatabasePlace(JournalPlace):
         payments: str = "",
         notices: Sequence[NewNotice] = (),
     ) -> bool:
-        """Store a new plan, or the next version of `before`, with its notices; False if another process was faster."""
+        """Store a new plan or the next version of `before`, with notices. Returns False if another was first."""
         plan, version = "(SELECT coalesce(max(plan), 0) + 1 FROM plan_document)", 1
         if before is not None:
             plan, version = str(before.number), before.version + 1
         query = f"INSERT INTO plan_document (plan, version, code, payments, content) VALUES ({plan}, %s, %s, %s, %s)"  # noqa: S608 - ours
-        with self._known(write=True) as (session, _), session.connection.transaction():
+        with self._checked_session(write=True) as (session, _), session.connection.transaction():
             try:
                 with session.connection.transaction():
                     fetch(session.connection, query, (version, code, payments, content))
@@ -344,7 +358,7 @@ class DatabasePlace(JournalPlace):
         part = file.with_name(f"{file.name}.part")
         try:
             part.unlink(missing_ok=True)
-            create_once(part, b"")  # private to its owner before pg_dump writes to it
+            create_if_missing(part, b"")  # private to its owner before pg_dump writes to it
             done = subprocess.run(  # noqa: S603 - the database's own program
                 [
                     program,
@@ -374,9 +388,9 @@ class DatabasePlace(JournalPlace):
             ) from None
 
     def roll_call(self) -> Sequence[MissingHost]:
-        """Answer for this host, and return the hosts that have not answered. Raises `JournalWentBack`."""
+        """Answer the roll-call for this host, and return the missing hosts. Raises `JournalTooOld`."""
         with self._session(write=True) as session:
-            return self._roll(self._identified(session)).missing(session.connection)
+            return self._roll_call(self._require_right_journal(session)).missing(session.connection)
 
     def retire(self, named: str, *, by: str) -> tuple[MissingHost, int]:
         """Retire a host that has not answered the roll-call; return it, and the number of its rows in doubt.
@@ -384,13 +398,13 @@ class DatabasePlace(JournalPlace):
         `named` is its name or id. Raises `UsageError` if no such host is missing, or several are, or if it is alive,
         because a living host accepts its own loss. Raises `JournalHeld` while another process has a row in flight.
         """
-        with self._session(write=True) as session, ExitStack() as undo:
-            identity = self._identified(session)
-            roll = self._roll(identity)
-            with suppress(JournalWentBack):  # the missing host may be this one, which is refused below
-                roll.missing(session.connection)
-            host = _one_missing(missing_hosts(session.connection), named)
-            if host.lives or host.host_id == roll.host_id:
+        with self._session(write=True) as session, ExitStack() as cleanup:
+            identity = self._require_right_journal(session)
+            roll_call = self._roll_call(identity)
+            with suppress(JournalTooOld):  # the missing host may be this one, which is refused below
+                roll_call.missing(session.connection)
+            host = _find_missing_host(missing_hosts(session.connection), named)
+            if host.lives or host.host_id == roll_call.host_id:
                 raise UsageError(
                     say("The host {name} is alive: it knows which of its rows were sent.", name=host.name),
                     hint=say(
@@ -398,10 +412,10 @@ class DatabasePlace(JournalPlace):
                         "If it is gone for good, retire it 10 minutes after it was last seen."
                     ),
                 )
-            writer = self._writer_of_loss(session, identity, "journal retire", undo)
+            writer = self._create_loss_writer(session, identity, "journal retire", cleanup)
             # The rows come before the host. Once the host is retired, the roll-call no longer waits for it, and other
             # hosts send again. By then every row that it may have sent must be in doubt.
-            rows = put_undone_in_doubt(session.connection, writer, self.now())
+            rows = put_unfinished_in_doubt(session.connection, writer, self.now())
             write_retired(session.connection, host.host_id, by)
         return host, rows
 
@@ -411,66 +425,66 @@ class DatabasePlace(JournalPlace):
         Raises `JournalHeld` while a process of this host may send, or another process sends one of these rows.
         """
         now = self.now()
-        with self._session(write=True) as session, ExitStack() as undo:
-            identity = self._identified(session)
-            roll = self._roll(identity)
-            if roll.is_retired(session.connection):
-                raise roll.retired()
-            with suppress(JournalWentBack, LeftDamaged):
-                return AcceptedLoss(0, AcceptedRows(), is_guess=False, missing=roll.missing(session.connection))
+        with self._session(write=True) as session, ExitStack() as cleanup:
+            identity = self._require_right_journal(session)
+            roll_call = self._roll_call(identity)
+            if roll_call.is_retired(session.connection):
+                raise roll_call.retired_error()
+            with suppress(JournalTooOld, SentLogDamaged):
+                return AcceptedLoss(0, AcceptedRows(), is_guess=False, missing=roll_call.missing(session.connection))
             folder = self._folder(identity)
-            for name in writers(folder):
-                if name != BESIDE:
-                    undo.callback(hold_lines(folder, name, now=now, command="journal roll-call").close)
-            loss = find_loss(folder, partial(present_in, session.connection))
-            is_guess = not loss.is_whole or roll.is_older(session.connection)
-            writer = self._writer_of_loss(session, identity, "journal roll-call", undo)
+            for name in writer_names(folder):
+                if name != NOTES:
+                    cleanup.callback(lock_log(folder, name, now=now, command="journal roll-call").close)
+            loss = find_loss(folder, partial(find_present_lines, session.connection))
+            is_guess = not loss.is_whole or roll_call.is_older(session.connection)
+            writer = self._create_loss_writer(session, identity, "journal roll-call", cleanup)
             accepting = LossWriter(session.connection, identity, writer, loss, by=by, at=now)
             rows = accepting.write_guess() if is_guess else accepting.write()
-            write_accepted(session.connection, roll.host_id, by)
-            note_accepted(folder, writers(folder), partial(end_in, session.connection))
-            return AcceptedLoss(loss.commits, rows, is_guess, roll.missing(session.connection))
+            write_accepted(session.connection, roll_call.host_id, by)
+            log_accepted_loss(folder, writer_names(folder), partial(newest_fact, session.connection))
+            return AcceptedLoss(loss.commits, rows, is_guess, roll_call.missing(session.connection))
 
-    def _opened(self, journal: type[J], command: str, kind: HolderKind) -> J:
+    def _open_journal(self, journal: type[J], command: str, kind: HolderKind) -> J:
         now = self.now()
-        with ExitStack() as undo:
+        with ExitStack() as cleanup:
             is_worker = issubclass(journal, WorkerJournal)
             session = Session(self.server, write=True, idle_limit=WORKER_IDLE_LIMIT if is_worker else IDLE_LIMIT)
-            undo.callback(session.close)
-            with translating_errors(self.server), limited(session.connection, self.server.commit_limit_s):
-                identity = self._identified(session)
-                names = evidence_in(session.connection, identity).names(identity)
+            cleanup.callback(session.close)
+            with translating_errors(self.server), time_limit(session.connection, self.server.commit_limit_s):
+                identity = self._require_right_journal(session)
+                names = evidence_log(session.connection, identity).names(identity)
                 is_new = self._require_own(identity.journal_id, names)
-                roll = self._roll(identity)
-                roll.answer(session.connection)
-                left = LeftOfProcess(self._folder(identity), roll.life, now=now, command=command)
-                undo.callback(left.close)
-                guarded = GuardedSession(session, identity, left, roll)
-                writer = self._writer(guarded, identity, command, kind)
-                undo.callback(writer.close)
+                roll_call = self._roll_call(identity)
+                roll_call.answer(session.connection)
+                sent_log = ProcessSentLog(self._folder(identity), roll_call.life, now=now, command=command)
+                cleanup.callback(sent_log.close)
+                guarded = GuardedSession(session, identity, sent_log, roll_call)
+                writer = self._create_writer(guarded, identity, command, kind)
+                cleanup.callback(writer.close)
                 if not is_worker:
-                    writer.has_desk = take_desk(session.connection, writer.process)
-                    if not writer.has_desk:
-                        raise workers.desk_taken(session.connection)
+                    writer.has_decision_lock = acquire_decision_lock(session.connection, writer.process)
+                    if not writer.has_decision_lock:
+                        raise workers.decision_lock_error(session.connection)
                 if is_new and not is_worker:
-                    with writer.at_desk():
-                        writer.record([Remark(Named(self.endpoint, ""), now)])
+                    with writer.decision_transaction():
+                        writer.record([Remark(EndpointNote(self.endpoint, ""), now)])
             # The entry keeps people from creating a second journal for this merchant by mistake.
             every_name = tuple(dict.fromkeys((*names, self.endpoint)))
             entry = KnownJournal(identity.journal_id, every_name, identity.home, identity.created_at)
             self.known.remember(entry, now)
-            undo.pop_all()
+            cleanup.pop_all()
         return journal(session, identity, writer)
 
-    def _writer(self, guarded: GuardedSession, identity: Identity, command: str, kind: HolderKind) -> FactWriter:
-        own = workers.enrol(guarded.connection, command=command, kind=kind, intent_lives_s=self.intent_lives_s)
-        signs = workers.SignsOfLife(self.server, own.number, self.intent_lives_s)
-        return FactWriter(guarded, own, signs, identity, self.intent_lives_s)
+    def _create_writer(self, guarded: GuardedSession, identity: Identity, command: str, kind: HolderKind) -> FactWriter:
+        process = workers.enrol(guarded.connection, command=command, kind=kind, intent_lives_s=self.intent_lives_s)
+        signs_of_life = workers.SignsOfLife(self.server, process.number, self.intent_lives_s)
+        return FactWriter(guarded, process, signs_of_life, identity, self.intent_lives_s)
 
-    def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> FactWriter:
-        """Return a writer for the facts of a loss. It sends nothing, and writes no lines of `left.py`."""
-        writer = self._writer(GuardedSession(session, identity, NothingLeft()), identity, command, HolderKind.RUN)
-        undo.callback(writer.close)
+    def _create_loss_writer(self, session: Session, identity: Identity, command: str, cleanup: ExitStack) -> FactWriter:
+        """Return a writer for the facts of a loss. It sends nothing, and keeps no sent log."""
+        writer = self._create_writer(GuardedSession(session, identity, NoSentLog()), identity, command, HolderKind.RUN)
+        cleanup.callback(writer.close)
         return writer
 
     @contextmanager
@@ -479,37 +493,37 @@ class DatabasePlace(JournalPlace):
             yield session
 
     @contextmanager
-    def _known(self, *, write: bool) -> Iterator[tuple[Session, Identity]]:
+    def _checked_session(self, *, write: bool) -> Iterator[tuple[Session, Identity]]:
         with self._session(write=write) as session:
-            yield session, self._checked(session)
+            yield session, self._require_readable(session)
 
-    def _checked(self, session: Session) -> Identity:
+    def _require_readable(self, session: Session) -> Identity:
         """Return the journal's identity. Raises `JournalError` if the journal must not be read."""
-        identity = self._identified(session)
-        check_left(session.connection, self.server, self.known.folder(identity.journal_id))
+        identity = self._require_right_journal(session)
+        check_sent_log(session.connection, self.server, self.known.folder(identity.journal_id))
         return identity
 
-    def _identified(self, session: Session) -> Identity:
+    def _require_right_journal(self, session: Session) -> Identity:
         """Return the journal's identity. Raises `JournalError` if this is not the right journal."""
         schema.check_version(session.connection, self.server)
-        identity = self._of_merchant(session)
+        identity = self._require_merchant(session)
         schema.check_moved(session.connection)
         for entry in self.known.entries():
             is_here = entry.path == identity.home and not entry.is_lost
             if is_here and entry.journal_id != identity.journal_id and entry.pays((self.endpoint,)):
-                raise JournalWentBack(
+                raise JournalTooOld(
                     say("This is not the journal that this machine last sent rows from."),
                     hint=say("Nothing was sent. Bring the database back, or name the right one in [journal] url."),
                 )
         return identity
 
-    def _of_merchant(self, session: Session) -> Identity:
-        """Return the journal's identity. Raises `JournalError` if it is another merchant's, or has another host."""
+    def _require_merchant(self, session: Session) -> Identity:
+        """Return the journal's identity. Raises `JournalError` if it belongs to another merchant or host."""
         identity = schema.identity_in(session.connection, self.server)
-        check_endpoint(evidence_in(session.connection, identity).names(identity), self.endpoint, self.server.place)
+        check_endpoint(evidence_log(session.connection, identity).names(identity), self.endpoint, self.server.place)
         return identity
 
-    def _roll(self, identity: Identity) -> RollCall:
+    def _roll_call(self, identity: Identity) -> RollCall:
         return RollCall(self.server, self._folder(identity))
 
     def _folder(self, identity: Identity) -> Path:
@@ -527,18 +541,18 @@ class DatabasePlace(JournalPlace):
                 ours = schema.identity_in(session.connection, self.server).journal_id
         except (JournalMissing, psycopg.Error):
             ours = ""
-        return list(self.known.paying((self.endpoint,), but=ours))
+        return list(self.known.merchant_journals((self.endpoint,), except_id=ours))
 
 
 class WaitingRuns:
-    """Finds runs that wait for a worker, on a connection that stays open. Use it from one thread at a time."""
+    """Finds runs that wait for a worker, on an open connection. Not thread-safe."""
 
     def __init__(self, server: Server, check: Callable[[Session], object]) -> None:
         self._server, self._check = server, check
         self._session: Session | None = None
 
     def __call__(self) -> Sequence[SharedRun]:
-        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left to send are ended."""
+        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left to send end."""
         try:
             with translating_errors(self._server):
                 if self._session is None:
@@ -556,20 +570,20 @@ class WaitingRuns:
             self._session = None
 
 
-def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
-    fitting = [host for host in missing if named in {host.host_id, host.name}]
-    if len(fitting) == 1:
-        return fitting[0]
-    listed = ", ".join(
+def _find_missing_host(missing: Sequence[MissingHost], named: str) -> MissingHost:
+    matching = [host for host in missing if named in {host.host_id, host.name}]
+    if len(matching) == 1:
+        return matching[0]
+    missing_text = ", ".join(
         say("{name} ({host_id}, last seen {time})", name=host.name, host_id=host.host_id, time=host.seen_at)
         for host in missing
     )
-    if fitting:
+    if matching:
         raise UsageError(
-            say("Several missing hosts are called {named}: {known}.", named=named, known=listed),
+            say("Several missing hosts are called {named}: {known}.", named=named, known=missing_text),
             hint=say("Name one by its id."),
         )
     raise UsageError(
-        say("No host called {named} is missing in the roll-call. Nothing was changed.", named=named),
-        hint=say("Hosts that are missing: {known}.", known=listed or say("none")),
+        say("No host called {named} is missing from the roll-call. Nothing was changed.", named=named),
+        hint=say("Hosts that are missing: {known}.", known=missing_text or say("none")),
     )

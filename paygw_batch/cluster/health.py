@@ -11,7 +11,7 @@ from paygw_batch.show.health import Health, HealthCheck
 from paygw_batch.show.summary import ExitCode
 
 if TYPE_CHECKING:
-    from paygw_batch.cluster.database_place import DatabaseCopies
+    from paygw_batch.cluster.database_place import ReplicationState
 
 _RIGHTS = {
     "owner": mark("owner: can do everything, including creating the tables"),
@@ -25,7 +25,7 @@ _REPLICATION = mark("replication")
 _JOBS = mark("jobs of workers")
 
 
-def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[HealthCheck]:
+def _check_replication(copies: "ReplicationState", configured: str | None) -> Iterator[HealthCheck]:
     """Compare [journal] replication, as `configured`, with the server's settings."""
     waits = (
         say("the server waits for {names}", names=copies.waits_for)
@@ -52,7 +52,7 @@ def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[H
 def checks(settings: Settings) -> Iterator[HealthCheck]:
     """Yield the checks of a journal in a database. Raises `JournalError` if nothing could be sent with it."""
     database = require_workers(settings)
-    yield from _replication(database.copies(), settings.journal.replication)
+    yield from _check_replication(database.copies(), settings.journal.replication)
     yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[database.role() or "none"]))
     try:
         yield HealthCheck(_JOBS, Health.GOOD, say("procrastinate tables, {version}", version=database.check_jobs()))

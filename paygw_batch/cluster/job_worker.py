@@ -1,4 +1,4 @@
-"""Runs procrastinate's worker beside the sending thread. It passes shares to that thread and carries out the timetable.
+"""Runs procrastinate's worker in a thread next to the sending thread, and the commands of the timetable.
 
 Rows are sent in the main thread, because a signal can drain it there. The entries of the timetable are commands of the
 program, each in a separate process. So they take no time from the rows in flight, and each may be killed and repeated.
@@ -28,9 +28,16 @@ from procrastinate.manager import JobManager
 from procrastinate.periodic import PeriodicDeferrer, PeriodicTask
 from procrastinate.tasks import Task
 
-from paygw_batch.clock import HEED_EVERY_S, timestamp, utc_now
-from paygw_batch.cluster.asked import AskedShare, Trouble
-from paygw_batch.cluster.calling import SHARE, AsyncAnswered, pool_of, prepare_async, priority, share_lock
+from paygw_batch.clock import SIGNAL_CHECK_INTERVAL_S, timestamp, utc_now
+from paygw_batch.cluster.asked import JobsFailure, RequestedShare
+from paygw_batch.cluster.calling import (
+    SHARE,
+    TimedAsyncConnection,
+    configure_async_connection,
+    pool_options,
+    priority,
+    share_lock,
+)
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import SharedRun
 from paygw_batch.settings.sections import TimetableSection, pick_up_name
@@ -43,26 +50,26 @@ if TYPE_CHECKING:
 
 
 TEND_EVERY_S = 2.0
-"""The seconds between two searches of the journal for runs that lost their jobs, or whose worker died."""
-AGAIN_AFTER_S = 1.0
+"""The interval in seconds of searches for runs that lost their jobs or whose worker died."""
+RETRY_AFTER_S = 1.0
 """The delay before checking the jobs again after a failure."""
 LASTING_S = 60.0
 _HEALTHY_S = 10.0
-_LEAVE_S = 3.0
-_BEATS = 3
+_JOIN_TIMEOUT_S = 3.0
+_HEARTBEATS_PER_SILENCE = 3
 _STANDARD_ERROR = 2
-_FAILED = frozenset({1, 7, 130})
-"""The exit codes of a command that is repeated: a defect of ours, an error of the journal, an interruption."""
+_REPEATED_EXIT_CODES = frozenset({1, 7, 130})
+"""The exit codes after which a command is repeated: our defect, a journal error, an interruption."""
 _RETRY = RetryStrategy(max_attempts=5, exponential_wait=3)
-_RESULT = """INSERT INTO paygw_result (job, host, began_at, ended_at, exit_code)
+_INSERT_RESULT = """INSERT INTO paygw_result (job, host, began_at, ended_at, exit_code)
     VALUES (%(job)s, %(host)s, %(began_at)s, %(ended_at)s, %(exit_code)s)
     ON CONFLICT (job) DO UPDATE SET host = excluded.host, began_at = excluded.began_at,
         ended_at = excluded.ended_at, exit_code = excluded.exit_code"""
-_MISSED = """INSERT INTO paygw_result (job, missed_at) VALUES (%(job)s, %(missed_at)s)
+_INSERT_MISSED = """INSERT INTO paygw_result (job, missed_at) VALUES (%(job)s, %(missed_at)s)
     ON CONFLICT (job) DO UPDATE SET missed_at = excluded.missed_at"""
-LATEST_S = 600
-"""How late a job of the timetable may start. A job that waited longer because no worker was alive is skipped."""
-_LONG_AGO = datetime.fromtimestamp(0, UTC)
+MAX_LATENESS_S = 600
+"""The maximum delay of a timetable job. A job that waited longer because no worker was alive is skipped."""
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 BACKUP = "backup"
@@ -82,14 +89,14 @@ class ScheduledCommand:
     words: tuple[str, ...]
 
     def command_words(self) -> list[str]:
-        """Return the words of the command to run now; each backup gets a new name."""
+        """Return the command line to run now. Each backup gets a new name."""
         if self.name != BACKUP:
             return list(self.words)
         at = timestamp(utc_now()).replace("-", "").replace(":", "")
         return [BACKUP, f"{self.words[1]}/journal-{at}.dump"]
 
 
-def scheduled_in(timetable: TimetableSection) -> Iterator[ScheduledCommand]:
+def scheduled_commands(timetable: TimetableSection) -> Iterator[ScheduledCommand]:
     zone = timetable.time_zone or "UTC"
     for pick_up in timetable.pick_up:
         words = ("run-folder", "--wait", *(["--collect"] if pick_up.collect else []), "--", str(pick_up.folder))
@@ -102,8 +109,8 @@ def scheduled_in(timetable: TimetableSection) -> Iterator[ScheduledCommand]:
         yield ScheduledCommand(BACKUP, timetable.backup.at, zone, (BACKUP, str(timetable.backup.folder)))
 
 
-def times_of(entry: ScheduledCommand, task: Task[..., object, ...]) -> PeriodicTask[..., object, ...]:
-    """Return the times at which a task is due by an entry of the timetable, in its zone; procrastinate uses UTC."""
+def periodic_task_for(entry: ScheduledCommand, task: Task[..., object, ...]) -> PeriodicTask[..., object, ...]:
+    """Return a periodic task that is due in the time zone of a timetable entry. Procrastinate itself uses UTC."""
 
     class Zoned(PeriodicTask[..., object, ...]):
         @cached_property
@@ -114,13 +121,13 @@ def times_of(entry: ScheduledCommand, task: Task[..., object, ...]) -> PeriodicT
 
 
 class CommandFailed(Exception):
-    """A command of the timetable failed and is to be repeated."""
+    """A command of the timetable failed and must be repeated."""
 
 
 class JobWorker:
-    """The worker of this process for jobs. `program` are the words that start the program with its configuration.
+    """The job worker of this process. `program` is the command line of the program with its configuration.
 
-    `tend` finds runs in the journal that wait for a worker. It is closed together with this worker.
+    `tend` finds waiting runs in the journal. It is closed together with this worker.
     """
 
     def __init__(
@@ -131,26 +138,30 @@ class JobWorker:
         program: Sequence[str],
         tend: "WaitingRuns",
     ) -> None:
-        self._silent_s, self._program, self._tend = silent_s, list(program), tend
+        self._silent_s, self._program, self._find_waiting_runs = silent_s, list(program), tend
         self._by_queue = {entry.name: entry for entry in scheduled}
-        self._connector = PsycopgConnector(**pool_of(url, prepare_async, AsyncAnswered), min_size=1, max_size=4)
-        self._jobs = _Jobs(self._connector)
-        how: WorkerOptions = {
+        self._connector = PsycopgConnector(
+            **pool_options(url, configure_async_connection, TimedAsyncConnection), min_size=1, max_size=4
+        )
+        self._jobs = _RepeatingJobManager(self._connector)
+        options: WorkerOptions = {
             "delete_jobs": "always",
             "install_signal_handlers": False,
-            "update_heartbeat_interval": silent_s / _BEATS,
-            "stalled_worker_timeout": max(silent_s, LATEST_S),  # until then `_take_back` reads when a worker died
+            "update_heartbeat_interval": silent_s / _HEARTBEATS_PER_SILENCE,
+            "stalled_worker_timeout": max(
+                silent_s, MAX_LATENESS_S
+            ),  # until then `_requeue_dead_jobs` needs the heartbeat
         }
-        self._shares = App(connector=self._connector, worker_defaults=how)
-        self._scheduled = App(connector=self._connector, worker_defaults=how)
+        self._shares = App(connector=self._connector, worker_defaults=options)
+        self._scheduled = App(connector=self._connector, worker_defaults=options)
         self._shares.job_manager = self._scheduled.job_manager = self._jobs
-        self._task = self._shares.task(name=SHARE, queue=SHARE)(self._share)
+        self._task = self._shares.task(name=SHARE, queue=SHARE)(self._request_share)
         for entry in scheduled:
-            self._add(entry)
-        self._asked: SimpleQueue[AskedShare | Trouble | None] = SimpleQueue()
+            self._schedule(entry)
+        self._messages: SimpleQueue[RequestedShare | JobsFailure | None] = SimpleQueue()
         self._children: set[asyncio.subprocess.Process] = set()
         self._calls: set[asyncio.Task[None]] = set()
-        self._ending = asyncio.Event()
+        self._is_ending = asyncio.Event()
         self._failing_since_s: float | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
@@ -161,178 +172,179 @@ class JobWorker:
             logging.getLogger(name).propagate = False
         self._thread.start()
 
-    def next(self) -> AskedShare | Trouble | None:
-        """Wait up to a second for the next share or trouble. Return None after that, or if `wake` was called."""
+    def next(self) -> RequestedShare | JobsFailure | None:
+        """Return the next share or trouble, or None after a second or after `wake`."""
         # The system may give a signal to any thread, and does so once a frozen process continues. Python calls the
-        # handler when the main thread runs next, which would never happen in a wait without end.
+        # handler when the main thread runs next, which would never happen during an endless wait.
         with suppress(Empty):
-            return self._asked.get(timeout=HEED_EVERY_S)
+            return self._messages.get(timeout=SIGNAL_CHECK_INTERVAL_S)
         return None
 
     def wake(self) -> None:
         """End the wait in `next`. A signal handler may call it at any moment."""
-        self._asked.put(None)
+        self._messages.put(None)
 
     def call(self, run: SharedRun) -> None:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._call_soon, run)
 
     def close(self) -> None:
-        """Take no more jobs; ask the commands of the timetable to end, and wait for them."""
+        """Take no more jobs, ask the commands of the timetable to end, and wait for them."""
         with suppress(RuntimeError):  # the loop has ended too
-            self._loop.call_soon_threadsafe(self._ending.set)
+            self._loop.call_soon_threadsafe(self._is_ending.set)
         while self._thread.is_alive():
-            self._thread.join(_LEAVE_S)
-            if not self._children:  # the thread now only waits for a server that does not answer
+            self._thread.join(_JOIN_TIMEOUT_S)
+            if not self._children:  # the thread only waits for a silent server now
                 return
 
-    # The following methods run in the thread of the jobs.
+    # The following methods run in the jobs thread.
 
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         except Exception as error:
-            self._asked.put(Trouble(type(error).__name__, is_lasting=True))  # so that the main thread does not wait on
+            # Without this message, the main thread would wait forever.
+            self._messages.put(JobsFailure(type(error).__name__, is_lasting=True))
             raise
         finally:
-            self._tend.close()
+            self._find_waiting_runs.close()
             self._loop.close()
 
     async def _serve(self) -> None:
-        self._loop.set_exception_handler(lambda _loop, _context: None)  # finishing a job that is gone is no error
-        while not self._ending.is_set():
+        self._loop.set_exception_handler(lambda _loop, _context: None)  # finishing a deleted job is no error
+        while not self._is_ending.is_set():
             began_s = time.monotonic()
             try:
                 async with self._shares.open_async():
-                    kept = [self._kept(self._shares, queues=[SHARE], concurrency=1)]
+                    workers = [self._run_worker(self._shares, queues=[SHARE], concurrency=1)]
                     if queues := list(self._by_queue):
-                        how: WorkerOptions = {"queues": queues, "concurrency": len(queues), "listen_notify": False}
-                        kept.append(self._kept(self._scheduled, **how))
-                    await asyncio.gather(*kept, self._tended(), self._end_children())
+                        options: WorkerOptions = {"queues": queues, "concurrency": len(queues), "listen_notify": False}
+                        workers.append(self._run_worker(self._scheduled, **options))
+                    await asyncio.gather(*workers, self._tend_runs(), self._end_children())
             except psycopg.Error as error:
                 await self._pause(error, began_s)
 
-    async def _kept(self, app: App, **options: "Unpack[WorkerOptions]") -> None:
-        """Run a worker until this process is to end. If its tables were emptied, it registers again."""
-        while not self._ending.is_set():
+    async def _run_worker(self, app: App, **options: "Unpack[WorkerOptions]") -> None:
+        """Run a worker until this process ends. It registers again if its tables were emptied."""
+        while not self._is_ending.is_set():
             began_s = time.monotonic()
             working = asyncio.create_task(app.run_worker_async(**options))
-            ending = asyncio.create_task(self._ending.wait())
+            ending = asyncio.create_task(self._is_ending.wait())
             await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
             ending.cancel()
             working.cancel()  # the worker then takes no further job, and waits for its jobs under way
             (result,) = await asyncio.gather(working, return_exceptions=True)
-            if isinstance(result, Exception) and not self._ending.is_set():
+            if isinstance(result, Exception) and not self._is_ending.is_set():
                 await self._pause(result, began_s)
 
     async def _pause(self, error: Exception, began_s: float) -> None:
-        """Report a failure to the main thread, and wait for a moment."""
+        """Report a failure to the main thread, and wait briefly."""
         now_s = time.monotonic()
         if self._failing_since_s is None or now_s - began_s > _HEALTHY_S:
             self._failing_since_s = now_s
         cause = error.__cause__ or error
         reason = str(cause).strip().partition("\n")[0].removesuffix(".") or type(cause).__name__
-        self._asked.put(Trouble(reason, now_s - self._failing_since_s > LASTING_S))
-        await self._wait(AGAIN_AFTER_S)
+        self._messages.put(JobsFailure(reason, now_s - self._failing_since_s > LASTING_S))
+        await self._wait(RETRY_AFTER_S)
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._ending.wait(), seconds)
+            await asyncio.wait_for(self._is_ending.wait(), seconds)
 
-    async def _tended(self) -> None:
-        """Take back the jobs of dead workers, and call workers to waiting runs, until this process is to end."""
-        while not self._ending.is_set():
+    async def _tend_runs(self) -> None:
+        """Requeue the jobs of dead workers, and call workers to waiting runs, until this process ends."""
+        while not self._is_ending.is_set():
             with suppress(ConnectorException, psycopg.Error, JournalError):
-                await self._take_back()
-                for run in await asyncio.to_thread(self._tend):
+                await self._requeue_dead_jobs()
+                for run in await asyncio.to_thread(self._find_waiting_runs):
                     await self._call(run)
             await self._wait(TEND_EVERY_S)
 
-    async def _take_back(self) -> None:
-        """Let the jobs of dead workers be tried again. If the worker died long ago, its job then counts as too late."""
-        late_s = max(self._silent_s, LATEST_S)
+    async def _requeue_dead_jobs(self) -> None:
+        """Requeue the jobs of dead workers. If the worker died long ago, its job then counts as too late."""
+        late_s = max(self._silent_s, MAX_LATENESS_S)
         late = {job.id for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=late_s)}
         for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._silent_s):
-            await self._jobs.retry_job(job, retry_at=_LONG_AGO if job.id in late else None)
+            await self._jobs.retry_job(job, retry_at=_EPOCH if job.id in late else None)
 
     def _call_soon(self, run: SharedRun) -> None:
         task = self._loop.create_task(self._call(run))
-        self._calls.add(task)  # without a reference the task could be collected, because the loop keeps none
+        self._calls.add(task)  # the loop keeps no reference, so the task could be collected
         task.add_done_callback(self._calls.discard)
 
     async def _call(self, run: SharedRun) -> None:
-        """Call a worker to a run, unless a job for the run waits already."""
+        """Call a worker to a run, unless a job for the run is queued."""
         with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued):
             lock = share_lock(run)
             if not await self._jobs.list_jobs_async(queueing_lock=lock, status=Status.TODO.value):
                 job = self._task.configure(queueing_lock=lock, priority=priority(run))
                 await job.defer_async(run=run.number)
 
-    async def _share(self, *, run: int) -> None:
-        share = AskedShare(run, self._loop)
-        self._asked.put(share)
-        await share.over.wait()
+    async def _request_share(self, *, run: int) -> None:
+        share = RequestedShare(run, self._loop)
+        self._messages.put(share)
+        await share.is_over.wait()
 
-    def _add(self, entry: ScheduledCommand) -> None:
+    def _schedule(self, entry: ScheduledCommand) -> None:
         name = entry.name
         task = self._scheduled.task(
             name=name, queue=name, lock=name, queueing_lock=name, retry=_RETRY, pass_context=True
         )
-        self._scheduled.periodic_registry.periodic_tasks[name, ""] = times_of(entry, task(self._do))
+        self._scheduled.periodic_registry.periodic_tasks[name, ""] = periodic_task_for(entry, task(self._run_command))
 
-    async def _do(self, context: JobContext, *, timestamp: int = 0) -> None:
+    async def _run_command(self, context: JobContext, *, timestamp: int = 0) -> None:
         """Run the command that this host's configuration has for a job's queue, never a command that the job names.
 
         `timestamp` is the time at which the job was due. A job that comes too late runs nothing.
         """
         entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
-        if self._ending.is_set():
+        if self._is_ending.is_set():
             raise CommandFailed
         due_at = datetime.fromtimestamp(timestamp, UTC)
         again_at = context.job.scheduled_at or due_at  # a repeated job has the time of its next try
-        if (began_at - max(due_at, again_at)).total_seconds() > LATEST_S:
-            await self._miss(entry, due_at, began_at)
+        if (began_at - max(due_at, again_at)).total_seconds() > MAX_LATENESS_S:
+            await self._record_missed(entry, due_at, began_at)
             return
         command = [*self._program, "-q", *entry.command_words()]
         child = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=_STANDARD_ERROR, start_new_session=True
         )
         self._children.add(child)
-        if self._ending.is_set():
+        if self._is_ending.is_set():
             child.terminate()
         try:
             code = await child.wait()
         finally:
             self._children.discard(child)
         line = {"job": entry.name, "host": socket.gethostname(), "began_at": began_at, "ended_at": datetime.now(UTC)}
-        await self._connector.execute_query_async(_RESULT, **line, exit_code=code)
-        if code in _FAILED or code < 0 or self._ending.is_set():
+        await self._connector.execute_query_async(_INSERT_RESULT, **line, exit_code=code)
+        if code in _REPEATED_EXIT_CODES or code < 0 or self._is_ending.is_set():
             raise CommandFailed
 
-    async def _miss(self, entry: ScheduledCommand, due_at: datetime, now: datetime) -> None:
-        """Record a missed time, and make the jobs that became due meanwhile: they could not wait beside this one."""
-        await self._connector.execute_query_async(_MISSED, job=entry.name, missed_at=due_at)
-        deferrer = PeriodicDeferrer(self._scheduled.periodic_registry, LATEST_S)
+    async def _record_missed(self, entry: ScheduledCommand, due_at: datetime, now: datetime) -> None:
+        """Record a missed time, and queue the jobs that became due meanwhile, which this job blocked."""
+        await self._connector.execute_query_async(_INSERT_MISSED, job=entry.name, missed_at=due_at)
+        deferrer = PeriodicDeferrer(self._scheduled.periodic_registry, MAX_LATENESS_S)
         await deferrer.defer_jobs(list(deferrer.get_previous_tasks(now.timestamp())))
 
     async def _end_children(self) -> None:
-        """Ask the commands under way to end, once, because a second signal would not wait for rows in flight."""
-        await self._ending.wait()
+        """Ask running commands to end, only once, because a second signal would not wait for rows in flight."""
+        await self._is_ending.wait()
         for child in self._children:
             with suppress(ProcessLookupError):
                 child.terminate()
 
 
-class _Jobs(JobManager):
-    """The jobs in the database. A job that is to be repeated may find the next job of its name waiting.
+class _RepeatingJobManager(JobManager):
+    """The jobs in the database. The next job of a name may be waiting when one is to be repeated.
 
     The end of a job is written until the server confirms it. Otherwise procrastinate would forget a job whose end was
     lost, and that job would keep its lock as long as its worker lives.
     """
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
-        await _until_answered(partial(super().finish_job, job, status, delete_job))
+        await _write_until_answered(partial(super().finish_job, job, status, delete_job))
 
     async def retry_job(
         self,
@@ -342,21 +354,21 @@ class _Jobs(JobManager):
         queue: str | None = None,
         lock: str | None = None,
     ) -> None:
-        """Let a job be tried again. If the next job of its name waits already, that one is the next try."""
+        """Queue a job again, unless the next job of its name waits already and serves as the next try."""
         try:
-            await _until_answered(partial(super().retry_job, job, retry_at, priority, queue, lock))
+            await _write_until_answered(partial(super().retry_job, job, retry_at, priority, queue, lock))
         except UniqueViolation:
             await self.finish_job(job, Status.FAILED, delete_job=True)
 
 
-async def _until_answered(write: Callable[[], Awaitable[None]]) -> None:
-    """Write the end of a job, and repeat that while the server does not answer."""
+async def _write_until_answered(write: Callable[[], Awaitable[None]]) -> None:
+    """Write the end of a job, repeatedly until the server answers."""
     while True:
         try:
             await write()
         except ConnectorException as error:
             if not isinstance(error.__cause__, psycopg.OperationalError):
                 raise
-            await asyncio.sleep(AGAIN_AFTER_S)
+            await asyncio.sleep(RETRY_AFTER_S)
         else:
             return

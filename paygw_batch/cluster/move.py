@@ -1,9 +1,9 @@
-"""Moves a journal with its chain from a file to a database, once, so that never both of them can pay.
+"""Moves a journal with its chain from a file to a database, once. At no time can both pay.
 
 A move may be killed at any moment because of the order of its steps (docs/decisions/0091). First all is copied in one
 transaction, and the copy cannot pay yet. Then the file is marked as moved. Then the database records that the copy is
-in use. At last the entry among the known journals is changed. The lines about what left stay valid, because facts keep
-their numbers and hashes. The same command continues an interrupted move.
+in use. Last, the entry among the known journals is changed. The sent log stays valid, because facts keep their
+numbers and hashes. The same command continues an interrupted move.
 """
 
 import os
@@ -19,37 +19,37 @@ from psycopg import Connection, sql
 
 from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
 from paygw_batch.journal.audit import AuditEntry
-from paygw_batch.journal.facts import BATCH_FORGOTTEN, Line, SaidLine
-from paygw_batch.journal.file_place import FilePlace, check_place
+from paygw_batch.journal.facts import BATCH_FORGOTTEN, Line, PersonalDataLine
+from paygw_batch.journal.file_place import FilePlace, check_journal_files
 from paygw_batch.journal.known_journals import KnownJournal
 from paygw_batch.journal.lock import RunLock, lock_path
-from paygw_batch.journal.port import unwatched
+from paygw_batch.journal.port import ignore_progress
 from paygw_batch.journal.postgres.schema import COPIED, DONE, fill_tables, move_step, version_in
 from paygw_batch.journal.postgres.session import (
     SCHEMA,
     Row,
     Session,
     fetch,
-    payee_words_of,
-    text_of,
+    payee_search_words,
+    strip_nul,
     translating_errors,
 )
 from paygw_batch.journal.postgres.verify import MOVED_HERE, verify_journal
 from paygw_batch.journal.postgres.workers import machine
-from paygw_batch.journal.sqlite.connect import connect, end_of, identity_of, moved_to
+from paygw_batch.journal.sqlite.connect import chain_end, connect, load_identity, move_destination
 from paygw_batch.journal.sqlite.sqlite_tables import CONTENT
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 _COMMAND = "journal move"
-_FORGETS = f"kind = '{BATCH_FORGOTTEN}'"
+_IS_FORGETTING = f"kind = '{BATCH_FORGOTTEN}'"
 
 
-def _alike(table: str, columns: str, order: str) -> tuple[str, str]:
-    """Return the columns of a table that both stores have alike, and the query for its lines."""
+def _shared_columns(table: str, columns: str, order: str) -> tuple[str, str]:
+    """Return the columns of a table that both stores share, and the query for its lines."""
     return columns, f"SELECT {columns} FROM {table} ORDER BY {order}"  # noqa: S608 - constants of ours
 
 
@@ -62,36 +62,36 @@ _TABLES = {
         FROM batch b JOIN fact f ON f.batch = b.number AND f.kind = 'batch_opened'
         LEFT JOIN batch_reference r ON r.batch = b.number ORDER BY 1""",
     ),
-    "page": _alike("page", "batch, number, content", "1, 2"),
+    "page": _shared_columns("page", "batch, number, content", "1, 2"),
     "instruction": (
         """number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content,
         salt, people_sha256""",
         f"""SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form,
         fields, payee, {CONTENT}, salt, people_sha256 FROM instruction ORDER BY 1""",  # noqa: S608 - a constant of ours
     ),
-    "known": _alike("known", "batch, row, instruction", "1, 2"),
+    "known": _shared_columns("known", "batch, row, instruction", "1, 2"),
     "order_id": (
         "operation, order_id, instruction, spelling",
         "SELECT operation, order_id, instruction FROM order_id ORDER BY 1, 2",
     ),
     "payee_words": ("instruction, words", "SELECT number, fields FROM instruction ORDER BY 1"),
-    "state": _alike("state", "instruction, batch, country, currency, minor", "1"),
+    "state": _shared_columns("state", "instruction, batch, country, currency, minor", "1"),
     "fact": (
         f"process, seq, number, {', '.join(Line._fields[1:])}",
         f"SELECT number, {', '.join(Line._fields[1:])} FROM fact ORDER BY number",  # noqa: S608 - constants of ours
     ),
-    "said": _alike("said", ", ".join(("fact", *SaidLine._fields[1:])), "1"),
-    "reply": _alike("reply", "fact, instruction, head, body", "fact"),
-    "notice": _alike(
+    "said": _shared_columns("said", ", ".join(("fact", *PersonalDataLine._fields[1:])), "1"),
+    "reply": _shared_columns("reply", "fact, instruction, head, body", "fact"),
+    "notice": _shared_columns(
         "notice",
         "id, occasion, subject, batch, recipient, written_at, content, process, tries, tried_at, next_at, sent_at, "
         "problem",
         "number",
     ),
-    "audit": _alike("audit", ", ".join(AuditEntry._fields), "number"),
+    "audit": _shared_columns("audit", ", ".join(AuditEntry._fields), "number"),
     "forgetting": (
         "batch, after",
-        f"SELECT batch, number - 1 FROM fact WHERE {_FORGETS} ORDER BY number",  # noqa: S608 - a constant of ours
+        f"SELECT batch, number - 1 FROM fact WHERE {_IS_FORGETTING} ORDER BY number",  # noqa: S608 - a constant of ours
     ),
 }
 """The tables that are copied, in this order: their columns, and the query for their lines in the file.
@@ -100,7 +100,7 @@ the database, process 1 has the chain of the file, and it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class JournalMove:
     """A journal that was moved: its identity, and its size as counted in the file and in the copy."""
 
     identity: Identity
@@ -108,24 +108,24 @@ class Move:
     counts: Mapping[str, int]
 
 
-def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> Move:
+def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> JournalMove:
     """Move the journal in a file to the database of `place`, or continue such a move.
 
     Waiting notifications are judged first. Raises `JournalHeld` while a run holds the file, and `JournalError` if
     either place refuses, which leaves the file unchanged.
     """
     path, now = file_place.path, place.now()
-    if not path.parent.exists() or not check_place(path):
+    if not path.parent.exists() or not check_journal_files(path):
         raise JournalMissing(
             say("There is no journal at {path}.", path=path),
             hint=say("Name the file: `paygw-batch journal move FILE`."),
         )
     counts: Mapping[str, int] = {}
     with closing(Session(place.server, write=True)) as session, translating_errors(place.server):
-        if not _moved_place(path):
-            counts = _copied(file_place, place, session, words, now=now, by=by)
+        if not _read_moved_place(path):
+            counts = _copy_and_mark(file_place, place, session, words, now=now, by=by)
         with closing(RunLock(lock_path(path), now=now, command=_COMMAND)), closing(connect(path, write=False)) as file:
-            identity, end, moved_place = identity_of(file), end_of(file), moved_to(file)
+            identity, end, moved_place = load_identity(file), chain_end(file), move_destination(file)
             if moved_place != place.server.place:
                 raise JournalError(
                     say(
@@ -135,12 +135,12 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
                         place=place.server.place,
                     )
                 )
-            # The file is marked by now, so no run can send from it. Only now may the copy pay: otherwise a row could
-            # leave from both.
+            # The file is marked by now, so no run can send from it. Only now may the copy pay: otherwise both could
+            # send the same row.
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
                     say(
-                        "The database {place} does not hold the copy that was made of {path}.",
+                        "The database {place} does not contain the copy of {path}.",
                         place=place.server.place,
                         path=path,
                     ),
@@ -149,20 +149,20 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
                         "[journal] url; if that database is lost, restore it."
                     ),
                 )
-            _remember(place, identity, now)
-    return Move(identity, end.seq, counts)
+            _record_new_place(place, identity, now)
+    return JournalMove(identity, end.seq, counts)
 
 
-def _moved_place(path: Path) -> str:
-    """Return the place that the file says it was moved to; empty if it was not moved, or is not a journal."""
+def _read_moved_place(path: Path) -> str:
+    """Return the place to which the file was moved, or an empty string if it was not."""
     try:
         with closing(connect(path, write=False)) as file:
-            return moved_to(file)
+            return move_destination(file)
     except apsw.Error:
         return ""
 
 
-def _copied(
+def _copy_and_mark(
     file_place: FilePlace,
     place: DatabasePlace,
     session: Session,
@@ -171,11 +171,11 @@ def _copied(
     now: str,
     by: str,
 ) -> Mapping[str, int]:
-    """Copy the journal while no run can hold it, and mark the file; return the counts of the copy."""
+    """Copy the journal while no run can hold it, mark the file, and return the counts of the copy."""
     with closing(file_place.open_to_write(_COMMAND)) as journal:
         journal.mark_interrupted(now)
         journal.judge_arrivals(words, at=now)
-        with journal.moving(place.server.place), closing(connect(file_place.path, write=False)) as file:
+        with journal.move_transaction(place.server.place), closing(connect(file_place.path, write=False)) as file:
             file.execute("BEGIN")
             counts = journal.verify()
             process = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.intent_lives_s)
@@ -194,7 +194,7 @@ def copy_journal(
 
     An earlier copy that never came into use is replaced. Raises `JournalError` if the database has another journal.
     """
-    identity, end = identity_of(file), end_of(file)
+    identity, end = load_identity(file), chain_end(file)
     with connection.transaction():
         fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
         if version_in(connection):
@@ -212,24 +212,24 @@ def copy_journal(
         fetch(connection, query, (*process, bytes(16), end.seq, end.hash, end.at))
         for table, (columns, stored) in _TABLES.items():
             with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN".encode()) as copy:
-                for line in _lines(table, file.execute(stored)):
+                for line in _database_lines(table, file.execute(stored)):
                     copy.write_row(line)
         fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(number) FROM fact)))")
         moved_here = (COPIED, at, by, identity.home, end.seq, end.hash)
         fetch(connection, "INSERT INTO moved_here VALUES (%s, %s, %s, %s, %s, %s)", moved_here)
         connection.execute("ANALYZE")
-        return dict(verify_journal(connection, identity, unwatched))
+        return dict(verify_journal(connection, identity, ignore_progress))
 
 
-def _lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+def _database_lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
     """Yield the lines of a table of the file in the form of the table in the database."""
     for columns in stored:
-        line: list[Any] = [text_of(value) if isinstance(value, str) else value for value in columns]
+        line: list[Any] = [strip_nul(value) if isinstance(value, str) else value for value in columns]
         match table:
             case "order_id":
-                yield *line, spelled_alike(line[1])
+                yield *line, normalise_spelling(line[1])
             case "payee_words":
-                if words := payee_words_of(line[1]):
+                if words := payee_search_words(line[1]):
                     yield line[0], " ".join(f"'{word}'" for word in words)
             case "fact":
                 yield MOVED_HERE, line[0], *line
@@ -238,7 +238,7 @@ def _lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any
 
 
 def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: str, by: str) -> bool:
-    """Let the copy come into use, once the file can pay nothing any more; return whether the copy is in use."""
+    """Put the copy into use, once the file can pay nothing. Returns whether the copy is in use."""
     if not version_in(connection):
         return False
     step = move_step(connection)
@@ -253,9 +253,9 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
     return True
 
 
-def _remember(place: DatabasePlace, identity: Identity, now: str) -> None:
-    """Record the journal's new place, so that no copy of the file is taken for the journal."""
-    with place.known.held(now):
+def _record_new_place(place: DatabasePlace, identity: Identity, now: str) -> None:
+    """Record the journal's new place, so that no copy of the file is mistaken for the journal."""
+    with place.known.hold_lock(now):
         before = place.known.entry(identity.journal_id)
         names = (place.endpoint,) if before is None else before.names
         place.known.write(KnownJournal(identity.journal_id, names, place.server.place, identity.created_at))

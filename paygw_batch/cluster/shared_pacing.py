@@ -12,10 +12,10 @@ from paygw_batch.journal import CountedKind, CountedOutcomes, Gate, GateReport, 
 from paygw_batch.language import say
 
 MAX_ASK_INTERVAL_S = 0.2
-"""The longest time between two calls to the gate, within which a process learns about the others."""
+"""The maximum interval between two calls to the gate, by which a process learns about the others."""
 MIN_ASK_INTERVAL_S = 0.005
 SETTLING_S = 0.5
-"""How long a process that joins others waits until these know of it: all together would exceed the limits."""
+"""The wait of a joining process until the others know about it. Without it, all would exceed the limits."""
 STALE_S = 10.0
 """The time without an answer from the gate after which no row starts."""
 GIVE_UP_S = 60.0
@@ -33,13 +33,13 @@ class SharedPacing(LocalPacing):
         self._gate, self._pace = gate, pace
         self._window.limit = 0  # until the gate has answered
         self._outcomes: list[CountedOutcomes] = []
-        self._rest_to_tell_s = 0.0
-        """The end of a pause that the gateway asked of this process, until the gate knows about it."""
+        self._unreported_rest_s = 0.0
+        """The end of a pause that the gateway asked for and that the gate does not know about yet."""
         self._stop = ""
         self._answered_s = 0.0
         self._first_answer_s: float | None = None
         self._wake = asyncio.Event()
-        self._asking: asyncio.Task[None] | None = None
+        self._ask_task: asyncio.Task[None] | None = None
         self._has_ended = False
         self._changed: Callable[[], None]
         self._stop_run: Callable[[str], None]
@@ -47,44 +47,44 @@ class SharedPacing(LocalPacing):
     def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
         self._changed, self._stop_run = changed, stop
         self._answered_s = asyncio.get_running_loop().time()
-        self._asking = asyncio.create_task(self._ask_on())
+        self._ask_task = asyncio.create_task(self._ask_until_end())
 
     async def end(self) -> None:
-        """Report the last outcomes, and leave the share to the other processes."""
-        if self._asking is not None:
+        """Report the last outcomes, and leave this share to the other processes."""
+        if self._ask_task is not None:
             self._wake.set()
             self._has_ended = True
             with suppress(asyncio.CancelledError):
-                await self._asking
+                await self._ask_task
 
     def learn(self, outcome: Outcome) -> str | None:
-        """Note the outcome for this run and for the gate."""
-        counted = _counted(outcome)
-        if counted is not None:
+        """Count the outcome for this run and for the gate."""
+        gate_outcome = _to_gate_outcome(outcome)
+        if gate_outcome is not None:
             last = self._outcomes[-1] if self._outcomes else None
-            if last is not None and last[:2] == counted[:2]:
+            if last is not None and last[:2] == gate_outcome[:2]:
                 self._outcomes[-1] = last._replace(times=last.times + 1)
             else:
-                self._outcomes.append(counted)
-            if counted.kind is not CountedKind.ANSWERED:
+                self._outcomes.append(gate_outcome)
+            if gate_outcome.kind is not CountedKind.ANSWERED:
                 self._wake.set()
         reason = super().learn(outcome)
         if reason is not None:
-            self.stopped(reason)
+            self.stop_all_workers(reason)
         return reason
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Note a pause for this run and for the gate, which passes it on to every process."""
+        """Pause this run, and report the pause to the gate, which pauses every process."""
         super().pause(now_s, pause_s)
-        self._rest_to_tell_s = max(self._rest_to_tell_s, now_s + pause_s)
+        self._unreported_rest_s = max(self._unreported_rest_s, now_s + pause_s)
         self._wake.set()
 
-    def stopped(self, reason: str) -> None:
+    def stop_all_workers(self, reason: str) -> None:
         """Stop every process of the endpoint."""
         self._stop = self._stop or reason
         self._wake.set()
 
-    async def _ask_on(self) -> None:
+    async def _ask_until_end(self) -> None:
         """Call the gate until the run ends. The last call reports the remaining outcomes."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="gate")
         try:
@@ -100,7 +100,7 @@ class SharedPacing(LocalPacing):
                         await self._wake.wait()
         except Exception as error:
             self._window.limit = 0
-            self._stop_run(_unreadable(type(error).__name__))
+            self._stop_run(_unreadable_limits(type(error).__name__))
             raise
         finally:
             await asyncio.get_running_loop().run_in_executor(thread, self._gate.close)
@@ -109,20 +109,20 @@ class SharedPacing(LocalPacing):
     async def _ask(self, thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
         # A pause is reported once. If every call repeated it, it would grow by the duration of each call.
-        rest_told_s, self._rest_to_tell_s = self._rest_to_tell_s, 0.0
+        reported_rest_s, self._unreported_rest_s = self._unreported_rest_s, 0.0
         sent, self._outcomes = self._outcomes, []
-        pace, rest_s = self._pace, max(0.0, rest_told_s - loop.time())
+        pace, rest_s = self._pace, max(0.0, reported_rest_s - loop.time())
         report = GateReport(pace.stop_after_in_doubt, pace.stop_after_rejected, rest_s, self._stop, tuple(sent))
         try:
             share = await loop.run_in_executor(thread, self._gate.ask, report)
         except JournalError as error:
             self._outcomes[:0] = sent
-            self._rest_to_tell_s = max(rest_told_s, self._rest_to_tell_s)
-            self._not_answered(loop.time(), error)
+            self._unreported_rest_s = max(reported_rest_s, self._unreported_rest_s)
+            self._handle_missing_answer(loop.time(), error)
             return
         self._answered_s = loop.time()
         self._apply(share, self._answered_s)
-        if share.stop is not None:  # checked at the end too: intents may have been refused before the first call
+        if share.stop is not None:  # the gate may have refused intents before the first call
             self._stop_run(stop_sentence(share.stop))
         if not self._has_ended:
             self._changed()
@@ -134,25 +134,25 @@ class SharedPacing(LocalPacing):
             self._first_answer_s = now_s
         if share.senders > 1 and now_s - self._first_answer_s < SETTLING_S:
             return
-        # The rest of the division goes to the processes that come first.
+        # The remainder of the division goes to the first processes.
         self._window.limit = concurrency // share.senders + (share.before < concurrency % share.senders)
-        self._rhythm.rate_per_s = rate_per_s / share.senders
+        self._rate_limiter.rate_per_s = rate_per_s / share.senders
         super().pause(now_s, share.rest_s)
 
-    def _not_answered(self, now_s: float, error: PaygwError) -> None:
-        """Start no row under outdated limits, and stop the run if no new limits arrive."""
+    def _handle_missing_answer(self, now_s: float, error: PaygwError) -> None:
+        """Start no row with outdated limits, and stop the run if no new limits arrive."""
         if now_s - self._answered_s > STALE_S:
             self._window.limit = 0
         if now_s - self._answered_s > GIVE_UP_S and not self._has_ended:
-            self._stop_run(_unreadable(error.message.removesuffix(".")))
+            self._stop_run(_unreadable_limits(error.message.removesuffix(".")))
 
 
-def _unreadable(reason: str) -> str:
-    return say("The limits over all workers cannot be read ({reason}).", reason=reason)
+def _unreadable_limits(reason: str) -> str:
+    return say("The limits shared by all workers cannot be read ({reason}).", reason=reason)
 
 
-def _counted(outcome: Outcome) -> CountedOutcomes | None:
-    """Return the outcome in the gate's terms; None if nothing left."""
+def _to_gate_outcome(outcome: Outcome) -> CountedOutcomes | None:
+    """Return the outcome in the gate's terms, or None if nothing was sent."""
     match outcome.kind:
         case OutcomeKind.ACCEPTED | OutcomeKind.PAID:
             return CountedOutcomes(CountedKind.ANSWERED, "", 1)

@@ -15,81 +15,81 @@ import click
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, Number
-from paygw_batch.cli.options import complete_batches, guard_of, program_words, settings_of
+from paygw_batch.cli.options import complete_batches, guard_of, program_command, settings_of
 from paygw_batch.cli.screen.progress_bar import RunProgress
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.send_batch import drain_on_signals, reported
-from paygw_batch.cli.signals import HEEDED, interruption
+from paygw_batch.cli.send_batch import drain_on_signals, report_run
+from paygw_batch.cli.signals import HANDLED_SIGNALS, interruption
 from paygw_batch.clock import utc_now
-from paygw_batch.cluster.asked import AskedShare, Trouble
+from paygw_batch.cluster.asked import JobsFailure, RequestedShare
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.quarantine import DateWatch
 from paygw_batch.errors import JournalError, JournalHeld, UsageError
 from paygw_batch.journal import BatchRecord, SharedRun, TallyKind
 from paygw_batch.language import say, say_count
-from paygw_batch.opening.gateway_access import SendJob, gateway_of
+from paygw_batch.opening.gateway_access import SendJob, open_gateway
 from paygw_batch.opening.given_sheet import require_gateway, rules_of
 from paygw_batch.opening.open_journal import find_batch, require_workers
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.batch_status import batch_summary
-from paygw_batch.show.summary import ExitCode, Summary, worst
-from paygw_batch.submit.send import Drained, require_sendable, send_rows, wrong_clock
-from paygw_batch.unattended.metrics import workers_measured
+from paygw_batch.show.summary import ExitCode, Summary, worst_code
+from paygw_batch.submit.send import Drainable, clock_problem, require_sendable, send_rows
+from paygw_batch.unattended.metrics import measure_workers
 
 if TYPE_CHECKING:
     from paygw_batch.cluster.database_place import WorkerJournal
     from paygw_batch.cluster.job_worker import JobWorker
 LOOK_EVERY_S = 1.0
-"""How often a worker checks for an urgent run, and a share checks for rows that other workers left."""
+"""The interval in seconds of checks for an urgent run, and of a share for remaining rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The task of a worker with `--once`: one batch (None: all), for a limited time (None: to the end)."""
+    """The task of a worker with `--once`: one batch or all, for a limited time or to the end."""
 
     batch: str | None = None
     seconds: float | None = None
 
 
 class BatchServer:
-    """A worker. With a `share` it ends when the runs have no more rows for it; otherwise it takes jobs until stopped.
+    """A worker. With a `share` it ends when its runs have no more rows; otherwise it takes jobs until stopped.
 
     `program` is the command line that starts the program with the same configuration.
     """
 
-    goes_on = False
+    continues_after_drain = False
 
     def __init__(self, settings: Settings, screen: Screen, share: Share | None, program: Sequence[str]) -> None:
         self._settings, self._screen, self._share, self._program = settings, screen, share, program
         seconds = None if share is None else share.seconds
         self._until_s = None if seconds is None else time.monotonic() + seconds
-        self._is_asked_to_end = False
+        self._is_ending = False
         self._is_done = False
-        self._engine: Drained | None = None
-        self._giving_way: asyncio.Task[None] | None = None
+        self._engine: Drainable | None = None
+        self._overtake_watch: asyncio.Task[None] | None = None
         self._journal: WorkerJournal | None = None
-        self._calling: JobWorker | None = None
+        self._job_worker: JobWorker | None = None
         self._sent = 0
-        self._wanted_name = None if share is None else share.batch
-        self._wanted: int | None = None
+        self._batch_name = None if share is None else share.batch
+        self._batch_number: int | None = None
         self._batches: dict[int, ExitCode] = {}
 
     def serve(self) -> Summary:
-        """Work until the end, and return the summary. A signal is a normal end, at any moment."""
-        before = [(each, signal.getsignal(each)) for each in HEEDED]
+        """Work until the end, and return the summary. A signal is a normal end at any time."""
+        before = [(number, signal.getsignal(number)) for number in HANDLED_SIGNALS]
         try:
-            self._heed(self._end_now)
+            self._handle_signals(self._end_now)
             if self._share is not None:
                 self._serve_with_journal(self._serve_share)
             else:
-                with closing(self._jobs()) as jobs:
-                    self._calling = jobs
+                with closing(self._start_jobs()) as jobs:
+                    self._job_worker = jobs
                     self._serve_with_journal(lambda journal: self._serve_jobs(journal, jobs))
         except KeyboardInterrupt:
-            self._is_asked_to_end = True
+            self._is_ending = True
         finally:
-            for each, handler in before:
-                signal.signal(each, handler)
+            for number, handler in before:
+                signal.signal(number, handler)
             interruption.raise_on_second_signal()
         return self._summary()
 
@@ -101,23 +101,23 @@ class BatchServer:
             self._screen.say(say("This worker is ready."))
             serve(journal)
 
-    def _jobs(self) -> "JobWorker":
+    def _start_jobs(self) -> "JobWorker":
         """Start a thread that takes jobs, and return its worker. Raises `JournalError` unless the job tables exist."""
         from paygw_batch.cluster.job_worker import (  # noqa: PLC0415 (a share does not need procrastinate)
             JobWorker,
-            scheduled_in,
+            scheduled_commands,
         )
 
         place = require_workers(self._settings)
         place.check_jobs()
-        scheduled = list(scheduled_in(self._settings.timetable))
+        scheduled = list(scheduled_commands(self._settings.timetable))
         jobs = JobWorker(place.server.url, place.intent_lives_s, scheduled, self._program, place.waiting_runs())
         jobs.start()
         return jobs
 
     def drain(self) -> None:
         """Start no new row, and end once the outcomes of the rows in flight are known."""
-        self._is_asked_to_end = True
+        self._is_ending = True
         self._wake()
         if self._journal is not None:
             self._journal.hurry()
@@ -132,25 +132,25 @@ class BatchServer:
         )
         codes = set(self._batches.values())
         if not self._is_done:
-            # The program that started a share of one batch must not see the batch as done, so that it starts another.
-            codes = {ExitCode.DONE if self._wanted_name is None else ExitCode.STOPPED_EARLY}
-        return Summary(worst(codes), sent, sent_this_run=self._sent)
+            # The program that started a share of one batch must not see it as done, and then starts another share.
+            codes = {ExitCode.DONE if self._batch_name is None else ExitCode.STOPPED_EARLY}
+        return Summary(worst_code(codes), sent, sent_this_run=self._sent)
 
     def _serve_jobs(self, journal: "WorkerJournal", jobs: "JobWorker") -> None:
-        while not self._is_asked_to_end:
+        while not self._is_ending:
             match jobs.next():
                 case None:
                     continue
-                case AskedShare() as asked:
+                case RequestedShare() as share:
                     try:
-                        self._serve_job(journal, jobs, asked.run)
+                        self._serve_job(journal, jobs, share.run)
                     finally:
-                        asked.ended()
-                case Trouble() as trouble:
+                        share.finish()
+                case JobsFailure() as failure:
                     journal.wait_for_server()
-                    if trouble.is_lasting:
+                    if failure.is_lasting:
                         raise JournalError(
-                            say("The jobs of workers cannot be read: {reason}.", reason=trouble.reason),
+                            say("The jobs of workers cannot be read: {reason}.", reason=failure.reason),
                             hint=say("Nothing was lost. `paygw-batch doctor` shows the role's permissions."),
                         )
 
@@ -165,40 +165,40 @@ class BatchServer:
             jobs.call(run)
 
     def _serve_share(self, journal: "WorkerJournal") -> None:
-        if self._wanted_name is not None and self._wanted is None:
-            self._wanted = find_batch(journal, self._wanted_name).number
-            self._batches[self._wanted] = ExitCode.DONE
-        while not self._is_asked_to_end:
-            runs = [run for run in journal.runs() if self._wanted in {None, run.batch}]
+        if self._batch_name is not None and self._batch_number is None:
+            self._batch_number = find_batch(journal, self._batch_name).number
+            self._batches[self._batch_number] = ExitCode.DONE
+        while not self._is_ending:
+            runs = [run for run in journal.runs() if self._batch_number in {None, run.batch}]
             for run in runs:
                 self._batches.setdefault(run.batch, ExitCode.DONE)
-            if not runs or self._left_s() <= 0:
-                self._judge(journal)
+            if not runs or self._remaining_s() <= 0:
+                self._read_exit_codes(journal)
                 self._is_done = True
                 return
             if (joined := journal.join_run(runs)) is not None:
                 self._send(journal, joined)
             else:
-                time.sleep(max(0.0, min(LOOK_EVERY_S, self._left_s())))
-        if self._wanted is not None:
-            self._judge(journal)
+                time.sleep(max(0.0, min(LOOK_EVERY_S, self._remaining_s())))
+        if self._batch_number is not None:
+            self._read_exit_codes(journal)
             self._is_done = True
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         """Return the seconds for which this worker may still send."""
         return math.inf if self._until_s is None else self._until_s - time.monotonic()
 
     def _send(self, journal: "WorkerJournal", run: SharedRun) -> None:
-        record = _record(journal, run.batch)
+        record = _find_record(journal, run.batch)
         rules = rules_of(self._settings, record.operation)
-        with gateway_of(self._settings, rules, os.environ) as gateway:
-            end, dates = self._sent_share(SendJob(self._settings, rules, gateway, journal, record), journal)
+        with open_gateway(self._settings, rules, os.environ) as gateway:
+            end, dates = self._send_share(SendJob(self._settings, rules, gateway, journal, record), journal)
         if end.stop_reason is not None:
             journal.stop_run(run, end.stop_reason)
         journal.leave_run()
         if journal.may_decide():
             with suppress(JournalHeld):  # the next run records the difference between the clocks
-                dates.note_in(journal)
+                dates.record_in(journal)
         self._sent += end.sent
         self._screen.say(
             say_count(
@@ -208,64 +208,65 @@ class BatchServer:
                 batch=record.batch,
             )
         )
-        self._heed(self._end_now)
+        self._handle_signals(self._end_now)
 
-    def _sent_share(self, task: SendJob, journal: "WorkerJournal") -> tuple[RunEnd, DateWatch]:
+    def _send_share(self, task: SendJob, journal: "WorkerJournal") -> tuple[RunEnd, DateWatch]:
         due = journal.tallies(task.batch.number, kind=TallyKind.DUE)
         require_sendable(task, {tally.country for tally in due})
-        if wrong := wrong_clock(task):
+        if wrong := clock_problem(task):
             raise JournalError(wrong, hint=say("Set the clock of this host right, and start the worker again."))
         dates = DateWatch(utc_now)
         due_rows = sum(tally.count for tally in due)
         try:
             with RunProgress(self._screen.err) as progress:
 
-                def watch(engine: Drained) -> None:
+                def watch(engine: Drainable) -> None:
                     self._engine = engine
                     drain_on_signals(self, progress)
-                    self._giving_way = asyncio.create_task(self._give_way(journal, engine))
+                    self._overtake_watch = asyncio.create_task(self._drain_for_urgent_run(journal, engine))
                     if self._until_s is not None:
-                        asyncio.get_running_loop().call_later(max(0.0, self._left_s()), engine.drain)
+                        asyncio.get_running_loop().call_later(max(0.0, self._remaining_s()), engine.drain)
 
                 end = send_rows(task, due_rows, progress, watch, dates)
         finally:
             self._engine = None
-            self._heed(lambda *_: self.drain())  # a signal must not interrupt the recording of the engine's results
+            # A signal must not interrupt the recording of the engine's results.
+            self._handle_signals(lambda *_: self.drain())
         return end, dates
 
-    async def _give_way(self, journal: "WorkerJournal", engine: Drained) -> None:
-        """Leave a run once an urgent one waits. If the journal cannot be read, the engine fails too."""
+    async def _drain_for_urgent_run(self, journal: "WorkerJournal", engine: Drainable) -> None:
+        """Drain a run when an urgent one waits. If the journal cannot be read, the engine fails too."""
         with suppress(JournalError):
-            while self._wanted is None:  # a share of one batch stays with that batch
+            while self._batch_number is None:  # a share of one batch stays with that batch
                 await asyncio.sleep(LOOK_EVERY_S)
                 if await journal.is_overtaken():
                     engine.drain()
                     return
 
-    def _judge(self, journal: "WorkerJournal") -> None:
+    def _read_exit_codes(self, journal: "WorkerJournal") -> None:
         for number in self._batches:
-            record = _record(journal, number)
+            record = _find_record(journal, number)
             self._batches[number] = batch_summary(journal, record).exit_code
 
-    def _heed(self, take: Callable[[int, FrameType | None], None]) -> None:
+    def _handle_signals(self, take: Callable[[int, FrameType | None], None]) -> None:
         """Handle signals outside an engine's event loop, which has its own handlers."""
-        for each in HEEDED:
-            signal.signal(each, take)
-        self._is_asked_to_end |= interruption.came
+        for number in HANDLED_SIGNALS:
+            signal.signal(number, take)
+        self._is_ending |= interruption.is_signalled
 
     def _end_now(self, _signal: int, _frame: FrameType | None) -> None:
-        """End while nothing is being sent, even if the server does not answer."""
+        """End the worker while it sends nothing, even if the server does not answer."""
         # The signal is stored too, because an import or a callback of the interpreter may lose the exception.
-        interruption.came = self._is_asked_to_end = True
+        interruption.is_signalled = self._is_ending = True
         self._wake()
         raise KeyboardInterrupt
 
     def _wake(self) -> None:
-        if self._calling is not None:
-            self._calling.wake()
+        if self._job_worker is not None:
+            self._job_worker.wake()
 
 
-def _record(journal: "WorkerJournal", number: int) -> BatchRecord:
+def _find_record(journal: "WorkerJournal", number: int) -> BatchRecord:
     return next(record for record in journal.batches() if record.number == number)
 
 
@@ -293,7 +294,7 @@ def work_command(invocation: Invocation, *, batch: str | None, once: bool, secon
     require_workers(settings)
     require_gateway(settings)
     guard_of(invocation, settings).check(reporting=True)
-    with reported(settings, "work", screen) as report, workers_measured(settings):
+    with report_run(settings, "work", screen) as report, measure_workers(settings):
         share = Share(batch, seconds) if once else None
-        report.summary = BatchServer(settings, screen, share, program_words(invocation)).serve()
+        report.summary = BatchServer(settings, screen, share, program_command(invocation)).serve()
     screen.finish(report.summary)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from paygw_batch.approval.policy import person
+from paygw_batch.approval.policy import identify_person
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, WholeNumber
 from paygw_batch.cli.options import by_option, complete_batches, settings_of
@@ -23,7 +23,7 @@ _HEADINGS = mark_all("host", "process", "since", "last seen", "batch", "rows sen
 
 _JOB_HEADINGS = mark_all("job", "now", "ended", "host", "exit code", "missed")
 
-_MINUTES, _SECONDS = 16, 19
+_TO_MINUTES, _TO_SECONDS = 16, 19
 
 
 @click.command("workers", cls=HelpCommand)
@@ -31,18 +31,18 @@ _MINUTES, _SECONDS = 16, 19
 @click.pass_obj
 def workers_command(invocation: Invocation, *, batch: str | None) -> None:
     """List the workers of all hosts (last seen, batch, rows sent) and the timetable's jobs."""
-    screen = Screen(invocation, only_shows=batch is None)
+    screen = Screen(invocation, is_read_only=batch is None)
     settings = settings_of(invocation)
     if batch is not None:
-        screen.finish(Summary(ExitCode.DONE, _stopped(settings, batch)))
+        screen.finish(Summary(ExitCode.DONE, _stop_batch(settings, batch)))
     place = require_workers(settings)
     workers, jobs = place.workers(), place.timetable_jobs()
     lines = [
         (
             worker.host,
             str(worker.pid),  # an identifier, not a number to format
-            _short(worker.since, _MINUTES),
-            _short(worker.seen_at, _SECONDS),
+            _shorten_time(worker.since, _TO_MINUTES),
+            _shorten_time(worker.seen_at, _TO_SECONDS),
             worker.batch or "",
             worker.rows,
             say("yes") if worker.is_alive else say("no"),
@@ -53,8 +53,8 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
         screen.table(say("Workers"), _HEADINGS, lines)
     if jobs:
         screen.table(say("Timetable"), _JOB_HEADINGS, [_job_line(job, settings) for job in jobs])
-    living = sum(worker.is_alive for worker in workers)
-    message = say_count(living, "{count:,} worker is running.", "{count:,} workers are running.")
+    alive_count = sum(worker.is_alive for worker in workers)
+    message = say_count(alive_count, "{count:,} worker is running.", "{count:,} workers are running.")
     screen.finish(
         Summary(
             ExitCode.DONE,
@@ -67,19 +67,21 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
 def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
     """Return a job's line in the table, with a folder's name if this host's configuration has the folder."""
     folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
-    state = say("under way") if job.is_being_done else "" if job.due_at is None else _short(job.due_at, _SECONDS)
-    ended = "" if job.ended_at is None else _short(job.ended_at, _SECONDS)
+    state = (
+        say("under way") if job.is_being_done else "" if job.due_at is None else _shorten_time(job.due_at, _TO_SECONDS)
+    )
+    ended = "" if job.ended_at is None else _shorten_time(job.ended_at, _TO_SECONDS)
     code = "" if job.exit_code is None else str(job.exit_code)
-    missed = "" if job.missed_at is None else _short(job.missed_at, _MINUTES)
+    missed = "" if job.missed_at is None else _shorten_time(job.missed_at, _TO_MINUTES)
     return folders.get(job.name, job.name), state, ended, job.host or "", code, missed
 
 
-def _short(at: str, length: int) -> str:
+def _shorten_time(at: str, length: int) -> str:
     """Return a time without its year, cut to a length, because the table's lines have 80 columns."""
     return f"{at[5:length].replace('T', ' ')}Z"
 
 
-def _stopped(settings: Settings, batch: str) -> str:
+def _stop_batch(settings: Settings, batch: str) -> str:
     with closing(require_workers(settings).open_to_work("workers", HolderKind.RUN)) as journal:
         record = find_batch(journal, batch)
         run = next((run for run in journal.runs() if run.batch == record.number), None)
@@ -92,7 +94,7 @@ def _stopped(settings: Settings, batch: str) -> str:
     return say("Batch {batch}: no worker starts another row. Waiting for rows in flight.", batch=record.batch)
 
 
-SLOWEST_PER_S, FASTEST_PER_S = 0.001, 100_000
+MIN_RATE_PER_S, MAX_RATE_PER_S = 0.001, 100_000
 """The accepted range of rates: from a row every quarter of an hour to more than any gateway accepts."""
 
 
@@ -113,9 +115,9 @@ def limits_command(
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    if rate is not None and not (rate == 0 or SLOWEST_PER_S <= rate <= FASTEST_PER_S):
+    if rate is not None and not (rate == 0 or MIN_RATE_PER_S <= rate <= MAX_RATE_PER_S):
         raise UsageError(
-            say("--rate must be 0, or from {slowest:g} to {fastest:,}.", slowest=SLOWEST_PER_S, fastest=FASTEST_PER_S)
+            say("--rate must be 0, or from {slowest:g} to {fastest:,}.", slowest=MIN_RATE_PER_S, fastest=MAX_RATE_PER_S)
         )
     place = require_database(
         settings,
@@ -125,23 +127,23 @@ def limits_command(
     if rate is None and concurrency is None and not as_configured:
         state, is_set = place.limits(), False
     else:
-        change = LimitChange(person(by), rate, concurrency, as_configured)
+        change = LimitChange(identify_person(by), rate, concurrency, as_configured)
         state, is_set = place.change_limits(change), True
     if not screen.as_json:
-        _show(screen, state, settings)
-    message = say("The limits are set.") if is_set else say("These are the limits over all workers.")
-    screen.finish(Summary(ExitCode.DONE, message, further={"limits": _as_json(state, settings)}))
+        _show_limits(screen, state, settings)
+    message = say("The limits are set.") if is_set else say("These are the limits shared by all workers.")
+    screen.finish(Summary(ExitCode.DONE, message, further={"limits": _limits_as_json(state, settings)}))
 
 
-def _show(screen: Screen, state: GateState, settings: Settings) -> None:
+def _show_limits(screen: Screen, state: GateState, settings: Settings) -> None:
     configured = settings.submission
     rate = configured.rate_per_s if state.rate_per_s is None else state.rate_per_s
     shown_rate = say("{rate:g} rows a second", rate=rate) if rate else say("no limit")
     concurrency = configured.concurrency if state.concurrency is None else state.concurrency
     shown_rows = say_count(concurrency, "{count:,} row", "{count:,} rows")
     rows = [
-        (say("rate"), _said(shown_rate, is_configured=state.rate_per_s is None)),
-        (say("concurrency"), _said(shown_rows, is_configured=state.concurrency is None)),
+        (say("rate"), _limit_text(shown_rate, is_configured=state.rate_per_s is None)),
+        (say("concurrency"), _limit_text(shown_rows, is_configured=state.concurrency is None)),
     ]
     if state.set_at:
         rows.append((say("set by"), say("{who}, {time}", who=state.set_by, time=state.set_at)))
@@ -161,7 +163,7 @@ def _show(screen: Screen, state: GateState, settings: Settings) -> None:
         screen.table("", (say("worker"), say("process"), say("in flight")), workers)
 
 
-def _said(limit: str, *, is_configured: bool) -> str:
+def _limit_text(limit: str, *, is_configured: bool) -> str:
     return say("{limit} (configured here; not set)", limit=limit) if is_configured else limit
 
 
@@ -175,7 +177,7 @@ def _sending(state: GateState) -> str:
     )
 
 
-def _as_json(state: GateState, settings: Settings) -> dict[str, object]:
+def _limits_as_json(state: GateState, settings: Settings) -> dict[str, object]:
     """Return the limits as the JSON output has them, where an empty text is null."""
     gate = {name: None if value == "" else value for name, value in asdict(state).items() if name != "stop"}
     configured = {"rate_per_s": settings.submission.rate_per_s, "concurrency": settings.submission.concurrency}

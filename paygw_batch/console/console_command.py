@@ -33,7 +33,7 @@ def console_command(invocation: Invocation, *, port: int | None, host: str) -> N
     if host not in _LOOPBACK:
         raise UsageError(
             say("The pages are served only on loopback or a Unix socket, never on {host}.", host=host),
-            hint=say("Put a proxy that speaks TLS in front of them: docs/console.md shows how."),
+            hint=say("Put a TLS proxy in front of them, as docs/console.md explains."),
         )
     if importlib.util.find_spec(_NEEDED) is None:
         raise ConfigurationError(
@@ -44,7 +44,7 @@ def console_command(invocation: Invocation, *, port: int | None, host: str) -> N
 
     screen = Screen(invocation)
     flags: Any = {("console", "port"): port}
-    read = partial(settings_of, invocation, flags)
-    serve_console(read(), invocation.config, os.environ, screen.say, read_again=read)
-    interruption.heed_again()
+    load_settings = partial(settings_of, invocation, flags)
+    serve_console(load_settings(), invocation.config, os.environ, screen.say, reload_settings=load_settings)
+    interruption.restore_handlers()
     screen.finish(Summary(ExitCode.DONE, say("The pages have stopped. Running payouts continue.")))

@@ -1,23 +1,23 @@
-"""`paygw-batch invite`: a link with which one person creates a passkey for the console."""
+"""`paygw-batch invite`: creates a link with which one person makes a passkey for the console."""
 
 import secrets
 
 import click
 
-from paygw_batch.approval.approval_keys import plain_name
-from paygw_batch.approval.policy import person, required_line
+from paygw_batch.approval.approval_keys import normalise_name
+from paygw_batch.approval.policy import identify_person, require_line
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.passkey_access import INVITATION_H, RANDOM_BYTES, Invitations, invitation_folder
-from paygw_batch.console.permissions import Member, members_of
+from paygw_batch.console.permissions import Member, load_members
 from paygw_batch.countries.data import nearest
 from paygw_batch.errors import ConfigurationError, UsageError
 from paygw_batch.journal import AuditNote, AuditResult
 from paygw_batch.language import say
-from paygw_batch.opening.open_journal import journal_for_document, place_of
+from paygw_batch.opening.open_journal import journal_for_document, journal_location
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.summary import ExitCode, Summary
 
@@ -36,13 +36,13 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
     if settings.console.origin is None:
         raise ConfigurationError(
             say("The configuration has no [console] origin."),
-            hint=say("It is the address of the pages, as a browser shows it."),
+            hint=say("Set it to the address of the pages in the browser."),
         )
-    member = _member(settings, required_line(name, "NAME"))
+    member = _require_member(settings, require_line(name, "NAME"))
     token = secrets.token_urlsafe(RANDOM_BYTES)
     with journal_for_document(settings, "invite", must_be_known=False):
-        note = AuditNote(person(None), "invite", "", AuditResult.DONE)
-        place_of(settings).note_act(note, timestamp(utc_now()))
+        note = AuditNote(identify_person(None), "invite", "", AuditResult.DONE)
+        journal_location(settings).note_act(note, timestamp(utc_now()))
     expires_at = Invitations(invitation_folder(settings)).invite(member.name, token, utc_now())
     link = f"{settings.console.origin}/invitation/{token}"
     screen.finish(
@@ -59,10 +59,10 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
     )
 
 
-def _member(settings: Settings, name: str) -> Member:
-    """Return the person with this name. Raises `UsageError`, which says the nearest name, if there is none."""
-    members = {plain_name(member.name): member for member in members_of(settings)}
-    if (member := members.get(plain_name(name))) is None:
+def _require_member(settings: Settings, name: str) -> Member:
+    """Return the person with this name. Raises `UsageError` with the nearest name if there is none."""
+    members = {normalise_name(member.name): member for member in load_members(settings)}
+    if (member := members.get(normalise_name(name))) is None:
         raise UsageError(
             say(
                 "The configuration has no person called {name}; {nearest}",
@@ -70,7 +70,7 @@ def _member(settings: Settings, name: str) -> Member:
                 nearest=nearest(name, [member.name for member in members.values()]),
             ),
             hint=say(
-                "Use one of these names, or add the person to the configuration first: docs/console.md shows how."
+                "Use one of these names, or add the person to the configuration first, as docs/console.md explains."
             ),
         )
     return member

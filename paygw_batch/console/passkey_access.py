@@ -1,8 +1,8 @@
-"""Keeps sessions, sign-ins and invitations: the parts of access to the console by passkey.
+"""Stores the sessions, sign-ins and invitations by which people use the console with a passkey.
 
-A sign-in signs a text whose first line says that it is a sign-in, so the signature never counts as an approval. No list
-of credentials is kept: the configuration says whose key made the signature. A session ends after inactivity, after some
-hours, or when the configuration no longer has the person or the passkey.
+The first line of the signed text says that it is a sign-in, so its signature never counts as an approval. Credentials
+are not stored: the configuration says whose key made the signature. A session ends after inactivity, after some hours,
+or when the configuration no longer has the person or the passkey.
 """
 
 import base64
@@ -26,25 +26,25 @@ from paygw_batch.approval.approval_keys import (
     RelyingParty,
     challenge_of,
     from_base64url,
-    has_asserted,
     is_client_data,
-    is_of_verified_person,
-    plain_name,
-    read_public_key,
+    is_user_verified,
+    is_valid_assertion,
+    normalise_name,
+    parse_public_key,
 )
-from paygw_batch.approval.policy import listed_people, party_of
+from paygw_batch.approval.policy import configured_people, party_of
 from paygw_batch.clock import timestamp
-from paygw_batch.console.permissions import Member, console_lists
+from paygw_batch.console.permissions import Member, role_lists
 from paygw_batch.errors import ConfigurationError, JournalError, SessionsBroken
-from paygw_batch.files import write_whole
-from paygw_batch.journal.sqlite.connect import connect_beside, fetch, transaction
+from paygw_batch.files import write_atomically
+from paygw_batch.journal.sqlite.connect import connect_side_database, fetch, transaction
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 RANDOM_BYTES = 32
-"""The length in bytes of secrets, session ids, nonces, and tokens of invitations."""
+"""Length in bytes of secrets, session ids, nonces and invitation tokens."""
 _MAX_SESSIONS = 1_000
-"""The maximum number of sessions. A further session ends the oldest."""
+"""Maximum number of sessions. One more ends the oldest."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS session (
     digest     BLOB PRIMARY KEY,
@@ -63,13 +63,13 @@ CREATE TABLE IF NOT EXISTS secret (
     value BLOB NOT NULL
 ) STRICT;
 """
-"""The tables of the sessions file. `secret` only proves that a sign-in was begun here; it opens no session."""
-_OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session ORDER BY started_s DESC LIMIT ?)"
+"""The tables of the sessions file. `secret` proves that a sign-in began here; it cannot open a session."""
+_DELETE_OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session ORDER BY started_s DESC LIMIT ?)"
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSession:
-    """A stored session: its person, how and when the person signed in, and its last use.
+    """A stored session: who signed in, how and when, and the last use.
 
     `key` and `credential` identify the passkey. They are empty if the person signed in without a passkey.
     """
@@ -83,7 +83,7 @@ class KeptSession:
 
 
 class KeptSessions:
-    """The stored sessions of the pages for one journal, in a file beside it. Safe to use from several threads.
+    """The sessions of one journal's console, stored next to the journal. Thread-safe.
 
     Raises `SessionsBroken` if the file cannot be used.
     """
@@ -92,50 +92,50 @@ class KeptSessions:
         self._path = journal.with_name(f"{journal.name}.sessions")
         self._lock = Lock()
         try:
-            self._connection = connect_beside(self._path, _TABLES)
+            self._connection = connect_side_database(self._path, _TABLES)
         except JournalError as error:
             raise SessionsBroken(error.message) from None
         with self._transaction():
-            self._run(
+            self._execute(
                 "INSERT INTO secret SELECT ? WHERE NOT EXISTS (SELECT 1 FROM secret)", secrets.token_bytes(RANDOM_BYTES)
             )
-            self.secret: bytes = self._run("SELECT value FROM secret")[0][0]
+            self.secret: bytes = self._execute("SELECT value FROM secret")[0][0]
 
-    def begin(self, digest: bytes, session: KeptSession, *, instead_of: bytes) -> None:
-        """Store a new session, and end the session `instead_of`, which the new session replaces."""
+    def begin(self, digest: bytes, session: KeptSession, *, replaces: bytes) -> None:
+        """Store a new session and end the session that it `replaces`."""
         with self._transaction():
-            self._run("DELETE FROM session WHERE digest = ?", instead_of)
-            self._run("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", digest, *astuple(session))
-            self._run(_OLDEST, _MAX_SESSIONS)
+            self._execute("DELETE FROM session WHERE digest = ?", replaces)
+            self._execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", digest, *astuple(session))
+            self._execute(_DELETE_OLDEST, _MAX_SESSIONS)
 
     def session(self, digest: bytes) -> KeptSession | None:
-        """Return the session whose id has this digest; None if there is no such session."""
+        """Return the session whose id has this digest, or None if there is no such session."""
         query = "SELECT person, way, key, credential, started_s, seen_s FROM session WHERE digest = ?"
         with self._transaction():
-            rows = self._run(query, digest)
+            rows = self._execute(query, digest)
         return KeptSession(*rows[0]) if rows else None
 
     def use(self, digest: bytes, at_s: float) -> None:
         with self._transaction():
-            self._run("UPDATE session SET seen_s = ? WHERE digest = ?", at_s, digest)
+            self._execute("UPDATE session SET seen_s = ? WHERE digest = ?", at_s, digest)
 
     def end(self, digest: bytes) -> None:
         with self._transaction():
-            self._run("DELETE FROM session WHERE digest = ?", digest)
+            self._execute("DELETE FROM session WHERE digest = ?", digest)
 
-    def end_all(self, is_over: Callable[[KeptSession], bool]) -> None:
+    def end_matching(self, is_over: Callable[[KeptSession], bool]) -> None:
         """End every session for which `is_over` is true."""
         query = "SELECT digest, person, way, key, credential, started_s, seen_s FROM session"
         with self._transaction():
-            for digest, *kept in self._run(query):
-                if is_over(KeptSession(*kept)):
-                    self._run("DELETE FROM session WHERE digest = ?", digest)
+            for digest, *columns in self._execute(query):
+                if is_over(KeptSession(*columns)):
+                    self._execute("DELETE FROM session WHERE digest = ?", digest)
 
     def end_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
-        """Record that a sign-in was used, and return whether it was the first use. Old records are removed."""
+        """Record that a sign-in was used and return whether it was the first use. Old records are removed."""
         with self._transaction():
-            self._run("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
-            self._run("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
+            self._execute("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
+            self._execute("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
             return self._connection.changes() == 1
 
     def close(self) -> None:
@@ -143,34 +143,34 @@ class KeptSessions:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Run the block in one durable transaction, while no other thread uses the file."""
+        """Run the block in one durable transaction, with exclusive use of the file."""
         try:
             with self._lock, transaction(self._connection):
                 yield
         except JournalError as error:
             raise SessionsBroken(error.message) from None
 
-    def _run(self, statement: str, *bindings: object) -> list[tuple[Any, ...]]:
+    def _execute(self, statement: str, *bindings: object) -> list[tuple[Any, ...]]:
         return fetch(self._connection, statement, bindings)
 
 
-_NOTED_EVERY_S = 15.0
-"""The interval within which further uses are not recorded, so that pages rarely wait for a disk."""
+_MIN_USE_INTERVAL_S = 15.0
+"""Minimum interval between recorded uses, so that pages rarely wait for the disk."""
 _CLOCK_STEP_S = 60.0
-"""If the clock goes back by more than this time, sessions end, because their age is unknown."""
+"""Sessions end if the clock goes back by more than this, because their age is then unknown."""
 
 
-class SignInWay(StrEnum):
+class SignInMethod(StrEnum):
     """How a person signed in."""
 
     PASSKEY = "passkey"
     LIST = "list"
-    """The person chose a name from the list, which only the sandbox shows."""
+    """The person chose a name from the list that only the sandbox shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedInKey:
-    """The passkey of a sign-in. The person signs approvals with this passkey and no other."""
+    """The passkey of a sign-in, with which alone the person signs approvals."""
 
     key: PublicKey
     credential: str
@@ -199,7 +199,7 @@ class WebSessions:
     """The sessions of all people. Only digests of their ids are stored, and nobody can sign in with a digest.
 
     A session ends when its person is not among `members`, its passkey not among `keys`, or its way not among `ways`. It
-    also ends after `idle_s` seconds without use, and after `at_most_s` seconds.
+    also ends after `idle_s` seconds without use, and after `max_age_s` seconds.
     """
 
     def __init__(
@@ -208,9 +208,9 @@ class WebSessions:
         *,
         members: Iterable[Member],
         keys: Mapping[PublicKey, Member],
-        ways: Collection[SignInWay],
+        ways: Collection[SignInMethod],
         idle_s: float,
-        at_most_s: float,
+        max_age_s: float,
         now_s: Callable[[], float],
     ) -> None:
         self._kept = kept
@@ -218,20 +218,20 @@ class WebSessions:
         self._keys = {key.text: (key, member) for key, member in keys.items()}
         self._ways = frozenset(ways)
         self._idle_s = idle_s
-        self._at_most_s = at_most_s
+        self._at_most_s = max_age_s
         self._now_s = now_s
-        kept.end_all(lambda session: self._is_over(session, now_s()))
+        kept.end_matching(lambda session: self._is_over(session, now_s()))
 
-    def sign_in(self, member: Member, before: str, way: SignInWay, passkey: SignedInKey | None = None) -> str:
-        """Begin a session, and return its id. The session with the id `before`, in the same browser, ends."""
+    def sign_in(self, member: Member, previous_id: str, way: SignInMethod, passkey: SignedInKey | None = None) -> str:
+        """Begin a session and return its id. The browser's previous session ends."""
         session_id, now_s = secrets.token_urlsafe(RANDOM_BYTES), self._now_s()
         key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
         session = KeptSession(member.name, way, key, credential, now_s, now_s)
-        self._kept.begin(_digest(session_id), session, instead_of=_digest(before))
+        self._kept.begin(_digest(session_id), session, replaces=_digest(previous_id))
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
-        """Return the session with an id; None if it has ended. A polling page does not prolong the session."""
+        """Return a session by its id, or None if it has ended. A poll does not prolong it."""
         digest = _digest(session_id)
         session = self._kept.session(digest) if session_id else None
         if session is None:
@@ -240,8 +240,8 @@ class WebSessions:
         if self._is_over(session, now_s):
             self._kept.end(digest)
             return None
-        if not is_poll and now_s - session.seen_s > _NOTED_EVERY_S:
-            with suppress(SessionsBroken):  # on a full disk people keep reading until the session ends
+        if not is_poll and now_s - session.seen_s > _MIN_USE_INTERVAL_S:
+            with suppress(SessionsBroken):  # On a full disk, people can read until their session ends.
                 self._kept.use(digest, now_s)
         key = self._keys.get(session.key)
         passkey = None if key is None else SignedInKey(key[0], session.credential)
@@ -255,7 +255,7 @@ class WebSessions:
         self._kept.end(_digest(session_id))
 
     def close(self) -> None:
-        """Close the file of sessions. The sessions continue when the pages are served again."""
+        """Close the sessions file. Its sessions continue after a restart."""
         self._kept.close()
 
     def _is_over(self, session: KeptSession, now_s: float) -> bool:
@@ -265,7 +265,7 @@ class WebSessions:
         if session.way not in self._ways or session.person not in self._members:
             return True
         owner = self._keys.get(session.key)
-        return session.way == SignInWay.PASSKEY and (owner is None or owner[1].name != session.person)
+        return session.way == SignInMethod.PASSKEY and (owner is None or owner[1].name != session.person)
 
 
 def _digest(text: str) -> bytes:
@@ -275,33 +275,33 @@ def _digest(text: str) -> bytes:
 INVITATION_H = 24
 _PLAIN_TOKEN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _TOKEN_CHARACTERS = 43
-"""The length of `RANDOM_BYTES` bytes in base64url."""
+"""Length of `RANDOM_BYTES` bytes in base64url."""
 
 
 class Invitations:
-    """The invitations in a folder, which is created for the first invitation."""
+    """The invitations in a folder, which the first invitation creates."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = Lock()
 
     def invite(self, name: str, token: str, now: datetime) -> str:
-        """Write an invitation for a person, and return when it expires. Only the link contains the random `token`."""
+        """Store an invitation for a person and return its expiry time. Only the link contains the random `token`."""
         expires_at = timestamp(now + timedelta(hours=INVITATION_H))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write(self._path(token), {"name": name, "expires_at": expires_at})
         return expires_at
 
     def invitation(self, token: str, now: datetime) -> Mapping[str, str] | None:
-        """Return the open invitation with this token (`name`, `expires_at`); None if it is missing, used or expired."""
+        """Return the open invitation (`name`, `expires_at`), or None if it is missing, used or expired."""
         is_token = len(token) == _TOKEN_CHARACTERS and _PLAIN_TOKEN.issuperset(token)
         return self._read(self._path(token), now) if is_token else None
 
     def use(self, token: str, fingerprint: str, now: datetime) -> tuple[str, bool] | None:
-        """Use an invitation for the passkey with this fingerprint, and for no other passkey.
+        """Use an invitation for the passkey with this fingerprint only.
 
-        Returns the invited person, and whether this is the first use: the same passkey again is a second click on one
-        form. Returns None if the invitation is missing, expired, or used for another passkey.
+        Returns the invited person and whether this is the first use. The same passkey again is a second click on the
+        form. Returns None if the invitation is missing, expired, or was used for another passkey.
         """
         used_path = self._path(token, "used")
         with self._lock:
@@ -312,7 +312,7 @@ class Invitations:
             self._write(used_path, {**invitation, "fingerprint": fingerprint})
             try:
                 self._path(token).unlink()
-            except FileNotFoundError:  # another browser was faster
+            except FileNotFoundError:  # Another browser used it first.
                 return None
             return invitation["name"], True
 
@@ -324,15 +324,15 @@ class Invitations:
         return content if timestamp(now) < content["expires_at"] else None
 
     def _write(self, path: Path, content: Mapping[str, str]) -> None:
-        write_whole(path, json.dumps(content, sort_keys=True).encode())
+        write_atomically(path, json.dumps(content, sort_keys=True).encode())
 
-    def _path(self, token: str, ending: str = "json") -> Path:
-        return self._folder / f"{hashlib.sha256(token.encode()).hexdigest()}.{ending}"
+    def _path(self, token: str, extension: str = "json") -> Path:
+        return self._folder / f"{hashlib.sha256(token.encode()).hexdigest()}.{extension}"
 
 
 _FLAGS = 32
 _HAS_KEY = 0x40
-"""The position of the flags in the authenticator's data, and the flag for a new key (WebAuthn, 6.1)."""
+"""Position of the flags in the authenticator data, and the flag for a new key (WebAuthn, 6.1)."""
 ALGORITHMS = (-7, -8, -257)
 """ES256, EdDSA and RS256 (RFC 9053, RFC 8812), in order of preference."""
 
@@ -341,28 +341,28 @@ def invitation_challenge(token: str) -> str:
     return challenge_of(f"paygw-batch invitation 1\n{token}".encode())
 
 
-def new_passkey(form: Mapping[str, str], token: str, party: RelyingParty) -> PublicKey | None:
-    """Return the key of a passkey that a verified person created for an invitation, on a page of `party`; or None.
+def parse_new_passkey(form: Mapping[str, str], token: str, party: RelyingParty) -> PublicKey | None:
+    """Return the key of a passkey that a verified person created for an invitation on a page of `party`, or None.
 
-    `form` has the parts of the passkey as a browser sends them, each in base64url without padding. `public_key` is the
-    result of `getPublicKey()`: a SubjectPublicKeyInfo.
+    `form` has the fields that the browser sends, in base64url without padding. `public_key` is the
+    SubjectPublicKeyInfo of `getPublicKey()`.
     """
-    client_data, authenticator_data, plain = (
+    client_data, authenticator_data, public_key = (
         from_base64url(form.get(name, "")) for name in ("client_data", "authenticator_data", "public_key")
     )
-    if client_data is None or authenticator_data is None or plain is None:
+    if client_data is None or authenticator_data is None or public_key is None:
         return None
     if not is_client_data(client_data, "webauthn.create", invitation_challenge(token), party):
         return None
-    if not is_of_verified_person(authenticator_data, party) or not authenticator_data[_FLAGS] & _HAS_KEY:
+    if not is_user_verified(authenticator_data, party) or not authenticator_data[_FLAGS] & _HAS_KEY:
         return None
-    return read_public_key(base64.b64encode(plain).decode("ascii"))
+    return parse_public_key(base64.b64encode(public_key).decode("ascii"))
 
 
 SIGN_IN_S = 300.0
-"""The time for which a sign-in page may be open before the passkey is used."""
-_KEPT_S = 24 * 3600.0
-"""The time for which a used sign-in is remembered. A clock is not expected to be set back further."""
+"""Maximum time between opening the sign-in page and using the passkey."""
+_SIGN_IN_MEMORY_S = 24 * 3600.0
+"""How long used sign-ins are stored. A clock is not expected to be set back further."""
 
 
 def sign_in_text(nonce: str) -> bytes:
@@ -371,10 +371,10 @@ def sign_in_text(nonce: str) -> bytes:
 
 
 class OpenSignIns:
-    """Begins sign-ins, and ends each of them at most once, within `SIGN_IN_S` seconds.
+    """Begins sign-ins, each of which can be completed once within `SIGN_IN_S` seconds.
 
-    A nonce contains the time and a code that only this console can compute. Only used sign-ins are stored, so nobody
-    can fill a disk or displace the sign-ins of other people by opening the page many times.
+    A nonce contains the time and a code that only this console can compute. Only used sign-ins are stored, so opening
+    the page many times cannot fill the disk or displace other people's sign-ins.
     """
 
     def __init__(self, kept: KeptSessions, *, now_s: Callable[[], float], new_nonce: Callable[[], str]) -> None:
@@ -383,34 +383,34 @@ class OpenSignIns:
         self._new_nonce = new_nonce
 
     def begin(self) -> str:
-        """Begin a sign-in, and return its nonce."""
-        begun = f"{self._new_nonce()}.{int(self._now_s())}"
-        return f"{begun}.{self._code(begun)}"
+        """Begin a sign-in and return its nonce."""
+        signed_part = f"{self._new_nonce()}.{int(self._now_s())}"
+        return f"{signed_part}.{self._code(signed_part)}"
 
     def end(self, nonce: str) -> bool:
-        """End a sign-in. Return whether it was open: begun here, within `SIGN_IN_S`, and not used yet."""
-        begun, _, code = nonce.rpartition(".")
-        if not hmac.compare_digest(code.encode(), self._code(begun).encode()):
+        """Complete a sign-in. Return whether it was open: begun here, within `SIGN_IN_S`, and unused."""
+        signed_part, _, code = nonce.rpartition(".")
+        if not hmac.compare_digest(code.encode(), self._code(signed_part).encode()):
             return False
         now_s = self._now_s()
-        if abs(now_s - int(begun.rpartition(".")[2])) > SIGN_IN_S:
+        if abs(now_s - int(signed_part.rpartition(".")[2])) > SIGN_IN_S:
             return False
-        return self._kept.end_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _KEPT_S)
+        return self._kept.end_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _SIGN_IN_MEMORY_S)
 
-    def _code(self, begun: str) -> str:
-        return hmac.new(self._kept.secret, begun.encode(), hashlib.sha256).hexdigest()
+    def _code(self, signed_part: str) -> str:
+        return hmac.new(self._kept.secret, signed_part.encode(), hashlib.sha256).hexdigest()
 
 
-def key_that_signed(
+def find_signing_key(
     nonce: str, signature: PasskeySignature, keys: Iterable[PublicKey], party: RelyingParty
 ) -> PublicKey | None:
-    """Return the key among `keys` that signed the sign-in with this nonce; None if no key did."""
-    return next((key for key in keys if has_asserted(key, signature, sign_in_text(nonce), party)), None)
+    """Return the key that signed the sign-in with this nonce, or None if none of `keys` did."""
+    return next((key for key in keys if is_valid_assertion(key, signature, sign_in_text(nonce), party)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PasskeyAccess:
-    """The parts of access by passkey. `party` is None if the console's address is not configured."""
+    """The services for signing in by passkey. `party` is None if the console's address is not configured."""
 
     party: RelyingParty | None
     keys: Mapping[PublicKey, Member]
@@ -419,10 +419,10 @@ class PasskeyAccess:
 
 
 def passkey_access(settings: Settings, members: tuple[Member, ...], kept: KeptSessions) -> PasskeyAccess:
-    """Return the parts of access by passkey. Raises `ConfigurationError` if two people have the same key."""
+    """Build the services for signing in by passkey. Raises `ConfigurationError` if two people have the same key."""
     return PasskeyAccess(
         party=party_of(settings),
-        keys=_keys_of(settings, members),
+        keys=_key_owners(settings, members),
         sign_ins=OpenSignIns(kept, now_s=time.time, new_nonce=lambda: secrets.token_urlsafe(RANDOM_BYTES)),
         invitations=Invitations(invitation_folder(settings)),
     )
@@ -432,8 +432,8 @@ def invitation_folder(settings: Settings) -> Path:
     return settings.console_directory() / "invitations"
 
 
-def signature_in(form: Mapping[str, str]) -> PasskeySignature:
-    """Return the signature that `static/passkey.js` wrote into a form. Its parts are empty if there is none."""
+def parse_signature(form: Mapping[str, str]) -> PasskeySignature:
+    """Return the signature in a form sent by `static/passkey.js`. Its parts are empty if there is none."""
     return PasskeySignature(
         client_data=form.get("client_data", ""),
         authenticator_data=form.get("authenticator_data", ""),
@@ -441,11 +441,11 @@ def signature_in(form: Mapping[str, str]) -> PasskeySignature:
     )
 
 
-def _keys_of(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicKey, Member]:
-    by_name = {plain_name(member.name): member for member in members}
+def _key_owners(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicKey, Member]:
+    by_name = {normalise_name(member.name): member for member in members}
     owners: dict[PublicKey, Member] = {}
     for name, key in _listed_keys(settings):
-        member = by_name[plain_name(name)]
+        member = by_name[normalise_name(name)]
         if owners.setdefault(key, member) != member:
             raise ConfigurationError(
                 say(
@@ -460,12 +460,12 @@ def _keys_of(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicK
 
 
 def _listed_keys(settings: Settings) -> Iterator[tuple[str, PublicKey]]:
-    for person in listed_people(settings).listed:
+    for person in configured_people(settings).listed:
         yield from ((person.name, key) for key in person.keys)
-    for role, names in console_lists(settings):
+    for role, names in role_lists(settings):
         for name, texts in names.items():
             for text in [texts] if isinstance(texts, str) else texts:
-                key = read_public_key(text)
+                key = parse_public_key(text)
                 if key is None:
                     raise ConfigurationError(
                         say("console.{section}.{name} is not a person's public key.", section=f"{role}s", name=name)

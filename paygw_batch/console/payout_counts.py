@@ -1,6 +1,6 @@
-"""Caches the number of a payout's rows in each state, so that many polling tabs need only one count.
+"""Caches each payout's row counts by state, so that many polling tabs share one count.
 
-A count reads an index of all rows in the rarer states, which takes a tenth of a second for a million rows.
+Counting scans an index of the rows in the rarer states, which takes 0.1 s for a million rows.
 """
 
 from collections import defaultdict, deque
@@ -10,11 +10,11 @@ from threading import Lock
 
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
 
-OLD_S = 1.0
-"""The age that a count may have for a polling tab, which polls again in two seconds."""
+MAX_AGE_S = 1.0
+"""Maximum age of a count for a poll. Tabs poll every two seconds."""
 WINDOW_S = 30.0
-"""The time over which the rate is measured. It is short because the speed of the gateway changes."""
-_LEAST_S = 4.0
+"""Time over which the rate is measured. It is short, because the gateway's speed varies."""
+_MIN_WINDOW_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,46 +25,45 @@ class _Count:
 
 
 class PayoutCounts:
-    """The latest count of each payout. Safe to use from several threads. Only one thread counts a payout at a time."""
+    """The latest count of each payout. Thread-safe: only one thread counts a payout at a time."""
 
     def __init__(self, *, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
-        self._found: dict[str, _Count] = {}
-        self._seen: dict[tuple[str, str], tuple[float, str]] = {}
-        self._answered: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
+        self._counts: dict[str, _Count] = {}
+        self._versions: dict[tuple[str, str], tuple[float, str]] = {}
+        self._samples: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
-    def seen(self, batch: str, words: str) -> str | None:
-        """Return the value that `note_seen` noted for a payout in the last second; None if there is none.
+    def version(self, batch: str, language: str) -> str | None:
+        """Return the version recorded for a payout's page in the last second, or None if there is none.
 
-        The value changes with the payout, and `words` is the language of the tabs. If one tab has read the journal,
-        others need not.
+        The version changes whenever the page changes. If one tab has read the journal, other tabs need not.
         """
-        look = self._seen.get((batch, words))
-        return look[1] if look is not None and self._monotonic_s() - look[0] < OLD_S else None
+        entry = self._versions.get((batch, language))
+        return entry[1] if entry is not None and self._monotonic_s() - entry[0] < MAX_AGE_S else None
 
-    def note_seen(self, batch: str, words: str, seen: str) -> None:
-        self._seen[batch, words] = (self._monotonic_s(), seen)
+    def record_version(self, batch: str, language: str, version: str) -> None:
+        self._versions[batch, language] = (self._monotonic_s(), version)
 
     def rate(self, batch: str, answered: int) -> float:
-        """Return how many rows a second were answered lately; 0 if unknown. `answered` is their present number."""
+        """Return the recent rate in rows per second, or 0 if unknown. `answered` counts the rows answered so far."""
         with self._locks[batch]:
-            looks, now_s = self._answered[batch], self._monotonic_s()
-            while looks and (now_s - looks[0][0] > WINDOW_S or looks[0][1] > answered):
-                looks.popleft()
-            if not looks or now_s - looks[-1][0] >= OLD_S:
-                looks.append((now_s, answered))
-            passed_s = now_s - looks[0][0]
-            return (answered - looks[0][1]) / passed_s if passed_s >= _LEAST_S else 0.0
+            samples, now_s = self._samples[batch], self._monotonic_s()
+            while samples and (now_s - samples[0][0] > WINDOW_S or samples[0][1] > answered):
+                samples.popleft()
+            if not samples or now_s - samples[-1][0] >= MAX_AGE_S:
+                samples.append((now_s, answered))
+            passed_s = now_s - samples[0][0]
+            return (answered - samples[0][1]) / passed_s if passed_s >= _MIN_WINDOW_S else 0.0
 
     def tallies(self, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> Sequence[StateTally]:
-        """Return the present counts of a payout from the journal. For a poll they may be up to a second old."""
+        """Return a payout's row counts. For a poll, they may be up to a second old."""
         with self._locks[record.batch]:
-            count, now_s = self._found.get(record.batch), self._monotonic_s()
-            if count is not None and is_poll and now_s - count.at_s < OLD_S:
+            count, now_s = self._counts.get(record.batch), self._monotonic_s()
+            if count is not None and is_poll and now_s - count.at_s < MAX_AGE_S:
                 return count.tallies
-            head = journal.head().hash  # read before the count, so that later writes cause a new count
+            head = journal.head().hash  # Read before counting, so that a later write causes a new count.
             if count is None or count.head != head:
                 count = _Count(head, self._monotonic_s(), journal.tallies(record.number))
-                self._found[record.batch] = count
+                self._counts[record.batch] = count
             return count.tallies

@@ -1,6 +1,6 @@
-"""Renders the templates in the browser's language, with words and signs for states.
+"""Renders the templates in the browser's language, with a word and a symbol for each state.
 
-Every value is escaped, and every sentence is translated by one function. No state is shown by colour alone.
+Every value is escaped, and every sentence is translated. No state is shown by colour alone.
 """
 
 import re
@@ -16,13 +16,22 @@ from urllib.parse import urlencode
 from jinja2 import Environment
 from starlette.requests import Request
 
-from paygw_batch.approval.signed_document import in_groups
-from paygw_batch.core.shown_states import INVALID, recorded, state_words
-from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking, thousands_apart_by
-from paygw_batch.sheet.columns import label_of
+from paygw_batch.approval.signed_document import group_digits
+from paygw_batch.core.shown_states import INVALID, render_record, state_label
+from paygw_batch.language import (
+    language,
+    language_context,
+    languages,
+    mark,
+    mark_all,
+    say,
+    say_count,
+    thousands_separator,
+)
+from paygw_batch.sheet.columns import column_label
 from paygw_batch.show.page import page_environment
 
-_SHOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
+_STATE_SIGNS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "paid": ("✓", mark("the gateway confirmed the payment")),
         "accepted": ("…", mark("accepted; waiting for the final answer")),
@@ -34,19 +43,19 @@ _SHOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
         INVALID: ("-", mark("not part of this payout")),
     }
 )
-"""The sign and the meaning of each state, in the order in which they are shown."""
-STATES_SHOWN = tuple(_SHOWN)
+"""The symbol and the meaning of each state, in display order."""
+SHOWN_STATES = tuple(_STATE_SIGNS)
 
 
 def state_word(state: str) -> str:
-    """Return the name of a state, with a capital letter."""
-    words = state_words(state)
+    """Return the name of a state with an initial capital."""
+    words = state_label(state)
     return words[:1].upper() + words[1:]
 
 
 _HERE = Path(__file__).parent
 STATIC, TEMPLATES = _HERE / "static", _HERE / "templates"
-_DAYS = mark_all(
+_DATE_FORMATS = mark_all(
     "{day} Jan {year}",
     "{day} Feb {year}",
     "{day} Mar {year}",
@@ -62,34 +71,34 @@ _DAYS = mark_all(
 )
 
 
-def pages_after(after: int, next_after: int, anchor: str = "", /, **kept: str) -> Sequence[tuple[str, str]]:
-    """Return the links of a list that shows the rows after `after`: to its first page and to its next page.
+def next_page_links(after: int, next_after: int, anchor: str = "", /, **kept: str) -> Sequence[tuple[str, str]]:
+    """Return the links from the page of rows after `after` to the first and the next page.
 
-    `next_after` is the last row on this page; 0 if there is no next page.
+    `next_after` is the last row on this page, or 0 if there is no next page.
     """
     labels = {say("First page"): 0 if after else None, say("Next page"): next_after or None}
     return page_links("after", labels, anchor, **kept)
 
 
 def page_links(
-    name: str, places: Mapping[str, int | None], anchor: str = "", /, **kept: str
+    name: str, positions: Mapping[str, int | None], anchor: str = "", /, **kept: str
 ) -> Sequence[tuple[str, str]]:
-    """Return links to positions in a list, with labels. The query has the position as `name`, and `kept` besides."""
+    """Return labelled links to positions in a list. Each query has the position as `name`, and `kept`."""
     return [
-        (f"?{urlencode({key: value for key, value in {**kept, name: place}.items() if value})}#{anchor}", label)
-        for label, place in places.items()
-        if place is not None
+        (f"?{urlencode({key: value for key, value in {**kept, name: position}.items() if value})}#{anchor}", label)
+        for label, position in positions.items()
+        if position is not None
     ]
 
 
-def page_templates() -> Environment:
+def create_environment() -> Environment:
     environment = page_environment(TEMPLATES)
-    environment.filters.update(when=when, ago=ago, day=day, share=_share, code=in_groups)
+    environment.filters.update(when=format_time, ago=format_age, day=format_date, share=_percentage, code=group_digits)
     environment.filters["added"] = lambda amounts: f"{sum(map(Decimal, amounts)):f}"
-    environment.filters["recorded"] = lambda text: recorded(text, is_for_officers=True) if text else text
-    environment.globals.update(column_label=label_of, shown_states=STATES_SHOWN)
-    environment.globals.update(state_sign=lambda state: _SHOWN[state][0], state_word=state_word)
-    environment.globals.update(state_meaning=lambda state: say(_SHOWN[state][1]))
+    environment.filters["recorded"] = lambda text: render_record(text, is_for_officers=True) if text else text
+    environment.globals.update(column_label=column_label, shown_states=SHOWN_STATES)
+    environment.globals.update(state_sign=lambda state: _STATE_SIGNS[state][0], state_word=state_word)
+    environment.globals.update(state_meaning=lambda state: say(_STATE_SIGNS[state][1]))
     return environment
 
 
@@ -97,14 +106,14 @@ _zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
 
 
 @contextmanager
-def shown_for(request: Request, zone: tzinfo) -> Iterator[None]:
-    """Let the block use the browser's language, times in this zone, and a narrow space between thousands.
+def request_locale(request: Request, zone: tzinfo) -> Iterator[None]:
+    """Use the browser's language, this time zone, and a narrow space between thousands in the block.
 
-    The space is used in every language, because some readers take a comma for a decimal sign.
+    The space is used in every language, because some readers take a comma for a decimal point.
     """
     token = _zone.set(zone)
     try:
-        with speaking(language_of(request)), thousands_apart_by(_NARROW_SPACE):
+        with language_context(request_language(request)), thousands_separator(_NARROW_SPACE):
             yield
     finally:
         _zone.reset(token)
@@ -113,79 +122,79 @@ def shown_for(request: Request, zone: tzinfo) -> Iterator[None]:
 _NARROW_SPACE = "\u202f"
 
 
-def when(at: str | None) -> str:
-    """Return a time as `22 Nov 2026, 23:26 EAT`, in the zone of the pages. Other text is returned unchanged."""
+def format_time(at: str | None) -> str:
+    """Format a time as `22 Nov 2026, 23:26 EAT` in the zone of the pages. Other text is returned unchanged."""
     if not at:
         return ""
     try:
         moment = datetime.fromisoformat(at).astimezone(_zone.get())
     except ValueError:
         return at
-    return f"{_day(moment)}, {moment:%H:%M %Z}"
+    return f"{_format_date(moment)}, {moment:%H:%M %Z}"
 
 
-def day(text: str) -> str:
-    """Return a day as `22 Nov 2026`. Other text is returned unchanged."""
+def format_date(text: str) -> str:
+    """Format a date as `22 Nov 2026`. Other text is returned unchanged."""
     try:
-        return _day(date.fromisoformat(text))
+        return _format_date(date.fromisoformat(text))
     except ValueError:
         return text
 
 
-def day_in_zone(at: str) -> str:
-    """Return the day of a time as `22 Nov 2026`, in the zone of the pages."""
-    return day(day_of(at))
+def format_date_in_zone(at: str) -> str:
+    """Format the date of a time as `22 Nov 2026` in the zone of the pages."""
+    return format_date(local_date(at))
 
 
-def day_of(at: str) -> str:
-    """Return the day of a time as a date field has it, `2026-11-22`, in the zone of the pages."""
+def local_date(at: str) -> str:
+    """Return the date of a time in the zone of the pages, as `2026-11-22`."""
     return datetime.fromisoformat(at).astimezone(_zone.get()).date().isoformat()
 
 
-def _day(moment: date) -> str:
-    return say(_DAYS[moment.month - 1], day=moment.day, year=moment.year)
+def _format_date(moment: date) -> str:
+    return say(_DATE_FORMATS[moment.month - 1], day=moment.day, year=moment.year)
 
 
-def ago(at: str) -> str:
-    """Return how long ago a time was, in the largest suitable unit. Other text is returned unchanged."""
+def format_age(at: str) -> str:
+    """Format how long ago a time was, in days, hours or minutes. Other text is returned unchanged."""
     try:
-        passed_s = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+        age_s = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
     except ValueError:
         return at
-    if passed_s >= _DAY_S:
-        return say_count(int(passed_s // _DAY_S), "{count:,} day ago", "{count:,} days ago")
-    if passed_s >= _HOUR_S:
-        return say_count(int(passed_s // _HOUR_S), "{count:,} hour ago", "{count:,} hours ago")
-    return say_count(max(int(passed_s // 60), 0), "{count:,} minute ago", "{count:,} minutes ago")
+    if age_s >= _DAY_S:
+        return say_count(int(age_s // _DAY_S), "{count:,} day ago", "{count:,} days ago")
+    if age_s >= _HOUR_S:
+        return say_count(int(age_s // _HOUR_S), "{count:,} hour ago", "{count:,} hours ago")
+    return say_count(max(int(age_s // 60), 0), "{count:,} minute ago", "{count:,} minutes ago")
 
 
 _HOUR_S, _DAY_S = 3_600, 86_400
 
 
-def _share(part: int, whole: int) -> int:
-    """Return a part in per cent. It is rounded down, so that only the whole is 100."""
+def _percentage(part: int, whole: int) -> int:
+    """Return a part in per cent, rounded down, so that only the whole is 100."""
     return part * 100 // whole if whole else 0
 
 
 LANGUAGE_COOKIE = "language"
-_OWN_NAME = mark("English")
-"""The message that each catalogue translates with the name of its language."""
+_LANGUAGE_NAME = mark("English")
+"""The message whose translation is the name of the catalogue's language."""
 
 
-def language_of(request: Request) -> str:
-    """Return the language for a request: the one chosen on the pages, if there is a catalogue for it.
+def request_language(request: Request) -> str:
+    """Return the language chosen on the pages, if it has a catalogue.
 
-    Otherwise it is the first language of `Accept-Language` with a catalogue, or else the language of this process.
+    Otherwise return the first language of `Accept-Language` with a catalogue, or else the language of this process.
     """
-    accepted = re.findall(r"(?:^|,)\s*([a-z]+)", request.headers.get("accept-language", "").lower())
-    wanted = (request.cookies.get(LANGUAGE_COOKIE, ""), *accepted)
-    return next((code for code in wanted if code in languages()), language())
+    accepted_codes = re.findall(r"(?:^|,)\s*([a-z]+)", request.headers.get("accept-language", "").lower())
+    preferred_codes = (request.cookies.get(LANGUAGE_COOKIE, ""), *accepted_codes)
+    return next((code for code in preferred_codes if code in languages()), language())
 
 
-def own_names() -> Mapping[str, str]:
-    """Return the name of each language in that language, by code."""
+def language_names() -> Mapping[str, str]:
+    """Return each language's own name by its code."""
     names = {}
     for code in languages():
-        with speaking(code):
-            names[code] = say(_OWN_NAME)
+        with language_context(code):
+            names[code] = say(_LANGUAGE_NAME)
     return names

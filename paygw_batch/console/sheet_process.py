@@ -1,6 +1,6 @@
-"""Checks or marks a sheet in another process, because an upload may contain anything.
+"""Checks or marks a sheet in a separate process, because an upload may contain anything.
 
-The system limits the memory, file size and time of that process. If the limits end it, the pages continue.
+That process has limits on memory, file size and time. If it exceeds them, the pages continue.
 """
 
 import os
@@ -10,59 +10,61 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paygw_batch.approval.approval_keys import read_public_key
+from paygw_batch.approval.approval_keys import parse_public_key
 from paygw_batch.console.check_payout import check_payout, mark_payout
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.language import ENGLISH, language, use
+from paygw_batch.language import ENGLISH, language, set_language
 from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.processes import child_environment, forbid_core_dumps
 from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
 
 MAX_MEMORY_BYTES = 8 * 1024**3
-"""The maximum size of the address space. It is large because libraries reserve far more than they use."""
+"""Maximum address space. It is large, because libraries reserve far more than they use."""
 MAX_FILE_BYTES = 4 * 1024**3
 MAX_PROCESSOR_S = 300
-LIMIT_S = 600
-IN_PROCESS_BYTES = 256 * 1024
-"""The maximum size of a sheet that is checked again in the process of the pages. Starting another takes a second."""
-CHECKING = "from paygw_batch.console.sheet_process import check; check()"
-MARKING = "from paygw_batch.console.sheet_process import mark; mark()"
+TIME_LIMIT_S = 600
+MAX_IN_PROCESS_BYTES = 256 * 1024
+"""Maximum size of a sheet that is rechecked in the console process. Starting another one takes a second."""
+CHECK_PROGRAM = "from paygw_batch.console.sheet_process import check; check()"
+MARK_PROGRAM = "from paygw_batch.console.sheet_process import mark; mark()"
 
 
 def run_within_limits(
     program: str, arguments: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
 ) -> bool:
-    """Run `program` in another process, which first limits itself. Return whether it ended without an error."""
-    kept = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
+    """Run `program` in another process, which first limits itself. Return whether it succeeded."""
+    paygw_variables = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
-    environment = child_environment(environ) | {name: value for name, value in kept.items() if name not in secrets}
+    environment = child_environment(environ) | {
+        name: value for name, value in paygw_variables.items() if name not in secrets
+    }
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
-    # A journal in a database is named only by the configuration, so there is nothing to pass on.
+    # A journal in a database is named only by the configuration, so no path is passed on.
     journal = str(settings.journal_path()) if settings.journal.url is None else ""
     command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:
-        done = subprocess.run(  # noqa: S603 (our own program)
+        completed = subprocess.run(  # noqa: S603 (our own program)
             [*command, *arguments],
             env=environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=LIMIT_S,
+            timeout=TIME_LIMIT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return False
-    return done.returncode == 0
+    return completed.returncode == 0
 
 
 def limit_this_process() -> Settings:
-    """Limit this process before it reads an upload. Return the settings for its configuration and journal."""
+    """Limit this process before it reads an upload, and load its settings."""
     forbid_core_dumps(for_good=True)
     os.umask(0o077)
-    use(os.environ.get("PAYGW_LANG", ENGLISH))
+    set_language(os.environ.get("PAYGW_LANG", ENGLISH))
     config, journal = sys.argv[1:3]
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
@@ -71,17 +73,17 @@ def limit_this_process() -> Settings:
 
 
 def check() -> None:
-    """Check one payout. The arguments are the configuration, the journal, the folder and the maker's public key."""
+    """Check a payout. Process arguments: the configuration, the journal, the folder, the maker's public key."""
     settings = limit_this_process()
     folder, key = sys.argv[3:]
-    maker = read_public_key(key)
+    maker = parse_public_key(key)
     if maker is None:
         sys.exit(2)
     check_payout(PayoutFolder(Path(folder)), settings, rules_of(settings, PAYOUT), maker)
 
 
 def mark() -> None:
-    """Mark the sheet of one payout. The arguments are the configuration, the journal, the folder and the workbook."""
+    """Mark the sheet of a payout. Process arguments: the configuration, the journal, the folder, the workbook."""
     settings = limit_this_process()
     folder, path = sys.argv[3:]
     mark_payout(PayoutFolder(Path(folder)), settings, rules_of(settings, PAYOUT), Path(path))

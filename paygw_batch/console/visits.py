@@ -1,4 +1,4 @@
-"""Answers every request in the same order: find the session, check the permission and the form, then call the page."""
+"""Answers each request: finds the session, checks the permission and the form, then calls the page."""
 
 import importlib.util
 import logging
@@ -28,8 +28,8 @@ from paygw_batch.clock import Now, timestamp
 from paygw_batch.console.passkey_access import PasskeyAccess, SignedInKey, WebSession, WebSessions
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.payout_folder import is_folder_name, uploads_by_batch
-from paygw_batch.console.permissions import Act, Member, Role, may
-from paygw_batch.console.rendering import own_names, shown_for
+from paygw_batch.console.permissions import Action, Member, Role, may
+from paygw_batch.console.rendering import language_names, request_locale
 from paygw_batch.console.sheet_process import run_within_limits
 from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.core.batch import PAYOUT
@@ -43,43 +43,43 @@ from paygw_batch.journal import (
     make_directory,
 )
 from paygw_batch.language import language, mark, mark_all, say
-from paygw_batch.opening.open_journal import journal_for_planning, place_of
+from paygw_batch.opening.open_journal import journal_for_planning, journal_location
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.columns import columns_of_operation
-from paygw_batch.show.remittance import masked
+from paygw_batch.show.remittance import mask_number
 from paygw_batch.submit.compare_sheet import ComparisonMemory
 
 _MAX_ROW_DIGITS = 10
-"""The maximum number of digits of a row number."""
+"""Maximum number of digits of a row number."""
 _SECRETS = frozenset({"token"})
-_AT_ONCE = 1024 * 1024
-NOTED_BEFORE = "noted before: "
-"""The prefix of a reason in the audit trail, if an earlier entry says that the refused act was done."""
+_COPY_BYTES = 1024 * 1024
+RECORDED_BEFORE = "noted before: "
+"""Audit trail prefix for the refusal of an action that an earlier entry records as done."""
 
 
-def row_number(text: str) -> int | None:
-    """Return the row number in a text of an address or a form; None if the text is not a number."""
+def parse_row_number(text: str) -> int | None:
+    """Parse a row number from an address or a form. Returns None if the text is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_ROW_DIGITS else None
 
 
-def thing_of(path: Mapping[str, Any], form: Mapping[str, str]) -> str:
-    """Return the subject of a request as text, from its path and form, without the secret token of an invitation."""
-    return ", ".join(f"{name} {value}" for name, value in _parts(path, form))
+def describe_subject(path: Mapping[str, Any], form: Mapping[str, str]) -> str:
+    """Return the subject of a request for the audit trail, without the secret token of an invitation."""
+    return ", ".join(f"{name} {value}" for name, value in _subject_parts(path, form))
 
 
-def _parts(path: Mapping[str, Any], form: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _subject_parts(path: Mapping[str, Any], form: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     yield from ((name, value) for name, value in path.items() if name not in _SECRETS)
     number, row, column = (form.get(name, "") for name in ("number", "row", "column"))
     if "sheet" not in path and is_folder_name(number):
         yield "sheet", number
-    if "row" not in path and row_number(row) is not None:
+    if "row" not in path and parse_row_number(row) is not None:
         yield "row", row
     if column in columns_of_operation(PAYOUT):
         yield "column", column
 
 
-def parts_of(thing: str) -> Mapping[str, str]:
-    """Return the parts of a text of `thing_of` by name, such as `sheet`, `batch`, `row`; empty for any other text."""
+def parse_subject(thing: str) -> Mapping[str, str]:
+    """Parse a subject of `describe_subject` into its parts, such as `sheet`, `batch`, `row`. Empty for other text."""
     pairs = (part.partition(" ") for part in thing.split(", "))
     return {name: value for name, _, value in pairs if value}
 
@@ -88,18 +88,18 @@ _log = logging.getLogger(__name__)
 _OWN_SITE = frozenset({"same-origin", "none"})
 MAX_FIELDS = 2_000
 SIGNATURE_FIELD = "signature"
-_STRANGE = mark("This form is out of date, or not from these pages. Reload the page.")
-_GENERAL = mark_all(
-    "There is no such page.",
+_FOREIGN_FORM = mark("This form is out of date, or not from these pages. Reload the page.")
+_DEFAULT_MESSAGES = mark_all(
+    "This page does not exist.",
     "You don't have permission to do this.",
     "This page is out of date. Reload it and check again.",
 )
-"""The default messages of the errors below, marked here so that the catalogue has them."""
+"""Default messages of the errors below, marked for the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """The values that all pages work with. `program` is the command line that starts this program in a process."""
+    """The values shared by all pages. `program` is the command line that starts this program."""
 
     settings: Settings
     config: Path
@@ -109,7 +109,7 @@ class Console:
     sessions: WebSessions
     counts: PayoutCounts
     memories: Callable[[str], ComparisonMemory]
-    """Returns the memory of a payout in preparation by its number. It is empty without a recent correction."""
+    """Returns the comparison memory of a payout by its number. Empty unless it was corrected recently."""
     templates: Environment
     program: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)
@@ -117,28 +117,28 @@ class Console:
     origins: frozenset[str]
     cookie: str
 
-    def ran_within_limits(self, program: str, *arguments: str) -> bool:
-        """Run one of our programs on an upload, in a process with limits. Return whether it succeeded within them."""
+    def run_on_upload(self, program: str, *arguments: str) -> bool:
+        """Run one of our programs on an upload in a process with limits. Return whether it succeeded."""
         return run_within_limits(program, arguments, self.settings, config=self.config, environ=self.environ)
 
     @property
     def directory(self) -> Path:
-        """The folder of sheets in preparation."""
+        """The directory of sheets in preparation."""
         return self.settings.console_directory()
 
     @property
     def runs(self) -> Path:
-        """The folder of the files of runs that were started from these pages."""
+        """The directory for the runs that were started from these pages."""
         return self.settings.console_runs_directory()
 
     @property
     def is_secure(self) -> bool:
-        """Whether browsers load the pages over TLS. If so, they must never send the cookie without TLS."""
+        """Whether browsers use TLS, so that the cookie is only ever sent over TLS."""
         return (self.settings.console.origin or "").startswith("https:")
 
 
 class PageNotFound(PaygwError):
-    """There is no such page."""
+    """This page does not exist."""
 
 
 class ActRefused(PaygwError):
@@ -159,7 +159,7 @@ class FieldRefused(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a form was refused. `field` names the field that is wrong, or is empty for the whole form."""
+    """Why a form was refused. `field` is the wrong field, or empty if the whole form was refused."""
 
     sentence: str
     hint: str
@@ -168,7 +168,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request with its session, and the values of its form, as far as they have been read."""
+    """A request with its session and, once read, the values of its form."""
 
     console: Console
     request: Request
@@ -176,178 +176,180 @@ class Visit:
     form: Mapping[str, str] = field(default_factory=dict)
     upload: UploadFile | None = None
     signature: UploadFile | None = None
-    """The detached signature of the upload, which comes in a separate field."""
+    """The detached signature of the upload, from its own field."""
     form_page: str = "/"
-    """The address of the page whose form this request sends."""
-    was_noted: bool = False
-    """Whether the act is already in the audit trail. An act is recorded there before it is done."""
+    """The address of the page with the form that was sent."""
+    was_recorded: bool = False
+    """Whether the action is already in the audit trail, where it is recorded before it is done."""
     refusal: Refusal | None = None
-    """The reason why the form was refused. Its page is then shown again, with the answers filled in."""
+    """Why the form was refused. Its page is then shown again with the answers filled in."""
 
     @property
     def member(self) -> Member:
-        """The person who makes the request. Raises `ActRefused` if nobody is signed in."""
+        """The signed-in person. Raises `ActRefused` if nobody is signed in."""
         if self.session is None:
             raise ActRefused(say("Sign in first."))
         return self.session.member
 
     @property
     def passkey(self) -> SignedInKey | None:
-        """The passkey with which the person signed in and signs; None if a name was chosen in the sandbox."""
+        """The passkey with which the person signed in, or None if a name was chosen in the sandbox."""
         return None if self.session is None else self.session.passkey
 
-    def may(self, act: Act, maker: str | None = None) -> bool:
-        """Return whether the person may do an action, on a payout prepared by `maker` if a maker is named."""
+    def may(self, act: Action, maker: str | None = None) -> bool:
+        """Return whether the person may do an action, on a payout prepared by `maker` if given."""
         return may(self.member, act, maker)
 
-    def require(self, act: Act, maker: str, sentence: str) -> None:
-        """Raise `ActRefused` with `sentence` unless the person may do an action on a payout prepared by `maker`."""
+    def require(self, act: Action, maker: str, sentence: str) -> None:
+        """Raise `ActRefused` with `sentence` unless the person may do this to a payout prepared by `maker`."""
         if not self.may(act, maker):
             raise ActRefused(sentence)
 
     def account(self, number: str) -> str:
-        """Return an account number as this person may see it: the whole number, or only its last digits."""
-        return masked(number) if number and self.member.is_masked else number
+        """Return an account number as this person may see it: in full, or only its last digits."""
+        return mask_number(number) if number and self.member.is_masked else number
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
 
-    def note(self, act: str, thing: str, result: AuditResult, *, said: str = "", who: str | None = None) -> None:
-        """Write an action of the person, or of `who`, to the audit trail. Raises `AuditUnwritable` if that fails."""
+    def record_action(
+        self, act: str, thing: str, result: AuditResult, *, said: str = "", who: str | None = None
+    ) -> None:
+        """Record an action of the person, or of `who`, in the audit trail. Raises `AuditUnwritable` if that fails."""
         name = "" if self.session is None else self.session.member.name
         note = AuditNote(name if who is None else who, act, thing, result, said)
-        place_of(self.console.settings).note_act(note, timestamp(self.console.now()))
+        journal_location(self.console.settings).note_act(note, timestamp(self.console.now()))
 
     @property
     def thing(self) -> str:
         """The subject of the request, as the audit trail names it."""
-        return thing_of(self.request.path_params, self.form)
+        return describe_subject(self.request.path_params, self.form)
 
     def query(self, name: str) -> str:
-        """Return a value of the query or, if a form was refused, of that form; empty if there is none."""
+        """Return a value of the query or of the refused form. Empty if there is none."""
         return self.request.query_params.get(name) or ("" if self.refusal is None else self.form.get(name, ""))
 
     def query_number(self, name: str) -> int:
-        """Return a value of the query as a number; 0 if there is none."""
-        return row_number(self.query(name)) or 0
+        """Return a value of the query as a number, or 0 if there is none."""
+        return parse_row_number(self.query(name)) or 0
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
-        """Return a page made from a template. The template has `values`, and the values of every page."""
+        """Render a template with `values` and the values that every page has."""
         console, member = self.console, None if self.session is None else self.session.member
-        frame = {
+        page_values = {
             "member": member,
             "csrf": "" if self.session is None else self.session.csrf_token,
-            # Whether the person may do an action at all, by its name.
-            "may": lambda act: member is not None and self.may(Act(act)),
+            # Whether the person may do the action with this name at all.
+            "may": lambda act: member is not None and self.may(Action(act)),
             "is_sandbox": console.settings.uses_sandbox,
-            # Whether several machines can send, sharing a journal in a database.
+            # Several machines can send only if they share a journal in a database.
             "has_workers": console.settings.journal.url is not None,
             "gateway": console.settings.gateway.base_url or "",
             "here": self.request.url.path,
-            "back": self._back,
-            "home": "/sign-in" if member is None else first_page(member),
-            # The seconds of inactivity until the person is signed out; 0: nobody is signed in.
+            "back": self._return_address,
+            "home": "/sign-in" if member is None else home_path(member),
+            # The person is signed out after this many idle seconds. It is 0 if nobody is signed in.
             "session_left_s": 0 if self.session is None else int(self.session.left_s),
             "refusal": self.refusal,
-            # The fields of the refused form.
+            # These are the fields of the refused form.
             "sent": {} if self.refusal is None else self.form,
-            "languages": own_names(),
-            "called": called_in(console),
+            "languages": language_names(),
+            "payout_name": payout_namer(console),
             "account": self.account,
-            "writes_workbooks": has_workbooks(),
+            "writes_workbooks": can_write_workbooks(),
         }
-        status = _REFUSED if self.refusal is not None and status == _SHOWN else status
-        return HTMLResponse(console.templates.get_template(template).render(frame | values), status_code=status)
+        status = _CONFLICT if self.refusal is not None and status == _OK else status
+        return HTMLResponse(console.templates.get_template(template).render(page_values | values), status_code=status)
 
-    def gone(self, sentence: str) -> PaygwError:
-        """Return the error for a missing thing: `PageOutdated` for a form, whose page showed it, or `PageNotFound`."""
+    def missing_error(self, sentence: str) -> PaygwError:
+        """Return `PageOutdated` for a form, since its page showed the missing thing, otherwise `PageNotFound`."""
         return PageOutdated(sentence) if self.request.method == "POST" else PageNotFound(sentence)
 
     @property
-    def _back(self) -> str:
-        """The address of this page. In the answer to a form, it is the address of the page with the form."""
+    def _return_address(self) -> str:
+        """The address of this page or, when answering a form, of the page with the form."""
         url = self.request.url
         if self.request.method == "POST":
-            shown = {name: self.form[name] for name in ("kind", "after") if self.form.get(name)}
-            return f"{self.form_page}?{urlencode(shown)}" if shown else self.form_page
+            page_fields = {name: self.form[name] for name in ("kind", "after") if self.form.get(name)}
+            return f"{self.form_page}?{urlencode(page_fields)}" if page_fields else self.form_page
         return f"{url.path}?{url.query}" if url.query else url.path
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The environment for a command that is started for the person. Its language is that of the page."""
+        """The environment for a command started for the person, in the language of the page."""
         return {**self.console.environ, "PAYGW_LANG": language()}
 
-    def go_to(self, path: str) -> Response:
+    def redirect(self, path: str) -> Response:
         return RedirectResponse(path, status_code=303)
 
 
-def called_in(console: Console) -> Callable[[str, str], str]:
-    """Return a function that returns the name of a payout, from its batch and the name of its sheet.
+def payout_namer(console: Console) -> Callable[[str, str], str]:
+    """Return a function that names a payout, given its batch and the name of its sheet.
 
-    A payout prepared on these pages has the name that its maker gave it; any other has the name of its sheet. The
+    Payouts prepared on these pages have the name that their maker gave; others have the name of their sheet. The
     folders are read when the first name is needed.
     """
     uploads = cache(partial(uploads_by_batch, console.directory))
 
-    def called(batch: str, sheet_name: str) -> str:
-        return uploads()[batch].called if batch in uploads() else sheet_name
+    def payout_name(batch: str, sheet_name: str) -> str:
+        return uploads()[batch].display_name if batch in uploads() else sheet_name
 
-    return called
+    return payout_name
 
 
 Handler = Callable[[Visit], Response]
-_SHOWN, _REFUSED = 200, 409
+_OK, _CONFLICT = 200, 409
 
 
 @dataclass(frozen=True, slots=True)
 class WebRoute:
-    """A path with its handler, and the action that a person must be allowed to do (None if no sign-in is needed).
+    """A path with its handler and the action it needs permission for, or None if no sign-in is needed.
 
-    `audit_action` names the action in the audit trail. `form` says where the page with the form of a POST is: one step
-    above the path (None), at the path itself (empty), or beside it, under this name.
+    `audit_action` names the action in the audit trail. `form` is the location of a POST's form: the parent path if
+    None, the path itself if empty, or otherwise the sibling path of this name.
     """
 
     path: str
     handler: Handler
-    act: Act | None
+    act: Action | None
     audit_action: str
     method: str = "GET"
     is_poll: bool = False
     form: str | None = None
 
     def endpoint(self, console: Console, pages: Mapping[str, Handler]) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint for Starlette. `pages` has the handlers of all pages by path."""
+        """Return the Starlette endpoint. `pages` has the handlers of all pages by path."""
         page_with_form = pages.get(self.form_page(self.path)) if self.method == "POST" and self.act else None
 
         async def answer(request: Request) -> Response:
             zone = ZoneInfo(console.settings.console.time_zone)  # zoneinfo caches it
-            with shown_for(request, zone):
-                return await in_language(request)
+            with request_locale(request, zone):
+                return await answer_in_language(request)
 
-        async def in_language(request: Request) -> Response:
+        async def answer_in_language(request: Request) -> Response:
             visit = Visit(console, request, None, form_page=self.form_page(request.url.path))
             try:
                 if self.is_poll:
                     return await run_in_threadpool(self._answer_poll, visit)
                 visit = await run_in_threadpool(_with_session, visit)
-                refused = self._refused(visit)
-                if refused is None and self.method == "POST":
+                refusal = self._refusal_response(visit)
+                if refusal is None and self.method == "POST":
                     visit = await _with_form(visit, is_signed_in=self.act is not None)
-                if refused is None and self.is_noted:
-                    await run_in_threadpool(visit.note, self.audit_action, visit.thing, AuditResult.DONE)
-                    visit = replace(visit, was_noted=True)
-                return await run_in_threadpool(self.handler, visit) if refused is None else refused
+                if refusal is None and self.is_recorded_first:
+                    await run_in_threadpool(visit.record_action, self.audit_action, visit.thing, AuditResult.DONE)
+                    visit = replace(visit, was_recorded=True)
+                return await run_in_threadpool(self.handler, visit) if refusal is None else refusal
             except PaygwError as error:
-                return await run_in_threadpool(self._answer_refused, visit, error, page_with_form)
+                return await run_in_threadpool(self._answer_error, visit, error, page_with_form)
             except BodyRefused as error:
                 with suppress(AuditUnwritable):
-                    await run_in_threadpool(self._note_refusal, visit, error)
+                    await run_in_threadpool(self._record_refusal, visit, error)
                 message = say("The file is too large, or took too long to upload.")
                 answer = _problem_page(visit, 413, say("This cannot be done now"), message)
-                answer.headers["connection"] = "close"  # the rest of the body is not read
+                answer.headers["connection"] = "close"  # The rest of the body is not read.
                 return answer
-            except Exception as error:  # noqa: BLE001 (for any other error: a page without details, and a trace without data)
-                _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
+            except Exception as error:  # noqa: BLE001 (shows no details, and logs a trace without data)
+                _log.error("Unexpected error at %s. %s", self.path, _format_trace(error))
                 return _problem_page(visit, 500, say("Something went wrong"))
             finally:
                 await request.close()
@@ -355,97 +357,97 @@ class WebRoute:
         return answer
 
     def _answer_poll(self, visit: Visit) -> Response:
-        """Answer a polling tab. All steps run in one thread, because many tabs poll every two seconds."""
+        """Answer a poll. All steps run in one thread, because many tabs poll every two seconds."""
         visit = _with_session(visit, is_poll=True)
-        refused = self._refused(visit)
-        return self.handler(visit) if refused is None else refused
+        refusal = self._refusal_response(visit)
+        return self.handler(visit) if refusal is None else refusal
 
     def form_page(self, path: str) -> str:
         """Return the address of the page with the form that is sent to `path`."""
         if self.form == "":
             return path
-        above = path.rpartition("/")[0]
-        return f"{above}/{self.form}" if self.form else above or "/"
+        parent = path.rpartition("/")[0]
+        return f"{parent}/{self.form}" if self.form else parent or "/"
 
     @property
-    def is_noted(self) -> bool:
-        """Whether the action is recorded before it is done. A sign-in is recorded only afterwards."""
-        return self.act is not None and (self.method == "POST" or self.act is Act.DOWNLOAD)
+    def is_recorded_first(self) -> bool:
+        """Whether the action is recorded before it is done. A sign-in is recorded afterwards."""
+        return self.act is not None and (self.method == "POST" or self.act is Action.DOWNLOAD)
 
-    def _answer_refused(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
-        """Return the page about an error, and record a refused form or a missing permission in the audit trail.
+    def _answer_error(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
+        """Return the page about an error. A refused form is shown again with its answers and the reason.
 
-        A refused form is shown again, with its answers and the reason.
+        Refused forms and missing permissions are recorded in the audit trail.
         """
         if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
             try:
-                self._note_refusal(visit, error)
-            except AuditUnwritable as problem:
-                return error_page(visit, problem)
+                self._record_refusal(visit, error)
+            except AuditUnwritable as audit_error:
+                return error_page(visit, audit_error)
         if page_with_form is None or isinstance(error, PageNotFound | ActRefused | PageOutdated | AuditUnwritable):
             return error_page(visit, error)
         field_name = error.field if isinstance(error, FieldRefused) else ""
-        again = replace(visit, refusal=Refusal(error.message, error.page_hint, field_name))
+        with_refusal = replace(visit, refusal=Refusal(error.message, error.page_hint, field_name))
         try:
-            answer = page_with_form(again)
+            answer = page_with_form(with_refusal)
         except PaygwError:
             return error_page(visit, error)
-        return answer if answer.status_code == _REFUSED else error_page(visit, error)
+        return answer if answer.status_code == _CONFLICT else error_page(visit, error)
 
-    def _note_refusal(self, visit: Visit, error: Exception) -> None:
-        said = f"{NOTED_BEFORE if visit.was_noted else ''}{type(error).__name__}"
-        visit.note(self.audit_action, visit.thing, AuditResult.REFUSED, said=said)
+    def _record_refusal(self, visit: Visit, error: Exception) -> None:
+        said = f"{RECORDED_BEFORE if visit.was_recorded else ''}{type(error).__name__}"
+        visit.record_action(self.audit_action, visit.thing, AuditResult.REFUSED, said=said)
 
-    def _refused(self, visit: Visit) -> Response | None:
-        """Return the answer to a request without a session; None if the request may go on. The body is not read yet.
+    def _refusal_response(self, visit: Visit) -> Response | None:
+        """Return the response to a request without a session, or None if the request may proceed.
 
-        Raises `ActRefused` without the permission, or for a form of another site.
+        The body is not read yet. Raises `ActRefused` without permission, or for a form from another site.
         """
         if self.method == "POST":
             _require_own_origin(visit)
         if self.act is None:
             return None
         if visit.session is None:
-            return Response(status_code=401) if self.is_poll else self._to_sign_in(visit)
+            return Response(status_code=401) if self.is_poll else self._redirect_to_sign_in(visit)
         if not visit.may(self.act):
             raise ActRefused
         return None
 
-    def _to_sign_in(self, visit: Visit) -> Response:
-        """Redirect to the sign-in page, which then leads to the requested page, or to the page with the sent form."""
+    def _redirect_to_sign_in(self, visit: Visit) -> Response:
+        """Redirect to the sign-in page, which then leads to the requested page or the page of the sent form."""
         request, is_form = visit.request, self.method == "POST"
-        wanted = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
-        if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not cookie_of(visit):
-            # This may be a link in an e-mail. The browser sends no session cookie with a request from another site.
-            return visit.page("forward.html", address=wanted)
-        shown = {"to": wanted if wanted != "/" else "", "ended": "yes" if cookie_of(visit) else ""}
-        query = urlencode({name: value for name, value in shown.items() if value})
-        answer = visit.go_to(f"/sign-in?{query}" if query else "/sign-in")
-        if cookie_of(visit):
-            forget_cookie(visit, answer)
+        requested = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
+        if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not session_cookie(visit):
+            # This may be a link in an email. Browsers send no session cookie with a request from another site.
+            return visit.page("forward.html", address=requested)
+        values = {"to": requested if requested != "/" else "", "ended": "yes" if session_cookie(visit) else ""}
+        query = urlencode({name: value for name, value in values.items() if value})
+        answer = visit.redirect(f"/sign-in?{query}" if query else "/sign-in")
+        if session_cookie(visit):
+            delete_session_cookie(visit, answer)
         return answer
 
 
 def _with_session(visit: Visit, *, is_poll: bool = False) -> Visit:
-    """Return the visit with the session of the browser. A poll does not prolong the session."""
-    return replace(visit, session=visit.console.sessions.session(cookie_of(visit), is_poll=is_poll))
+    """Return the visit with the browser's session. A poll does not prolong the session."""
+    return replace(visit, session=visit.console.sessions.session(session_cookie(visit), is_poll=is_poll))
 
 
-def cookie_of(visit: Visit) -> str:
+def session_cookie(visit: Visit) -> str:
     return visit.request.cookies.get(visit.console.cookie, "")
 
 
 def own_path(address: str) -> str | None:
-    """Return an address unchanged if it is a path on these pages; None if it may lead to another site."""
+    """Return an address unchanged if it is a path on these pages, or None if it could lead elsewhere."""
     is_own = address.startswith("/") and not address.startswith("//") and "\\" not in address
     return address if is_own and address.isprintable() else None
 
 
 def error_page(visit: Visit, error: PaygwError) -> Response:
-    """Return the page about an error, without hints for people at a terminal."""
+    """Render the page about an error, without hints for people at a terminal."""
     match error:
         case PageNotFound():
-            status, heading = 404, say("There is no such page")
+            status, heading = 404, say("Page not found")
         case ActRefused():
             status, heading = 403, say("You don't have permission to do this")
         case _:
@@ -461,50 +463,50 @@ def _problem_page(
 
 
 def _require_own_origin(visit: Visit) -> None:
-    """Raise `ActRefused` for a form from another site. Every browser sends the origin with a form."""
+    """Raise `ActRefused` for a form from another site. Browsers send the origin with every form."""
     headers = visit.request.headers
     if headers.get("origin") not in visit.console.origins or headers.get("sec-fetch-site", "none") not in _OWN_SITE:
-        raise ActRefused(say("This form does not come from these pages."))
+        raise ActRefused(say("This form was not sent from these pages."))
 
 
 async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
     """Return the visit with the values of its form. Raises `ActRefused` if the form is not from this session."""
     try:
         body = await visit.request.form(max_files=2, max_fields=MAX_FIELDS)
-    except HTTPException:  # too many fields, or not a form
-        raise ActRefused(say(_STRANGE)) from None
+    except HTTPException:  # The body is not a form, or has too many fields.
+        raise ActRefused(say(_FOREIGN_FORM)) from None
     form = {name: value for name, value in body.multi_items() if isinstance(value, str)}
     if is_signed_in and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
-        raise ActRefused(say(_STRANGE))
+        raise ActRefused(say(_FOREIGN_FORM))
     uploads = [(name, value) for name, value in body.multi_items() if isinstance(value, UploadFile)]
     upload = next((value for name, value in uploads if name != SIGNATURE_FIELD), None)
     signature = next((value for name, value in uploads if name == SIGNATURE_FIELD and value.filename), None)
     return replace(visit, form=form, upload=upload, signature=signature)
 
 
-def first_page(member: Member) -> str:
+def home_path(member: Member) -> str:
     """Return the page shown after signing in."""
     return "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
 
 
-def forget_cookie(visit: Visit, answer: Response) -> None:
+def delete_session_cookie(visit: Visit, answer: Response) -> None:
     answer.delete_cookie(
         visit.console.cookie, path="/", secure=visit.console.is_secure, httponly=True, samesite="strict"
     )
 
 
-def _bare_trace(error: BaseException) -> str:
-    """Return the files and lines of an error. Its text and source lines, which could name a payee, are left out."""
+def _format_trace(error: BaseException) -> str:
+    """Format an error's files and lines, without its text and source, which could name a payee."""
     frames = traceback.extract_tb(error.__traceback__)
-    places = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
-    return f"{places}: {type(error).__qualname__}"
+    locations = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+    return f"{locations}: {type(error).__qualname__}"
 
 
-def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
-    """Return the batch with this id. Raises `PageNotFound` if there is none."""
+def require_payout(journal: JournalReader, batch: str) -> BatchRecord:
+    """Return the batch with this id. Raises `PageNotFound` if it does not exist."""
     record = journal.batch(batch)
     if record is None:
-        raise PageNotFound(say("There is no such payout."))
+        raise PageNotFound(say("This payout does not exist."))
     return record
 
 
@@ -516,39 +518,39 @@ FILE_TYPES = {
 
 
 @contextmanager
-def payout_at(visit: Visit) -> Iterator[tuple[JournalReader, BatchRecord]]:
-    """Yield the journal, for reading, and the batch in the address. Raises `PageNotFound` if there is no such batch."""
+def open_payout(visit: Visit) -> Iterator[tuple[JournalReader, BatchRecord]]:
+    """Yield the journal and the batch in the address. Raises `PageNotFound` if the batch does not exist."""
     with journal_for_planning(visit.console.settings) as journal:
-        yield journal, payout_record(journal, visit.path("batch"))
+        yield journal, require_payout(journal, visit.path("batch"))
 
 
 @contextmanager
-def kept_upload(visit: Visit, upload: UploadFile) -> Iterator[Path]:
-    """Yield the path of a temporary file with the upload. The file is removed afterwards if it is still there."""
+def temporary_upload(visit: Visit, upload: UploadFile) -> Iterator[Path]:
+    """Yield the path of a temporary copy of the upload, which is removed afterwards if it still exists."""
     make_directory(visit.console.directory)
-    with tempfile.NamedTemporaryFile(dir=visit.console.directory, prefix=".upload-", delete=False) as kept:
+    with tempfile.NamedTemporaryFile(dir=visit.console.directory, prefix=".upload-", delete=False) as file:
         try:
-            shutil.copyfileobj(upload.file, kept, _AT_ONCE)
-            kept.flush()
-            yield Path(kept.name)
+            shutil.copyfileobj(upload.file, file, _COPY_BYTES)
+            file.flush()
+            yield Path(file.name)
         finally:
-            Path(kept.name).unlink(missing_ok=True)
+            Path(file.name).unlink(missing_ok=True)
 
 
-def required_ending(ending: str, *known: str) -> str:
-    """Return `ending` unchanged. Raises `PageNotFound` unless it is known, and such a file can be written."""
-    if ending not in known or (ending == "xlsx" and not has_workbooks()):
-        raise PageNotFound(say("There is no such file."))
-    return ending
+def require_extension(extension: str, *known: str) -> str:
+    """Return `extension` unchanged. Raises `PageNotFound` unless it is `known` and can be written."""
+    if extension not in known or (extension == "xlsx" and not can_write_workbooks()):
+        raise PageNotFound(say("This file does not exist."))
+    return extension
 
 
-def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -> Response:
-    """Return a download. `write` writes a temporary file, which is removed afterwards, and returns a name for it."""
+def download_response(visit: Visit, extension: str, write: Callable[[Path], str]) -> Response:
+    """Return a download. `write` writes it to a temporary file, which is removed later, and returns its name."""
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(
-        dir=visit.console.directory, prefix=".download-", suffix=f".{ending}", delete=False
-    ) as kept:
-        path = Path(kept.name)
+        dir=visit.console.directory, prefix=".download-", suffix=f".{extension}", delete=False
+    ) as file:
+        path = Path(file.name)
     try:
         name = write(path)
     except BaseException:
@@ -556,14 +558,14 @@ def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -
         raise
     return FileResponse(
         path,
-        media_type=FILE_TYPES[ending],
+        media_type=FILE_TYPES[extension],
         filename=name,
         background=BackgroundTask(path.unlink, missing_ok=True),
     )
 
 
-def has_workbooks() -> bool:
-    """Return whether workbooks can be written, for which the `excel` extra must be installed."""
+def can_write_workbooks() -> bool:
+    """Return whether workbooks can be written, which needs the `excel` extra."""
     return importlib.util.find_spec("xlsxwriter") is not None
 
 
@@ -571,7 +573,7 @@ _locks: defaultdict[str, RLock] = defaultdict(RLock)
 
 
 @contextmanager
-def made_once(number: str) -> Iterator[None]:
+def hold_lock(number: str) -> Iterator[None]:
     """Hold the lock for `number` during the block, so that a second click waits for the first."""
     with _locks[number]:
         yield

@@ -1,4 +1,4 @@
-"""Checks the host and limits the body of every request, and sets the security headers of every response."""
+"""Checks the host and limits the body of each request, and sets the security headers of each response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
@@ -29,83 +29,85 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "cache-control": "no-store",
     }
 )
-"""The headers of every response. With `no-referrer`, browsers would send no origin with a form, which forms need."""
-_FOR_A_YEAR = "max-age=31536000"
+"""The headers of every response. With `no-referrer`, browsers would not send the origin that forms need."""
+_HSTS_VALUE = "max-age=31536000"
 MAX_FORM_BYTES = 256 * 1024
 BODY_LIMIT_S = 300.0
-"""The time limit for a body. A sheet of 64 MiB then needs two Mbit/s."""
+"""Time limit for a body. A sheet of 64 MiB needs 2 Mbit/s to meet it."""
 
 
 class WebGuard:
     """The outermost layer of the pages, as an ASGI application around `app`.
 
-    `hosts` are the accepted host names; with another name, a foreign site may have pointed its own name here.
-    `most_bytes` returns the maximum length of a body for a path. `tls` says whether browsers use TLS.
+    `hosts` are the accepted host names. Any other may be a foreign site's name that resolves to this server.
+    `max_body_bytes` returns the maximum length of a body for a path. `tls` says whether browsers use TLS.
     """
 
-    def __init__(self, app: AsgiApp, *, hosts: Collection[str], most_bytes: Callable[[str], int], tls: bool) -> None:
+    def __init__(
+        self, app: AsgiApp, *, hosts: Collection[str], max_body_bytes: Callable[[str], int], tls: bool
+    ) -> None:
         self._app = app
         self._hosts = frozenset(hosts)
-        self._most_bytes = most_bytes
-        headers = {**HEADERS, "strict-transport-security": _FOR_A_YEAR} if tls else HEADERS
+        self._max_body_bytes = max_body_bytes
+        headers = {**HEADERS, "strict-transport-security": _HSTS_VALUE} if tls else HEADERS
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
         if scope["type"] != "http":
             return
 
-        async def answered(message: AsgiMessage) -> None:
+        async def send_with_headers(message: AsgiMessage) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), *self._headers]
             await send(message)
 
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            await _refuse(answered, 421, say("These pages are not served at this address."))
+            await _send_refusal(send_with_headers, 421, say("These pages are not served at this address."))
             return
-        most = self._most_bytes(scope["path"])
+        max_bytes = self._max_body_bytes(scope["path"])
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if not length.isdigit() or int(length) > most:
-            await _refuse(answered, 413, say("The file is too large."))
+        if not length.isdigit() or int(length) > max_bytes:
+            await _send_refusal(send_with_headers, 413, say("The file is too large."))
             return
-        body = _Body(receive, most)
+        body = _Body(receive, max_bytes)
         try:
-            await self._app(scope, body.receive, answered)
+            await self._app(scope, body.receive, send_with_headers)
         except BodyRefused:
-            await _refuse(answered, 413, say("The file is too large, or took too long to upload."))
+            await _send_refusal(send_with_headers, 413, say("The file is too large, or took too long to upload."))
 
 
 class BodyRefused(Exception):
-    """The body of a request is too long, or did not arrive in time."""
+    """The body of a request is too long or did not arrive in time."""
 
 
 class _Body:
-    """The body of a request as it arrives. `receive` raises `BodyRefused` if it is too long or too slow."""
+    """A request body as it arrives. `receive` raises `BodyRefused` if it is too long or too slow."""
 
-    def __init__(self, receive: AsgiReceive, most: int) -> None:
+    def __init__(self, receive: AsgiReceive, max_bytes: int) -> None:
         self._receive = receive
-        self._left = most
-        self._until: float | None = None
-        self._is_whole = False
+        self._remaining_bytes = max_bytes
+        self._deadline: float | None = None
+        self._is_complete = False
 
     async def receive(self) -> AsgiMessage:
-        if self._is_whole:
+        if self._is_complete:
             return await self._receive()
-        if self._until is None:
-            self._until = asyncio.get_running_loop().time() + BODY_LIMIT_S
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().time() + BODY_LIMIT_S
         try:
-            async with asyncio.timeout_at(self._until):
+            async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
             raise BodyRefused from None
-        self._left -= len(message.get("body", b""))
-        if self._left < 0:
+        self._remaining_bytes -= len(message.get("body", b""))
+        if self._remaining_bytes < 0:
             raise BodyRefused
-        self._is_whole = not message.get("more_body", False)
+        self._is_complete = not message.get("more_body", False)
         return message
 
 
-async def _refuse(send: AsgiSend, status: int, sentence: str) -> None:
+async def _send_refusal(send: AsgiSend, status: int, sentence: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": sentence.encode()})

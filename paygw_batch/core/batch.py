@@ -14,9 +14,9 @@ PAYOUT = "payout"
 PAYIN = "payin"
 """The operations. Each batch has one of them: `submit` opens batches of payouts, `collect` batches of payins."""
 REPEAT_DAYS = 5
-"""The days back in which a sheet that repeats a batch under other order ids needs an answer; the default."""
+"""The default number of days for which a sheet is compared with earlier batches that it may repeat."""
 LOOK_ALIKE_DAYS = 7
-"""The days back in which the same payee and amount under another order id causes a warning; the default."""
+"""The default number of days for which the same payee and amount under another order id causes a warning."""
 BILLION = 1_000_000_000
 """A sum in minor units may exceed 64 bits, so it is stored as a multiple of this number, and a remainder."""
 
@@ -39,11 +39,11 @@ class InstructionTotals(NamedTuple):
         """The sum in minor units."""
         return self.billions * BILLION + self.rest
 
-    def numbered_from(self, number: int) -> "InstructionTotals":
+    def renumber_from(self, number: int) -> "InstructionTotals":
         """Return the same totals for numbers that start at `number` instead of 0."""
         return self._replace(first=number + self.first, last=number + self.last)
 
-    def and_later(self, later: "InstructionTotals") -> "InstructionTotals":
+    def combine(self, later: "InstructionTotals") -> "InstructionTotals":
         """Return these totals together with those of later instructions."""
         rows, billions, rest = self.rows + later.rows, self.billions + later.billions, self.rest + later.rest
         return InstructionTotals(rows, billions, rest, self.first, later.last)
@@ -57,7 +57,7 @@ class ControlTotals:
     sums: Mapping[str, Decimal] | None = None
 
 
-def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
+def find_differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
     """Return one plain sentence for each stated figure that differs from the sheet's."""
     lines = []
     if stated.rows is not None and stated.rows != actual.rows:
@@ -110,8 +110,8 @@ class Instruction:
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
 
 
-NAMES_A_PAYEE = ("name", "_number", "phone", "email")
-"""The endings of the names of fields that name a payee. The view `payment_text` of a journal has the same ones."""
+PAYEE_FIELD_SUFFIXES = ("name", "_number", "phone", "email")
+"""Suffixes of the names of fields that identify a payee. A journal's view `payment_text` uses the same suffixes."""
 
 
 def attempt_order_id(client_orderid: str, generation: int) -> str:
@@ -120,7 +120,7 @@ def attempt_order_id(client_orderid: str, generation: int) -> str:
 
 
 def first_order_id(order_id: str) -> str | None:
-    """Return the order id of the first attempt, if `order_id` has the form of a later attempt's; otherwise None."""
+    """Return the order id of the first attempt. Returns None if `order_id` is not that of a later attempt."""
     match = _LATER_ATTEMPT.fullmatch(order_id)
     return match[1] if match else None
 
@@ -138,8 +138,8 @@ def payee_mark(reference: str, payee: str) -> str:
     return f"{digest}{_hex_digest(f'{reference}-{digest}', _CHECK_DIGITS)}"
 
 
-def is_of_account(stem: str, country: str, account: str) -> bool:
-    """Whether the payee of a derived order id is this account, not a staff number. `stem` is the id less its number."""
+def is_derived_from_account(stem: str, country: str, account: str) -> bool:
+    """Return whether a derived order id identifies its payee by this account. `stem` is the id without its number."""
     return stem.endswith(f"-{payee_mark(stem[: -_DIGEST_DIGITS - _CHECK_DIGITS - 1], account_key(country, account))}")
 
 
@@ -153,7 +153,7 @@ def _hex_digest(text: str, digits: int) -> str:
 
 
 def reference_of(order_id: str) -> str | None:
-    """Return the reference that an order id was derived from; None for an id that was not derived.
+    """Return the reference that an order id was derived from. Returns None for an id that was not derived.
 
     An id that only looks derived does not have the right check.
     """

@@ -7,7 +7,7 @@ from enum import Enum
 from paygw_batch.core.batch import ControlTotals
 
 
-class SentBy(Enum):
+class BatchSender(Enum):
     """The processes that can send a batch."""
 
     THIS_PROCESS = "this_process"
@@ -25,9 +25,9 @@ class Choices:
 
     `repeats_meant`: the sheet is meant to repeat a batch, or payees. `new_payees`: the names of people who are new in a
     payment run whose reference was used before. `answered` has the keys of answered questions. `first` limits the
-    number of due rows that are sent (None: all). `is_plan_named`: a person named the plan, and nothing may be paid
-    without it. `urgent`: workers leave other batches for this one. `expected` are the control totals that the sheet
-    must have. `decided_by` is the person's name as the journal records it.
+    number of due rows that are sent; None means all. If `is_plan_named`, a person named the plan, and nothing may be
+    paid without it. If `urgent`, workers leave other batches for this one. `expected` are the control totals that the
+    sheet must have. `decided_by` is the person's name as the journal records it.
     """
 
     skip_invalid: bool = False
@@ -37,7 +37,7 @@ class Choices:
     new_payees: Sequence[str] = ()
     answered: Sequence[str] = ()
     first: int | None = None
-    sent_by: SentBy = SentBy.THIS_PROCESS
+    sent_by: BatchSender = BatchSender.THIS_PROCESS
     is_plan_named: bool = False
     urgent: bool = False
     expected: ControlTotals = field(default_factory=ControlTotals)

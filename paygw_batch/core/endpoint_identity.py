@@ -13,7 +13,7 @@ THIS_MACHINE = "localhost"
 """The canonical name of every loopback address."""
 _MAX_PARTS = 4
 _VALUES_OF_A_PART = 256
-_WORDS_OF_LOOPBACK = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
+_LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class EndpointIdentity:
     consumer_key_sha256: str = ""
 
     @classmethod
-    def of(
+    def create(
         cls, host: str, endpoint_id: str, consumer_key: str | None, *, port: int | None = None
     ) -> "EndpointIdentity":
         """Return the identity of an endpoint as a configuration names it. `port` is None for the scheme's default."""
         key = hashlib.sha256(consumer_key.encode()).hexdigest() if consumer_key else ""
-        return cls(_with_port(canonical_host(host), port), endpoint_id, key)
+        return cls(_append_port(canonical_host(host), port), endpoint_id, key)
 
     @classmethod
     def from_name(cls, name: str) -> "EndpointIdentity":
         """Return the identity of an endpoint from its `name`, which has no consumer key."""
         host, _, endpoint_id = name.partition("/")
-        host, port = _split(host)
-        return cls(_with_port(canonical_host(host), port), endpoint_id)
+        host, port = _split_port(host)
+        return cls(_append_port(canonical_host(host), port), endpoint_id)
 
     @property
     def name(self) -> str:
@@ -50,16 +50,17 @@ class EndpointIdentity:
         return f"{self.host}/{self.endpoint_id}"
 
     def is_of_same_merchant(self, other: "EndpointIdentity") -> bool:
-        """Whether both endpoints belong to one merchant at one gateway: two of host, id and consumer key are equal.
+        """Return whether both endpoints belong to one merchant at one gateway.
 
-        So each of the three can change, while the other two still identify the merchant.
+        Two of host, id and consumer key must be equal. So each of the three can change, while the other two still
+        identify the merchant.
         """
         has_same_key = bool(self.consumer_key_sha256) and self.consumer_key_sha256 == other.consumer_key_sha256
-        has_same_host = _split(self.host)[0] == _split(other.host)[0]
+        has_same_host = _split_port(self.host)[0] == _split_port(other.host)[0]
         return [self.endpoint_id == other.endpoint_id, has_same_host, has_same_key].count(True) > 1
 
     def is_of_merchant(self, names: Iterable["EndpointIdentity"]) -> bool:
-        """Whether the endpoint belongs to the merchant that is known by any of `names`."""
+        """Return whether the endpoint belongs to the merchant that is known by any of `names`."""
         return any(self.is_of_same_merchant(other) for other in names)
 
 
@@ -71,47 +72,47 @@ def canonical_host(host: str) -> str:
     """
     text = host.strip().removeprefix("[").removesuffix("]").lower()
     text = text.partition("%")[0] if ":" in text else text
-    text = _ascii_name(text).removesuffix(".")
-    address = _address(text)
+    text = _encode_idna(text).removesuffix(".")
+    address = _parse_address(text)
     if address is None:
-        return THIS_MACHINE if text in _WORDS_OF_LOOPBACK or text.endswith(f".{THIS_MACHINE}") else text
+        return THIS_MACHINE if text in _LOOPBACK_NAMES or text.endswith(f".{THIS_MACHINE}") else text
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return THIS_MACHINE if address.is_loopback or address.is_unspecified else str(address)
 
 
-def _with_port(host: str, port: int | None) -> str:
+def _append_port(host: str, port: int | None) -> str:
     if port is None:
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _split(place: str) -> tuple[str, int | None]:
-    """Return host and port of a place; an IPv6 address is in brackets if a port follows."""
+def _split_port(place: str) -> tuple[str, int | None]:
+    """Return the host and the port of an address. An IPv6 address is in brackets if a port follows."""
     host, _, port = place.rpartition(":")
     is_host = host.endswith("]") or (host and ":" not in host)
     return (host.strip("[]"), int(port)) if is_host and port.isdigit() else (place, None)
 
 
-def _ascii_name(text: str) -> str:
+def _encode_idna(text: str) -> str:
     try:
         return text.encode("idna").decode("ascii").lower()
     except UnicodeError:  # such a name cannot be looked up, so it is compared as it is written
         return text
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(text)
     except ValueError:
-        return _short_address(text)
+        return _parse_short_address(text)
 
 
-def _short_address(text: str) -> ipaddress.IPv4Address | None:
-    """Return an IPv4 address in a short form that resolvers accept (`127.1`, `0x7f000001`, `2130706433`); else None."""
+def _parse_short_address(text: str) -> ipaddress.IPv4Address | None:
+    """Return an IPv4 address in a short form that resolvers accept (`127.1`, `2130706433`), or None."""
     parts = text.split(".")
     try:
-        numbers = [_number(part) for part in parts]
+        numbers = [_parse_number(part) for part in parts]
     except ValueError:
         return None
     *first, last = numbers
@@ -122,12 +123,12 @@ def _short_address(text: str) -> ipaddress.IPv4Address | None:
     ):
         return None
     value = last
-    for place, number in enumerate(first):
-        value += number << (8 * (_MAX_PARTS - 1 - place))
+    for index, number in enumerate(first):
+        value += number << (8 * (_MAX_PARTS - 1 - index))
     return ipaddress.IPv4Address(value)
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     if not text.isalnum() or not text.isascii():
         raise ValueError(text)
     if text.startswith("0x"):

@@ -75,11 +75,11 @@ class Finding(StrEnum):
     """A person decided about a row that was held: earlier evidence no longer holds it."""
 
 
-HOLDING = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
+HOLDING_FINDINGS = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
 """The findings that hold a ready row, if the claim's word means that the gateway has it (`GATEWAY_HAS_ORDER`)."""
 GATEWAY_HAS_ORDER = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
 """The meanings of words that say that the gateway has an order. Sending the order again could pay it twice."""
-FOR_A_PERSON = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
+PERSON_FINDINGS = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
 """The findings that wait for a person until the instruction moves."""
 
 
@@ -97,7 +97,7 @@ class SignedOrder:
     """The digest of the text that the order's maker signed."""
 
 
-class Meant(StrEnum):
+class AttemptMatch(StrEnum):
     """The attempt of an instruction that a claim is about, judged by the times that it states."""
 
     UNSTATED = "unstated"
@@ -109,7 +109,7 @@ class Meant(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeInterval:
     """A stated time, as long as the unit in which it is stated: from `start` up to `end`, UTC, ISO 8601 with `Z`."""
 
     start: str
@@ -120,26 +120,26 @@ class Span:
 class StatedTimes:
     """The times that a claim states: when it was true, and `sent_at`, the exact time of the attempt it is about."""
 
-    true_at: tuple[Span, ...] = ()
-    sent_at: Span | None = None
+    true_at: tuple[TimeInterval, ...] = ()
+    sent_at: TimeInterval | None = None
 
 
-def meant_attempt(times: StatedTimes, intended_at: str | None) -> Meant:
+def match_attempt(times: StatedTimes, intended_at: str | None) -> AttemptMatch:
     """Return the attempt that a claim with these times is about.
 
-    `intended_at` is the time of the latest attempt's intent (None: there is none). A claim from before an attempt left
+    `intended_at` is the time of the latest attempt's intent, or None without an attempt. A claim from before an attempt
     cannot be about it. A time whose unit contains the intent (a bare date of the same day) does not decide it.
     """
     if intended_at is None:
-        return Meant.UNSTATED
+        return AttemptMatch.UNSTATED
     stated = [*times.true_at, times.sent_at] if times.sent_at is not None else list(times.true_at)
     if any(span.end <= intended_at for span in stated):
-        return Meant.EARLIER
+        return AttemptMatch.EARLIER
     if times.sent_at is not None and times.sent_at.start > intended_at:
-        return Meant.NONE
+        return AttemptMatch.NONE
     is_named = times.sent_at is not None and times.sent_at.start == intended_at
     is_later = any(span.start >= intended_at for span in times.true_at)
-    return Meant.LATEST if is_named or is_later else Meant.UNSTATED
+    return AttemptMatch.LATEST if is_named or is_later else AttemptMatch.UNSTATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class EvidenceRecord:
     """Evidence as a fact of the journal, alone or with the move that it led to. See `Evidence` and `Ruling`."""
 
     source: EvidenceSource
@@ -205,36 +205,36 @@ class Candidate:
     endpoint_id: str | None = None
     """The id of the endpoint that the latest attempt was sent to, if it is known."""
     is_attempt_unknown: bool = False
-    """Whether the claim's order id is that of a later attempt, which the journal does not know (`later_attempt_of`)."""
+    """Whether the claim's order id is that of a later attempt that is missing from the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """The decision about a claim. Its `outcome`, if any, is for attempt `attempt` of `instruction`.
 
-    `said` is the meaning of the claim's word, if the configuration lists the word. It is None for an ambiguous claim
+    `meaning` is the meaning of the claim's word, if the configuration lists the word. It is None for an ambiguous claim
     that nothing proves. `others` are further instructions that an ambiguous claim may be about.
     """
 
     finding: Finding
     instruction: int | None = None
     attempt: int | None = None
-    said: OutcomeKind | None = None
+    meaning: OutcomeKind | None = None
     outcome: Outcome | None = None
     others: tuple[int, ...] = ()
 
 
-class Waits:
-    """The instruction is in flight: the claim can only be judged once the outcome is known."""
+class Deferral:
+    """A claim about an instruction in flight, which can be judged only once its outcome is known."""
 
 
-def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]) -> Ruling | Waits:
+def judge_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]) -> Ruling | Deferral:
     """Decide about `claim`, for the instructions with its order id. `words` are the operator's `[outcomes]`."""
-    matching = _named(claim, candidates)
+    matching = _select_candidates(claim, candidates)
     if isinstance(matching, Ruling):
         return matching
     if any(candidate.standing.state is State.IN_FLIGHT for candidate in matching):
-        return Waits()
+        return Deferral()
     meaning = words.get(claim.status or "")
     candidate, *others = matching
     if others:
@@ -246,7 +246,7 @@ def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, Outc
         return Ruling(Finding.NOT_FOUND, candidate.number, standing.attempt)
     if meaning is None:
         return Ruling(Finding.UNLISTED, candidate.number, standing.attempt)
-    finding, attempt = _finding(claim, meaning, candidate)
+    finding, attempt = _proven_finding(claim, meaning, candidate)
     outcome = None
     if finding in {Finding.MOVED, Finding.CONTRADICTING}:
         # Only a proven claim moves a row: after a forged "rejected", a paid row could be sent again. A statement that a
@@ -257,7 +257,7 @@ def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, Outc
     return Ruling(finding, candidate.number, attempt, meaning, outcome)
 
 
-def _named(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate] | Ruling:
+def _select_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate] | Ruling:
     """Return the instructions that a claim may be about (at least one), or the ruling that it is about none."""
     if claim.order_id is None:
         return Ruling(Finding.UNREADABLE)
@@ -265,26 +265,26 @@ def _named(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate]
         return Ruling(Finding.UNKNOWN_ORDER)
     if claim.proof is Proof.FORGED:
         return Ruling(Finding.FORGED, candidates[0].number)
-    return fitting(claim, candidates) or Ruling(Finding.UNMATCHED, candidates[0].number)
+    return matching_candidates(claim, candidates) or Ruling(Finding.UNMATCHED, candidates[0].number)
 
 
-def fitting(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def matching_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return the instructions that have the amount and the currency of a claim."""
-    return [candidate for candidate in candidates if _is_about(claim, candidate)]
+    return [candidate for candidate in candidates if _has_same_amount(claim, candidate)]
 
 
-def later_attempt_of(first: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+def unknown_attempt_candidates(first: str, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the instructions that an unknown later attempt may be of: those whose first attempt left as `first`.
 
     A journal that was restored from a copy does not know the attempts since then. The gateway may have paid one of
     them.
     """
-    own = (candidate for candidate in candidates if candidate.client_orderid == first)
-    return [replace(candidate, is_attempt_unknown=True) for candidate in own]
+    matching = (candidate for candidate in candidates if candidate.client_orderid == first)
+    return [replace(candidate, is_attempt_unknown=True) for candidate in matching]
 
 
-def _is_about(claim: Claim, candidate: Candidate) -> bool:
-    """Whether a claim names exactly this amount and currency. A value that the claim leaves out does not match."""
+def _has_same_amount(claim: Claim, candidate: Candidate) -> bool:
+    """Return whether a claim states exactly this amount and currency. A value that the claim omits does not match."""
     if claim.amount is None:
         return False
     try:
@@ -294,42 +294,45 @@ def _is_about(claim: Claim, candidate: Candidate) -> bool:
     return is_same and claim.currency == candidate.currency
 
 
-def _finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
+def _proven_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
     """Return the finding that a claim would have if it were proven, and the attempt that it is about."""
     standing = candidate.standing
-    if _is_unheard_of(claim, candidate):
+    if _is_unknown_attempt(claim, candidate):
         return Finding.CONTRADICTING, max(standing.attempt - candidate.is_attempt_unknown, 0)
     if candidate.sent_order_id is None:
         # The row was never sent. The gateway has the order from another sender, so a person must check the row first.
         return (Finding.LATE if meaning is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
         # If a person settled the attempt before as not paid, its "accepted" is not late: that person was wrong.
-        is_telling = claim.is_current or standing.possible_duplicate_of is not None
-        has_it = meaning in GATEWAY_HAS_ORDER if is_telling else meaning is OutcomeKind.PAID
+        is_conclusive = claim.is_current or standing.possible_duplicate_of is not None
+        has_it = meaning in GATEWAY_HAS_ORDER if is_conclusive else meaning is OutcomeKind.PAID
         return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
-    if _meant(claim, candidate) is Meant.EARLIER:
+    if _match_claim(claim, candidate) is AttemptMatch.EARLIER:
         if meaning not in GATEWAY_HAS_ORDER:
             return Finding.SUPERSEDED, max(standing.attempt - 1, 0)
         if is_only_attempt(candidate):
             return Finding.AMBIGUOUS, standing.attempt  # no earlier attempt left from here, so a person must find out
         return Finding.CONTRADICTING, standing.attempt - 1
-    return _of_latest(claim, meaning, candidate), standing.attempt
+    return _latest_attempt_finding(claim, meaning, candidate), standing.attempt
 
 
-def _meant(claim: Claim, candidate: Candidate) -> Meant:
+def _match_claim(claim: Claim, candidate: Candidate) -> AttemptMatch:
     """Return the attempt that a claim means. The order in the journal decides first: no clock can change it."""
     if came_first(claim.attempts, candidate.number, candidate.standing.attempt):
-        return Meant.EARLIER
-    return meant_attempt(claim.times, candidate.intended_at)
+        return AttemptMatch.EARLIER
+    return match_attempt(claim.times, candidate.intended_at)
 
 
 def came_first(attempts: Mapping[int, int], instruction: int, attempt: int) -> bool:
-    """Whether a claim was first read before an attempt was intended. `attempts` has the numbers of attempts then."""
+    """Return whether a claim was first read before an attempt was intended.
+
+    `attempts` has the number of attempts of each instruction at that time.
+    """
     return attempts.get(instruction, attempt) < attempt
 
 
-def _is_unheard_of(claim: Claim, candidate: Candidate) -> bool:
-    """Whether a claim is about an attempt that is unknown here, because none under its order id left from here.
+def _is_unknown_attempt(claim: Claim, candidate: Candidate) -> bool:
+    """Return whether a claim is about an attempt that is unknown here, because none under its order id left from here.
 
     Such a claim must hold the row, even if it says "rejected": the next attempt would leave under the same id, and the
     answer to the unknown attempt would be taken for the answer to the next.
@@ -340,16 +343,16 @@ def _is_unheard_of(claim: Claim, candidate: Candidate) -> bool:
     return candidate.is_attempt_unknown or is_fresh
 
 
-def _of_latest(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> Finding:
+def _latest_attempt_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> Finding:
     state = candidate.standing.state
-    is_known = _meant(claim, candidate) is Meant.LATEST
+    is_known = _match_claim(claim, candidate) is AttemptMatch.LATEST
     if state == meaning.value:
         return Finding.REPEATED
     if state is State.READY and meaning in GATEWAY_HAS_ORDER:
         return Finding.CONTRADICTING  # sending another attempt could pay twice, no matter which one the claim is about
     if meaning is OutcomeKind.ACCEPTED and state in {State.PAID, State.REJECTED, State.RETURNED, State.REPLACED}:
-        is_telling = claim.is_current or candidate.standing.is_rejected_by_word
-        return Finding.CONTRADICTING if is_telling and state is State.REJECTED else Finding.LATE
+        is_conclusive = claim.is_current or candidate.standing.is_rejected_by_word
+        return Finding.CONTRADICTING if is_conclusive and state is State.REJECTED else Finding.LATE
     if meaning is OutcomeKind.PAID and state is State.RETURNED:
         return Finding.LATE
     if meaning is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:
@@ -363,14 +366,14 @@ def _of_latest(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> Find
 
 
 def is_only_attempt(candidate: Candidate) -> bool:
-    """Whether no other attempt than the latest can have left under the latest attempt's order id."""
-    standing, marked = candidate.standing, candidate.standing.possible_duplicate_of
-    if marked is not None and (marked == 0 or marked < standing.attempt):
+    """Return whether only the latest attempt can have been sent under its order id."""
+    standing, duplicate_of = candidate.standing, candidate.standing.possible_duplicate_of
+    if duplicate_of is not None and (duplicate_of == 0 or duplicate_of < standing.attempt):
         # A person settled an earlier attempt, or one that was not ours, and the gateway may report on that again.
         return False
     if candidate.has_left_once:
         return True
-    if marked is not None:
+    if duplicate_of is not None:
         return False
     own_id = attempt_order_id(candidate.client_orderid, standing.generation)
     return standing.generation == 1 or candidate.sent_order_id == own_id

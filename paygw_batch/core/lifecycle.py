@@ -88,7 +88,7 @@ TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(
     }
 )
 
-LEADS_TO: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, kind), state in TRANSITIONS.items()})
+STATE_AFTER: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, kind), state in TRANSITIONS.items()})
 """The state that each kind of fact leads to, from every state in which it is legal."""
 
 
@@ -98,7 +98,7 @@ LEADS_TO: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, kind)
 class Intended(NamedTuple):
     """An attempt is about to leave, under this order id, with this nonce and timestamp.
 
-    `endpoint_id` is the id of the endpoint that it is sent to; None if only a host knows of the attempt.
+    `endpoint_id` is the id of the endpoint that it is sent to, or None if only a host's sent log has the attempt.
     """
 
     order_id: str
@@ -176,7 +176,7 @@ class Replaced:
 Fact = Intended | Concluded | Interrupted | Resolved | Released | Returned | Replaced
 
 
-_OF_OUTCOME: Mapping[OutcomeKind, FactKind] = MappingProxyType(
+_KIND_BY_OUTCOME: Mapping[OutcomeKind, FactKind] = MappingProxyType(
     {
         OutcomeKind.NOT_SENT: FactKind.NOT_SENT,
         OutcomeKind.ACCEPTED: FactKind.ACCEPTED,
@@ -185,7 +185,7 @@ _OF_OUTCOME: Mapping[OutcomeKind, FactKind] = MappingProxyType(
         OutcomeKind.UNKNOWN: FactKind.UNKNOWN,
     }
 )
-_OF_RESOLUTION: Mapping[Resolution, FactKind] = MappingProxyType(
+_KIND_BY_RESOLUTION: Mapping[Resolution, FactKind] = MappingProxyType(
     {
         Resolution.PAID: FactKind.RESOLVED_PAID,
         Resolution.REJECTED: FactKind.RESOLVED_REJECTED,
@@ -204,11 +204,11 @@ def kind_of(fact: Fact) -> FactKind:
         case Intended():
             return _INTENDED
         case Concluded():
-            return _OF_OUTCOME[fact.outcome.kind]
+            return _KIND_BY_OUTCOME[fact.outcome.kind]
         case Interrupted():
             return FactKind.INTERRUPTED
         case Resolved(resolution):
-            return _OF_RESOLUTION[resolution]
+            return _KIND_BY_RESOLUTION[resolution]
         case Released():
             return _RELEASED
         case Returned():
@@ -284,7 +284,7 @@ MOVES: Mapping[tuple[State, FactKind], Move] = MappingProxyType(
 """All moves, by the state before and the kind of the fact."""
 
 
-def step(standing: Standing, kind: FactKind, attempt: int) -> Standing | IllegalMove:
+def next_standing(standing: Standing, kind: FactKind, attempt: int) -> Standing | IllegalMove:
     """Return the standing of an instruction after a fact of this kind about attempt number `attempt`."""
     move = MOVES.get((standing.state, kind))
     # A fact about any other attempt is late or repeated. Otherwise an old rejection would count for the latest attempt,

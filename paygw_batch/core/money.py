@@ -4,7 +4,7 @@ import re
 from decimal import Context, Decimal, Inexact, InvalidOperation
 
 from paygw_batch.errors import InternalError
-from paygw_batch.language import grouped
+from paygw_batch.language import localise_number
 
 WHOLE_PATTERN = "(?:0|[1-9][0-9]{0,14})"
 AMOUNT_PATTERN = rf"{WHOLE_PATTERN}(?:\.[0-9]{{1,4}})?"
@@ -16,7 +16,7 @@ _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation])
 
 
 def parse_amount(text: str, *, minor_units: int) -> Decimal | None:
-    """Return the amount that `text` states; None if it is no amount, or has more than `minor_units` decimals."""
+    """Return the amount in `text`. Returns None if it is not an amount, or has more than `minor_units` decimals."""
     if _AMOUNT.fullmatch(text) is None:
         return None
     _, _, decimals = text.partition(".")
@@ -36,18 +36,18 @@ def from_minor(minor: int, *, minor_units: int) -> str:
     return format(Decimal(minor).scaleb(-minor_units, _EXACT), "f")
 
 
-def with_separators(amount: str) -> str:
-    """Return an amount as people read it: `1234.50` as `1,234.50`. Text that is no plain number is returned unchanged.
+def format_amount(amount: str) -> str:
+    """Return an amount as people read it, such as `1,234.50`. Other text is returned unchanged.
 
     The language decides how thousands are separated and how decimals are marked. Files that a program reads have
     neither.
     """
-    return grouped(f"{Decimal(amount):,f}") if _NUMBER.fullmatch(amount) else amount
+    return localise_number(f"{Decimal(amount):,f}") if _NUMBER.fullmatch(amount) else amount
 
 
-def with_two_decimals(text: str) -> str:
+def format_two_decimals(text: str) -> str:
     """Return the amount `text` (`AMOUNT_PATTERN`) with exactly two decimals. Raises `InternalError` if it has more."""
     whole, _, decimals = text.partition(".")
     if len(decimals) > 2:  # noqa: PLR2004 (two decimals)
-        raise InternalError("an amount has more than two decimals where two are to be written")
+        raise InternalError("an amount has more than two decimals, but only two can be written")
     return f"{whole}.{decimals:0<2}"

@@ -48,12 +48,12 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class ContinueRun:
     """The outcome does not affect the rest of the run."""
 
 
 @dataclass(frozen=True, slots=True)
-class TryAgain:
+class RetrySoon:
     """Nothing left, and another try soon may succeed."""
 
 
@@ -71,7 +71,7 @@ class StopRun:
     reason: str
 
 
-Advice = GoOn | TryAgain | PauseRun | StopRun
+Advice = ContinueRun | RetrySoon | PauseRun | StopRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +79,4 @@ class Verdict:
     """An outcome, and the advice that comes with it."""
 
     outcome: Outcome
-    advice: Advice = GoOn()
+    advice: Advice = ContinueRun()

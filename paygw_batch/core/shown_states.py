@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 from paygw_batch.core.lifecycle import State
-from paygw_batch.language import mark, mark_all, mark_count, number, say, say_count
+from paygw_batch.language import format_number, mark, mark_all, mark_count, say, say_count
 
 CODED = "["
 """The first character of a kept text that is a code and its values."""
 LOGIN = " (login "
-"""The text between a person's name and login where the journal names who decided."""
+"""The text between a person's name and login in the journal's record of who decided."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _TEXT, _DUPLICATE, _AGREED = "text", "duplicate", "agreed"
 _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
@@ -64,18 +64,18 @@ _FOR_OFFICERS: Mapping[str, str] = MappingProxyType(
 """The sentences for officers, by code, where the usual one has a code or a number that is of no use to them."""
 
 
-def kept(code: str, *values: str | int | None) -> str:
+def encode_record(code: str, *values: str | int | None) -> str:
     """Return a code and its values as the journal keeps them. A value that is missing is None."""
     plain = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
     return _encode([code, *plain])
 
 
-def kept_text(text: str) -> str:
+def encode_text(text: str) -> str:
     """Return a text of the gateway or a person as the journal keeps it: unchanged, unless it looks like a code."""
-    return kept(_TEXT, text) if text.startswith(CODED) else text
+    return encode_record(_TEXT, text) if text.startswith(CODED) else text
 
 
-def code_of(text: str) -> tuple[str, Sequence[Any]]:
+def decode_record(text: str) -> tuple[str, Sequence[Any]]:
     """Return the code of a kept text, and its values. The code of a text of the gateway or a person is `text`."""
     if not text.startswith(CODED):
         return _TEXT, (text,)
@@ -83,49 +83,49 @@ def code_of(text: str) -> tuple[str, Sequence[Any]]:
     return code, [value for value in values if value is not None]
 
 
-def recorded(text: str, *, is_for_officers: bool = False) -> str:
+def render_record(text: str, *, is_for_officers: bool = False) -> str:
     """Return a kept text in the chosen language; for officers, without codes, logins and digests."""
-    code, values = code_of(text)
+    code, values = decode_record(text)
     if code == _TEXT:
         return str(values[0])
     template = _TEMPLATES[code, len(values)]
     names = re.findall(r"\{(\w+)\}", template)
     if code == _DUPLICATE:
-        values = [*(recorded(value, is_for_officers=is_for_officers) for value in values[:-1]), values[-1]]
+        values = [*(render_record(value, is_for_officers=is_for_officers) for value in values[:-1]), values[-1]]
     filled = {
-        name: decided_by(value, is_for_officers=is_for_officers) if name == "by" else value
+        name: format_decider(value, is_for_officers=is_for_officers) if name == "by" else value
         for name, value in zip(names, values, strict=True)
     }
     return say(_FOR_OFFICERS.get(code, template) if is_for_officers else template, **filled)
 
 
-def decided_by(by: str, *, is_for_officers: bool = False) -> str:
+def format_decider(by: str, *, is_for_officers: bool = False) -> str:
     """Return who decided, in the chosen language: a person, or a person who carried out an order of others."""
-    if _is_by_order(by):
-        return recorded(by, is_for_officers=is_for_officers)
-    return name_in(by) if is_for_officers else by
+    if _is_order_decision(by):
+        return render_record(by, is_for_officers=is_for_officers)
+    return decider_name(by) if is_for_officers else by
 
 
-def agreed_by(by: str) -> tuple[str, str] | None:
-    """Return who prepared the order by which something was decided, and who approved it; None if one person did."""
-    if not _is_by_order(by):
+def parse_agreement(by: str) -> tuple[str, str] | None:
+    """Return who prepared and who approved the order of a decision. Returns None if one person decided."""
+    if not _is_order_decision(by):
         return None
-    _, (_, _, maker, approvers) = code_of(by)
+    _, (_, _, maker, approvers) = decode_record(by)
     return maker, approvers
 
 
-def name_in(by: str) -> str:
-    """Return the name of the person who decided, or who carried out an order; the login if there is no name."""
-    person = str(code_of(by)[1][0]) if _is_by_order(by) else by
+def decider_name(by: str) -> str:
+    """Return the name, or else the login, of the person who decided or who carried out an order."""
+    person = str(decode_record(by)[1][0]) if _is_order_decision(by) else by
     return person.rpartition(LOGIN)[0] or person
 
 
-def _is_by_order(by: str) -> bool:
-    """Whether an order is recorded. A person's name is never taken for an order, because it ends with the login."""
+def _is_order_decision(by: str) -> bool:
+    """Return whether an order was recorded. A person's name never looks like one, because it ends with the login."""
     return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
 
 
-_DEEDS: Mapping[str, str] = MappingProxyType(
+_ACTION_LABELS: Mapping[str, str] = MappingProxyType(
     {
         "opened": mark("Started"),
         "approved": mark("Prepared or approved"),
@@ -140,9 +140,9 @@ _DEEDS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def deed_words(kind: str) -> str:
-    """Return the act of a person on a batch or a row, in the reader's words."""
-    return say(_DEEDS[kind])
+def action_label(kind: str) -> str:
+    """Return the label of a person's action on a batch or row."""
+    return say(_ACTION_LABELS[kind])
 
 
 INVALID = "invalid"
@@ -151,8 +151,8 @@ INVALID = "invalid"
 STATES = (INVALID, "ready", "in_flight", "in_doubt", "accepted", "paid", "rejected", "returned")
 """The states in which a row can be shown, as the interface lists them. `in_flight` is a row whose process is alive."""
 
-SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
-"""The states that are shown to people as in doubt (see `shown_state`)."""
+DISPLAYED_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
+"""The states that are shown to people as in doubt (see `display_state`)."""
 
 
 _STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -168,16 +168,16 @@ _STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 """The words for each state, and those for a number of rows in it, on pages and a terminal alike."""
-_SAID = mark_all("replaced", "held", "not sent", "unknown", "not received", "payout", "payin")
+_OTHER_CODES = mark_all("replaced", "held", "not sent", "unknown", "not received", "payout", "payin")
 """Other words for our codes, for the catalogue."""
 
 
-def state_words(state: str) -> str:
+def state_label(state: str) -> str:
     """Return the words for a state, or for another code of ours."""
     return say(_STATES[state][0] if state in _STATES else state.replace("_", " "))
 
 
-def counted_state(count: int, state: str) -> str:
+def format_state_count(count: int, state: str) -> str:
     """Return the words for a number of rows in a state: `3 in doubt`."""
     return say_count(count, _STATES[state][1])
 
@@ -192,13 +192,13 @@ _FINDINGS = {
 }
 
 
-def counted_finding(count: int, finding: str) -> str:
+def format_finding_count(count: int, finding: str) -> str:
     """Return the words for a number of the gateway's messages with a finding: `2 contradicting`."""
     template = _FINDINGS.get(finding)
-    return f"{number(count)} {state_words(finding)}" if template is None else say_count(count, template)
+    return f"{format_number(count)} {state_label(finding)}" if template is None else say_count(count, template)
 
 
-def shown_state(state: State) -> str:
+def display_state(state: State) -> str:
     """Return the state that a person is shown for an instruction.
 
     Outside its run, a row in flight is shown as in doubt. A replaced row is no longer part of its batch.

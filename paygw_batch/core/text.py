@@ -13,7 +13,7 @@ _HYPHENS = frozenset({"Pd"})
 """Unicode's category of hyphens and dashes. The minus sign has another category."""
 _MINUS = "\u2212"
 _INVISIBLE = frozenset({"Cf"})
-"""Unicode's category of format characters: soft hyphens, joiners, zero-width blanks, marks of direction."""
+"""Unicode's category of format characters: soft hyphens, joiners, zero-width spaces, direction marks."""
 _FURTHER_INVISIBLE = frozenset(
     map(
         chr,
@@ -30,26 +30,26 @@ _FURTHER_INVISIBLE = frozenset(
 """Characters of other categories that a display may leave out, by Unicode (Default_Ignorable_Code_Point)."""
 
 
-def spelled_alike(text: str) -> str:
+def normalise_spelling(text: str) -> str:
     """Return one spelling for all texts that differ only in case, Unicode form, width, hyphens or invisible characters.
 
     Case is folded as `str.casefold` does, and the form is NFKC. The result is only for comparing: it is never shown and
-    never sent. It is its own spelling: `spelled_alike(spelled_alike(text)) == spelled_alike(text)`.
+    never sent. It is its own spelling: `normalise_spelling(normalise_spelling(text)) == normalise_spelling(text)`.
     """
     if text.isascii():
         return text.lower()
     # One step can enable another: a letter that case folding takes apart may join the mark that follows it.
-    while (once := _one_step(text)) != text:
+    while (once := _normalise_once(text)) != text:
         text = once
     return text
 
 
-def _one_step(text: str) -> str:
+def _normalise_once(text: str) -> str:
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return unicodedata.normalize("NFKC", "".join(map(_plain, folded)))
+    return unicodedata.normalize("NFKC", "".join(map(_normalise_character, folded)))
 
 
-def _plain(character: str) -> str:
+def _normalise_character(character: str) -> str:
     category = unicodedata.category(character)
     if category in _HYPHENS or character == _MINUS:
         return "-"
@@ -92,55 +92,66 @@ _DATE = re.compile(rf"({_PART}(?:[-/. ,]{{0,2}}{_PART}){{1,2}})(?:\.|[T ]00:00:0
 _DIGITS = re.compile("[0-9]+")
 _CUT = re.compile("[0-9]{15}0+")
 _OF_TIMES = "1899-12-30 "
-"""The date with which a spreadsheet writes a time of day."""
+"""The date that a spreadsheet writes before a time of day."""
 _PART_OF_DATE = re.compile(r"[0-9]+|[^\W0-9_]+")
 
 
-def without_damage(order_id: str) -> str:
+def repair_order_id(order_id: str) -> str:
     """Return one text for all ids that differ only as programs and retyping change them, or in their spelling.
 
     A spreadsheet drops leading zeros (00001), and adds `.0` or separators of thousands. People write `/`, `.` or `_`
     for `-`, and O for 0. The result is only for comparing payments that are equal otherwise: it is never shown and
-    never sent. `without_damage(without_damage(text)) == without_damage(text)`.
+    never sent. `repair_order_id(repair_order_id(text)) == repair_order_id(text)`.
     """
-    while (once := _repaired(order_id)) != order_id:
-        order_id = once
+    while (repaired := _repair_once(order_id)) != order_id:
+        order_id = repaired
     return order_id
 
 
-def differ_by_damage_alone(one: str, other: str) -> bool:
-    """Whether two order ids are the same `without_damage`, one number (12.10, 1E+05, 5%) or one date (3-1, 3-Jan).
+def are_damaged_variants(first: str, second: str) -> bool:
+    """Return whether two order ids are one after repair, as a number (12.10, 1E+05, 5%) or as a date (3-1, 3-Jan).
 
     Two numbers of the same length are one too if a spreadsheet made zeros of all digits of one after its fifteenth.
     """
-    one, other = one.removeprefix(_OF_TIMES), other.removeprefix(_OF_TIMES)
-    if (number := _NUMBER.fullmatch(one)) and (again := _NUMBER.fullmatch(other)) and _value(number) == _value(again):
+    first, second = first.removeprefix(_OF_TIMES), second.removeprefix(_OF_TIMES)
+    if (
+        (number := _NUMBER.fullmatch(first))
+        and (second_match := _NUMBER.fullmatch(second))
+        and _numeric_value(number) == _numeric_value(second_match)
+    ):
         return True
-    if one[:15] == other[:15] and len(one) == len(other) and (_CUT.fullmatch(one) or _CUT.fullmatch(other)):
-        return one.isdigit() and other.isdigit()
+    if first[:15] == second[:15] and len(first) == len(second) and (_CUT.fullmatch(first) or _CUT.fullmatch(second)):
+        return first.isdigit() and second.isdigit()
     # A program that rewrites a date changes its form, so 1-3 and 3-1, which have the same form, are two ids.
-    if (date := _DATE.fullmatch(one)) and (again := _DATE.fullmatch(other)) and _form(one) != _form(other):
-        pairs = ((_meanings(date), _meanings(again)), (_meanings(again), _meanings(date)))
+    if (
+        (date := _DATE.fullmatch(first))
+        and (second_match := _DATE.fullmatch(second))
+        and _date_layout(first) != _date_layout(second)
+    ):
+        pairs = (
+            (_possible_dates(date), _possible_dates(second_match)),
+            (_possible_dates(second_match), _possible_dates(date)),
+        )
         if any(not short.isdisjoint(long | {(0, *rest) for _, *rest in long}) for short, long in pairs):
             return True
     # Most ids already differ in a letter or digit that no damage touches. This check takes a tenth of the time.
-    if one.isascii() and other.isascii() and one.translate(_UNTOUCHED) != other.translate(_UNTOUCHED):
+    if first.isascii() and second.isascii() and first.translate(_UNTOUCHED) != second.translate(_UNTOUCHED):
         return False
-    return without_damage(one) == without_damage(other)
+    return repair_order_id(first) == repair_order_id(second)
 
 
-def _value(number: re.Match[str]) -> Decimal:
+def _numeric_value(number: re.Match[str]) -> Decimal:
     return Decimal(number[1].replace(",", ".")).scaleb(-2 if number[2] else 0)
 
 
-def _form(date: str) -> str:
-    """Return a date's layout: its separators, and the place of its four-digit year."""
+def _date_layout(date: str) -> str:
+    """Return a date's layout: its separators, and the position of its four-digit year."""
     return _DIGITS.sub("0", re.sub("[0-9]{4}", "Y", date))
 
 
-def _meanings(date: re.Match[str]) -> set[tuple[int, ...]]:
+def _possible_dates(date: re.Match[str]) -> set[tuple[int, ...]]:
     """Return the possible dates: year within its century (0 if absent), month and day (1 if absent)."""
-    parts, dates = _PART_OF_DATE.findall(spelled_alike(date[1])), set[tuple[int, ...]]()
+    parts, dates = _PART_OF_DATE.findall(normalise_spelling(date[1])), set[tuple[int, ...]]()
     for order in permutations(("year", "month", "day"), len(parts)):
         by_role = dict(zip(order, parts, strict=True))
         in_words = [role for role, part in by_role.items() if part in _MONTHS]
@@ -151,62 +162,62 @@ def _meanings(date: re.Match[str]) -> set[tuple[int, ...]]:
     return dates
 
 
-def _repaired(text: str) -> str:
-    text = spelled_alike(text).translate(_LOOK_ALIKE_LETTERS)
+def _repair_once(text: str) -> str:
+    text = normalise_spelling(text).translate(_LOOK_ALIKE_LETTERS)
     text = _NUMBER_WITH_LETTERS.sub(lambda match: match[0].translate(_DIGIT_LETTERS), text)
-    text = _GROUPED.sub(_digits_of, text)
+    text = _GROUPED.sub(_strip_non_digits, text)
     if whole := _GROUPED_BY_POINTS.match(text):
-        text = _digits_of(whole) + text[whole.end() :]
+        text = _strip_non_digits(whole) + text[whole.end() :]
     text = _END_OF_NUMBER.sub("", _SECONDS.sub("", text)).translate(_TO_HYPHEN)
     return _ZEROS_IN_FRONT.sub("", text).translate(_LETTER_DIGITS)
 
 
-def _digits_of(match: re.Match[str]) -> str:
+def _strip_non_digits(match: re.Match[str]) -> str:
     return re.sub("[^0-9]", "", match[0])
 
 
-_OBEYED = (
+_CONTROL_CHARACTERS = (
     "\x00-\x1f\x7f-\x9f"  # controls: of ASCII and of C1, newline and tab among them
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text
     "\u2028\u2029"  # ends of lines and paragraphs
     "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible
     "\ud800-\udfff"  # bytes of a file name that are not text
 )
-_UNFIT = re.compile(f"[{_OBEYED}]")
-_UNFIT_IN_PRINT = re.compile(rf"(\x1b\[[0-9;?]*[A-Za-z]|[\n\t\r])|([{_OBEYED}])")
+_UNFIT = re.compile(f"[{_CONTROL_CHARACTERS}]")
+_UNFIT_IN_PRINT = re.compile(rf"(\x1b\[[0-9;?]*[A-Za-z]|[\n\t\r])|([{_CONTROL_CHARACTERS}])")
 """Matches a library's layout (colours, cursor moves, ends of lines) as group 1, and unfit characters as group 2."""
 
 
-def fit_for_terminal(text: str) -> str:
+def escape_for_terminal(text: str) -> str:
     r"""Return one line of text with an escape (`\x1b`) for every character that a terminal would obey or hide.
 
     Letters of all scripts stay, with the joiners that some of them need.
     """
-    return _UNFIT.sub(lambda match: escaped(match[0]), text)
+    return _UNFIT.sub(lambda match: escape_character(match[0]), text)
 
 
-def fit_in_print(text: str) -> str:
+def escape_layout(text: str) -> str:
     """Return text that a library laid out from clean parts; escape every character that a layout cannot contain."""
-    return _UNFIT_IN_PRINT.sub(lambda match: match[1] or escaped(match[2]), text)
+    return _UNFIT_IN_PRINT.sub(lambda match: match[1] or escape_character(match[2]), text)
 
 
-def fit_in_json(text: str) -> str:
+def escape_json(text: str) -> str:
     """Return JSON with JSON's own escapes for the same characters: its value is the same, and it can be printed."""
-    return _UNFIT.sub(lambda match: match[0] if match[0] in "\n\t" else _escaped_in_json(match[0]), text)
+    return _UNFIT.sub(lambda match: match[0] if match[0] in "\n\t" else _escape_json_character(match[0]), text)
 
 
-def escaped(character: str) -> str:
+def escape_character(character: str) -> str:
     r"""Return a character as Python's escape: `\x1b`, `\u202e`."""
     return character.encode("unicode_escape").decode("ascii")
 
 
-def _escaped_in_json(character: str) -> str:
+def _escape_json_character(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 def is_encoding(name: str) -> bool:
-    """Whether `name` is an encoding of texts that has the letters, digits and separators of ASCII."""
+    """Return whether `name` is an encoding of texts that has the letters, digits and separators of ASCII."""
     try:
         return b"a;1\n".decode(name) == "a;1\n"
     except (LookupError, ValueError):

@@ -1,7 +1,7 @@
-"""Reads the data files under config/ strictly: a misspelt key or a value of the wrong type is an error.
+"""Read the data files under config/ strictly: a misspelt key or a value of the wrong type is an error.
 
-The models here define the content of the files. They are used only in this package: `load` turns them into the frozen
-values of `rules`.
+The models define the content of the files. They are used only in this package: `load` converts them to the values of
+`rules`.
 """
 
 import difflib
@@ -23,14 +23,14 @@ from paygw_batch.language import ENGLISH, language, mark, say
 
 
 def config_dir() -> Path:
-    """Return the folder of the data files: inside the package when installed, or the top folder of a checkout."""
+    """Return the folder of the data files: in the installed package, or at the top of a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "config"
     return installed if installed.is_dir() else package.parent / "config"
 
 
 SuppliedName = Literal["purpose", "ipaddress", "order_desc", "address1", "city", "zip_code", "merchant_data"]
-"""The name of a field whose value an operator's terms can contain."""
+"""A field whose value can be in the operator's terms."""
 SUPPLIED_NAMES: tuple[SuppliedName, ...] = get_args(SuppliedName)
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
@@ -40,7 +40,7 @@ _Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]+$")]
 _COUNTRY_CODE = re.compile(r"[A-Z]{2}")
 _DATA_HINT = mark("The file is part of the program. Reinstall the program, or undo the change to the file.")
 _NOT_PORTABLE = re.compile(r"\\[1-9dDsSwWZ]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
-"""Syntax that polars does not read (look-around, back-references, atomic groups), or that matches other digits."""
+"""Syntax that polars doesn't support (look-around, back-references, atomic groups), or that matches other digits."""
 
 
 class _Data(BaseModel):
@@ -48,15 +48,14 @@ class _Data(BaseModel):
 
 
 class FieldData(_Data):
-    """One `[[fields]]` of a form. `default` is sent if neither the sheet nor the operator has a value.
+    """A `[[fields]]` of a form. `default` is sent if neither the sheet nor the operator has a value.
 
-    A field that is not sent `everywhere` is sent only in countries whose file names it. The reconciliation shows a
-    field under its own name, unless it is not `reconciled`. `label` is the name of its column for people, if it differs
-    from the field's name.
+    Fields that are not sent `everywhere` are sent only in countries whose files name them. `reconciled` fields have
+    their own column in the reconciliation. `label` is the name of the column for people, if it differs.
     """
 
     name: _FieldName
-    kind: Annotated[FieldKind, Field(strict=False)]  # strict would refuse the text that a file holds
+    kind: Annotated[FieldKind, Field(strict=False)]  # strict mode would reject the strings in a file
     from_sheet: bool = True
     default: _Text | None = None
     everywhere: bool = True
@@ -64,7 +63,7 @@ class FieldData(_Data):
     label: _Text | None = None
 
     @model_validator(mode="after")
-    def _agrees_with_its_kind(self) -> Self:
+    def _check_kind(self) -> Self:
         entry = KINDS[self.kind]
         if self.from_sheet and entry.checking is Checking.NEVER_IN_A_SHEET:
             raise ValueError(
@@ -79,13 +78,13 @@ class FieldData(_Data):
                     column=entry.column,
                 )
             )
-        if not self.from_sheet and not (entry.is_instructed or entry.is_filled):
+        if not self.from_sheet and not (entry.is_outside_fields or entry.is_filled):
             raise ValueError(say("a field of the kind {kind} comes from the sheet", kind=self.kind))
         return self
 
 
 class FormData(_Data):
-    """A file of config/forms/. `shown` maps a column of the reconciliation to the fields of the form that it shows."""
+    """A file of config/forms/. `shown` maps columns of the reconciliation to the form fields that they show."""
 
     fields: Annotated[list[FieldData], Field(min_length=1)]
     shown: dict[
@@ -93,7 +92,7 @@ class FormData(_Data):
     ] = {}
 
     @model_validator(mode="after")
-    def _names_are_distinct(self) -> Self:
+    def _check_names(self) -> Self:
         names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
             raise ValueError(say("a field is listed twice"))
@@ -115,9 +114,9 @@ class ReplyData(_Data):
 
 
 class OperationData(_Data):
-    """A file of config/operations/. `operator_supplies` has the fields that each country needs if its form has them.
+    """A file of config/operations/. Countries need `operator_supplies` if their forms have these fields.
 
-    `one_purpose` has the currencies whose countries must all have the same purpose.
+    The countries of each `one_purpose` currency must all have the same purpose.
     """
 
     command: Annotated[str, StringConstraints(pattern=r"^[a-z-]+$")]
@@ -142,8 +141,8 @@ class CountryOperationData(_Data):
 
     - `fields`: a field of the form -> `never` sent here, `sent` here though not everywhere, `optional`, or `required`
       by the interface itself, so that the operator's terms cannot change it.
-    - `max_characters`: a text field -> its limit here.
-    - `unusable` says why the operation cannot be used until the operator's terms name a form.
+    - `max_characters`: a string field -> its limit here.
+    - `unusable` is the reason why the operation cannot be used until the operator's terms name a form.
     """
 
     form: _Text | None = None
@@ -153,16 +152,16 @@ class CountryOperationData(_Data):
     notes: list[_Text] = []
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
+    def _check_form(self) -> Self:
         if self.form is not None and self.unusable:
             raise ValueError(say("write either a form or `unusable`, not both"))
         return self
 
 
 class FormerNumbersData(_Data):
-    """`[former_numbers]` of a country: its mobile numbers before the numbering plan was `changed`, the last time.
+    """`[former_numbers]` of a country: mobile numbers before the last change of the numbering plan.
 
-    `in_front`: digits that were put before national numbers -> the pattern of those numbers.
+    `changed` is the date of the change. `in_front`: a new prefix -> the pattern of the national numbers that got it.
     """
 
     changed: date
@@ -186,8 +185,8 @@ class FormerNumbersData(_Data):
 class CountryData(_Data):
     """A file of config/countries/. Its name is the code that the gateway uses for the country.
 
-    tooling/mobile_numbers.py reads two of the keys. `metadata_region` is the country's code in the metadata of phone
-    numbers, if it is another one. `narrowed_numbers`: a part of the pattern there -> its replacement.
+    Two keys are for tooling/mobile_numbers.py. `metadata_region` is the country's code in the metadata of phone
+    numbers, if it differs. `narrowed_numbers`: a part of the pattern there -> its replacement.
     """
 
     name: _Text
@@ -228,7 +227,7 @@ _OperatorsFile = RootModel[dict[str, dict[str, list[_Digits]]]]
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return the error in a regular expression that Python and polars must read alike, or the empty text."""
+    """Return the problem of a regular expression for both Python and polars, or ""."""
     if match := _NOT_PORTABLE.search(pattern):
         return say(
             "{part!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])",
@@ -242,8 +241,8 @@ def pattern_problem(pattern: str) -> str:
 
 
 def read_operation(root: Path, name: str) -> OperationData:
-    """Return config/operations/NAME.toml. Raises `ConfigurationError`, with the nearest name, for an unknown one."""
-    names = operations(root)
+    """Read config/operations/NAME.toml. Raises `ConfigurationError` for an unknown name."""
+    names = list_operations(root)
     if name not in names:
         raise ConfigurationError(
             say("There is no operation {name!r}; {nearest}", name=name, nearest=nearest(name, names))
@@ -251,14 +250,14 @@ def read_operation(root: Path, name: str) -> OperationData:
     return _read(root, f"operations/{name}.toml", OperationData)
 
 
-def operations(root: Path) -> list[str]:
+def list_operations(root: Path) -> list[str]:
     """Return the names of the operations, in alphabetical order."""
-    return _stems(root, "operations")
+    return _file_stems(root, "operations")
 
 
 def read_enquiry(root: Path, profile: str) -> EnquiryData:
-    """Return config/enquiries/PROFILE.toml. Raises `ConfigurationError`, with the nearest name, for an unknown one."""
-    names = _stems(root, "enquiries")
+    """Read config/enquiries/PROFILE.toml. Raises `ConfigurationError` for an unknown name."""
+    names = _file_stems(root, "enquiries")
     if profile not in names:
         near = nearest(profile, names)
         raise ConfigurationError(say("no status enquiry is called {name!r}; {nearest}", name=profile, nearest=near))
@@ -266,12 +265,12 @@ def read_enquiry(root: Path, profile: str) -> EnquiryData:
 
 
 def read_forms(root: Path) -> Mapping[str, FormData]:
-    return {name: _read(root, f"forms/{name}.toml", FormData) for name in _stems(root, "forms")}
+    return {name: _read(root, f"forms/{name}.toml", FormData) for name in _file_stems(root, "forms")}
 
 
 def read_countries(root: Path) -> Mapping[str, CountryData]:
-    countries = {code: _read(root, f"countries/{code}.toml", CountryData) for code in _stems(root, "countries")}
-    names = operations(root)
+    countries = {code: _read(root, f"countries/{code}.toml", CountryData) for code in _file_stems(root, "countries")}
+    names = list_operations(root)
     for code, country in countries.items():
         if strange := sorted(country.operations.keys() - {*names}):
             near = nearest(strange[0], names)
@@ -299,32 +298,32 @@ def read_numbers(root: Path) -> Mapping[str, NumbersData]:
 
 
 def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
-    """Return config/mobile-operators.toml: for each country code, the beginnings of each operator's numbers."""
+    """Read config/mobile-operators.toml: for each country code, the prefixes of each operator's numbers."""
     return _read(root, "mobile-operators.toml", _OperatorsFile).root
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown `word`: the nearest known word, and all known words."""
+    """Return the end of a message about an unknown `word`: the nearest known word, and all known words."""
     words = sorted(known)
     close = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
         word.upper(), words, n=1, cutoff=0.5
     )
-    known_ones = say("Known: {words}.", words=", ".join(words))
-    return f"{say('did you mean {near}?', near=close[0])} {known_ones}" if close else known_ones
+    known_words = say("Known: {words}.", words=", ".join(words))
+    return f"{say('did you mean {near}?', near=close[0])} {known_words}" if close else known_words
 
 
-def reason_of(problem: ErrorDetails) -> str:
-    """Return why a check refused a value, in the chosen language and without the prefix that pydantic adds."""
-    about = problem.get("ctx", {})
-    if isinstance(error := about.get("error"), ValueError):
+def validation_message(problem: ErrorDetails) -> str:
+    """Return the message of a validation error, in the chosen language and without pydantic's prefix."""
+    context = problem.get("ctx", {})
+    if isinstance(error := context.get("error"), ValueError):
         return str(error)
-    template = _OF_PYDANTIC.get(problem["type"])
-    if template is None or language() == ENGLISH:  # pydantic's English has singular and plural
+    template = _PYDANTIC_MESSAGES.get(problem["type"])
+    if template is None or language() == ENGLISH:  # pydantic's English messages have plurals
         return problem["msg"]
-    return say(template, **about)
+    return say(template, **context)
 
 
-_OF_PYDANTIC = {
+_PYDANTIC_MESSAGES = {
     "missing": mark("Field required"),
     "string_type": mark("Input should be a valid string"),
     "int_type": mark("Input should be a valid integer"),
@@ -345,10 +344,10 @@ _OF_PYDANTIC = {
     "list_type": mark("Input should be a valid list"),
     "dict_type": mark("Input should be a valid dictionary"),
 }
-"""Pydantic's own messages about a wrong value, by the type of the error, so that the catalogue can translate them."""
+"""Pydantic's own messages by type of error, so that the catalogue can translate them."""
 
 
-def _stems(root: Path, folder: str) -> list[str]:
+def _file_stems(root: Path, folder: str) -> list[str]:
     return sorted(file.stem for file in (root / folder).glob("*.toml"))
 
 
@@ -356,8 +355,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _read(root: Path, name: str, model: type[_Model]) -> _Model:
-    """Return a file's data, read again only if the file has changed: rules and columns of sheets both need it."""
-    return cast("_Model", _read_once(root, name, model, _version(root, name)))
+    """Read a file, or return the cached data if it has not changed."""
+    return cast("_Model", _read_cached(root, name, model, _version(root, name)))
 
 
 def _version(root: Path, name: str) -> tuple[int, int, int] | None:
@@ -369,7 +368,7 @@ def _version(root: Path, name: str) -> tuple[int, int, int] | None:
 
 
 @cache
-def _read_once(root: Path, name: str, model: type[BaseModel], _: tuple[int, int, int] | None) -> BaseModel:
+def _read_cached(root: Path, name: str, model: type[BaseModel], _: tuple[int, int, int] | None) -> BaseModel:
     try:
         return model.model_validate(tomllib.loads((root / name).read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -377,10 +376,10 @@ def _read_once(root: Path, name: str, model: type[BaseModel], _: tuple[int, int,
             say("{path} cannot be read: {reason}.", path=f"config/{name}", reason=error), hint=say(_DATA_HINT)
         ) from error
     except ValidationError as error:
-        problems = "; ".join(_sentence(item["loc"], reason_of(item)) for item in error.errors())
+        problems = "; ".join(_locate_message(item["loc"], validation_message(item)) for item in error.errors())
         raise ConfigurationError(f"config/{name}: {problems}", hint=say(_DATA_HINT)) from error
 
 
-def _sentence(place: tuple[int | str, ...], message: str) -> str:
+def _locate_message(place: tuple[int | str, ...], message: str) -> str:
     where = ".".join(str(part) for part in place)
     return f"{where}: {message}" if where else message

@@ -1,4 +1,4 @@
-"""Derives the columns of sheets from the forms and operations under config/. A new field there is a new column."""
+"""Derive the columns of sheets from the forms and operations under config/. A new field there is a new column."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from paygw_batch.language import mark, say
 
 COUNTRY_COLUMN = "country"
 STAFF_NUMBER = "staff_number"
-"""The sender's own number of a person. It is never sent. In a sheet without order ids it identifies the payee."""
-OF_EVERY_SHEET: Mapping[str, FieldKind] = MappingProxyType(
+"""The sender's own number of a person. It is never sent. It identifies the payee if there are no order ids."""
+COMMON_COLUMNS: Mapping[str, FieldKind] = MappingProxyType(
     {COUNTRY_COLUMN: FieldKind.COUNTRY, STAFF_NUMBER: FieldKind.TEXT}
     | {entry.column: kind for kind, entry in KINDS.items() if entry.column is not None}
 )
-"""The columns that the sheets of all operations may have, with their kinds."""
+"""The columns that sheets of all operations may have, with their kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SheetColumns:
     """The columns that the data files define.
 
-    - `of_operation`: operation -> the columns that its sheets may have, in the order in which a row's defects are
-      listed: first those that the operation's file lists, then the other fields of its forms.
+    - `of_operation`: operation -> the columns that its sheets may have, in the order of a row's defects: first those of
+      the operation's file, then the other fields of its forms.
     - `cleanings`: every known column -> how it is cleaned, in the order of all operations together.
-    - `codes`: the columns of the kind `country` besides the row's country, which they must not contradict.
-    - `shown_otherwise`: columns that repeat the country, or whose value the reconciliation shows under another name.
+    - `codes`: further columns of the kind `country`, which must agree with the row's country.
+    - `shown_otherwise`: columns that repeat the country, or that the reconciliation shows under another name.
     - `reconciled`: operation -> the columns that the reconciliation shows under their own names, after its own columns.
-    - `labels`: the English names of columns, for people. A column without a label is shown under its own name.
+    - `labels`: English labels of columns. A column without a label is shown by its name.
     """
 
     of_operation: Mapping[str, tuple[str, ...]]
@@ -44,30 +44,30 @@ class SheetColumns:
 
 
 def sheet_columns(*, data: Path | None = None) -> SheetColumns:
-    """Return the columns that data files in `data` define (None: the program's own). Raises `ConfigurationError`."""
-    return _read(data or files.config_dir())
+    """Return the columns that the data files define. Raises `ConfigurationError`."""
+    return _read_columns(data or files.config_dir())
 
 
 @cache
-def _read(root: Path) -> SheetColumns:
+def _read_columns(root: Path) -> SheetColumns:
     forms = files.read_forms(root)
-    operations = {name: files.read_operation(root, name) for name in files.operations(root)}
+    operations = {name: files.read_operation(root, name) for name in files.list_operations(root)}
     forms_of = {name: _forms_of(root, name, operation) for name, operation in operations.items()}
     of_operation = {
-        name: _columns(name, operation, [forms[form] for form in forms_of[name] if form in forms])
+        name: _operation_columns(name, operation, [forms[form] for form in forms_of[name] if form in forms])
         for name, operation in operations.items()
     }
     fields = [field for form in forms.values() for field in form.fields if field.from_sheet]
-    kinds = _cleanings(fields)
-    columns = _in_one_order(of_operation.values())
+    kinds = _column_cleanings(fields)
+    columns = _merge_orders(of_operation.values())
     return SheetColumns(
         of_operation=MappingProxyType(of_operation),
         cleanings=MappingProxyType({name: kinds[name] for name in columns}),
-        codes=frozenset(f.name for f in fields if f.kind is FieldKind.COUNTRY and f.name not in OF_EVERY_SHEET),
-        shown_otherwise=frozenset(_shown_otherwise(forms)),
+        codes=frozenset(f.name for f in fields if f.kind is FieldKind.COUNTRY and f.name not in COMMON_COLUMNS),
+        shown_otherwise=frozenset(_renamed_columns(forms)),
         reconciled=MappingProxyType(
             {
-                name: tuple(dict.fromkeys(_reconciled(forms[form] for form in forms_of[name] if form in forms)))
+                name: tuple(dict.fromkeys(_reconciled_columns(forms[form] for form in forms_of[name] if form in forms)))
                 for name in operations
             }
         ),
@@ -79,24 +79,30 @@ def _read(root: Path) -> SheetColumns:
 
 
 def _forms_of(root: Path, name: str, operation: files.OperationData) -> list[str]:
-    """Return the names of the forms of an operation: the default form, and the forms that its countries name."""
+    """Return the names of an operation's forms: the default form, and those of its countries."""
     entries = (country.operations.get(name) for country in files.read_countries(root).values())
     forms = [entry.form for entry in entries if entry is not None and entry.form is not None]
     return list(dict.fromkeys([operation.default_form, *sorted(forms)]))
 
 
-def _columns(name: str, operation: files.OperationData, forms: Sequence[files.FormData]) -> tuple[str, ...]:
+def _operation_columns(name: str, operation: files.OperationData, forms: Sequence[files.FormData]) -> tuple[str, ...]:
     names = [field.name for form in forms for field in form.fields if field.from_sheet]
-    if strange := [column for column in operation.columns if column not in names and column not in OF_EVERY_SHEET]:
+    if unknown_columns := [
+        column for column in operation.columns if column not in names and column not in COMMON_COLUMNS
+    ]:
         raise ConfigurationError(
-            say("config/operations/{name}.toml: no form of it has a field {strange!r}.", name=name, strange=strange[0])
+            say(
+                "config/operations/{name}.toml: no form of it has a field {strange!r}.",
+                name=name,
+                strange=unknown_columns[0],
+            )
         )
-    return tuple(dict.fromkeys([*operation.columns, *OF_EVERY_SHEET, *names]))
+    return tuple(dict.fromkeys([*operation.columns, *COMMON_COLUMNS, *names]))
 
 
-def _cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
-    """Return how each column is cleaned: always in one way, because a sheet is cleaned before a form is chosen."""
-    cleanings = {name: KINDS[kind].cleaning for name, kind in OF_EVERY_SHEET.items()}
+def _column_cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
+    """Return the cleaning of each column. It cannot depend on a form, which is chosen after cleaning."""
+    cleanings = {name: KINDS[kind].cleaning for name, kind in COMMON_COLUMNS.items()}
     for field in fields:
         cleaning = KINDS[field.kind].cleaning
         if cleanings.setdefault(field.name, cleaning) is not cleaning:
@@ -110,28 +116,28 @@ def _cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
     return cleanings
 
 
-def _in_one_order(columns: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return the columns of all operations in an order that keeps each operation's own as far as possible."""
+def _merge_orders(columns: Iterable[tuple[str, ...]]) -> list[str]:
+    """Merge the columns of all operations, keeping the order of each as far as possible."""
     merged: list[str] = []
     for names in columns:
-        at = 0
+        position = 0
         for name in names:
             if name not in merged:
-                merged.insert(at, name)
-            at = merged.index(name) + 1
+                merged.insert(position, name)
+            position = merged.index(name) + 1
     return merged
 
 
-def _shown_otherwise(forms: Mapping[str, files.FormData]) -> Iterator[str]:
+def _renamed_columns(forms: Mapping[str, files.FormData]) -> Iterator[str]:
     for form in forms.values():
         yield from (field.name for field in form.fields if field.kind is FieldKind.COUNTRY and field.from_sheet)
         yield from (sources[0] for sources in form.shown.values() if len(sources) == 1)
 
 
-def _reconciled(forms: Iterable[files.FormData]) -> Iterator[str]:
+def _reconciled_columns(forms: Iterable[files.FormData]) -> Iterator[str]:
     yield STAFF_NUMBER
     for form in forms:
         sources_shown = {name for sources in form.shown.values() for name in sources}
         for field in form.fields:
-            if field.from_sheet and field.reconciled and field.name not in {*sources_shown, *OF_EVERY_SHEET}:
+            if field.from_sheet and field.reconciled and field.name not in {*sources_shown, *COMMON_COLUMNS}:
                 yield field.name

@@ -1,7 +1,6 @@
-"""Defines the kinds of fields: how values of each kind are cleaned and checked, how they are explained, and an example.
+"""The kinds of fields: how their values are cleaned, checked and explained.
 
-A field of a form is data, and its kind decides the rest: no other module asks for a field by its name. A function that
-the entry names checks values that need the country's own data (numbers, amounts, the currency).
+A form field is data, and its kind determines the rest, so no other module depends on field names.
 """
 
 from collections.abc import Mapping
@@ -17,15 +16,15 @@ class Cleaning(Enum):
     """How the values of a column are cleaned before they are checked."""
 
     TRIMMED = auto()
-    """Blanks and invisible characters at either end are removed."""
+    """Remove spaces and invisible characters at both ends."""
     TEXT = auto()
-    """The value is trimmed, in Unicode's form NFC, with plain blanks."""
+    """Trim, normalize to NFC, and replace other spaces by plain ones."""
     NUMBER = auto()
-    """The value is trimmed and without the wrappings `'` and `="..."`; a second column has it without separators."""
+    """Trim, and remove `'` and `="..."`. A second column has the value without separators."""
     CODE = auto()
-    """The value is trimmed, and two or three letters become capitals."""
+    """Trim, and convert two or three letters to upper case."""
     AMOUNT = auto()
-    """The value is trimmed and without the wrappings `'` and `="..."`."""
+    """Trim, and remove `'` and `="..."`."""
 
 
 class Checking(Enum):
@@ -37,20 +36,19 @@ class Checking(Enum):
     NUMBER = auto()
     """The value is a phone or an account as the country writes it."""
     OF_THE_ROW = auto()
-    """Every row has the field, in each form, so the checks of the row decide."""
+    """The checks of the row, because every row has the field."""
     NEVER_IN_A_SHEET = auto()
-    """Only the configuration knows the value."""
+    """None, because only the configuration has the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindEntry:
-    """Describes a kind of field. `words` and `example` are for a person who fills in a sheet.
+    """A kind of field. `words` and `example` are for a person who fills in a sheet.
 
-    - `pattern` is a regular expression for a whole value. `what` ends the sentence about a value that does not match
-      it.
-    - `is_filled`: the rules or the configuration have the value if the sheet has none.
-    - `is_instructed`: an instruction has the value outside its fields, or only the configuration has it.
-    - `column` is the name of the field, if every row has exactly one field of this kind.
+    - `pattern` is a regular expression for a whole value. `what` ends the message about a value that doesn't match.
+    - `is_filled` is true if the rules or the configuration have a default.
+    - `is_outside_fields` is true if the value is not among an instruction's fields.
+    - `column` is the field's name if every row has exactly one field of this kind.
     - `width` is the width of the column in a template, in characters.
     """
 
@@ -61,23 +59,23 @@ class KindEntry:
     pattern: str = ""
     what: str = ""
     is_filled: bool = False
-    is_instructed: bool = False
+    is_outside_fields: bool = False
     column: str | None = None
     width: int = 18
 
 
 ORDER_ID_CHARACTERS = 128
 TEXT_CHARACTERS = 256
-"""The limit of a text if its country has none."""
+"""The limit of a text field if its country has none."""
 
 _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
-"""The pattern of an address as browsers accept it (WHATWG HTML, "valid e-mail address"), with a dot in its domain."""
+"""E-mail addresses as browsers accept them (WHATWG HTML, "valid e-mail address"), with a dot in the domain."""
 _POSTAL_CODE = "^[A-Za-z0-9](?:[A-Za-z0-9 -]{0,30}[A-Za-z0-9])?$"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = rf"^{_OCTET}(?:\.{_OCTET}){{3}}$"
 
 _PHONE = KindEntry(Cleaning.NUMBER, Checking.NUMBER)
-_NOT_OF_A_SHEET = KindEntry(Cleaning.TRIMMED, Checking.NEVER_IN_A_SHEET, is_instructed=True)
+_NOT_OF_A_SHEET = KindEntry(Cleaning.TRIMMED, Checking.NEVER_IN_A_SHEET, is_outside_fields=True)
 
 KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
     {
@@ -95,16 +93,16 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
                 "Your own id of this payment, never used before: at most {order_id_characters} printable characters."
             ),
             example="EXAMPLE-1",
-            is_instructed=True,
+            is_outside_fields=True,
             column="client_orderid",
             width=22,
         ),
-        FieldKind.AMOUNT: KindEntry(Cleaning.AMOUNT, Checking.OF_THE_ROW, is_instructed=True, column="amount"),
+        FieldKind.AMOUNT: KindEntry(Cleaning.AMOUNT, Checking.OF_THE_ROW, is_outside_fields=True, column="amount"),
         FieldKind.CURRENCY: KindEntry(
-            Cleaning.CODE, Checking.OF_THE_ROW, is_filled=True, is_instructed=True, column="currency", width=9
+            Cleaning.CODE, Checking.OF_THE_ROW, is_filled=True, is_outside_fields=True, column="currency", width=9
         ),
         FieldKind.PURPOSE: KindEntry(
-            Cleaning.TRIMMED, Checking.OF_THE_ROW, is_filled=True, is_instructed=True, column="purpose"
+            Cleaning.TRIMMED, Checking.OF_THE_ROW, is_filled=True, is_outside_fields=True, column="purpose"
         ),
         FieldKind.INTERNATIONAL_PHONE: _PHONE,
         FieldKind.MASKED_PHONE: _PHONE,
@@ -140,7 +138,7 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
         FieldKind.CONTROL: _NOT_OF_A_SHEET,
     }
 )
-"""All kinds of fields. A test adds a field of each kind by data alone, and pays with it."""
+"""All kinds of fields. A test adds a field of each kind without any code, and pays with it."""
 
 NUMBER_KINDS = frozenset(kind for kind, entry in KINDS.items() if entry.checking is Checking.NUMBER)
-"""The kinds of phones and accounts, which are checked by the country's numbers."""
+"""The kinds of phones and accounts."""

@@ -1,4 +1,4 @@
-"""Defines the types of the rules for a country, a form and an operation, as read from config/."""
+"""The types of rules for countries, forms and operations, as read from config/."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class FieldKind(StrEnum):
-    """The kind of a field of a form. It decides how a value is checked and written."""
+    """The kind of a form field, which determines how a value is checked and written."""
 
     TEXT = "text"
     ORDER_ID = "order_id"
@@ -19,9 +19,9 @@ class FieldKind(StrEnum):
     INTERNATIONAL_PHONE = "international_phone"
     """A phone that begins with `+` and the dialling code."""
     MASKED_PHONE = "masked_phone"
-    """A phone that begins with `+` and the dialling code. Some digits after that may be hidden, each by a `*`."""
+    """A phone that begins with `+` and the dialling code. Some later digits may be hidden as `*`."""
     LOCAL_PHONE = "local_phone"
-    """A phone as it is dialled inside the country."""
+    """A phone as dialled inside the country."""
     WALLET = "wallet"
     """Digits that begin with the dialling code, without `+`; or a bank account, if the operator's pattern allows it."""
     COUNTRY = "country"
@@ -30,9 +30,9 @@ class FieldKind(StrEnum):
     POSTAL_CODE = "postal_code"
     """Letters, digits, spaces and hyphens."""
     OPERATOR_URL = "operator_url"
-    """An address of the operator's, the same for every row. The configuration has it under the field's name."""
+    """A URL of the operator, the same for every row, configured under the field's name."""
     CONTROL = "control"
-    """The hash over order id, amount and currency that a collection carries."""
+    """The hash of order id, amount and currency in a collection."""
 
     __hash__ = str.__hash__  # equal values need equal hashes; Enum's own differ, and are slow
 
@@ -43,12 +43,12 @@ class AmountForm(StrEnum):
     NUMBER = "number"
     """A JSON number with the sheet's own digits."""
     TWO_DECIMALS = "two-decimals"
-    """A text of digits, with two decimals in every currency."""
+    """A string with two decimals in every currency."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One field of a request body. `name` is its name in the body and, if the sheet has it, its column."""
+    """A field of a request body. `name` is also its column in the sheet, if there is one."""
 
     name: str
     kind: FieldKind
@@ -60,8 +60,8 @@ class FormField:
 class Form:
     """The shape of an operation's request body. Source: sections 2.1 and 2.2 of the interface.
 
-    `fields` are in the order of the body. `shown` has the columns of the reconciliation without a field of that name,
-    each with the fields that fill it.
+    `fields` are in the order of the body. `shown` maps columns of the reconciliation to the fields that fill them,
+    unless a field has the column's name.
     """
 
     name: str
@@ -81,7 +81,7 @@ class AmountUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplyNames:
-    """The names of the fields of a reply. Each name is a path with dots, and the first one that is present counts.
+    """The names of a reply's fields. Each is a dotted path, and the first one that is present counts.
 
     `minor_units` has the number of decimals of each currency, and is needed if `amount_unit` is `minor`.
     """
@@ -93,18 +93,18 @@ class ReplyNames:
     error_code: tuple[str, ...]
     message: tuple[str, ...]
     customer_url: tuple[str, ...] = ()
-    """The names of fields that may have the address of the page for the customer."""
+    """Fields with the URL of the customer's page."""
     amount_unit: AmountUnit = AmountUnit.MAJOR
     minor_units: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of the gateway: its path, and the names of its reply's fields.
+    """An operation of the gateway, with its path and the names of its reply's fields.
 
     `path` follows the base address and contains `{endpoint_id}` (section 4 of the gateway's interface). The interface
     shows no field of a reply except `status`; `reply` has the names of others. `command` is the command that runs a
-    sheet of this operation. `verb` names in sentences what happens to a row. `columns` are those that such a sheet may
+    sheet of this operation. `verb` is the action on a row, for messages. `columns` are those that such a sheet may
     have, in the order of a row's defects. `amount_forms` are those that the interface shows; if there are several, the
     operator's configuration names one.
     """
@@ -120,11 +120,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Renumbering:
-    """The last change of a country's numbering plan: how a number of the other plan is written in the plan in use.
+    """The last change of a country's numbering plan, for converting numbers to the plan in use.
 
-    Each of `ways` has a pattern for a whole national number of the other plan, with one group, and the digits that are
-    put in front of the group's match. `to_former`: the plan in use is the former one, because the gateway still
-    requires it.
+    Each of `ways` has a pattern for a whole national number of the other plan, with one group, and the prefix for the
+    group's match. `to_former` is true if the gateway still requires the former plan.
     """
 
     changed: date
@@ -138,8 +137,8 @@ class MobileNumbers:
 
     `pattern` is a regular expression for the national significant number (without trunk zero, only `[0-9]`, grouped,
     not anchored) that Python and polars read alike. `trunk_prefix` is dialled before the number inside the country, or
-    is empty. `keeps_zero` says that a leading 0 belongs to the number, is never a trunk zero, and stays after the
-    dialling code. This is so for every number of Cote d'Ivoire and Benin, and for some of Burkina Faso.
+    is empty. `keeps_zero` is true if a leading 0 belongs to the number, is never a trunk zero, and follows the dialling
+    code. This applies to every number of Cote d'Ivoire and Benin, and for some of Burkina Faso.
     """
 
     dialling_code: str
@@ -150,7 +149,7 @@ class MobileNumbers:
     example: str
     """A valid national significant number."""
     operators: Mapping[str, str] = field(default_factory=dict)
-    """The beginning of national significant numbers -> the operator that first got them. The longest one counts."""
+    """The prefix of national significant numbers -> their first operator. The longest prefix counts."""
     renumbering: Renumbering | None = None
 
 
@@ -168,7 +167,7 @@ class PurposeTerms:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTerms:
-    """The operator's additions to the rules of a country: `[countries.KE.payout]`. All may be absent."""
+    """The operator's settings for a country: `[countries.KE.payout]`. All are optional."""
 
     purpose: str | None = None
     min_amount: Decimal | None = None
@@ -176,19 +175,19 @@ class OperatorTerms:
     form: str | None = None
     """Enables an operation that the interface does not document for this country."""
     operator: str | None = None
-    """The mobile operator whose wallets `purpose` is for, as config/mobile-operators.toml calls it."""
+    """The mobile operator whose wallets `purpose` pays to, as named in config/mobile-operators.toml."""
     purposes: Mapping[str, PurposeTerms] = field(default_factory=dict)
     """The senders' words in the column `purpose` (M-Pesa) -> the purpose that each means."""
     phone_is_account: bool | None = None
-    """Whether the phone is the account in a sheet without accounts. None: it is, if each account is a wallet."""
+    """Whether the phone is the account in a sheet without accounts. If None, it is if each account is a wallet."""
     bank_account_pattern: str | None = None
     """A regular expression for the whole of `account_number`, if banks are paid as well."""
     decimals: int | None = None
     """The decimals of amounts, if the operator accepts fewer than the currency has."""
     also_numbers: tuple[str, ...] = ()
-    """The beginnings of further mobile numbers, after the dialling code: ranges allotted since this version."""
+    """Prefixes of further mobile numbers, after the dialling code: ranges allotted since this version."""
     former_numbers: bool = False
-    """Whether the gateway requires the numbers from before the last change of the country's numbering plan."""
+    """Whether the gateway requires numbers of the former numbering plan."""
     ipaddress: str | None = None
     order_desc: str | None = None
     address1: str | None = None
@@ -198,28 +197,28 @@ class OperatorTerms:
     optional: tuple[str, ...] = ()
     """Fields that this operator does not require, although the interface's examples all have them."""
     also: tuple[str, ...] = ()
-    """Fields that are sent although the interface's example lacks them."""
+    """Fields that are sent although the interface's example does not have them."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """The values of fields if the sheet has none."""
+    """The default values of fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountryRule:
-    """The rules of one country for one operation (its name), including the operator's terms.
+    """The rules of one country for one operation, including the operator's terms.
 
-    - `form` is None while the operation cannot be used; `unusable` then says why, in a sentence for a person.
-    - `required` has the names of fields that must be present, and `omitted` those that are never sent for this country.
+    - `form` is None if the operation cannot be used. Then `unusable` has the reason, as a message.
+    - `required` has the fields that must be present, and `omitted` those that are never sent for this country.
     - `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
     - `defaults` has values for fields that a sheet may leave out (`ipaddress`, `order_desc`).
-    - `max_characters` has limits of texts that are lower than the usual one.
+    - `max_characters` has limits of strings that are lower than the usual one.
     - `operator` is the mobile operator whose wallets `purpose` is for, if configured.
-    - `purposes` are those that a row may choose, by their folded words (`fold_word`).
-    - `phone_as_account` is the column that can also be the account. `account_from` is that column if the sheet of this
-      rule has no column of accounts. Either is empty if there is none.
+    - `purposes` are those that a row may choose, by normalized words (`fold_word`).
+    - `phone_as_account` is the column that can also be the account. `account_from` is the same column if the sheet has
+      no accounts. Both are empty if there is none.
     - `headings`: the columns of the sheet of this rule (`for_sheet`) -> the sender's own headings.
     - `bank_account_pattern` is the operator's pattern, grouped, which must match the whole of an account number.
-    - `notes` are sentences about the country that a person should know ("Egypt is paid out in cash only").
-    - `confused_codes`: a code that is often written for this country by mistake -> the sentence that says so.
+    - `notes` are sentences for a person ("Egypt is paid out in cash only").
+    - `confused_codes`: a code that is often confused with this country's -> a message.
     """
 
     operation: str
@@ -264,11 +263,11 @@ class CountryRule:
 
 
 WORD_SEPARATORS = r"[\s_-]+"
-"""The characters that do not count in a sender's word for a purpose. Case does not count either."""
+"""Characters that are ignored in a sender's word for a purpose. Case is ignored too."""
 
 
 def fold_word(word: str) -> str:
-    """Return a sender's word for a purpose without case, blanks, hyphens and underscores."""
+    """Normalize a sender's word for a purpose: no case, spaces, hyphens or underscores."""
     return re.sub(WORD_SEPARATORS, "", word).lower()
 
 

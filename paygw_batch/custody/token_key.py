@@ -29,21 +29,21 @@ from paygw_batch.gateway.signing.key import (
     NEW_KEY_BITS,
     Custody,
     KeyKind,
-    KeyTrouble,
+    KeyProblem,
     KeyUnusable,
     PublicHalf,
+    SigningCapacity,
     SigningKey,
-    Staff,
     TokenAddress,
     public_half_from,
     token_address,
 )
 
-_TROUBLES: dict[KeyTrouble, tuple[type[pkcs11.PKCS11Error], ...]] = {
-    KeyTrouble.PIN_WRONG: (refused.PinIncorrect, refused.PinInvalid, refused.PinLenRange),
-    KeyTrouble.PIN_LOCKED: (refused.PinLocked, refused.PinExpired, refused.UserPinNotInitialized),
-    KeyTrouble.PIN_MISSING: (refused.UserNotLoggedIn,),
-    KeyTrouble.TOKEN_GONE: (
+_PROBLEMS: dict[KeyProblem, tuple[type[pkcs11.PKCS11Error], ...]] = {
+    KeyProblem.PIN_WRONG: (refused.PinIncorrect, refused.PinInvalid, refused.PinLenRange),
+    KeyProblem.PIN_LOCKED: (refused.PinLocked, refused.PinExpired, refused.UserPinNotInitialized),
+    KeyProblem.PIN_MISSING: (refused.UserNotLoggedIn,),
+    KeyProblem.TOKEN_GONE: (
         refused.TokenNotPresent,
         refused.TokenNotRecognised,
         refused.DeviceRemoved,
@@ -53,9 +53,9 @@ _TROUBLES: dict[KeyTrouble, tuple[type[pkcs11.PKCS11Error], ...]] = {
         refused.KeyHandleInvalid,
         refused.ObjectHandleInvalid,
     ),
-    KeyTrouble.WRONG_KIND: (refused.KeyTypeInconsistent, refused.MechanismInvalid, refused.KeySizeRange),
+    KeyProblem.WRONG_KIND: (refused.KeyTypeInconsistent, refused.MechanismInvalid, refused.KeySizeRange),
 }
-_ONE_AT_A_TIME = threading.RLock()
+_SESSION_LOCK = threading.RLock()
 _TRIES, _PAUSE_S = 250, 0.02
 """The number of retries while another process opens a token, and the pause between them."""
 _ED25519 = bytes.fromhex("302a300506032b6570032100")
@@ -64,8 +64,8 @@ _ED25519_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPlace:
-    """A private key in a token, and how to reach it. `pin` is None if the token needs none."""
+class TokenLocation:
+    """The location of a private key in a token. `pin` is None if the token needs no PIN."""
 
     address: TokenAddress
     module: Path
@@ -76,49 +76,49 @@ class TokenPlace:
 
 @dataclass(frozen=True, slots=True)
 class TokenKey(SigningKey):
-    """A key that never leaves its token. `sign` opens a session for each call; `at_work` keeps one open."""
+    """A key that never leaves its token. `sign` opens a session for each call, and `at_work` keeps one open."""
 
-    place: TokenPlace
+    place: TokenLocation
     public: PublicHalf
     custody: Custody
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
         """Yield a function that signs a text, in one session. Raises `KeyUnusable`."""
-        with _session(self.place) as session:
-            key = _private_key(self.place.address, session)
+        with _open_session(self.place) as session:
+            key = _require_private_key(self.place.address, session)
 
             def sign(text: str) -> str:
                 with _translating_errors(self.place.address):
                     signature: bytes = key.sign(text.encode(), mechanism=Mechanism.SHA256_RSA_PKCS)
                 if not self.public.has_signed(text, signature):
-                    raise KeyUnusable(self.place.address.uri, KeyTrouble.WRONG_SIGNATURE)
+                    raise KeyUnusable(self.place.address.uri, KeyProblem.WRONG_SIGNATURE)
                 return base64.b64encode(signature).decode("ascii")
 
             yield sign
 
-    def hand_over(self) -> bytes:
+    def serialise(self) -> bytes:
         """Return the address of the key, the path of the module, and the PIN."""
         place = self.place
         fields = {"kind": KeyKind.PKCS11, "uri": place.address.uri, "module": str(place.module), "pin": place.pin}
         return json.dumps(fields).encode("ascii")
 
-    def staff(self, cores: int) -> Staff:  # noqa: ARG002 (the token computes the signatures)
-        return Staff(self.place.sessions, is_slow=True)
+    def signing_capacity(self, cores: int) -> SigningCapacity:  # noqa: ARG002 (the token computes the signatures)
+        return SigningCapacity(self.place.sessions, is_slow=True)
 
 
 @dataclass(frozen=True, slots=True)
 class PersonTokenKey:
     """A person's key in a token, Ed25519 or P-256. `public` is its public half, as SubjectPublicKeyInfo in DER."""
 
-    place: TokenPlace
+    place: TokenLocation
     public: bytes
 
     def sign(self, data: bytes) -> bytes:
         """Return the signature of `data` (of its SHA-256, if the key is P-256). Raises `KeyUnusable`."""
         address = self.place.address
-        with _session(self.place) as session:
-            key = _private_key(address, session)
+        with _open_session(self.place) as session:
+            key = _require_private_key(address, session)
             with _translating_errors(address):
                 if key.key_type is KeyType.EC_EDWARDS:
                     return bytes(key.sign(data, mechanism=Mechanism.EDDSA))
@@ -126,56 +126,58 @@ class PersonTokenKey:
                 return bytes(encode_ecdsa_signature(signature))
 
 
-def load_person_token_key(place: TokenPlace) -> PersonTokenKey:
+def load_person_token_key(place: TokenLocation) -> PersonTokenKey:
     """Return a person's key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
     address = place.address
-    with _session(place) as session, _translating_errors(address):
-        key = _private_key(address, session)
-        if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _attribute(key, Attribute.SIGN, default=True):
-            raise KeyUnusable(address.uri, KeyTrouble.WRONG_KIND)
-        wanted = {Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id}
-        public = next(iter(session.get_objects(wanted)), None)
+    with _open_session(place) as session, _translating_errors(address):
+        key = _require_private_key(address, session)
+        if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _read_attribute(
+            key, Attribute.SIGN, default=True
+        ):
+            raise KeyUnusable(address.uri, KeyProblem.WRONG_KIND)
+        criteria = {Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id}
+        public = next(iter(session.get_objects(criteria)), None)
         if public is None:
-            raise KeyUnusable(address.uri, KeyTrouble.BROKEN, "no public half")
+            raise KeyUnusable(address.uri, KeyProblem.BROKEN, "no public half")
         if key.key_type is KeyType.EC:
             return PersonTokenKey(place, encode_ec_public_key(public))
         return PersonTokenKey(place, _ED25519 + public[Attribute.EC_POINT][-_ED25519_BYTES:])
 
 
-def token_key_handed_over(fields: dict[str, str]) -> TokenKey:
-    """Return the key that `TokenKey.hand_over` named to this process. Raises `KeyUnusable`."""
-    return load_token_key(TokenPlace(token_address(fields["uri"]), Path(fields["module"]), fields["pin"]))
+def deserialise_token_key(fields: dict[str, str]) -> TokenKey:
+    """Return the key that `TokenKey.serialise` named to this process. Raises `KeyUnusable`."""
+    return load_token_key(TokenLocation(token_address(fields["uri"]), Path(fields["module"]), fields["pin"]))
 
 
-def load_token_key(place: TokenPlace) -> TokenKey:
+def load_token_key(place: TokenLocation) -> TokenKey:
     """Return the RSA key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
     address = place.address
-    with _session(place) as session, _translating_errors(address):
-        key = _private_key(address, session)
-        if key.key_type is not KeyType.RSA or not _attribute(key, Attribute.SIGN, default=True):
-            raise KeyUnusable(address.uri, KeyTrouble.WRONG_KIND)
-        public = _public_half(address, session, key)
-        was_outside = not _attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
-        is_exportable = bool(_attribute(key, Attribute.EXTRACTABLE, default=False))
-        expires = _attribute(key, Attribute.END_DATE, default=None)
+    with _open_session(place) as session, _translating_errors(address):
+        key = _require_private_key(address, session)
+        if key.key_type is not KeyType.RSA or not _read_attribute(key, Attribute.SIGN, default=True):
+            raise KeyUnusable(address.uri, KeyProblem.WRONG_KIND)
+        public = _read_public_half(address, session, key)
+        was_outside = not _read_attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
+        is_exportable = bool(_read_attribute(key, Attribute.EXTRACTABLE, default=False))
+        expires = _read_attribute(key, Attribute.END_DATE, default=None)
         label = session.token.label
     if public.bits < MIN_KEY_BITS:
-        raise KeyUnusable(address.uri, KeyTrouble.TOO_SHORT, str(public.bits))
+        raise KeyUnusable(address.uri, KeyProblem.TOO_SHORT, str(public.bits))
     until = expires if isinstance(expires, date) else None
     custody = Custody(KeyKind.PKCS11, f"{address.uri} ({label})", is_exportable, was_outside, until)
     return TokenKey(place, public, custody)
 
 
-def has_token_key(place: TokenPlace) -> bool:
-    """Whether the token has a key with that name. Raises `KeyUnusable` if the token cannot be read."""
-    with _session(place) as session, _translating_errors(place.address):
-        return bool(_private_keys(place.address, session))
+def has_token_key(place: TokenLocation) -> bool:
+    """Return whether the token has a key with that name. Raises `KeyUnusable` if the token cannot be read."""
+    with _open_session(place) as session, _translating_errors(place.address):
+        return bool(_find_private_keys(place.address, session))
 
 
-def make_token_key(place: TokenPlace) -> None:
+def make_token_key(place: TokenLocation) -> None:
     """Create a new RSA key in the token, which cannot be exported. Raises `KeyUnusable`."""
     address = place.address
-    with _session(place, writes=True) as session, _translating_errors(address):
+    with _open_session(place, writes=True) as session, _translating_errors(address):
         session.generate_keypair(
             KeyType.RSA,
             NEW_KEY_BITS,
@@ -188,29 +190,29 @@ def make_token_key(place: TokenPlace) -> None:
 
 
 @contextmanager
-def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
+def _open_session(place: TokenLocation, *, writes: bool = False) -> Iterator[Any]:
     """Yield a session that is logged in. Afterwards the module forgets all of it, including the PIN."""
     address = place.address
-    with _ONE_AT_A_TIME, ExitStack() as undo:
-        with _opening(place.module):
+    with _SESSION_LOCK, ExitStack() as undo:
+        with _token_lock(place.module):
             try:
                 module = pkcs11.lib(str(place.module))
             except pkcs11.PKCS11Error:
-                raise KeyUnusable(address.uri, KeyTrouble.MODULE, str(place.module)) from None
-            undo.callback(_quietly, module.finalize)
+                raise KeyUnusable(address.uri, KeyProblem.MODULE, str(place.module)) from None
+            undo.callback(_close_quietly, module.finalize)
             with _translating_errors(address):
-                token = _token(address, module)
+                token = _find_token(address, module)
                 if TokenFlag.USER_PIN_LOCKED in token.flags:
-                    raise KeyUnusable(address.uri, KeyTrouble.PIN_LOCKED)
+                    raise KeyUnusable(address.uri, KeyProblem.PIN_LOCKED)
                 if place.pin is None and TokenFlag.LOGIN_REQUIRED in token.flags:
-                    raise KeyUnusable(address.uri, KeyTrouble.PIN_MISSING)
+                    raise KeyUnusable(address.uri, KeyProblem.PIN_MISSING)
                 session = token.open(rw=writes, user_pin=place.pin)
-                undo.callback(_quietly, session.close)
+                undo.callback(_close_quietly, session.close)
         yield session
 
 
 @contextmanager
-def _opening(module: Path) -> Iterator[None]:
+def _token_lock(module: Path) -> Iterator[None]:
     """Let only one process of this machine open a token at a time, because otherwise it may find no token.
 
     SoftHSM rewrites its token at each login. The lock is on the module's own file, and the wait for it is limited.
@@ -232,57 +234,57 @@ def _opening(module: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _quietly(close: Callable[[], object]) -> None:
+def _close_quietly(close: Callable[[], object]) -> None:
     with suppress(pkcs11.PKCS11Error):
         close()
 
 
-def _token(address: TokenAddress, module: Any) -> Any:
+def _find_token(address: TokenAddress, module: Any) -> Any:
     tokens = [slot.get_token() for slot in module.get_slots(token_present=True)]
-    fitting = [token for token in tokens if _fits(address, token)]
+    fitting = [token for token in tokens if _is_match(address, token)]
     if len(fitting) != 1:
-        raise KeyUnusable(address.uri, KeyTrouble.SEVERAL_TOKENS if fitting else KeyTrouble.TOKEN_GONE)
+        raise KeyUnusable(address.uri, KeyProblem.SEVERAL_TOKENS if fitting else KeyProblem.TOKEN_GONE)
     return fitting[0]
 
 
-def _fits(address: TokenAddress, token: Any) -> bool:
+def _is_match(address: TokenAddress, token: Any) -> bool:
     serial = token.serial.decode("ascii", "replace").strip()
     actual = (token.label, serial, token.manufacturer_id, token.model, token.slot.slot_id)
-    wanted = (address.token, address.serial, address.manufacturer, address.model, address.slot)
+    criteria = (address.token, address.serial, address.manufacturer, address.model, address.slot)
     return TokenFlag.TOKEN_INITIALIZED in token.flags and all(
-        want is None or want == value for want, value in zip(wanted, actual, strict=True)
+        want is None or want == value for want, value in zip(criteria, actual, strict=True)
     )
 
 
-def _private_keys(address: TokenAddress, session: Any) -> list[Any]:
-    wanted: dict[Attribute, object] = {Attribute.CLASS: ObjectClass.PRIVATE_KEY}
+def _find_private_keys(address: TokenAddress, session: Any) -> list[Any]:
+    criteria: dict[Attribute, object] = {Attribute.CLASS: ObjectClass.PRIVATE_KEY}
     if address.label is not None:
-        wanted[Attribute.LABEL] = address.label
+        criteria[Attribute.LABEL] = address.label
     if address.key_id is not None:
-        wanted[Attribute.ID] = address.key_id
-    return list(session.get_objects(wanted))
+        criteria[Attribute.ID] = address.key_id
+    return list(session.get_objects(criteria))
 
 
-def _private_key(address: TokenAddress, session: Any) -> Any:
+def _require_private_key(address: TokenAddress, session: Any) -> Any:
     with _translating_errors(address):
-        keys = _private_keys(address, session)
+        keys = _find_private_keys(address, session)
     if len(keys) != 1:
-        raise KeyUnusable(address.uri, KeyTrouble.SEVERAL_KEYS if keys else KeyTrouble.KEY_MISSING)
+        raise KeyUnusable(address.uri, KeyProblem.SEVERAL_KEYS if keys else KeyProblem.KEY_MISSING)
     return keys[0]
 
 
-def _public_half(address: TokenAddress, session: Any, key: Any) -> PublicHalf:
+def _read_public_half(address: TokenAddress, session: Any, key: Any) -> PublicHalf:
     """Return the public half, from the private key's attributes or, if these lack it, from the object beside it."""
     sources = [key, *session.get_objects({Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id})]
     for source in sources:
-        modulus = _attribute(source, Attribute.MODULUS, default=None)
-        exponent = _attribute(source, Attribute.PUBLIC_EXPONENT, default=None)
+        modulus = _read_attribute(source, Attribute.MODULUS, default=None)
+        exponent = _read_attribute(source, Attribute.PUBLIC_EXPONENT, default=None)
         if modulus and exponent:
             return public_half_from(modulus, exponent)
-    raise KeyUnusable(address.uri, KeyTrouble.BROKEN, "no public half")
+    raise KeyUnusable(address.uri, KeyProblem.BROKEN, "no public half")
 
 
-def _attribute(source: Any, attribute: Attribute, *, default: Any) -> Any:
+def _read_attribute(source: Any, attribute: Attribute, *, default: Any) -> Any:
     try:
         return source[attribute]
     except (pkcs11.PKCS11Error, ValueError, NotImplementedError):
@@ -294,5 +296,5 @@ def _translating_errors(address: TokenAddress) -> Iterator[None]:
     try:
         yield
     except pkcs11.PKCS11Error as error:
-        trouble = next((kind for kind, errors in _TROUBLES.items() if isinstance(error, errors)), KeyTrouble.BROKEN)
-        raise KeyUnusable(address.uri, trouble, type(error).__name__) from None
+        problem = next((kind for kind, errors in _PROBLEMS.items() if isinstance(error, errors)), KeyProblem.BROKEN)
+        raise KeyUnusable(address.uri, problem, type(error).__name__) from None

@@ -1,4 +1,4 @@
-"""Sends the due instructions of a batch to the gateway, never more at once than the window allows.
+"""Sends the due instructions of a batch to the gateway, at most as many at once as the window allows.
 
     due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
 
@@ -16,28 +16,28 @@ from functools import partial
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
-from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
-from paygw_batch.engine.pacing import TRIES, GroupLimit, LocalPacing, Pace, wait_before_try
-from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
+from paygw_batch.core.outcome import ContinueRun, Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
+from paygw_batch.engine.pacing import TRIES, GroupLimit, LocalPacing, Pace, retry_delay_s
+from paygw_batch.engine.ports import Gateway, Prepare, Progress, Runtime
 from paygw_batch.errors import InternalError, SigningFailed
-from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply, MoveResult
+from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal import DueRow, EngineJournal, Entry, KeptReply, MoveResult
 from paygw_batch.language import say
 
 Append = Callable[[Sequence[Entry]], Awaitable[Sequence[MoveResult]]]
 """The type of `EngineJournal.append`."""
 
 
-LONGEST_REST_S = 0.002
-"""Without pressure, each commit is followed by a pause of the same length, but at most this long."""
+MAX_REST_S = 0.002
+"""The maximum pause after a commit without pressure. The pause is as long as the commit was."""
 
 
 class GroupCommit:
-    """Collects facts while a commit is under way, and makes them durable in the next one.
+    """Collects facts during a commit, and makes them durable in the next one.
 
     Without pressure, a commit takes all facts that wait, because it costs nearly the same for one fact and for many. A
     pause after it lets more facts arrive. Under pressure, while requests wait for a place in flight, a commit takes at
-    most `most_facts_under_pressure()` facts, and the next commit follows at once. Facts are committed in the order in
+    most `max_facts_under_pressure()` facts, and the next commit follows at once. Facts are committed in the order in
     which they were submitted. After the first failure every later fact fails with the same error, because a process
     whose journal failed once never writes to it again.
     """
@@ -47,18 +47,18 @@ class GroupCommit:
         append: Append,
         on_failure: Callable[[Exception], None],
         is_pressed: Callable[[], bool] = lambda: False,
-        most_facts_under_pressure: Callable[[], int] = lambda: 16,
+        max_facts_under_pressure: Callable[[], int] = lambda: 16,
     ) -> None:
         self._append = append
         self._on_failure = on_failure
         self._is_pressed = is_pressed
-        self._most_facts_under_pressure = most_facts_under_pressure
+        self._max_facts_under_pressure = max_facts_under_pressure
         self._waiting: list[tuple[Entry, asyncio.Future[MoveResult]]] = []
         self._commit: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
 
     def submit(self, entry: Entry) -> asyncio.Future[MoveResult]:
-        """Add a fact to the next commit; return a future that has its effect once the fact is durable."""
+        """Add a fact to the next commit. The returned future has its effect once the fact is durable."""
         loop = asyncio.get_running_loop()
         durable: asyncio.Future[MoveResult] = loop.create_future()
         if self._failure is not None:
@@ -73,13 +73,13 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                most = self._most_facts_under_pressure() if self._is_pressed() else len(self._waiting)
-                group, self._waiting = self._waiting[:most], self._waiting[most:]
+                max_facts = self._max_facts_under_pressure() if self._is_pressed() else len(self._waiting)
+                group, self._waiting = self._waiting[:max_facts], self._waiting[max_facts:]
                 started_s = loop.time()
                 await self._commit_group(group)
                 # The rows whose intent is durable now run first, so that they leave before the next commit begins.
                 # Otherwise a commit that finished without waiting would start the next one before them.
-                await asyncio.sleep(0 if self._is_pressed() else min(loop.time() - started_s, LONGEST_REST_S))
+                await asyncio.sleep(0 if self._is_pressed() else min(loop.time() - started_s, MAX_REST_S))
         finally:
             self._commit = None
 
@@ -108,40 +108,43 @@ HEADERS_KEPT = frozenset(
         *("x-request-id", "x-correlation-id", "request-id", "cf-ray", "x-amzn-requestid", "x-amzn-trace-id"),
     }
 )
-"""The headers that identify the server, the time and the request. Cookies are not kept."""
+"""The reply headers that are kept. They identify the server, the time and the request, and exclude cookies."""
 MAX_HEADER_CHARACTERS = 1000
 MAX_BODY_BYTES = 65_536
 
 
-def kept_reply(came_back: RawReply | TransportFault, verdict: Verdict) -> tuple[KeptReply | None, Verdict]:
-    """Return the part of a reply to keep (None for a fault, or if the row is paid), and the verdict with its digest."""
-    if isinstance(came_back, TransportFault) or verdict.outcome.kind is OutcomeKind.PAID:
+def kept_reply(reply: RawReply | TransportFault, verdict: Verdict) -> tuple[KeptReply | None, Verdict]:
+    """Return the part of a reply to keep, and the verdict with its digest.
+
+    The part is None for a fault, or if the row is paid.
+    """
+    if isinstance(reply, TransportFault) or verdict.outcome.kind is OutcomeKind.PAID:
         return None, verdict
-    headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in came_back.headers if name in HEADERS_KEPT]
-    head = "\n".join([f"HTTP/1.1 {came_back.http_status}", *headers])
-    kept = KeptReply(head.encode("utf-8", "backslashreplace").decode(), came_back.body[:MAX_BODY_BYTES])
+    headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in reply.headers if name in HEADERS_KEPT]
+    head = "\n".join([f"HTTP/1.1 {reply.http_status}", *headers])
+    kept = KeptReply(head.encode("utf-8", "backslashreplace").decode(), reply.body[:MAX_BODY_BYTES])
     return kept, replace(verdict, outcome=verdict.outcome._replace(reply_sha256=kept.sha256))
 
 
 PAGE_ROWS = 64
-"""The number of due instructions that are read from the journal at a time. Commits wait for this read."""
-SIGN_AT_ONCE = 32
-"""The number of requests that are prepared at a time."""
+"""The number of due instructions read from the journal at a time. Commits wait for this read."""
+SIGNING_BATCH = 32
+"""The number of requests prepared at a time."""
 SIGNED_AHEAD = 512
 """The maximum number of signed requests that wait to be sent."""
 SIGNATURE_AGE_S = 30
-"""The age in seconds above which a signed request is signed again before it leaves."""
+"""The age in seconds above which a request is signed again before it is sent."""
 
-_NO_TIME, _SHOWN = timedelta(), timedelta(milliseconds=1)
-"""Two times within this range share a text, because the times of facts have milliseconds."""
+_ZERO, _MILLISECOND = timedelta(), timedelta(milliseconds=1)
+"""Two times within this range share a timestamp, because the times of facts have milliseconds."""
 
-Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
-"""Decides the meaning of a reply or a fault."""
+Judge = Callable[[RawReply | TransportFault, ExpectedReply], Verdict]
+"""A function that decides the meaning of a reply or a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run. `sent` counts the rows for which a first byte may have left.
+    """The end of a run. `sent` is the number of rows for which a first byte may have left.
 
     `stop_reason` is the reason why the run stopped early. `failure` is the error that ended it (a journal that cannot
     be written, or an error of ours). `unrecorded` has the outcomes that came after it, by order id.
@@ -160,7 +163,7 @@ class RunEnd:
 class _Row:
     """A due instruction that is being sent: first signed, then in flight until its last attempt has ended."""
 
-    due: Due
+    due: DueRow
     request: PreparedRequest
     in_flight: bool = False
     tries: int = 0
@@ -184,8 +187,8 @@ class _RunTally:
 class Engine:
     """Sends one batch, once. `drain` may be called at any time, from the event loop."""
 
-    goes_on = False
-    """Whether other processes send the remaining rows after a drain. Here none does."""
+    continues_after_drain = False
+    """Whether other processes send the remaining rows after a drain: never for an engine."""
 
     def __init__(
         self,
@@ -195,29 +198,29 @@ class Engine:
         prepare: Prepare,
         judge: Judge,
         pace: Pace,
-        world: World,
+        runtime: Runtime,
         progress: Progress,
         departs_within_s: float,
         pacing: LocalPacing | None = None,
-        signed_ahead: int | None = None,
+        signing_lookahead: int | None = None,
     ) -> None:
         """Prepare a run. A request leaves at most `departs_within_s` after its intent was submitted, or not at all.
 
-        `pacing` shares the limits among several workers; None: there is only this process. `signed_ahead` is for a slow
-        key: the number of requests that are prepared ahead, one by one. None: in groups, up to `SIGNED_AHEAD`.
+        `pacing` shares the limits among several workers; None means that this process is alone. `signing_lookahead` is
+        for a slow key: the number of requests prepared ahead, one by one. None means in groups, up to `SIGNED_AHEAD`.
         """
         self._journal = journal
         self._gateway = gateway
         self._prepare = prepare
         self._judge = judge
-        self._world = world
+        self._runtime = runtime
         self._progress = progress
         self._pacing = pacing or LocalPacing(pace)
         self._group_limit = GroupLimit(pace.concurrency)
         self._first = pace.first
         self._departs_within_s = departs_within_s
-        self._sign_at_once, self._signed_ahead = (
-            (SIGN_AT_ONCE, SIGNED_AHEAD) if signed_ahead is None else (1, signed_ahead)
+        self._signing_batch, self._signed_ahead = (
+            (SIGNING_BATCH, SIGNED_AHEAD) if signing_lookahead is None else (1, signing_lookahead)
         )
         self._tally = _RunTally()
         self._signed: deque[_Row] = deque()
@@ -226,26 +229,26 @@ class Engine:
         self._all_launched = asyncio.Event()
         self._halted = asyncio.Event()
         self._next_launch: asyncio.TimerHandle | None = None
-        self._noted = datetime.min.replace(tzinfo=UTC), ""
+        self._last_timestamp = datetime.min.replace(tzinfo=UTC), ""
         self._senders: set[asyncio.Task[None]] = set()
         self._committer = GroupCommit(
             journal.append,
             on_failure=self._give_up,
             is_pressed=lambda: bool(self._signed),
-            most_facts_under_pressure=lambda: self._group_limit.most_facts,
+            max_facts_under_pressure=lambda: self._group_limit.max_facts,
         )
 
     async def run(self, batch: int) -> RunEnd:
-        """Send every due instruction of the batch with this number, and return when nothing is in flight."""
+        """Send every due instruction of a batch, and return when nothing is in flight."""
         self._pacing.begin(self._launch, self._stop)
-        feeding = asyncio.create_task(self._feed(batch))
+        feeder = asyncio.create_task(self._read_and_sign(batch))
         try:
             await self._all_launched.wait()
         finally:
-            feeding.cancel()
+            feeder.cancel()
             if self._next_launch is not None:
                 self._next_launch.cancel()
-            await asyncio.gather(feeding, *self._senders, return_exceptions=True)
+            await asyncio.gather(feeder, *self._senders, return_exceptions=True)
             await self._pacing.end()
         tally = self._tally
         return RunEnd(tally.sent, tally.stop_reason, tally.interrupted, tally.failure, tuple(tally.unrecorded))
@@ -257,15 +260,17 @@ class Engine:
 
     # Feeding reads due rows from the journal in pages, and signs requests ahead, up to the limit.
 
-    async def _feed(self, batch: int) -> None:
+    async def _read_and_sign(self, batch: int) -> None:
         signing: set[asyncio.Task[None]] = set()
         try:
-            left = self._first
-            while left != 0 and (page := await self._journal.due(batch, limit=min(left or PAGE_ROWS, PAGE_ROWS))):
-                left = None if left is None else left - len(page)
-                for start in range(0, len(page), self._sign_at_once):
+            remaining = self._first
+            while remaining != 0 and (
+                page := await self._journal.due(batch, limit=min(remaining or PAGE_ROWS, PAGE_ROWS))
+            ):
+                remaining = None if remaining is None else remaining - len(page)
+                for start in range(0, len(page), self._signing_batch):
                     await self._wait_for_room(signing)
-                    signing.add(asyncio.create_task(self._sign(page[start : start + self._sign_at_once])))
+                    signing.add(asyncio.create_task(self._sign(page[start : start + self._signing_batch])))
             await asyncio.gather(*signing)
         except Exception as error:  # noqa: BLE001 (any error ends the run, in order)
             self._give_up(error)
@@ -280,30 +285,30 @@ class Engine:
             for task in [task for task in signing if task.done()]:
                 signing.remove(task)
                 task.result()
-            if len(self._signed) + len(signing) * self._sign_at_once < self._signed_ahead:
+            if len(self._signed) + len(signing) * self._signing_batch < self._signed_ahead:
                 return
             self._room.clear()
             await self._room.wait()
 
-    async def _sign(self, page: Sequence[Due]) -> None:
+    async def _sign(self, page: Sequence[DueRow]) -> None:
         try:
             requests = await self._prepare(self._next_attempts(page))
             self._signed.extend(map(_Row, page, requests))
         finally:
-            # This also happens after a failure, which the feeder finds when it next looks for room.
+            # This also runs after a failure, which the feeder finds when it next waits for room.
             self._room.set()
         self._launch()
 
-    def _next_attempts(self, page: Sequence[Due]) -> list[Attempt]:
-        timestamp_s = int(self._world.now().timestamp())
-        return [Attempt(due.instruction, due.order_id, self._world.nonce(), timestamp_s) for due in page]
+    def _next_attempts(self, page: Sequence[DueRow]) -> list[Attempt]:
+        timestamp_s = int(self._runtime.now().timestamp())
+        return [Attempt(due.instruction, due.order_id, self._runtime.nonce(), timestamp_s) for due in page]
 
-    # Launching starts as many rows as the window, the rhythm and the signed requests allow.
+    # Launching starts as many rows as the window, the rate limit and the signed requests allow.
 
     def _launch(self) -> None:
-        """Start every row that may leave now. It is called whenever another row may have become free to leave."""
+        """Start every row that may be sent now. Called whenever another row may have become ready."""
         tally, loop = self._tally, asyncio.get_running_loop()
-        while self._signed and not tally.stopping and self._pacing.has_place(tally.in_flight):
+        while self._signed and not tally.stopping and self._pacing.has_slot(tally.in_flight):
             if (wait_s := self._pacing.wait_s(loop.time())) > 0:
                 if self._next_launch is not None:
                     self._next_launch.cancel()
@@ -315,7 +320,7 @@ class Engine:
             tally.in_flight += 1
             if not self._is_stale(row):
                 # The intent is submitted now, not when the task first runs, so that it shares a commit with the outcome
-                # of the row whose place it takes.
+                # of the row whose slot it takes.
                 self._intend(row)
             sender = loop.create_task(self._deliver(row))
             self._senders.add(sender)
@@ -324,8 +329,8 @@ class Engine:
         if tally.stopping or (self._all_signed and not self._signed):
             self._all_launched.set()
 
-    def _land(self, row: _Row) -> None:
-        """Give the place of a row in flight to the next row."""
+    def _free_slot(self, row: _Row) -> None:
+        """Give the slot of a row in flight to the next row."""
         if row.in_flight:
             row.in_flight = False
             self._tally.in_flight -= 1
@@ -335,79 +340,79 @@ class Engine:
 
     async def _deliver(self, row: _Row) -> None:
         try:
-            await self._try(row)
+            await self._attempt_with_retries(row)
         except Exception as error:  # noqa: BLE001 (any error ends the run, in order)
             self._give_up(error)
         finally:
-            self._land(row)
+            self._free_slot(row)
 
-    async def _try(self, row: _Row) -> None:
+    async def _attempt_with_retries(self, row: _Row) -> None:
         for number in range(1, TRIES + 1):
             if row.tries < number:
                 # This is a retry, or the signature was too old, so this try has no intent yet.
                 (row.request,) = await self._prepare(self._next_attempts([row.due]))
                 self._intend(row)
             verdict = await self._attempt(row)
-            if not isinstance(verdict.advice, TryAgain):
+            if not isinstance(verdict.advice, RetrySoon):
                 return
             if number == TRIES:
                 self._stop(say("The gateway cannot be reached ({cause}).", cause=verdict.outcome.cause))
-            elif await self._halted_within(wait_before_try(number + 1, self._world.chance())):
+            elif await self._wait_until_halted(retry_delay_s(number + 1, self._runtime.chance())):
                 return
 
     def _is_stale(self, row: _Row) -> bool:
-        return self._world.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S
+        return self._runtime.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S
 
     def _intend(self, row: _Row) -> None:
         request = row.request
         intent = Intended(row.due.order_id, request.nonce, request.timestamp_s, request.purpose, request.endpoint_id)
         row.tries += 1
-        row.intended_s = self._world.elapsed_s()
+        row.intended_s = self._runtime.elapsed_s()
         row.intended = self._record(row, intent)
 
     async def _attempt(self, row: _Row) -> Verdict:
-        due, elapsed_s = row.due, self._world.elapsed_s
+        due, elapsed_s = row.due, self._runtime.elapsed_s
         # Nothing of the request may leave before this returns. After a crash, only the durable intent keeps the row
         # from being sent again.
-        recorded = await row.intended
-        if recorded is MoveResult.HELD:
+        move = await row.intended
+        if move is MoveResult.HELD:
             # Evidence arrived after the row was read as due. The row is not sent, and a person must decide.
-            return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
-        if recorded is not MoveResult.MOVED:
+            return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), ContinueRun())
+        if move is not MoveResult.MOVED:
             raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
         if self._tally.stopping:
             # The intent is durable, but the run is stopping. No byte left, and this must be recorded: otherwise the row
             # would be in doubt.
             kept, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
-            asked_s = elapsed_s()
-            came_back = await self._gateway.deliver(row.request, partial(self._may_leave, row))
-            self._group_limit.learn(asked_s - row.intended_s, elapsed_s() - asked_s)
-            kept, verdict = kept_reply(came_back, self._judge(came_back, row.request.expected))
-        self._heed(verdict)
-        concluded = self._record(row, Concluded(verdict.outcome), kept)
-        if not isinstance(verdict.advice, TryAgain):
-            # The outcome is submitted before the intent of the row that takes its place. So they share a commit, and no
-            # commit has more rows in flight than there are places.
-            self._land(row)
+            delivered_s = elapsed_s()
+            reply = await self._gateway.deliver(row.request, partial(self._may_leave, row))
+            self._group_limit.learn(delivered_s - row.intended_s, elapsed_s() - delivered_s)
+            kept, verdict = kept_reply(reply, self._judge(reply, row.request.expected))
+        self._apply_verdict(verdict)
+        recorded_outcome = self._record(row, Concluded(verdict.outcome), kept)
+        if not isinstance(verdict.advice, RetrySoon):
+            # The outcome is submitted before the intent of the row that takes this slot. So they share a commit, and no
+            # commit has more rows in flight than there are slots.
+            self._free_slot(row)
         try:
-            await concluded
+            await recorded_outcome
         except Exception:
-            # The gateway answered, but the journal could not record the outcome. There the row stays in flight, and the
+            # The gateway answered, but the journal could not record the outcome. The row stays in flight there, and the
             # next command puts it in doubt. Only the report of this run names the outcome.
             self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
             raise
-        self._progress.concluded(due, verdict.outcome)
+        self._progress.record_outcome(due, verdict.outcome)
         return verdict
 
     def _may_leave(self, row: _Row) -> bool:
-        """Whether a row's request may leave now: its intent is recent, and no other process can have taken the row."""
+        """Return whether a row's request may still leave: its intent is recent, and no other process has the row."""
         # This is checked immediately before the first byte. A process that was suspended after its commit may wake up
         # after another worker has put the row in doubt, or a person has settled it.
-        age_s = self._world.elapsed_s() - row.intended_s
+        age_s = self._runtime.elapsed_s() - row.intended_s
         return age_s < self._departs_within_s and self._journal.may_leave(age_s)
 
-    def _heed(self, verdict: Verdict) -> None:
+    def _apply_verdict(self, verdict: Verdict) -> None:
         kind = verdict.outcome.kind
         if kind is not OutcomeKind.NOT_SENT:
             self._tally.sent += 1
@@ -416,26 +421,26 @@ class Engine:
         match verdict.advice:
             case StopRun(reason):
                 self._stop(reason)
-                self._pacing.stopped(reason)
+                self._pacing.stop_all_workers(reason)
             case PauseRun(pause_s):
                 self._pacing.pause(asyncio.get_running_loop().time(), pause_s)
                 self._progress.note(say("The gateway asked for a pause of {seconds:.0f} seconds.", seconds=pause_s))
-            case GoOn() | TryAgain():
+            case ContinueRun() | RetrySoon():
                 pass
 
     def _record(self, row: _Row, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[MoveResult]:
-        """Submit a fact about the row's latest try; return a future that is done once the fact is durable."""
+        """Submit a fact about the row's latest try. The returned future is done once the fact is durable."""
         due = row.due
         return self._committer.submit(
-            Entry(due.number, due.standing.attempt + row.tries, fact, self._noted_at(), reply)
+            Entry(due.number, due.standing.attempt + row.tries, fact, self._fact_timestamp(), reply)
         )
 
-    def _noted_at(self) -> str:
-        """Return the timestamp of a fact. Facts of one millisecond share its text, because formatting it is slow."""
-        now = self._world.now()
-        if not _NO_TIME <= now - self._noted[0] < _SHOWN:
-            self._noted = now, timestamp(now)
-        return self._noted[1]
+    def _fact_timestamp(self) -> str:
+        """Return the timestamp of a fact, formatted once per millisecond, because formatting is slow."""
+        now = self._runtime.now()
+        if not _ZERO <= now - self._last_timestamp[0] < _MILLISECOND:
+            self._last_timestamp = now, timestamp(now)
+        return self._last_timestamp[1]
 
     def _stop(self, reason: str) -> None:
         if self._tally.stop_reason is None:
@@ -455,7 +460,7 @@ class Engine:
         self._halted.set()
         self._all_launched.set()
 
-    async def _halted_within(self, wait_s: float) -> bool:
+    async def _wait_until_halted(self, wait_s: float) -> bool:
         try:
             async with asyncio.timeout(wait_s):
                 await self._halted.wait()

@@ -16,7 +16,7 @@ from paygw_batch.language import say, say_count
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The speed limits of a run, and the results that stop it."""
+    """The speed limits of a run, and the outcomes that stop it."""
 
     concurrency: int
     rate_per_s: float = 0.0
@@ -32,7 +32,7 @@ FIRST_WAIT_S = 0.5
 """The wait before the second try. Each later wait is four times as long."""
 
 
-def wait_before_try(number: int, chance: float) -> float:
+def retry_delay_s(number: int, chance: float) -> float:
     """Return the seconds to wait before try `number` (2, 3, ...). The wait grows, with a jitter of up to half of it."""
     return FIRST_WAIT_S * 4.0 ** (number - 2) * (0.5 + chance)
 
@@ -56,15 +56,15 @@ class Breaker:
     """Stops a run after `limit` successive rows in doubt; 0: never."""
 
     limit: int
-    in_a_row: int = 0
+    successive: int = 0
 
     def learn(self, outcome: OutcomeKind) -> bool:
-        """Note the outcome of an attempt, and return whether the run must stop."""
+        """Count the outcome of an attempt, and return whether the run must stop."""
         if outcome in ANSWERS:
-            self.in_a_row = 0
+            self.successive = 0
         elif outcome is OutcomeKind.UNKNOWN:
-            self.in_a_row += 1
-        return 0 < self.limit <= self.in_a_row
+            self.successive += 1
+        return 0 < self.limit <= self.successive
 
 
 @dataclass(slots=True)
@@ -77,24 +77,24 @@ class RejectionBreaker:
 
     limit: int
     reason: str | None = None
-    in_a_row: int = 0
+    successive: int = 0
 
     def learn(self, outcome: Outcome) -> bool:
-        """Note the outcome of an attempt, and return whether the run must stop."""
+        """Count the outcome of an attempt, and return whether the run must stop."""
         match outcome.kind:
             case OutcomeKind.REJECTED:
                 reason = outcome.error_code or outcome.message or outcome.gateway_status
-                self.in_a_row = self.in_a_row + 1 if reason == self.reason else 1
+                self.successive = self.successive + 1 if reason == self.reason else 1
                 self.reason = reason
             case OutcomeKind.ACCEPTED | OutcomeKind.PAID:
-                self.in_a_row, self.reason = 0, None
+                self.successive, self.reason = 0, None
             case OutcomeKind.UNKNOWN | OutcomeKind.NOT_SENT:
                 pass
-        return 0 < self.limit <= self.in_a_row
+        return 0 < self.limit <= self.successive
 
 
 @dataclass(slots=True)
-class Rhythm:
+class RateLimiter:
     """Spaces requests by the rate limit and by the pauses that the gateway asks for. Times are monotonic seconds."""
 
     rate_per_s: float
@@ -116,10 +116,10 @@ def doubt_sentence(rows: int) -> str:
     return say_count(rows, "{count} row ended in doubt.", "{count} rows in a row ended in doubt.")
 
 
-def rejection_sentence(counted: int, reason: str) -> str:
+def rejection_sentence(count: int, reason: str) -> str:
     """Return the reason to stop after `counted` successive rows were rejected for one reason."""
     return say_count(
-        counted,
+        count,
         "{count} row was rejected: {reason}.",
         "{count} rows in a row were rejected for the same reason: {reason}.",
         reason=reason or say("the gateway gives none"),
@@ -129,57 +129,57 @@ def rejection_sentence(counted: int, reason: str) -> str:
 class LocalPacing:
     """Decides how many rows of a run are in flight, when the next row starts, and when the run must stop.
 
-    It acts as if no other process used the endpoint. Times are those of the event loop. No call waits.
+    It assumes that no other process uses the endpoint. Times are those of the event loop. No call waits.
     """
 
     def __init__(self, pace: Pace) -> None:
         self._window = Window(pace.concurrency)
         self._breaker = Breaker(pace.stop_after_in_doubt)
         self._rejections = RejectionBreaker(pace.stop_after_rejected)
-        self._rhythm = Rhythm(pace.rate_per_s)
-        self.wait_s = self._rhythm.wait_s
-        self.start = self._rhythm.start
+        self._rate_limiter = RateLimiter(pace.rate_per_s)
+        self.wait_s = self._rate_limiter.wait_s
+        self.start = self._rate_limiter.start
 
     def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        """Begin a run, inside its event loop. Call `changed` when another row may start.
+        """Begin a run, inside its event loop. `changed` is called when another row may start.
 
-        Call `stop` with a reason if the run must stop for another cause than its outcomes.
+        `stop` is called with a reason if the run must stop for another cause than its outcomes.
         """
 
     async def end(self) -> None:
-        """End the run. Nothing is in flight any more."""
+        """End the run. Nothing is in flight by now."""
 
-    def has_place(self, in_flight: int) -> bool:
-        """Whether another row may be in flight beside the `in_flight` rows."""
+    def has_slot(self, in_flight: int) -> bool:
+        """Return whether one more row than `in_flight` may be in flight."""
         return in_flight < min(self._window.size, self._window.limit)
 
     def learn(self, outcome: Outcome) -> str | None:
-        """Note the outcome of an attempt; return the reason why the run must stop, or None."""
+        """Count the outcome of an attempt. Returns the reason why the run must stop, or None."""
         kind = outcome.kind
         self._window.learn(kind)
         is_doubtful = self._breaker.learn(kind)
         if self._rejections.learn(outcome) and not is_doubtful:
-            return rejection_sentence(self._rejections.in_a_row, self._rejections.reason or "")
-        return doubt_sentence(self._breaker.in_a_row) if is_doubtful else None
+            return rejection_sentence(self._rejections.successive, self._rejections.reason or "")
+        return doubt_sentence(self._breaker.successive) if is_doubtful else None
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Note that the gateway asked for a pause."""
-        self._rhythm.pause(now_s, pause_s)
+        """Start no row until the pause that the gateway asked for is over."""
+        self._rate_limiter.pause(now_s, pause_s)
 
-    def stopped(self, reason: str) -> None:
-        """Note that an answer of the gateway stopped the run, and that no worker can go on."""
+    def stop_all_workers(self, reason: str) -> None:
+        """Stop every other worker too, because an answer of the gateway stopped this run."""
 
 
-SMALLEST_GROUP_FACTS = 16
-LARGEST_GROUP_FACTS = 128
-"""The size above which a larger commit hardly makes a fact cheaper."""
-_WAITS_AVERAGED = 64
+MIN_GROUP_FACTS = 16
+MAX_GROUP_FACTS = 128
+"""The size above which a larger commit hardly makes each fact cheaper."""
+_AVERAGED_WAITS = 64
 """The number of rows over which `GroupLimit` averages."""
 
 
 @dataclass(slots=True)
 class GroupLimit:
-    """Limits the facts of a commit while requests wait for a place in flight.
+    """Limits the facts of a commit while requests wait for a slot.
 
     A row waits for the journal until its intent is durable, and for the gateway until it answers. If the gateway is
     slow, commits are small, because the rows of a large commit leave together, are answered together and wait for each
@@ -187,20 +187,20 @@ class GroupLimit:
     processor or the disk is the bottleneck. Commits are then large, because a fact of a large commit costs less.
     """
 
-    places: int
+    slots: int
     """The number of rows that may be in flight."""
     journal_s: float = 0.0
     gateway_s: float = 0.0
 
     def learn(self, journal_s: float, gateway_s: float) -> None:
-        """Note how many seconds a row waited for the journal, and how many for the gateway."""
-        self.journal_s += (journal_s - self.journal_s) / _WAITS_AVERAGED
-        self.gateway_s += (gateway_s - self.gateway_s) / _WAITS_AVERAGED
+        """Average the seconds that a row waited for the journal and for the gateway."""
+        self.journal_s += (journal_s - self.journal_s) / _AVERAGED_WAITS
+        self.gateway_s += (gateway_s - self.gateway_s) / _AVERAGED_WAITS
 
     @property
-    def most_facts(self) -> int:
+    def max_facts(self) -> int:
         is_gateway_slow = 4 * self.journal_s <= self.gateway_s
-        return max(SMALLEST_GROUP_FACTS if is_gateway_slow else LARGEST_GROUP_FACTS, self.places // 4)
+        return max(MIN_GROUP_FACTS if is_gateway_slow else MAX_GROUP_FACTS, self.slots // 4)
 
 
 def stop_sentence(stop: GateStop) -> str:

@@ -6,14 +6,14 @@ from typing import Protocol
 
 from paygw_batch.clock import ElapsedS, Now
 from paygw_batch.core.outcome import Outcome
-from paygw_batch.gateway.message import Attempt, MayLeave, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import Due
+from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, SendGuard, TransportFault
+from paygw_batch.journal import DueRow
 
 
 class Gateway(Protocol):
     """Sends requests to the payment gateway."""
 
-    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
+    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
         """Send a request and return its reply, or the fault. It never raises because of the network.
 
         `may_leave` is called immediately before the first byte. If it returns False, nothing leaves.
@@ -32,22 +32,22 @@ class Prepare(Protocol):
 class Progress(Protocol):
     """Receives the progress of a run."""
 
-    def started(self, due: int) -> None:
-        """Receive the number of rows that may be sent in this run."""
+    def set_total(self, due: int) -> None:
+        """Receive the number of rows that this run may send."""
         ...
 
-    def concluded(self, due: Due, outcome: Outcome) -> None:
-        """Receive the outcome of an attempt of `due`. The outcome is durable."""
+    def record_outcome(self, due: DueRow, outcome: Outcome) -> None:
+        """Receive the durable outcome of an attempt."""
         ...
 
     def note(self, sentence: str) -> None:
-        """Receive a sentence that a person should read at once."""
+        """Receive a sentence for a person to read at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """The sources of time, nonces and chance for a run."""
+class Runtime:
+    """The sources of time, nonces and randomness for a run."""
 
     now: Now
     elapsed_s: ElapsedS

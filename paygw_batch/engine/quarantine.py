@@ -10,25 +10,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.core.outcome import StopRun, TryAgain, Verdict
+from paygw_batch.core.outcome import RetrySoon, StopRun, Verdict
 from paygw_batch.errors import UsageError
-from paygw_batch.gateway.classify import date_of
+from paygw_batch.gateway.classify import reply_date
 from paygw_batch.gateway.message import RawReply, TransportFault
-from paygw_batch.journal import ClockSeen, Journal, JournalReader
+from paygw_batch.journal import ClockComparison, Journal, JournalReader
 from paygw_batch.language import say
 
 MAX_AHEAD_S = 600
-"""The most that our clock may be ahead of the gateway's, or behind the journal's newest time, while rows are sent."""
-LOOK_EVERY = timedelta(seconds=1)
-NOTED_FROM_S = 60
-"""The change of the difference, in seconds, above which it is recorded in the journal again."""
+"""The maximum by which our clock may be ahead of the gateway's, or behind the journal's newest time."""
+OBSERVE_EVERY = timedelta(seconds=1)
+RECORDED_FROM_S = 60
+"""The change of the difference, in seconds, above which it is recorded again."""
 MAX_LONGER = timedelta(days=3650)
-"""The most that a `Date`, of any year, can add to a quarantine."""
+"""The maximum that a `Date`, of any year, can add to a quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """The time after a row's latest attempt in which no person can let the row be sent again: `hours` plus `longer`.
+    """The time after a row's latest attempt during which nobody may resend it: `hours` plus `longer`.
 
     `longer` covers attempts that were recorded too early because our clock was behind the gateway's.
     """
@@ -36,7 +36,7 @@ class Quarantine:
     hours: float
     longer: timedelta = timedelta()
 
-    def opens(self, intended_at: str) -> datetime:
+    def ends_at(self, intended_at: str) -> datetime:
         """Return the end of the quarantine for an attempt."""
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.longer
 
@@ -57,12 +57,12 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class JournalClock:
-    """Our clock at `now`, and the journal's two comparisons, read once for each act of a person."""
+    """Our clock at `now`, and the journal's two comparisons, read once for each decision of a person."""
 
     now: datetime
     newest_time: str
     """The newest time in the journal: no fact and no evidence is later."""
-    noted: ClockSeen | None
+    noted: ClockComparison | None
     """The last recorded difference between our clock and the gateway's."""
 
     @classmethod
@@ -79,7 +79,7 @@ class JournalClock:
         return Quarantine(hours, min(timedelta(seconds=behind_s), MAX_LONGER))
 
     def days_ago(self, days: int) -> str:
-        """Return the time `days` ago, or an earlier one if the journal may have recorded times too early since then.
+        """Return the time `days` ago, or an earlier time if a slow clock may have recorded times since then.
 
         Any batch that was opened after that time, by the gateway's clock, has no earlier time in the journal (decision
         0141). With 0 days the time is `now`, and no batch was opened after it.
@@ -126,22 +126,22 @@ class JournalClock:
             )
 
 
-def latest_start(clock: ClockSeen | None, intended_at: str) -> str:
+def latest_departure(clock: ClockComparison | None, intended_at: str) -> str:
     """Return the latest time, by the gateway's clock, at which an attempt recorded at `intended_at` can have left."""
     if clock is None or intended_at < clock.behind_from:
         return intended_at
     behind_s = max(_behind_s(clock), clock.was_behind_s if intended_at <= clock.behind_until else 0)
-    late = min(timedelta(seconds=behind_s), MAX_LONGER)
-    return timestamp(datetime.fromisoformat(intended_at) + late) if late else intended_at
+    delay = min(timedelta(seconds=behind_s), MAX_LONGER)
+    return timestamp(datetime.fromisoformat(intended_at) + delay) if delay else intended_at
 
 
-def _behind_s(clock: ClockSeen) -> int:
+def _behind_s(clock: ClockComparison) -> int:
     """Return how far our clock was behind when last recorded; 0 if the difference is within the tolerance."""
     return -clock.ahead_s if clock.ahead_s < -MAX_AHEAD_S else 0
 
 
-def _following(seen: ClockSeen, before: ClockSeen | None) -> ClockSeen:
-    """Return the record `seen`, with all that the record `before` it says about a slow clock.
+def _merge_slow_clock(seen: ClockComparison, before: ClockComparison | None) -> ClockComparison:
+    """Return the record `seen`, with the slow clock that the record `before` it describes.
 
     `was_behind_s` is the largest recorded delay. Attempts from `behind_from` (our clock's last correct time) to
     `behind_until` (the gateway's next time) may be recorded too early by that much.
@@ -149,37 +149,40 @@ def _following(seen: ClockSeen, before: ClockSeen | None) -> ClockSeen:
     if before is None:
         return seen
     if behind_s := _behind_s(before):
-        most_s = max(behind_s, before.was_behind_s)
-        return replace(seen, was_behind_s=most_s, behind_from=before.behind_from, behind_until=seen.gateway_date)
-    starts = _behind_s(seen) and not before.was_behind_s
+        max_behind_s = max(behind_s, before.was_behind_s)
+        return replace(seen, was_behind_s=max_behind_s, behind_from=before.behind_from, behind_until=seen.gateway_date)
+    becomes_slow = _behind_s(seen) and not before.was_behind_s
     return replace(
         seen,
         was_behind_s=before.was_behind_s,
-        behind_from=before.our_time if starts else before.behind_from,
+        behind_from=before.our_time if becomes_slow else before.behind_from,
         behind_until=before.behind_until,
     )
 
 
 class DateWatch:
-    """Keeps the newest difference between our clock and the `Date` of a reply. It writes nothing."""
+    """Keeps the newest difference between our clock and the `Date` of a reply."""
 
     def __init__(self, now: Now) -> None:
-        self.seen: ClockSeen | None = None
+        self.seen: ClockComparison | None = None
         self._now = now
-        self._next_look: datetime | None = None
+        self._next_observation: datetime | None = None
 
-    def see(self, came_back: RawReply | TransportFault) -> None:
-        """Note the time of a reply, if it has one: at most one reply a second, because a run can have thousands."""
+    def observe_reply(self, reply: RawReply | TransportFault) -> None:
+        """Compare our clock with the time of a reply, at most once a second, because a run can have thousands."""
         now = self._now()
-        is_too_soon = self._next_look is not None and self._next_look - LOOK_EVERY <= now < self._next_look
-        if is_too_soon or isinstance(came_back, TransportFault) or (date := date_of(came_back)) is None:
+        is_too_soon = (
+            self._next_observation is not None
+            and self._next_observation - OBSERVE_EVERY <= now < self._next_observation
+        )
+        if is_too_soon or isinstance(reply, TransportFault) or (date := reply_date(reply)) is None:
             return
-        self._next_look = now + LOOK_EVERY
-        self.seen = ClockSeen(timestamp(now), timestamp(date), round((now - date).total_seconds()))
+        self._next_observation = now + OBSERVE_EVERY
+        self.seen = ClockComparison(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
-    def judged(self, verdict: Verdict) -> Verdict:
-        """Return a verdict that stops the run if our clock is slow, because it records attempts too early."""
-        if self.seen is None or not (behind_s := _behind_s(self.seen)) or isinstance(verdict.advice, TryAgain):
+    def stop_if_clock_is_slow(self, verdict: Verdict) -> Verdict:
+        """Return the verdict, or one that stops the run if our clock is slow and records attempts too early."""
+        if self.seen is None or not (behind_s := _behind_s(self.seen)) or isinstance(verdict.advice, RetrySoon):
             return verdict
         reason = say(
             "The clock is {minutes:,} minutes behind the gateway's: it said {our_time} when a reply was "
@@ -192,10 +195,10 @@ class DateWatch:
             reason = f"{verdict.advice.reason} {reason}"  # an old timestamp may be why a gateway refuses credentials
         return replace(verdict, advice=StopRun(reason))
 
-    def note_in(self, journal: Journal) -> None:
-        """Store the difference in the journal, if it is the first or has changed."""
+    def record_in(self, journal: Journal) -> None:
+        """Record the difference in the journal, if it is the first or has changed."""
         if self.seen is None:
             return
-        _, known = journal.clock()
-        if known is None or abs(self.seen.ahead_s - known.ahead_s) > NOTED_FROM_S:
-            journal.settle([], note=_following(self.seen, known))
+        _, recorded = journal.clock()
+        if recorded is None or abs(self.seen.ahead_s - recorded.ahead_s) > RECORDED_FROM_S:
+            journal.settle([], note=_merge_slow_clock(self.seen, recorded))

@@ -59,14 +59,14 @@ class Origin:
     port: int
 
     @classmethod
-    def of(cls, url: str, *, setting: str) -> tuple[Self, str]:
+    def from_url(cls, url: str, *, setting: str) -> tuple[Self, str]:
         """Return the origin and the path of `url`.
 
         Raises `ConfigurationError`, naming `setting`, if `url` cannot be used. The error does not repeat `url`, because
         a wrong address may contain a password.
         """
         address = _ADDRESS.fullmatch(url)
-        host = address and (address["host"] or _six(address["six"]))
+        host = address and (address["host"] or _parse_ipv6(address["six"]))
         scheme = address and address["scheme"].lower()
         has_dots = address is not None and not {".", ".."}.isdisjoint(unquote(address["path"]).split("/"))
         if not address or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS or has_dots:
@@ -111,7 +111,7 @@ class Origin:
         return f"{self.scheme}://{self.authority}"
 
 
-def _six(text: str | None) -> str | None:
+def _parse_ipv6(text: str | None) -> str | None:
     try:
         return str(ipaddress.IPv6Address(text)) if text else None
     except ValueError:
@@ -120,7 +120,7 @@ def _six(text: str | None) -> str | None:
 
 def gateway_origin(base_url: str) -> tuple[Origin, str]:
     """Return the gateway's origin and path. Raises `ConfigurationError`, also for plain HTTP to another machine."""
-    origin, path = Origin.of(base_url, setting="gateway.base_url")
+    origin, path = Origin.from_url(base_url, setting="gateway.base_url")
     if not origin.is_tls and not origin.is_loopback:
         raise ConfigurationError(
             say("gateway.base_url would send payouts to {host} unencrypted.", host=origin.host),
@@ -136,7 +136,7 @@ def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
             say("gateway.proxy is set, but gateway.base_url is plain HTTP."),
             hint=say("A proxy can be used only with https://."),
         )
-    origin, path = Origin.of(proxy, setting="gateway.proxy")
+    origin, path = Origin.from_url(proxy, setting="gateway.proxy")
     if origin.is_tls or path:
         raise ConfigurationError(
             say("gateway.proxy is not an address that can be used."), hint=say("Write http://host:port.")
@@ -152,10 +152,10 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
     would be in the URL twice, and the request could reach an unknown service.
     """
     origin, path = gateway_origin(base_url)
-    if (before := _before(path, operation.path)) is not None:
+    if (before := _path_before_operation(path, operation.path)) is not None:
         raise ConfigurationError(
             say(
-                "gateway.base_url holds {path}, which belongs to the path of an operation.",
+                "gateway.base_url contains {path}, which is part of an operation's path.",
                 path=path.removeprefix(before),
             ),
             hint=say("Nothing was sent. Write the address without it: {origin}{before}", origin=origin, before=before),
@@ -165,8 +165,8 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
     return f"{origin}{path}{operation.path.replace('{endpoint_id}', quote(endpoint_id, safe=''))}"
 
 
-def _before(path: str, operation_path: str) -> str | None:
-    """Return the part of `path` before a part of an operation's path; None if there is none.
+def _path_before_operation(path: str, operation_path: str) -> str | None:
+    """Return the prefix of `path` before a part of an operation's path. Returns None if there is no such part.
 
     Such a part is the path's beginning, two of its names in order, or its last name: `/api/v4`, `/payout`.
     """

@@ -12,10 +12,27 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, assert_never
 
-from paygw_batch.core.outcome import ANSWERS, Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
+from paygw_batch.core.outcome import (
+    ANSWERS,
+    Advice,
+    ContinueRun,
+    Outcome,
+    OutcomeKind,
+    PauseRun,
+    RetrySoon,
+    StopRun,
+    Verdict,
+)
 from paygw_batch.countries.rules import AmountUnit, Operation, ReplyNames
-from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
-from paygw_batch.gateway.strict_json import amount_of, evidence_of, first_of, strict_object, text_of, values_at
+from paygw_batch.gateway.message import ExpectedReply, FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.strict_json import (
+    first_value,
+    parse_decimal,
+    printable_text,
+    scalar_text,
+    strict_object,
+    values_at,
+)
 from paygw_batch.language import say
 
 STATUS_FIELD = "status"
@@ -34,12 +51,12 @@ _REDIRECTS = range(HTTPStatus.MULTIPLE_CHOICES, HTTPStatus.BAD_REQUEST)
 _SERVER_ERRORS = HTTPStatus.INTERNAL_SERVER_ERROR.value
 """The lowest HTTP status of an error."""
 _CREDENTIALS_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
-_REST_ASKED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_PAUSE_REQUESTED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
 def classify(
     reply: RawReply | TransportFault,
-    expected: Expected,
+    expected: ExpectedReply,
     words: Mapping[str, OutcomeKind],
     operation: Operation,
     *,
@@ -51,43 +68,43 @@ def classify(
     a time zone) is needed only for a Retry-After date in a reply without a Date header.
     """
     if isinstance(reply, TransportFault):
-        return _of_fault(reply)
+        return _fault_verdict(reply)
     members = strict_object(reply.body)
     if isinstance(members, str):
         kind, cause, members = OutcomeKind.UNKNOWN, members, {}
     else:
-        kind, cause = _of_object(reply, members, expected, words, operation)
+        kind, cause = _object_outcome(reply, members, expected, words, operation)
     is_conflict = cause == _OTHER_PAYOUT
     # A 5xx or a redirect may come from a proxy although the gateway behind it paid, so the body is not trusted. Only a
     # reply about another payout still counts, because it must stop the run.
-    if (cause_by_http := _cause_by_http(reply.http_status)) is not None and not is_conflict:
+    if (cause_by_http := _http_cause(reply.http_status)) is not None and not is_conflict:
         kind, cause = OutcomeKind.UNKNOWN, cause_by_http
     outcome = Outcome(
         kind,
         cause,
         # The gateway's own words are cleaned before they are stored and displayed.
-        gateway_status=evidence_of(members.get(STATUS_FIELD)),
-        gateway_reference=_first(members, operation.reply.reference),
+        gateway_status=printable_text(members.get(STATUS_FIELD)),
+        gateway_reference=_first_evidence(members, operation.reply.reference),
         http_status=reply.http_status,
-        error_code=_first(members, operation.reply.error_code),
-        message=_first(members, operation.reply.message),
+        error_code=_first_evidence(members, operation.reply.error_code),
+        message=_first_evidence(members, operation.reply.message),
         conflict=is_conflict,
         customer_url=None if is_conflict else _customer_url(members, expected, operation),
     )
-    return Verdict(outcome, _advice(reply, outcome, now))
+    return Verdict(outcome, _choose_advice(reply, outcome, now))
 
 
-def date_of(reply: RawReply) -> datetime | None:
+def reply_date(reply: RawReply) -> datetime | None:
     """Return the gateway's time from the `Date` header of a reply, or None if the header is missing or unreadable."""
-    stated = _header(reply, "date")
-    date = _http_date(stated) if stated is not None else None
+    stated = _single_header(reply, "date")
+    date = _parse_http_date(stated) if stated is not None else None
     try:
         return date.astimezone(UTC) if date is not None else None
     except OverflowError:  # a date at the end of the calendar, moved past it by its time zone
         return None
 
 
-def _of_fault(fault: TransportFault) -> Verdict:
+def _fault_verdict(fault: TransportFault) -> Verdict:
     """Return the verdict on a fault by its first-byte witness alone. Bytes that were written also mean UNKNOWN."""
     if fault.first_byte_left or fault.bytes_written > 0:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
@@ -98,11 +115,11 @@ def _of_fault(fault: TransportFault) -> Verdict:
         return Verdict(
             outcome, StopRun(say("The gateway replied before we sent a request, so its replies can't be trusted."))
         )
-    return Verdict(outcome, TryAgain())
+    return Verdict(outcome, RetrySoon())
 
 
-def _cause_by_http(http_status: int) -> str | None:
-    """Return why this HTTP status alone leaves a payout undecided; None if the body can decide it."""
+def _http_cause(http_status: int) -> str | None:
+    """Return the cause if this HTTP status leaves a payout undecided. Returns None if the body can decide it."""
     if http_status >= _SERVER_ERRORS:
         return "reply.server_error"
     if http_status in _REDIRECTS:
@@ -110,15 +127,15 @@ def _cause_by_http(http_status: int) -> str | None:
     return None
 
 
-def _of_object(
+def _object_outcome(
     reply: RawReply,
     members: Mapping[str, Any],
-    expected: Expected,
+    expected: ExpectedReply,
     words: Mapping[str, OutcomeKind],
     operation: Operation,
 ) -> tuple[OutcomeKind, str]:
     """Return the outcome that a strict JSON object gives this payout, and the cause if it is UNKNOWN."""
-    order_id = first_of(members, operation.reply.order_id)
+    order_id = first_value(members, operation.reply.order_id)
     if not _is_ours(order_id, members, expected, operation.reply):
         return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
     # On a reused connection, a late reply to an earlier request would look like ours. Only an order id tells the two
@@ -138,30 +155,30 @@ def _of_object(
     return kind, ""
 
 
-def _is_ours(order_id: object, members: Mapping[str, Any], expected: Expected, names: ReplyNames) -> bool:
-    """Whether the order id, amount and currency in the reply are as sent. A missing value or null counts as equal."""
-    amount, currency = first_of(members, names.amount), first_of(members, names.currency)
+def _is_ours(order_id: object, members: Mapping[str, Any], expected: ExpectedReply, names: ReplyNames) -> bool:
+    """Return whether the reply's order id, amount and currency are as sent. A missing value counts as equal."""
+    amount, currency = first_value(members, names.amount), first_value(members, names.currency)
     return (
-        (order_id is None or text_of(order_id) == expected.order_id)
+        (order_id is None or scalar_text(order_id) == expected.order_id)
         and (amount is None or _is_our_amount(amount, expected, names))
         and (currency is None or currency == expected.currency)
     )
 
 
-def _is_our_amount(repeated: object, expected: Expected, names: ReplyNames) -> bool:
+def _is_our_amount(echoed_amount: object, expected: ExpectedReply, names: ReplyNames) -> bool:
     match names.amount_unit:
         case AmountUnit.UNCHECKED:
             return True
         case AmountUnit.MAJOR:
-            return amount_of(repeated) == expected.amount
+            return parse_decimal(echoed_amount) == expected.amount
         case AmountUnit.MINOR:
             decimals = names.minor_units.get(expected.currency)
-            return decimals is not None and amount_of(repeated) == expected.amount.scaleb(decimals)
+            return decimals is not None and parse_decimal(echoed_amount) == expected.amount.scaleb(decimals)
         case _:
             assert_never(names.amount_unit)
 
 
-def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Operation) -> str | None:
+def _customer_url(members: Mapping[str, Any], expected: ExpectedReply, operation: Operation) -> str | None:
     """Return the first complete address for the customer in the reply that is not a repetition of our own."""
     for value in values_at(members, operation.reply.customer_url):
         if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
@@ -169,51 +186,51 @@ def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Ope
     return None
 
 
-def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+def _first_evidence(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """Return the first text or number under `names` that can be kept as evidence, or None."""
     for value in values_at(members, names):
-        if (evidence := evidence_of(value)) is not None:
+        if (evidence := printable_text(value)) is not None:
             return evidence
     return None
 
 
-def _advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:
+def _choose_advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:
     if outcome.conflict:
         return StopRun(say("The gateway's answer was about a different payout."))
     if reply.http_status in _CREDENTIALS_REFUSED:
         return StopRun(say("The gateway refuses our credentials (HTTP {http_status}).", http_status=reply.http_status))
-    if reply.http_status in _REST_ASKED:
-        return _rest(reply, now)
-    return GoOn()
+    if reply.http_status in _PAUSE_REQUESTED:
+        return _requested_pause(reply, now)
+    return ContinueRun()
 
 
-def _rest(reply: RawReply, now: datetime | None) -> Advice:
+def _requested_pause(reply: RawReply, now: datetime | None) -> Advice:
     """Return the pause that HTTP 429 or 503 asks for. HTTP 429 always asks for one, even without Retry-After."""
-    retry_after = _header(reply, "retry-after")
+    retry_after = _single_header(reply, "retry-after")
     if retry_after is None:
-        return PauseRun(UNSTATED_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else GoOn()
-    pause_s = _seconds(retry_after, _header(reply, "date"), now)
+        return PauseRun(UNSTATED_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else ContinueRun()
+    pause_s = _retry_after_seconds(retry_after, _single_header(reply, "date"), now)
     if pause_s is None:
         return PauseRun(UNSTATED_PAUSE_S)
-    return PauseRun(min(pause_s, MAX_PAUSE_S)) if pause_s > 0 else GoOn()
+    return PauseRun(min(pause_s, MAX_PAUSE_S)) if pause_s > 0 else ContinueRun()
 
 
-def _seconds(retry_after: str, date: str | None, now: datetime | None) -> float | None:
+def _retry_after_seconds(retry_after: str, date: str | None, now: datetime | None) -> float | None:
     """Return the seconds that a Retry-After header states (RFC 9110 section 10.2.3), or None if none can be computed.
 
     A date is compared with the reply's own Date header, which is from the same clock, or else with `now`.
     """
     if _SECONDS.fullmatch(retry_after):
         return float(retry_after)
-    until = _http_date(retry_after)
-    start = _http_date(date) if date is not None else None
+    until = _parse_http_date(retry_after)
+    start = _parse_http_date(date) if date is not None else None
     start = start or now
     if until is None or start is None:
         return None
     return (until - start).total_seconds()
 
 
-def _http_date(text: str) -> datetime | None:
+def _parse_http_date(text: str) -> datetime | None:
     try:
         date = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
@@ -221,7 +238,7 @@ def _http_date(text: str) -> datetime | None:
     return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
 
 
-def _header(reply: RawReply, name: str) -> str | None:
+def _single_header(reply: RawReply, name: str) -> str | None:
     """Return the value of a header, or None when the header is absent or repeated."""
     values = [value.strip() for header, value in reply.headers if header == name]
     return values[0] if len(values) == 1 else None

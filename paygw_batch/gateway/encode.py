@@ -15,7 +15,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from paygw_batch.core.batch import Instruction
-from paygw_batch.core.money import AMOUNT_PATTERN, to_minor, with_two_decimals
+from paygw_batch.core.money import AMOUNT_PATTERN, format_two_decimals, to_minor
 from paygw_batch.countries.rules import AmountForm, CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import ConfigurationError, InternalError
 from paygw_batch.language import say
@@ -66,7 +66,7 @@ class ControlProfile:
         amount = instruction.amount
         written: Mapping[ControlAmount, str] = {
             ControlAmount.AS_SENT: amount_sent,
-            ControlAmount.TWO_DECIMALS: with_two_decimals(amount),
+            ControlAmount.TWO_DECIMALS: format_two_decimals(amount),
             ControlAmount.MINOR_UNITS: str(to_minor(Decimal(amount), minor_units=minor_units)),
         }
         parts: Mapping[ControlPart, str] = {
@@ -86,7 +86,7 @@ class ControlProfile:
 
 
 _AMOUNT = re.compile(AMOUNT_PATTERN)
-_quoted = json.encoder.encode_basestring
+_quote_json = json.encoder.encode_basestring
 
 _ORDER_ID, _AMOUNT_KIND, _CURRENCY = FieldKind.ORDER_ID, FieldKind.AMOUNT, FieldKind.CURRENCY
 _PURPOSE, _COUNTRY, _CONTROL_KIND = FieldKind.PURPOSE, FieldKind.COUNTRY, FieldKind.CONTROL
@@ -127,11 +127,11 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
     Raises `ConfigurationError` when the country is not configured for sending, or has another form than the one that
     the instruction was validated for. Raises `InternalError` if the instruction lacks a field that its form requires.
     """
-    form = _form(rule, instruction)
+    form = _require_form(rule, instruction)
     if _AMOUNT.fullmatch(instruction.amount) is None:
         raise InternalError("an instruction reached the gateway with an amount that is not plain digits")
     is_number = supplies.amount_form is AmountForm.NUMBER
-    amount = instruction.amount if is_number else with_two_decimals(instruction.amount)
+    amount = instruction.amount if is_number else format_two_decimals(instruction.amount)
     supplied: dict[FieldKind, str | None] = {
         _ORDER_ID: order_id,
         _AMOUNT_KIND: amount,
@@ -146,8 +146,8 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
     )
     params = []
     members = []
-    for wanted in form.fields:
-        name, kind = wanted.name, wanted.kind
+    for form_field in form.fields:
+        name, kind = form_field.name, form_field.kind
         if name in rule.omitted:
             continue
         if kind is _OPERATOR_URL:
@@ -155,10 +155,10 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
         else:
             value = supplied[kind] if kind in supplied else instruction.fields.get(name)
         if not value:
-            _may_be_absent(rule, wanted)
+            _require_optional(rule, form_field)
             continue
         params.append((name, value))
-        members.append(f"{_quoted(name)}:{value if kind is _AMOUNT_KIND and is_number else _quoted(value)}")
+        members.append(f"{_quote_json(name)}:{value if kind is _AMOUNT_KIND and is_number else _quote_json(value)}")
     try:
         return EncodedBody(f"{{{','.join(members)}}}".encode(), tuple(params))
     except UnicodeEncodeError:
@@ -166,7 +166,7 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
         raise InternalError("an instruction reached the gateway with text that is not Unicode") from None
 
 
-def _form(rule: CountryRule, instruction: Instruction) -> Form:
+def _require_form(rule: CountryRule, instruction: Instruction) -> Form:
     """Return the form to fill. Raises `ConfigurationError` if the country cannot be used or has another form by now."""
     if rule.form is None:
         raise ConfigurationError(rule.unusable)
@@ -179,7 +179,9 @@ def _form(rule: CountryRule, instruction: Instruction) -> Form:
             )
         )
     if (instruction.country, instruction.currency) != (rule.code, rule.currency):
-        raise InternalError(f"an instruction was held against the rule of {rule.name}, to which it does not belong")
+        raise InternalError(
+            f"an instruction was encoded by the rule of {rule.name}, which is for another country or currency"
+        )
     if instruction.form != rule.form.name:
         raise ConfigurationError(
             say(
@@ -193,11 +195,11 @@ def _form(rule: CountryRule, instruction: Instruction) -> Form:
     return rule.form
 
 
-def _may_be_absent(rule: CountryRule, wanted: FormField) -> None:
-    if wanted.name not in rule.required:
+def _require_optional(rule: CountryRule, form_field: FormField) -> None:
+    if form_field.name not in rule.required:
         return
-    if not wanted.from_sheet:
+    if not form_field.from_sheet:
         raise ConfigurationError(
-            say("{name} cannot be used yet: {other} is not set.", name=rule.name, other=wanted.name)
+            say("{name} cannot be used yet: {other} is not set.", name=rule.name, other=form_field.name)
         )
-    raise InternalError(f"an instruction for {rule.name} reached the gateway without {wanted.name}")
+    raise InternalError(f"an instruction for {rule.name} reached the gateway without {form_field.name}")

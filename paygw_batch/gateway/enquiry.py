@@ -14,7 +14,7 @@ from paygw_batch.core.outcome import Advice, OutcomeKind
 from paygw_batch.countries.rules import Operation
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.encode import EncodedBody
-from paygw_batch.gateway.message import Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import ExpectedReply, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.sign import SignatureProfile, authorization, base_string, oauth_parameters
 from paygw_batch.gateway.signing.signers import Signers
 
@@ -31,7 +31,9 @@ class Enquirer:
     profile: SignatureProfile
     signers: Signers = field(repr=False)
 
-    async def prepare(self, expected: Expected, *, endpoint_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
+    async def prepare(
+        self, expected: ExpectedReply, *, endpoint_id: str, nonce: str, timestamp_s: int
+    ) -> PreparedRequest:
         """Return the signed request that asks an endpoint for the state of one order. Raises `SigningFailed`."""
         url = self.urls(endpoint_id)
         name, order_id = "client_orderid", expected.order_id
@@ -53,7 +55,7 @@ class Enquirer:
 
 @dataclass(frozen=True, slots=True)
 class EnquiryAnswer:
-    """The result of an enquiry: a claim, or None and the reason; and the advice for the enquiries that follow."""
+    """The result of an enquiry: a claim or the cause of its absence, and the advice for later enquiries."""
 
     claim: Claim | None
     cause: str
@@ -61,9 +63,9 @@ class EnquiryAnswer:
     has_replied: bool
 
 
-def read_answer(
-    came_back: RawReply | TransportFault,
-    expected: Expected,
+def parse_answer(
+    response: RawReply | TransportFault,
+    expected: ExpectedReply,
     words: Mapping[str, OutcomeKind],
     operation: Operation,
     *,
@@ -75,9 +77,9 @@ def read_answer(
     The rules of `classify` apply. If the reply does not repeat a value, the value is taken from the enquiry.
     `not_found` has the gateway's words for an order that it does not know.
     """
-    verdict = classify(came_back, expected, words, operation, now=now)
+    verdict = classify(response, expected, words, operation, now=now)
     outcome = verdict.outcome
-    has_replied = isinstance(came_back, RawReply)
+    has_replied = isinstance(response, RawReply)
     is_answer = outcome.kind in {OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED}
     is_not_found = outcome.cause == UNLISTED and outcome.gateway_status in not_found
     if not is_answer and not is_not_found:

@@ -7,12 +7,12 @@ from enum import StrEnum
 
 from paygw_batch.core.batch import Instruction
 
-MayLeave = Callable[[], bool]
-"""Returns whether a request may still leave. It is called just before the first byte, and never waits."""
+SendGuard = Callable[[], bool]
+"""Returns whether a request may still be sent. It is called just before the first byte, and never waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedReply:
     """The values that the reply must repeat, if it repeats any, to be about this payout."""
 
     order_id: str
@@ -47,7 +47,7 @@ class PreparedRequest:
     timestamp_s: int
     purpose: str | None
     endpoint_id: str
-    expected: Expected = field(repr=False)
+    expected: ExpectedReply = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RawReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class IncomingRequest:
     """A request that the gateway sent to us, as received. Its repr shows no text that may name a payee.
 
     `query` is the text after the `?`, not decoded. `headers` has lower-case names.

@@ -16,18 +16,18 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from paygw_batch.core.evidence import Claim, Proof
-from paygw_batch.gateway.message import Received
+from paygw_batch.gateway.message import IncomingRequest
 from paygw_batch.gateway.signing.key import GatewayKey
-from paygw_batch.gateway.strict_json import evidence_of, strict_object, text_of
+from paygw_batch.gateway.strict_json import printable_text, scalar_text, strict_object
 
-SECRET = "{secret}"  # noqa: S105 (the place of the secret among the hashed fields, not one)
+SECRET = "{secret}"  # noqa: S105 (a placeholder among the hashed fields, not a secret)
 
 
 class AuthenticityCheck(Protocol):
     """The check of one profile of `[notifications] authenticity`."""
 
-    def proof(self, received: Received, values: Mapping[str, str]) -> Proof:
-        """Return how far these values prove the notification. Never raises."""
+    def proof(self, received: IncomingRequest, values: Mapping[str, str]) -> Proof:
+        """Return the proof that these values give a notification. Never raises."""
         ...
 
 
@@ -55,7 +55,7 @@ class HeaderEncoding(StrEnum):
 class SharedSecretHash:
     """A hash in a field of the notification, in hex, over other fields and a secret that gateway and merchant share.
 
-    `fields` has the hashed names in order, with `SECRET` at the place of the secret. `hash_field` contains the hash.
+    `fields` has the hashed names in order, with `SECRET` as a placeholder. `hash_field` contains the hash.
     """
 
     algorithm: HashAlgorithm
@@ -64,7 +64,7 @@ class SharedSecretHash:
     hash_field: str
     secret: bytes = field(repr=False)
 
-    def proof(self, received: Received, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
+    def proof(self, received: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return FORGED unless the notification has the right hash, which is compared in constant time.
 
         A value that contains the separator also gives FORGED, because other values could be joined to the same text.
@@ -92,7 +92,7 @@ class SignedHeader:
     encoding: HeaderEncoding
     prefix: str = ""
 
-    def value_of(self, received: Received) -> bytes | None:
+    def decode_value(self, received: IncomingRequest) -> bytes | None:
         """Return the decoded bytes of the header, or None if it is absent or repeated, or cannot be decoded.
 
         The result is also None for a GET request, whose content is in the address and not in the body that is hashed.
@@ -115,9 +115,9 @@ class HeaderHash:
     header: SignedHeader
     secret: bytes = field(repr=False)
 
-    def proof(self, received: Received, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
+    def proof(self, received: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return PROVEN if the header carries the hash of the received body, FORGED otherwise."""
-        sent = self.header.value_of(received)
+        sent = self.header.decode_value(received)
         expected = _digest(self.algorithm, self.secret, received.body)
         return Proof.PROVEN if sent is not None and hmac.compare_digest(sent, expected) else Proof.FORGED
 
@@ -129,9 +129,9 @@ class HeaderSignature:
     header: SignedHeader
     key: GatewayKey
 
-    def proof(self, received: Received, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
+    def proof(self, received: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return PROVEN if the header carries the gateway's signature of the received body, FORGED otherwise."""
-        signature = self.header.value_of(received)
+        signature = self.header.decode_value(received)
         is_proven = signature is not None and self.key.has_signed(received.body, signature)
         return Proof.PROVEN if is_proven else Proof.FORGED
 
@@ -146,14 +146,14 @@ MAX_FIELDS = 200
 MAX_VALUE_CHARACTERS = 256
 """A longer order id or status word cannot be ours."""
 _JSON = frozenset({"application/json", "text/json", ""})
-"""The media types that are read as JSON. Some gateways send none."""
+"""The media types that are read as JSON. Some gateways send no media type."""
 _JSON_FAMILY = re.compile(r"application/[a-z0-9!#$&^_.+-]*\+json")
 _FORM = "application/x-www-form-urlencoded"
-_MATTERS = re.compile(
+_RELEVANT_HEADER = re.compile(
     r"sign|hmac|hash|digest|timestamp|nonce|event|webhook|delivery|request-id|correlation|trace|idempotency|forwarded"
     r"|real-ip|user-agent|^date$|^content-type$"
 )
-_MAY_BE_SECRET = re.compile(r"auth|cookie|token|secret|api-?key|password|session")
+_SECRET_HEADER = re.compile(r"auth|cookie|token|secret|api-?key|password|session")
 MAX_HEADERS = 30
 MAX_HEADER_CHARACTERS = 1000
 
@@ -169,12 +169,14 @@ class NotificationFields:
     reference: tuple[str, ...]
 
 
-def read_notification(received: Received, names: NotificationFields, check: AuthenticityCheck | None) -> Claim | str:
+def read_notification(
+    received: IncomingRequest, names: NotificationFields, check: AuthenticityCheck | None
+) -> Claim | str:
     """Return the claim of a notification with its proof, or the reason why it cannot be read. Never raises."""
-    members = _members(received)
+    members = _parse_members(received)
     if isinstance(members, str):
         return members
-    values = {name: text for name, value in members.items() if (text := text_of(value)) is not None}
+    values = {name: text for name, value in members.items() if (text := scalar_text(value)) is not None}
     order_id = values.get(names.order_id)
     if not order_id or len(order_id) > MAX_VALUE_CHARACTERS:
         return "notification.no_order"
@@ -182,33 +184,33 @@ def read_notification(received: Received, names: NotificationFields, check: Auth
     proof = Proof.UNPROVEN if check is None else check.proof(received, values)
     return Claim(
         order_id,
-        _short(amount),
-        _short(currency),
-        _short(status),
-        next((reference for name in names.reference if (reference := evidence_of(values.get(name)))), None),
+        _without_overlong(amount),
+        _without_overlong(currency),
+        _without_overlong(status),
+        next((reference for name in names.reference if (reference := printable_text(values.get(name)))), None),
         proof,
     )
 
 
-def headers_that_matter(received: Received, header: str | None) -> tuple[tuple[str, str], ...]:
+def relevant_headers(received: IncomingRequest, header: str | None) -> tuple[tuple[str, str], ...]:
     """Return the headers to keep: sender, time, authenticity and the configured `header`. Others may hold a secret."""
-    own = (header or "").lower()
-    kept = [
+    configured = (header or "").lower()
+    relevant = [
         (name, value[:MAX_HEADER_CHARACTERS])
         for name, value in received.headers
-        if name == own or (_MATTERS.search(name) and not _MAY_BE_SECRET.search(name))
+        if name == configured or (_RELEVANT_HEADER.search(name) and not _SECRET_HEADER.search(name))
     ]
-    return tuple(sorted(kept, key=lambda pair: pair[0] != own)[:MAX_HEADERS])
+    return tuple(sorted(relevant, key=lambda pair: pair[0] != configured)[:MAX_HEADERS])
 
 
-def _short(value: str | None) -> str | None:
+def _without_overlong(value: str | None) -> str | None:
     return None if value is None or len(value) > MAX_VALUE_CHARACTERS else value
 
 
-def _members(received: Received) -> Mapping[str, Any] | str:
+def _parse_members(received: IncomingRequest) -> Mapping[str, Any] | str:
     """Return the names and values of a form or a JSON object, or the reason why there are none."""
     if received.method == "GET":
-        return _form(received.query.encode("latin-1", "replace"))
+        return _parse_form(received.query.encode("latin-1", "replace"))
     media_type, *parameters = (part.strip().lower() for part in received.content_type.split(";"))
     for parameter in parameters:
         name, _, value = parameter.partition("=")
@@ -216,10 +218,10 @@ def _members(received: Received) -> Mapping[str, Any] | str:
             return "notification.charset"
     if media_type in _JSON or _JSON_FAMILY.fullmatch(media_type):
         return strict_object(received.body)
-    return _form(received.body) if media_type == _FORM else "notification.content_type"
+    return _parse_form(received.body) if media_type == _FORM else "notification.content_type"
 
 
-def _form(text: bytes) -> Mapping[str, str] | str:
+def _parse_form(text: bytes) -> Mapping[str, str] | str:
     """Return the fields of a form (URL standard, UTF-8, no name twice), or the reason why it cannot be read."""
     try:
         pairs = parse_qsl(

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.gateway.encode import ControlAlgorithm, EncodedBody, Supplies, encode_body
-from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
+from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest
 from paygw_batch.gateway.signing.key import SIGNATURE_METHOD, SigningKey
 from paygw_batch.gateway.signing.signers import Signers
 from paygw_batch.language import say
@@ -47,7 +47,7 @@ def percent_encode(text: str) -> str:
     return text.encode().decode("latin-1").translate(_ENCODED)
 
 
-_encoded_constant = lru_cache(maxsize=256)(percent_encode)
+_encode_constant = lru_cache(maxsize=256)(percent_encode)
 """Encodes field names and addresses, which all requests share. Never for values: a cache must hold no payee's data."""
 
 
@@ -68,15 +68,15 @@ def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth
     # the signature with 403 and gives no reason.
     match profile:
         case SignatureProfile.JSON_PARAMS:
-            return f"POST&{_encoded_constant(url)}&{_normalised([*encoded.params, *oauth])}"
+            return f"POST&{_encode_constant(url)}&{_normalise_params([*encoded.params, *oauth])}"
         case SignatureProfile.RAW_BODY:
             body = percent_encode(encoded.body.decode())
-            return f"POST&{_encoded_constant(url)}&{_normalised(oauth)}&{body}"
+            return f"POST&{_encode_constant(url)}&{_normalise_params(oauth)}&{body}"
         case _:
             assert_never(profile)
 
 
-def _normalised(params: Iterable[tuple[str, str]]) -> str:
+def _normalise_params(params: Iterable[tuple[str, str]]) -> str:
     """Return parameters encoded, sorted, joined and encoded again (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2).
 
     Names and values are encoded twice in one step and joined by separators that are encoded once. The result is the
@@ -84,7 +84,7 @@ def _normalised(params: Iterable[tuple[str, str]]) -> str:
     every `%`.
     """
     pairs = [
-        (_encoded_twice_constant(name), value if value.isalnum() and value.isascii() else _encode_twice(value))
+        (_encode_constant_twice(name), value if value.isalnum() and value.isascii() else _encode_twice(value))
         for name, value in params
     ]
     pairs.sort()
@@ -95,7 +95,7 @@ def _encode_twice(text: str) -> str:
     return text.encode().decode("latin-1").translate(_ENCODED_TWICE)
 
 
-_encoded_twice_constant = lru_cache(maxsize=256)(_encode_twice)
+_encode_constant_twice = lru_cache(maxsize=256)(_encode_twice)
 
 
 def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
@@ -118,7 +118,7 @@ class Draft:
     oauth: tuple[tuple[str, str], ...] = field(repr=False)
     text: str = field(repr=False)
 
-    def signed(self, signature: str) -> PreparedRequest:
+    def with_signature(self, signature: str) -> PreparedRequest:
         """Return the signed request. `signature` is the key's signature of `text`, in base64."""
         attempt, body = self.attempt, self.encoded.body
         instruction = attempt.instruction
@@ -131,7 +131,7 @@ class Draft:
             timestamp_s=attempt.timestamp_s,
             purpose=next((value for name, value in self.encoded.params if name == "purpose"), None),
             endpoint_id=self.endpoint_id,
-            expected=Expected(attempt.order_id, Decimal(instruction.amount), instruction.currency, self.own_urls),
+            expected=ExpectedReply(attempt.order_id, Decimal(instruction.amount), instruction.currency, self.own_urls),
         )
 
 
@@ -169,8 +169,10 @@ class Preparer:
     async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
         """Return the request of each attempt. Raises the errors of `encode_body`, and `SigningFailed`."""
         drafts = [self.signer.draft(self.rules[attempt.instruction.country], attempt) for attempt in attempts]
-        signatures = await self.signers.sign([drafted.text for drafted in drafts])
-        return [drafted.signed(signature) for drafted, signature in zip(drafts, signatures, strict=True)]
+        signatures = await self.signers.sign([request_draft.text for request_draft in drafts])
+        return [
+            request_draft.with_signature(signature) for request_draft, signature in zip(drafts, signatures, strict=True)
+        ]
 
 
 METHOD = "POST"
@@ -197,7 +199,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedControl:
-    """The control hash of a collection, and the text that is hashed, with `SECRET_SHOWN` in place of a secret."""
+    """The control hash of a collection, and the hashed text, in which `SECRET_SHOWN` replaces a secret."""
 
     text: str
     value: str
@@ -287,25 +289,25 @@ def explain(
     signer: Signer, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
 ) -> Explanation:
     """Return the explanation of the request by `signer` for `instruction`. Raises the errors of `encode_body`."""
-    drafted = signer.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
-    signature = signer.key.sign(drafted.text)
-    request = drafted.signed(signature)
+    request_draft = signer.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
+    signature = signer.key.sign(request_draft.text)
+    request = request_draft.with_signature(signature)
     return Explanation(
         profile=signer.profile,
         url=request.url,
         body=request.body,
-        parameters=_parameters(drafted.text),
-        base_string=drafted.text,
+        parameters=_parse_parameters(request_draft.text),
+        base_string=request_draft.text,
         key_bits=signer.key.public.bits,
         key_fingerprint=signer.key.public.fingerprint(),
         signature=signature,
         authorization=request.authorization,
-        control=_control(signer, rule, drafted),
+        control=_explain_control(signer, rule, request_draft),
     )
 
 
-def _control(signer: Signer, rule: CountryRule, drafted: Draft) -> ExplainedControl | None:
-    sent, attempt = dict(drafted.encoded.params), drafted.attempt
+def _explain_control(signer: Signer, rule: CountryRule, request_draft: Draft) -> ExplainedControl | None:
+    sent, attempt = dict(request_draft.encoded.params), request_draft.attempt
     if (profile := signer.supplies.control) is None or "control" not in sent:
         return None
     text = replace(profile, secret=SECRET_SHOWN).text(
@@ -314,7 +316,7 @@ def _control(signer: Signer, rule: CountryRule, drafted: Draft) -> ExplainedCont
     return ExplainedControl(text, sent["control"], profile.algorithm is ControlAlgorithm.HMAC_SHA256)
 
 
-def _parameters(base_string: str) -> tuple[SignedParameter, ...]:
+def _parse_parameters(base_string: str) -> tuple[SignedParameter, ...]:
     """Return the parameters of a base string, in its order."""
     _, _, normalised, *_ = base_string.split("&")
     pairs = [encoded.partition("=") for encoded in unquote(normalised).split("&")]

@@ -11,8 +11,8 @@ MAX_NESTING = 32
 _NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?")
 
 
-class _NotStrict(ValueError):
-    """JSON that two readers could understand differently."""
+class _AmbiguousJson(ValueError):
+    """Raised for JSON that two parsers could read differently."""
 
 
 def strict_object(body: bytes) -> Mapping[str, Any] | str:
@@ -33,33 +33,33 @@ def strict_object(body: bytes) -> Mapping[str, Any] | str:
     return members
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise _NotStrict("a name is there twice")
+        raise _AmbiguousJson("a name occurs twice")
     return members
 
 
-def _refuse_constant(_: str) -> None:
-    raise _NotStrict("NaN and Infinity are not numbers")
+def _reject_constant(_: str) -> None:
+    raise _AmbiguousJson("NaN and Infinity are not numbers")
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse_constant
+    object_pairs_hook=_build_object, parse_float=Decimal, parse_int=Decimal, parse_constant=_reject_constant
 )
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Whether lists and objects are nested more than `levels` deep."""
+    """Return whether lists and objects are nested more than `levels` deep."""
     layer = [value]
     for _ in range(levels):
-        layer = [inner for outer in layer for inner in _inside(outer)]
+        layer = [inner for outer in layer for inner in _child_values(outer)]
         if not layer:
             return False
     return any(isinstance(value, dict | list) for value in layer)
 
 
-def _inside(value: object) -> list[object]:
+def _child_values(value: object) -> list[object]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
@@ -71,43 +71,43 @@ def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]
     A path that leads to no value or to null is skipped.
     """
     for path in paths:
-        value = _at_dots(members, path) if "." in path else members.get(path)
+        value = _value_at_path(members, path) if "." in path else members.get(path)
         if value is not None:
             yield value
 
 
-def _at_dots(members: Mapping[str, Any], path: str) -> Any:
+def _value_at_path(members: Mapping[str, Any], path: str) -> Any:
     value: Any = members
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
-def first_of(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
+def first_value(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
     """Return the value at the first of `paths` that is present, or None."""
     return next(values_at(members, paths), None)
 
 
-def amount_of(value: object) -> Decimal | None:
+def parse_decimal(value: object) -> Decimal | None:
     """Return the exact amount of a number or of a text in plain decimals, or None for anything else."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         return Decimal(value)
     return value if isinstance(value, Decimal) else None
 
 
-def text_of(value: object) -> str | None:
-    """Return a text, or a number as text; None for anything else."""
+def scalar_text(value: object) -> str | None:
+    """Return a string unchanged, or a number as text. Returns None for anything else."""
     if isinstance(value, Decimal):
         return str(value)
     return value if isinstance(value, str) else None
 
 
-def evidence_of(value: object) -> str | None:
+def printable_text(value: object) -> str | None:
     """Return a text or number as text without control characters, cut at `MAX_EVIDENCE_CHARACTERS`, or None."""
-    text = text_of(value)
+    text = scalar_text(value)
     if text is None:
         return None
     if not text.isprintable():
-        # Control, format and surrogate characters are not printable, nor are blanks other than the space.
+        # Control, format and surrogate characters are not printable, and neither is any whitespace except the space.
         text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     return text.strip()[:MAX_EVIDENCE_CHARACTERS] or None

@@ -1,7 +1,7 @@
 """Adopts a journal: a person confirms that a copy is the newest one.
 
-This is needed if this machine does not know the journal, or knows that more left than the copy holds. The rows that
-left since the copy was made come in doubt, or are held; no others do.
+This is needed if this machine does not know the journal, or if its sent log has facts that the copy lacks. The rows
+that left since the copy was made are put in doubt or held; no other rows are.
 """
 
 from array import array
@@ -12,16 +12,23 @@ from functools import partial
 import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.errors import JournalError, JournalMissing, LeftDamaged
-from paygw_batch.journal.file_place import FilePlace, Found, check_home, check_place, is_known, look_at
-from paygw_batch.journal.known_journals import KnownJournal, check_beside
-from paygw_batch.journal.left import RUN, LeftLine, note_accepted, writers
+from paygw_batch.errors import JournalError, JournalMissing, SentLogDamaged
+from paygw_batch.journal.file_place import (
+    ExaminedJournal,
+    FilePlace,
+    check_home,
+    check_journal_files,
+    examine,
+    is_known,
+)
+from paygw_batch.journal.known_journals import KnownJournal, check_other_journals
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.journal.lost import Loss, LostRows, find_loss
-from paygw_batch.journal.sqlite.connect import connect, end_of, fetch, leave_untouched, migrate
-from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, evidence_in, record_last
+from paygw_batch.journal.sent_log import RUN, SentLogLine, log_accepted_loss, writer_names
+from paygw_batch.journal.sqlite.connect import chain_end, connect, fetch, migrate, prevent_writes_on_close
+from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, append_facts, evidence_log
 from paygw_batch.journal.sqlite.verify import verify
-from paygw_batch.journal.values import AcceptedRows, Adopted, Named, Remark
+from paygw_batch.journal.values import AcceptedRows, AdoptionNote, EndpointNote, Remark
 from paygw_batch.language import say
 
 _COMMAND = "journal adopt"
@@ -30,131 +37,135 @@ _COMMAND = "journal adopt"
 class Adoption:
     """A journal that a person may confirm as the newest. It is locked and replayed; only `carry_out` writes to it.
 
-    Raises `JournalWentBack` if the original still exists, `JournalCorrupt` if the copy is damaged, `LeftDamaged` if it
-    is older and not all attempts that left since are known, and `JournalError` for any other reason against it.
+    Raises `JournalTooOld` if the original still exists, `JournalCorrupt` if the copy is damaged, `SentLogDamaged` if
+    it is older and not all attempts since are known, and `JournalError` for any other reason against it.
     """
 
     loss: Loss
-    """The attempts that left from here since the copy was made."""
+    """The attempts that left this host since the copy was made."""
 
     def __init__(self, place: FilePlace, *, beside: str | None) -> None:
         self.path, self._place, self._beside = place.path, place, beside
-        if not self.path.parent.exists() or not check_place(self.path):
+        if not self.path.parent.exists() or not check_journal_files(self.path):
             raise JournalMissing(
                 say("There is no journal at {path}.", path=self.path), hint=say("Name the file: --journal.")
             )
         with ExitStack() as undo:
             undo.callback(RunLock(lock_path(self.path), now=place.now(), command=_COMMAND).close)
-            self._found, self.loss = self._survey()
-            self.others = self._others()
+            self._examined, self.loss = self._examine_copy()
+            self.others = self._other_journals()
             if self.is_needed:
-                check_beside(self.others, beside, command=_COMMAND)
+                check_other_journals(self.others, beside, command=_COMMAND)
             self._connection = undo.enter_context(closing(connect(self.path, write=True)))
-            self._begin()
+            self._begin_and_verify()
             self._undo = undo.pop_all()
 
     @property
     def is_needed(self) -> bool:
-        """Whether no run could use the journal without being adopted."""
-        is_named = any(name.host == self._place.endpoint.host for name in self._found.names)
+        """Whether a run could use the journal only after its adoption."""
+        is_named = any(name.host == self._place.endpoint.host for name in self._examined.names)
         return not is_known(self._place.known, self.journal_id) or bool(self.loss.commits) or not is_named
 
     @property
     def journal_id(self) -> str:
-        return self._found.identity.journal_id
+        return self._examined.identity.journal_id
 
     @property
     def names(self) -> Sequence[str]:
         """The hosts of the merchant's gateway that the journal knows."""
-        return sorted({name.host for name in self._found.names})
+        return sorted({name.host for name in self._examined.names})
 
     def last_fact(self) -> tuple[int, str]:
         """Return the number and time of the last fact; 0 and the time of creation if the journal has no facts."""
         lines = fetch(self._connection, "SELECT number, at FROM fact ORDER BY number DESC LIMIT 1")
-        return lines[0] if lines else (0, self._found.identity.created_at)
+        return lines[0] if lines else (0, self._examined.identity.created_at)
 
     def carry_out(self, by: str) -> AcceptedRows:
-        """Record the loss, and that `by` confirms the copy as the newest; from then on this user knows the journal."""
-        known, at, identity = self._place.known, self._place.now(), self._found.identity
-        with known.held(at):
-            check_beside(self._others(), self._beside, command=_COMMAND)  # another journal may have been created since
+        """Record the loss, and that `by` confirms the copy as the newest. From then on this user knows the journal."""
+        known_journals, at, identity = self._place.known, self._place.now(), self._examined.identity
+        with known_journals.hold_lock(at):
+            check_other_journals(
+                self._other_journals(), self._beside, command=_COMMAND
+            )  # another journal may have been created since
             try:
-                # The journal is written first, then the entry and the lines. After a crash in between, the journal is
-                # still unknown, and the command can be run again. In the other order, runs would use the journal
+                # The journal is written first, then the entry and the sent log. After a crash in between, the journal
+                # is still unknown, and the command can be repeated. In the other order, runs would use the journal
                 # although its loss is not recorded.
-                rows, names = self._recorded(by, at)
-                before = known.entry(identity.journal_id)
-                names = tuple(dict.fromkeys((*names, *(() if before is None else before.names))))
-                known.take(KnownJournal(identity.journal_id, names, str(self.path), identity.created_at))
-                folder = known.folder(identity.journal_id)
-                note_accepted(folder, {RUN, *writers(folder)}, lambda: end_of(self._connection).noted)
+                rows, names = self._commit_adoption(by, at)
+                previous = known_journals.entry(identity.journal_id)
+                names = tuple(dict.fromkeys((*names, *(() if previous is None else previous.names))))
+                known_journals.register(KnownJournal(identity.journal_id, names, str(self.path), identity.created_at))
+                folder = known_journals.folder(identity.journal_id)
+                log_accepted_loss(folder, {RUN, *writer_names(folder)}, lambda: chain_end(self._connection).log_fields)
             except (apsw.Error, OSError) as error:
                 raise JournalError(
                     say("The journal {path} cannot be written: {error}.", path=self.path, error=error)
                 ) from None
         return rows
 
-    def _recorded(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
-        """Commit the facts of the adoption; return the fate of lost rows, and the names that the journal then has."""
-        record, endpoint = partial(record_last, self._connection), self._place.endpoint
-        lost = LostRows(SqliteTables(self._connection), self.loss, by=by, at=at)
-        for facts in lost.judge(lost.numbers) if lost.numbers else ():
+    def _commit_adoption(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
+        """Commit the facts of the adoption; return the fate of lost rows, and the merchant's names in the journal."""
+        record, endpoint = partial(append_facts, self._connection), self._place.endpoint
+        lost_rows = LostRows(SqliteTables(self._connection), self.loss, by=by, at=at)
+        for facts in lost_rows.judge(lost_rows.numbers) if lost_rows.numbers else ():
             record(facts)
-        lost.keep_unknown(record)
-        notes = [Remark(Adopted(by, str(self.path)), at)]
-        if endpoint not in self._found.names:
-            notes.append(Remark(Named(endpoint, by), at))
+        lost_rows.record_unknown_orders(record)
+        notes = [Remark(AdoptionNote(by, str(self.path)), at)]
+        if endpoint not in self._examined.names:
+            notes.append(Remark(EndpointNote(endpoint, by), at))
         record(notes)
         fetch(self._connection, "UPDATE identity SET home = ?", (str(self.path),))
-        names = evidence_in(self._connection).names(self._found.identity)
+        names = evidence_log(self._connection).names(self._examined.identity)
         fetch(self._connection, "COMMIT")
-        return lost.rows, names
+        return lost_rows.rows, names
 
     def close(self) -> None:
         """Close the journal, unchanged unless `carry_out` was called."""
         self._undo.close()
 
-    def _survey(self) -> tuple[Found, Loss]:
-        """Examine the journal without changing it, and compare it with the attempts that left from here."""
-        known = self._place.known
+    def _examine_copy(self) -> tuple[ExaminedJournal, Loss]:
+        """Examine the journal without changing it, and compare it with the sent log of this host."""
+        known_journals = self._place.known
         with closing(connect(self.path, write=False)) as connection:
-            examined = look_at(
-                connection, self.path, endpoint=self._place.endpoint, left=lambda _: (), is_any_name_fine=True
+            examined = examine(
+                connection, self.path, endpoint=self._place.endpoint, sent_log=lambda _: (), is_any_name_fine=True
             )
             if examined is None:
                 raise JournalMissing(
                     say("The journal {path} is empty.", path=self.path), hint=say("Name the file: --journal.")
                 )
             journal_id = examined.identity.journal_id
-            check_home(self.path, examined.identity, known.entry(journal_id))
-            loss = find_loss(known.folder(journal_id), partial(present_in, connection))
+            check_home(self.path, examined.identity, known_journals.entry(journal_id))
+            loss = find_loss(known_journals.folder(journal_id), partial(find_present_lines, connection))
         if not loss.is_whole:
-            raise LeftDamaged(
+            raise SentLogDamaged(
                 say(
-                    "It is not known which payments this computer sent after this copy was made: {folder}.",
-                    folder=known.folder(journal_id),
+                    "This computer's record of payments sent after this copy was made is incomplete: {folder}.",
+                    folder=known_journals.folder(journal_id),
                 )
             )
         return examined, loss
 
-    def _others(self) -> Sequence[KnownJournal]:
-        return self._place.known.paying((*self._found.names, self._place.endpoint), but=self.journal_id)
+    def _other_journals(self) -> Sequence[KnownJournal]:
+        return self._place.known.merchant_journals(
+            (*self._examined.names, self._place.endpoint), except_id=self.journal_id
+        )
 
-    def _begin(self) -> None:
-        """Upgrade the tables and replay all facts, in a transaction that rolls back unless it is committed."""
+    def _begin_and_verify(self) -> None:
+        """Upgrade the tables and replay all facts, in a transaction that only `carry_out` commits."""
         try:
             fetch(self._connection, "BEGIN IMMEDIATE")
-            migrate(self._connection, self._found.version, now=self._place.now())
+            migrate(self._connection, self._examined.version, now=self._place.now())
             self.counts: Mapping[str, int] = verify(self._connection, self.path)
         except apsw.Error as error:
-            leave_untouched(self._connection)
+            prevent_writes_on_close(self._connection)
             raise JournalError(
                 say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
             ) from None
 
 
-def present_in(connection: apsw.Connection, lines: Sequence[LeftLine]) -> Collection[LeftLine]:
-    """Return those of the lines whose facts the journal has."""
+def find_present_lines(connection: apsw.Connection, lines: Sequence[SentLogLine]) -> Collection[SentLogLine]:
+    """Return the lines whose facts the journal has."""
     if not lines:
         return ()  # SQLite cannot read an empty array, which may have no address
     numbers = apsw.carray(array("q", {line.number for line in lines}))

@@ -1,6 +1,6 @@
 """Chains the entries of the audit trail, so that a changed, missing or foreign entry is detected.
 
-The hash of an entry is SHA-256 over the previous hash and the entry's text. Before the first entry is a hash of the
+The hash of an entry is SHA-256 over the previous hash and the entry's text. The first entry follows a hash of the
 journal's id, so that a trail belongs to one journal.
 """
 
@@ -16,7 +16,7 @@ from paygw_batch.language import mark, say
 
 MAX_AUDIT_TEXT = 500
 """The maximum length of a text in an entry. A longer one is cut, so that no request can fill the trail."""
-_HINT = mark("Find out who can write the journal. Payments are in the chain of facts, which is intact.")
+_HINT = mark("Find out who can write to the journal. The chain of facts, which has the payments, is intact.")
 
 
 class AuditResult(StrEnum):
@@ -55,25 +55,25 @@ class AuditEntry(NamedTuple):
     hash: str
 
 
-def start_of_trail(journal_id: str) -> AuditEntry:
-    """Return the line before the first entry of a journal, which has only a hash."""
+def trail_start(journal_id: str) -> AuditEntry:
+    """Return the line before the first entry of a journal; it has only a hash."""
     digest = hashlib.sha256(f"paygw-batch audit trail 1\n{journal_id}".encode()).hexdigest()
     return AuditEntry(0, "", "", "", "", "", "", digest)
 
 
 def next_audit_entry(last: AuditEntry, note: AuditNote, at: str) -> AuditEntry:
-    who, act, thing, said = (_shortened(text) for text in (note.who, note.act, note.thing, note.said))
-    return _hashed(last, AuditEntry(last.number + 1, at, who, act, thing, note.result.value, said, ""))
+    who, act, thing, said = (_truncate(text) for text in (note.who, note.act, note.thing, note.said))
+    return _with_hash(last, AuditEntry(last.number + 1, at, who, act, thing, note.result.value, said, ""))
 
 
-def follow_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
+def verify_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
     """Check a whole trail; return the number of entries. Raises `JournalCorrupt` at an entry that does not follow."""
-    last = start_of_trail(journal_id)
+    last = trail_start(journal_id)
     for entry in entries:
         if entry.number != last.number + 1:
             missing = say("Entry {number} is missing from the audit trail.", number=last.number + 1)
             raise JournalCorrupt(missing, hint=say(_HINT))
-        if _hashed(last, entry) != entry:
+        if _with_hash(last, entry) != entry:
             raise JournalCorrupt(
                 say(
                     "Entry {number} of the audit trail does not follow the one before it: one of them was changed, or "
@@ -86,12 +86,12 @@ def follow_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
     return last.number
 
 
-def _hashed(last: AuditEntry, entry: AuditEntry) -> AuditEntry:
+def _with_hash(last: AuditEntry, entry: AuditEntry) -> AuditEntry:
     text = canonical(list(entry[:-1]))
     return entry._replace(hash=hashlib.sha256(f"{last.hash}{text}".encode()).hexdigest())
 
 
-def _shortened(text: str) -> str:
+def _truncate(text: str) -> str:
     """Return a text cut to the maximum length, on one line."""
-    plain = "".join(character if character.isprintable() else " " for character in text)
-    return plain if len(plain) <= MAX_AUDIT_TEXT else f"{plain[: MAX_AUDIT_TEXT - 3]}..."
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return printable if len(printable) <= MAX_AUDIT_TEXT else f"{printable[: MAX_AUDIT_TEXT - 3]}..."

@@ -1,8 +1,8 @@
 """Keeps evidence and notes as facts of the journal, and reads them back, for all stores.
 
 Evidence that moves a row is kept with its move, in one fact. A notification that waits to be judged is stored as the
-exact bytes received, with the claim read from them. So is the gateway's answer to an enquiry that a notification
-caused, with its own source.
+bytes received, with the claim parsed from them. So is the gateway's answer to an enquiry that a notification caused,
+with another source.
 """
 
 import base64
@@ -15,42 +15,42 @@ from typing import Any
 from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import (
-    FOR_A_PERSON,
+    PERSON_FINDINGS,
     Candidate,
     Claim,
+    Deferral,
     Evidence,
+    EvidenceRecord,
     EvidenceSource,
     Finding,
-    Heard,
     Proof,
     Ruling,
     SignedOrder,
-    Span,
     StatedTimes,
-    Waits,
-    later_attempt_of,
-    rule,
+    TimeInterval,
+    judge_claim,
+    unknown_attempt_candidates,
 )
 from paygw_batch.core.lifecycle import Concluded, FactKind, Standing
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import DocumentWithdrawn, InternalError, JournalCorrupt, RowsMoved
-from paygw_batch.journal.facts import NoteKind, note_of
+from paygw_batch.errors import DocumentWithdrawn, InternalError, JournalCorrupt, StaleRows
+from paygw_batch.journal.facts import NoteKind, parse_note
 from paygw_batch.journal.states import PROVEN_STATEMENT, STATES
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
-    CarriedOut,
-    ClockSeen,
+    ClockComparison,
+    ConcurrentNote,
     Contradiction,
+    EndpointNote,
     Entry,
     FirstReading,
     Hold,
     Identity,
+    JudgedArrivals,
     Messages,
-    Named,
     Note,
-    NotedBeside,
     Remark,
-    TakenIn,
+    StatementNote,
     WaitingEvidence,
     Withdrawal,
     canonical,
@@ -62,8 +62,8 @@ from paygw_batch.language import say
 class Notification:
     """A stored notification. `received_at` is UTC, ISO 8601 with `Z`.
 
-    `problem` is the reason why the notification could not be read; empty if it was read. An unreadable notification may
-    have only the beginning of its `body`, which was `length` bytes long. None of it is shown, because it may name a
+    `problem` is the reason why the notification could not be read; empty if it was read. The `body` of an unreadable
+    notification may be cut off; it was `length` bytes long. None of it is shown, because it may name a
     payee.
     """
 
@@ -88,44 +88,46 @@ def encode_notification(notification: Notification) -> str:
 
 
 def decode_notification(text: str) -> Notification:
-    """Return the notification encoded in `text`. Raises `JournalCorrupt` if the text holds none."""
+    """Return the notification encoded in `text`. Raises `JournalCorrupt` if it cannot be read."""
     try:
         fields = json.loads(text)
-        stated = fields.pop("said")
-        claim = Claim(**{**stated, "proof": Proof(stated["proof"]), "times": _times(stated["times"])})
-        read = {
+        claim_fields = fields.pop("said")
+        claim = Claim(
+            **{**claim_fields, "proof": Proof(claim_fields["proof"]), "times": _parse_times(claim_fields["times"])}
+        )
+        decoded = {
             "body": base64.b64decode(fields["body"], validate=True),
             "claim": claim,
             "headers": tuple((name, value) for name, value in fields["headers"]),
             "source": EvidenceSource(fields["source"]),
         }
-        return Notification(**{**fields, **read})
+        return Notification(**{**fields, **decoded})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JournalCorrupt(say("A notification that was received cannot be read.")) from None
 
 
-def evidence_of(arrival: int, content: str) -> Evidence:
-    """Return a notification that arrived as evidence. Lines that we cannot have written become evidence of nothing."""
+def arrival_evidence(arrival: int, content: str) -> Evidence:
+    """Return an arrived notification as evidence. An unreadable line becomes evidence without a claim."""
     try:
-        kept = decode_notification(content)
+        notification = decode_notification(content)
     except JournalCorrupt:
         return Evidence(EvidenceSource.NOTIFICATION, Claim(None), content, arrival)
-    return Evidence(kept.source, kept.claim, content, arrival)
+    return Evidence(notification.source, notification.claim, content, arrival)
 
 
-def _times(stated: Mapping[str, Any]) -> StatedTimes:
-    sent_at = stated["sent_at"]
-    true_at = tuple(Span(**span) for span in stated["true_at"])
-    return StatedTimes(true_at, None if sent_at is None else Span(**sent_at))
+def _parse_times(claim_fields: Mapping[str, Any]) -> StatedTimes:
+    sent_at = claim_fields["sent_at"]
+    true_at = tuple(TimeInterval(**span) for span in claim_fields["true_at"])
+    return StatedTimes(true_at, None if sent_at is None else TimeInterval(**sent_at))
 
 
 PARTS: Mapping[str, str] = {
-    "for_a_person": ", ".join(f"'{finding}'" for finding in FOR_A_PERSON),
+    "for_a_person": ", ".join(f"'{finding}'" for finding in PERSON_FINDINGS),
     "proven": PROVEN_STATEMENT,
     "resolutions": ", ".join(f"'{kind}'" for kind in FactKind if kind.startswith("resolved_")),
 }
-"""The constants of the program that statements name in braces."""
-_ANSWER = Heard(EvidenceSource.PERSON, Finding.RESOLVED)
+"""The constants of the program that SQL statements name in braces."""
+_ANSWER = EvidenceRecord(EvidenceSource.PERSON, Finding.RESOLVED)
 
 
 Record = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
@@ -142,8 +144,8 @@ class EvidenceQueries(ABC):
     def messages(self, batch: int | None = None) -> Messages:
         """Return the gateway's messages that a person must check, about the rows of one batch (None: all)."""
         contradictions = [
-            Contradiction(number, batch_id, row, order_id, STATES[state], *about)
-            for number, batch_id, row, order_id, state, *about in self._run("contradictions", batch=batch)
+            Contradiction(number, batch_id, row, order_id, STATES[state], *attempt_and_time)
+            for number, batch_id, row, order_id, state, *attempt_and_time in self._run("contradictions", batch=batch)
         ]
         waiting = [
             WaitingEvidence(
@@ -157,13 +159,13 @@ class EvidenceQueries(ABC):
         """Return the number of messages of each finding, about the rows of one batch (None: all)."""
         return dict(self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch))
 
-    def carried_out(self, batch: str) -> Sequence[CarriedOut]:
+    def carried_out(self, batch: str) -> Sequence[StatementNote]:
         """Return the statements that were carried out for a batch, oldest first."""
         notes = self._notes(NoteKind.CARRIED_OUT)
-        return [note for note in notes if isinstance(note, CarriedOut) and note.batch == batch]
+        return [note for note in notes if isinstance(note, StatementNote) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the evidence that holds ready rows of a batch, by row. No run sends these rows."""
+        """Return the evidence that holds ready rows of a batch, by row."""
         by_row: dict[int, Hold] = {}
         for row, number, source, means, at in self._run("holds", batch=batch):
             left_at = at if source == EvidenceSource.WITNESS.value else ""
@@ -192,16 +194,19 @@ class EvidenceQueries(ABC):
 
     def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
         """Return the endpoints of the journal's merchant, by every name that was recorded, oldest first."""
-        return (identity.name, *(note.endpoint for note in self._notes(NoteKind.NAMED) if isinstance(note, Named)))
+        return (
+            identity.name,
+            *(note.endpoint for note in self._notes(NoteKind.NAMED) if isinstance(note, EndpointNote)),
+        )
 
-    def clock(self) -> tuple[str, ClockSeen | None]:
+    def clock(self) -> tuple[str, ClockComparison | None]:
         """Return the newest time in the journal, and the last comparison of our clock with the gateway's."""
         ((newest,),) = self._run("newest_time")
         lines = self._run("newest_notes", kind=NoteKind.CLOCK.value, limit=1)
-        notes = (note_of(NoteKind.CLOCK, *columns) for columns in lines)
-        return newest or "", next((note for note in notes if isinstance(note, ClockSeen)), None)
+        notes = (parse_note(NoteKind.CLOCK, *columns) for columns in lines)
+        return newest or "", next((note for note in notes if isinstance(note, ClockComparison)), None)
 
-    def taken_in(self) -> int:
+    def last_judged_arrival(self) -> int:
         """Return the number of the fact by which the last judged notification arrived; 0 if none was judged."""
         ((number,),) = self._run("taken_in")
         return int(number)
@@ -210,7 +215,7 @@ class EvidenceQueries(ABC):
         """Return up to `limit` notifications that wait to be judged, oldest first, each with its fact's number."""
         return self._run("arrivals", limit=limit)
 
-    def contested(self, numbers: Iterable[int]) -> frozenset[int]:
+    def contested_instructions(self, numbers: Iterable[int]) -> frozenset[int]:
         """Return those of the given instructions that evidence holds."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._run("contested", numbers=wanted)) if wanted else frozenset()
@@ -221,18 +226,18 @@ class EvidenceQueries(ABC):
         If the id is unknown and has the form of a later attempt's, return the instructions that use, or used, the id of
         the first attempt, each with `is_attempt_unknown`.
         """
-        known = self._known_as(order_id)
+        known = self._candidates_by_id(order_id)
         if not known and (first := first_order_id(order_id)) is not None:
-            return later_attempt_of(first, self._known_as(first))
+            return unknown_attempt_candidates(first, self._candidates_by_id(first))
         return known
 
     def _notes(self, kind: NoteKind) -> list[Note]:
         """Return the notes of one kind, oldest first."""
-        return [note_of(kind, *columns) for columns in self._run("notes", kind=kind.value)]
+        return [parse_note(kind, *columns) for columns in self._run("notes", kind=kind.value)]
 
-    def _known_as(self, order_id: str) -> list[Candidate]:
+    def _candidates_by_id(self, order_id: str) -> list[Candidate]:
         if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
-            return []  # it has NUL or half a surrogate pair: it is no order id of ours, and no database can look it up
+            return []  # it has NUL or a lone surrogate, which none of our ids has and no database can look up
         known = self._run("known_as", order_id=order_id)
         return [
             Candidate(
@@ -265,59 +270,63 @@ class EvidenceLog(EvidenceQueries):
         """Record evidence in order, up to the first piece about a row in flight; return the findings."""
         findings: list[Finding] = []
         waiting: list[Entry | Remark] = []
-        before = taken_in = self.taken_in() if any(piece.arrival is not None for piece in evidence) else 0
+        before = last_judged_arrival = (
+            self.last_judged_arrival() if any(piece.arrival is not None for piece in evidence) else 0
+        )
         for piece in evidence:
-            if piece.arrival is not None and piece.arrival <= taken_in:
+            if piece.arrival is not None and piece.arrival <= last_judged_arrival:
                 raise InternalError("a notification was about to be recorded twice")
-            ruling = rule(piece.claim, self._locked_candidates(piece.claim.order_id), words)
-            if isinstance(ruling, Waits):
+            ruling = judge_claim(piece.claim, self._lock_candidates(piece.claim.order_id), words)
+            if isinstance(ruling, Deferral):
                 break
             findings.append(ruling.finding)
             if piece.arrival is not None:
-                taken_in = piece.arrival
-            waiting += _facts_of(piece, ruling, at)
-            if ruling.outcome is not None:  # the next claim is judged by the state that this one leads to
+                last_judged_arrival = piece.arrival
+            waiting += _build_facts(piece, ruling, at)
+            if ruling.outcome is not None:  # the next claim must be judged in the resulting state
                 *_, (_, _, has_moved) = record(waiting)
                 if has_moved is not (ruling.finding is Finding.MOVED):
-                    raise InternalError("evidence moved what it should not, or did not move what it should")
+                    raise InternalError("evidence wrongly moved a row, or did not move its row")
                 waiting = []
-        # This note is in the same transaction as the facts: a crash in between would have a notification judged twice.
-        if taken_in != before:
-            waiting.append(Remark(TakenIn(taken_in), at))
+        # This note shares the transaction of the facts, because after a crash in between they would be judged twice.
+        if last_judged_arrival != before:
+            waiting.append(Remark(JudgedArrivals(last_judged_arrival), at))
         if waiting:
             record(waiting)
         return findings
 
     def settle(self, entries: Sequence[Entry], record: Record) -> None:
-        """Record people's decisions, and lift the holds of their rows. Raises `RowsMoved` (see `Journal.settle`)."""
+        """Record people's decisions, and lift the holds on their rows. Raises `StaleRows` (see `Journal.settle`)."""
         if not entries:
             return
         ready = dict(self._run("ready_and_held", numbers=[entry.instruction for entry in entries]))
         if not all(ready.values()):
-            raise RowsMoved
+            raise StaleRows
         answers = [replace(entry, heard=_ANSWER) if entry.instruction in ready else entry for entry in entries]
         if not all(has_moved for _, _, has_moved in record(answers)):
-            raise RowsMoved
+            raise StaleRows
 
-    def keep(self, record: Record, *notes: CarriedOut | ClockSeen | SignedOrder | NotedBeside | None) -> None:
+    def record_notes(
+        self, record: Record, *notes: StatementNote | ClockComparison | SignedOrder | ConcurrentNote | None
+    ) -> None:
         """Record notes about the whole journal. Raises `DocumentWithdrawn` for an order that was withdrawn."""
-        kept = [note for note in notes if note is not None]
-        for order in kept:
+        recorded = [note for note in notes if note is not None]
+        for order in recorded:
             if isinstance(order, SignedOrder):
                 self.require_in_force(order.sha256)
-        if any(isinstance(note, Withdrawal) for note in kept):
-            self._tables.withdraw_in_turn()
-        if kept:
-            record([Remark(note, note.our_time if isinstance(note, ClockSeen) else note.at) for note in kept])
+        if any(isinstance(note, Withdrawal) for note in recorded):
+            self._tables.lock_withdrawals()
+        if recorded:
+            record([Remark(note, note.our_time if isinstance(note, ClockComparison) else note.at) for note in recorded])
 
     def require_in_force(self, sha256: str) -> None:
-        """Raise `DocumentWithdrawn` for a withdrawn document. Until the transaction ends, none can be withdrawn."""
+        """Raise `DocumentWithdrawn` for a withdrawn document. None can be withdrawn until the transaction ends."""
         if sha256:
-            self._tables.withdraw_in_turn()
+            self._tables.lock_withdrawals()
             if self._run("withdrawn", sha256=sha256):
                 raise DocumentWithdrawn
 
-    def _locked_candidates(self, order_id: str | None) -> Sequence[Candidate]:
+    def _lock_candidates(self, order_id: str | None) -> Sequence[Candidate]:
         """Return the instructions with an order id, locked so that none is sent until the evidence is recorded."""
         known = [] if order_id is None else self.orders(order_id)
         if order_id is None or not known or not self._tables.lock_rows([row.number for row in known]):
@@ -325,9 +334,9 @@ class EvidenceLog(EvidenceQueries):
         return self.orders(order_id)
 
 
-def _facts_of(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:
-    """Return the facts of some evidence: the move that it leads to, or a remark about each possible instruction."""
-    heard = Heard(evidence.source, ruling.finding, ruling.said, evidence.content, evidence.lasting)
+def _build_facts(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:
+    """Return the facts for some evidence: the move that it proves, or a remark about each possible instruction."""
+    heard = EvidenceRecord(evidence.source, ruling.finding, ruling.meaning, evidence.content, evidence.lasting)
     if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
         return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, heard=heard)]
     others = (Remark(heard, at, other) for other in ruling.others)

@@ -1,17 +1,17 @@
--- The statements of `evidence.py` that every store runs; `tables.py` says what each writes otherwise.
+-- The statements of `evidence.py` for every store; `tables.py` adapts them to each.
 
 -- part: notes_of_kind
--- The facts of one kind about the whole journal, in the columns of `note_of`, but for those whose words were forgotten.
+-- The facts of one kind about the whole journal, in the columns of `parse_note`, except those whose texts were forgotten.
 SELECT f.by, f.agreement, f.details, d.text, f.at
 FROM fact f INDEXED BY fact_of_journal LEFT JOIN said d ON d.fact = f.number
 WHERE f.kind = :kind AND f.instruction IS NULL AND f.batch IS NULL AND (f.said_sha256 IS NULL OR d.fact IS NOT NULL)
 
 -- name: notes
--- All of them, oldest first.
+-- All facts of one kind about the whole journal, oldest first.
 {notes_of_kind} ORDER BY f.number
 
 -- name: newest_notes
--- Some of them, newest first.
+-- The newest facts of one kind about the whole journal, newest first.
 {notes_of_kind} ORDER BY f.number DESC LIMIT :limit
 
 -- name: withdrawn
@@ -20,7 +20,7 @@ SELECT 1 FROM fact f INDEXED BY fact_of_journal
 WHERE f.kind = 'withdrawn' AND f.instruction IS NULL AND f.batch IS NULL AND f.agreement = :sha256 LIMIT 1
 
 -- name: readings
--- What was kept of a statement's file each time that it was read, oldest first.
+-- The facts of each reading of a statement's file, oldest first.
 SELECT details, at FROM (
     SELECT f.number, f.details, f.at FROM fact f INDEXED BY fact_heard
     WHERE f.finding IS NOT NULL AND f.source = 'statement' AND strpos(f.details, :sha256) > 0
@@ -30,12 +30,12 @@ SELECT details, at FROM (
 ) read_before ORDER BY number
 
 -- part: last_taken_in
--- The fact by which the last notification arrived that was judged.
+-- The fact by which the last judged notification arrived.
 coalesce((SELECT CAST(t.details AS BIGINT) FROM fact t INDEXED BY fact_of_journal
     WHERE t.kind = 'taken_in' AND t.instruction IS NULL AND t.batch IS NULL ORDER BY t.number DESC LIMIT 1), 0)
 
 -- name: taken_in
--- The same, or 0.
+-- The number of the fact by which the last judged notification arrived, or 0.
 SELECT {last_taken_in}
 
 -- name: arrivals
@@ -62,28 +62,28 @@ FROM instruction i {told} WHERE i.number IN (
 ) ORDER BY i.number
 
 -- name: ready_and_held
--- Those of some instructions that are ready, and whether evidence holds them.
+-- The given instructions that are ready, and whether evidence holds them.
 SELECT s.instruction, EXISTS (SELECT 1 FROM unanswered e WHERE e.instruction = s.instruction)
 FROM state s WHERE s.instruction = ANY (:numbers) AND s.state = 'ready'
 
 -- name: contested
--- Those of some instructions that evidence speaks against.
+-- The given instructions that evidence contradicts.
 SELECT DISTINCT instruction FROM unanswered WHERE instruction = ANY (:numbers)
 
 -- part: about_batch
--- The rows of a batch that facts `e` are about: from the facts to the rows.
+-- The rows of a batch for facts `e`, found from the facts.
 JOIN instruction i ON i.number = e.instruction
     JOIN batch b ON b.number = coalesce(CAST(:batch AS BIGINT), i.batch)
     LEFT JOIN known k ON k.batch = b.number AND k.instruction = e.instruction AND i.batch <> b.number
 
 -- name: holds
--- The ready rows of a batch that evidence holds, with all of it, the latest last.
+-- The ready rows of a batch that evidence holds, with all of that evidence, the latest last.
 SELECT coalesce(k.row, i.row), e.number, e.source, e.means, e.at
 FROM unanswered e {about_batch} JOIN state s ON s.instruction = i.number
 WHERE s.state = 'ready' AND (k.row IS NOT NULL OR i.batch = b.number) ORDER BY 1, 2
 
 -- name: contradictions
--- The facts that changed nothing, of one batch or of all, except those that a person has answered since.
+-- The facts that changed nothing, of one batch or of all, except those that a person has since answered.
 SELECT e.number, b.batch, coalesce(k.row, i.row), i.client_orderid, x.state, e.kind, e.attempt, e.at
 FROM contradiction x CROSS JOIN fact e ON e.number = x.fact {about_batch}
 WHERE (k.row IS NOT NULL OR i.batch = b.number) AND NOT EXISTS (
@@ -92,7 +92,7 @@ WHERE (k.row IS NOT NULL OR i.batch = b.number) AND NOT EXISTS (
 ) ORDER BY e.number
 
 -- name: waiting
--- The evidence that waits for a person, of one batch or of all: its row has not moved since.
+-- The evidence that waits for a person, of one batch or of all, because its row has not moved since.
 SELECT e.number, b.batch, coalesce(k.row, i.row), i.client_orderid, s.state, e.finding, e.means, e.source, e.at
 FROM fact e {about_batch} JOIN state s ON s.instruction = i.number
 WHERE e.finding IN ({for_a_person}) AND (k.row IS NOT NULL OR i.batch = b.number) AND coalesce(s.fact, 0) < e.number
@@ -105,11 +105,11 @@ WHERE e.finding IS NOT NULL AND e.finding <> 'resolved' AND (k.row IS NOT NULL O
 GROUP BY 1 ORDER BY 1
 
 -- name: lost_orders
--- What is kept about orders that left by commits which the database has lost.
+-- The recorded orders of lost commits.
 SELECT d.text FROM fact f JOIN said d ON d.fact = f.number WHERE f.finding = 'unknown_order' AND f.source = 'witness'
 
 -- name: lost_before
--- The lost attempts of some instructions that were written again, or held, before: by the names of their commits.
+-- The lost attempts of the given instructions that were restored or held before, by the names of their commits.
 SELECT instruction, nonce FROM fact WHERE kind = 'intended' AND instruction = ANY (:numbers)
 UNION ALL
 SELECT instruction, details FROM fact INDEXED BY fact_heard

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, assert_never
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.core.evidence import Heard, SignedOrder
+from paygw_batch.core.evidence import EvidenceRecord, SignedOrder
 from paygw_batch.core.lifecycle import (
     Concluded,
     Fact,
@@ -26,23 +26,23 @@ from paygw_batch.core.lifecycle import (
     Returned,
     kind_of,
 )
-from paygw_batch.core.shown_states import code_of, kept, kept_text
+from paygw_batch.core.shown_states import decode_record, encode_record, encode_text
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import (
-    Adopted,
-    Arrived,
+    AdoptionNote,
+    Arrival,
+    BatchFact,
     BatchForgotten,
     BatchOpened,
-    CarriedOut,
-    ClockSeen,
+    ClockComparison,
+    EndpointNote,
     Entry,
     HistoryEntry,
+    JudgedArrivals,
     Link,
-    Named,
     Note,
-    OfBatch,
     Remark,
-    TakenIn,
+    StatementNote,
     Withdrawal,
     canonical,
 )
@@ -72,13 +72,13 @@ class NoteKind(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-KINDS_BESIDE = (NoteKind.WITHDRAWN.value, NoteKind.ARRIVED.value)
-"""The kinds of facts that are recorded while a run holds the journal (`values.NotedBeside`)."""
+CONCURRENT_KINDS = (NoteKind.WITHDRAWN.value, NoteKind.ARRIVED.value)
+"""The kinds of the facts in `values.ConcurrentNote`, which are recorded while a run holds the journal."""
 NewSalt = Callable[[], bytes]
 """Returns a salt."""
 
 
-class Told(NamedTuple):
+class FactColumns(NamedTuple):
     """The columns of a fact that describe the event."""
 
     order_id: str | None = None
@@ -101,7 +101,7 @@ class Told(NamedTuple):
     details: str | None = None
 
 
-class Said(NamedTuple):
+class PersonalData(NamedTuple):
     """The personal data of a fact: the gateway's message or a person's evidence, and further texts of a reply."""
 
     text: str | None = None
@@ -109,192 +109,217 @@ class Said(NamedTuple):
     reply_sha256: str | None = None
 
 
-_NOTHING = Said()
-_UNFIT = re.compile(r"[\x00-\x1f\ud800-\udfff]")
+_NO_PERSONAL_DATA = PersonalData()
+_FORBIDDEN_IN_WORD = re.compile(r"[\x00-\x1f\ud800-\udfff]")
 """The characters that would end a column in the text of a line, and half a surrogate pair, which a gateway may send."""
-_UNFIT_IN_TEXT = re.compile(r"[\x00\ud800-\udfff]")
+_FORBIDDEN_IN_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
-def columns_of(fact: Fact) -> tuple[Told, Said]:
-    """Return a fact as it is stored. No text is empty, reads None, or has characters that a database cannot hold."""
+def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
+    """Return the stored columns of a fact. No text is empty, is "None", or has characters that no database stores."""
     match fact:
         case Intended():
-            told = Told(fact.order_id, fact.nonce, fact.timestamp_s, _word(fact.purpose), _word(fact.endpoint_id))
-            return told, _NOTHING
+            event = FactColumns(
+                fact.order_id, fact.nonce, fact.timestamp_s, _clean_word(fact.purpose), _clean_word(fact.endpoint_id)
+            )
+            return event, _NO_PERSONAL_DATA
         case Concluded():
             outcome = fact.outcome
-            told = Told(
-                gateway_status=_word(outcome.gateway_status),
-                gateway_reference=_word(outcome.gateway_reference),
+            event = FactColumns(
+                gateway_status=_clean_word(outcome.gateway_status),
+                gateway_reference=_clean_word(outcome.gateway_reference),
                 http_status=outcome.http_status,
-                error_code=_word(outcome.error_code),
+                error_code=_clean_word(outcome.error_code),
                 cause=outcome.cause or None,
                 conflict=1 if outcome.conflict else None,
             )
-            return told, Said(_text(outcome.message), _text(outcome.customer_url), outcome.reply_sha256)
+            return event, PersonalData(
+                _clean_text(outcome.message), _clean_text(outcome.customer_url), outcome.reply_sha256
+            )
         case Interrupted():
-            return Told(), _NOTHING
+            return FactColumns(), _NO_PERSONAL_DATA
         case Resolved():
-            told = Told(by=_word(fact.by), basis=fact.basis.value, agreement=fact.order or None)
-            return told, Said(_text(fact.evidence))
+            event = FactColumns(by=_clean_word(fact.by), basis=fact.basis.value, agreement=fact.order or None)
+            return event, PersonalData(_clean_text(fact.evidence))
         case Released():
-            return Told(order_id=fact.order_id, by=_word(fact.by), agreement=fact.order or None), _NOTHING
+            return FactColumns(
+                order_id=fact.order_id, by=_clean_word(fact.by), agreement=fact.order or None
+            ), _NO_PERSONAL_DATA
         case Returned():
-            return Told(), Said(_text(fact.evidence))
+            return FactColumns(), PersonalData(_clean_text(fact.evidence))
         case Replaced():
-            return Told(details=kept(FactKind.REPLACED, fact.row, fact.batch)), _NOTHING
+            return FactColumns(details=encode_record(FactKind.REPLACED, fact.row, fact.batch)), _NO_PERSONAL_DATA
         case _:
             assert_never(fact)
 
 
-def with_evidence(told: Told, said: Said, heard: Heard) -> tuple[Told, Said]:
-    about = _heard(heard)
-    told = told._replace(source=about.source, finding=about.finding, means=about.means, details=about.details)
-    return told, said._replace(text=_text(heard.content)) if heard.content else said
+def add_evidence(event: FactColumns, personal: PersonalData, heard: EvidenceRecord) -> tuple[FactColumns, PersonalData]:
+    evidence_columns = _evidence_columns(heard)
+    event = event._replace(
+        source=evidence_columns.source,
+        finding=evidence_columns.finding,
+        means=evidence_columns.means,
+        details=evidence_columns.details,
+    )
+    return event, personal._replace(text=_clean_text(heard.content)) if heard.content else personal
 
 
-def columns_of_remark(fact: Heard | Note | OfBatch) -> tuple[str, Told, Said]:
-    """Return a fact that moves no instruction as it is stored: its kind and its columns."""
+def remark_columns(fact: EvidenceRecord | Note | BatchFact) -> tuple[str, FactColumns, PersonalData]:
+    """Return the kind and the stored columns of a fact that moves no instruction."""
     match fact:
-        case Heard():
-            return HEARD, _heard(fact), Said(_text(fact.content))
+        case EvidenceRecord():
+            return HEARD, _evidence_columns(fact), PersonalData(_clean_text(fact.content))
         case BatchOpened():
-            return BATCH_OPENED, Told(details=encode_batch(fact)), _NOTHING
+            return BATCH_OPENED, FactColumns(details=encode_batch(fact)), _NO_PERSONAL_DATA
         case BatchForgotten():
-            return BATCH_FORGOTTEN, Told(details=encode_forgotten(fact)), _NOTHING
+            return BATCH_FORGOTTEN, FactColumns(details=encode_forgetting(fact)), _NO_PERSONAL_DATA
         case _:
-            return _columns_of_note(fact)
+            return _note_columns(fact)
 
 
-def _columns_of_note(fact: Note) -> tuple[str, Told, Said]:
+def _note_columns(fact: Note) -> tuple[str, FactColumns, PersonalData]:
     match fact:
-        case CarriedOut():
+        case StatementNote():
             details = canonical({"attempts": fact.attempts, "batch": fact.batch, "sha256": fact.sha256})
-            return NoteKind.CARRIED_OUT.value, Told(by=_word(fact.by), details=details), Said(_text(fact.name))
-        case ClockSeen():
-            return NoteKind.CLOCK.value, Told(details=canonical(asdict(fact))), _NOTHING
+            return (
+                NoteKind.CARRIED_OUT.value,
+                FactColumns(by=_clean_word(fact.by), details=details),
+                PersonalData(_clean_text(fact.name)),
+            )
+        case ClockComparison():
+            return NoteKind.CLOCK.value, FactColumns(details=canonical(asdict(fact))), _NO_PERSONAL_DATA
         case SignedOrder():
-            return NoteKind.ORDER.value, Told(details=canonical(fact.batch)), Said(_text(fact.document))
+            return (
+                NoteKind.ORDER.value,
+                FactColumns(details=canonical(fact.batch)),
+                PersonalData(_clean_text(fact.document)),
+            )
         case Withdrawal():
-            told = Told(by=_word(fact.by), agreement=_word(fact.sha256))
-            return NoteKind.WITHDRAWN.value, told, Said(_text(fact.document))
-        case Arrived():
-            return NoteKind.ARRIVED.value, Told(), Said(_text(fact.content))
-        case TakenIn():
-            return NoteKind.TAKEN_IN.value, Told(details=canonical(fact.number)), _NOTHING
-        case Adopted():
-            return NoteKind.ADOPTED.value, Told(by=_word(fact.by), details=canonical(fact.path)), _NOTHING
-        case Named():
+            event = FactColumns(by=_clean_word(fact.by), agreement=_clean_word(fact.sha256))
+            return NoteKind.WITHDRAWN.value, event, PersonalData(_clean_text(fact.document))
+        case Arrival():
+            return NoteKind.ARRIVED.value, FactColumns(), PersonalData(_clean_text(fact.content))
+        case JudgedArrivals():
+            return NoteKind.TAKEN_IN.value, FactColumns(details=canonical(fact.number)), _NO_PERSONAL_DATA
+        case AdoptionNote():
+            return (
+                NoteKind.ADOPTED.value,
+                FactColumns(by=_clean_word(fact.by), details=canonical(fact.path)),
+                _NO_PERSONAL_DATA,
+            )
+        case EndpointNote():
             details = canonical(astuple(fact.endpoint))
-            return NoteKind.NAMED.value, Told(by=_word(fact.by), details=details), _NOTHING
+            return NoteKind.NAMED.value, FactColumns(by=_clean_word(fact.by), details=details), _NO_PERSONAL_DATA
         case _:
             assert_never(fact)
 
 
-def note_of(
+def parse_note(
     kind: NoteKind, by: str | None, agreement: str | None, details: str | None, text: str | None, at: str
 ) -> Note:
-    """Return the fact about the whole journal that these columns hold. Raises `JournalCorrupt` if they hold none."""
+    """Return the fact about the whole journal in these columns. Raises `JournalCorrupt` if they cannot be read."""
     try:
-        return _note_of(kind, by, agreement, json.loads(details or "null"), text, at)
+        return _build_note(kind, by, agreement, json.loads(details or "null"), text, at)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise JournalCorrupt(say("A fact about the whole journal cannot be read.")) from None
 
 
-def _note_of(kind: NoteKind, by: str | None, agreement: str | None, details: Any, text: str | None, at: str) -> Note:
+def _build_note(kind: NoteKind, by: str | None, agreement: str | None, details: Any, text: str | None, at: str) -> Note:
     match kind:
         case NoteKind.CARRIED_OUT:
             attempts = tuple((number, attempts) for number, attempts in details["attempts"])
-            return CarriedOut(details["batch"], text or "", details["sha256"], by or "", at, attempts)
+            return StatementNote(details["batch"], text or "", details["sha256"], by or "", at, attempts)
         case NoteKind.CLOCK:
-            return ClockSeen(**details)
+            return ClockComparison(**details)
         case NoteKind.ORDER:
             return SignedOrder(details, text or "")
         case NoteKind.WITHDRAWN:
             return Withdrawal(agreement or "", by or "", text or "", at)
-        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # the statements `arrivals` and `taken_in` read these
+        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # the statements `arrivals` and `last_judged_arrival` read these
             raise ValueError(kind)
         case NoteKind.ADOPTED:
-            return Adopted(by or "", details)
+            return AdoptionNote(by or "", details)
         case NoteKind.NAMED:
-            return Named(EndpointIdentity(*details), by or "")
+            return EndpointNote(EndpointIdentity(*details), by or "")
         case _:
             assert_never(kind)
 
 
-def _heard(heard: Heard) -> Told:
+def _evidence_columns(heard: EvidenceRecord) -> FactColumns:
     means = None if heard.means is None else heard.means.value
-    return Told(source=heard.source.value, finding=heard.finding.value, means=means, details=heard.lasting or None)
+    return FactColumns(
+        source=heard.source.value, finding=heard.finding.value, means=means, details=heard.lasting or None
+    )
 
 
-def said_digest(salt: bytes, said: Said) -> bytes:
+def personal_data_digest(salt: bytes, personal: PersonalData) -> bytes:
     """Return SHA-256 over a salt and personal data, with NUL between the texts: no text contains NUL."""
-    return hashlib.sha256(salt + "\0".join(text or "" for text in said).encode()).digest()
+    return hashlib.sha256(salt + "\0".join(text or "" for text in personal).encode()).digest()
 
 
-def _word(text: str | None) -> str | None:
+def _clean_word(text: str | None) -> str | None:
     if not text or (text.isascii() and text.isprintable()):
         return "none" if text == "None" else text or None
-    return _UNFIT.sub("?", text)
+    return _FORBIDDEN_IN_WORD.sub("?", text)
 
 
-def _text(text: str | None) -> str | None:
+def _clean_text(text: str | None) -> str | None:
     if not text or (text.isascii() and text.isprintable()):
         return text or None
-    return _UNFIT_IN_TEXT.sub("?", text)
+    return _FORBIDDEN_IN_TEXT.sub("?", text)
 
 
-def _refused(number: str) -> None:
-    """Refuse a number that is not whole, because we never write one."""
+def _reject_float(number: str) -> None:
+    """Refuse a number that is not an integer, because we never write one."""
     raise ValueError(number)
 
 
-_read = json.JSONDecoder(parse_float=_refused).decode
+_decode_json = json.JSONDecoder(parse_float=_reject_float).decode
 
 
 def encode_batch(opened: BatchOpened) -> str:
     """Return the canonical details of the fact that opens a batch."""
-    approvals = tuple(_text(approval) or "" for approval in opened.approvals)
-    fields = asdict(opened) | {"by": _text(opened.by) or "", "approvals": approvals}
+    approvals = tuple(_clean_text(approval) or "" for approval in opened.approvals)
+    fields = asdict(opened) | {"by": _clean_text(opened.by) or "", "approvals": approvals}
     if not opened.plan_sha256:
         del fields["plan_sha256"]
     return canonical(fields)
 
 
 def decode_batch(details: str) -> BatchOpened:
-    """Return the opening that `encode_batch` wrote. Raises `JournalCorrupt` for a text that it cannot write."""
+    """Return the opening that `encode_batch` wrote. Raises `JournalCorrupt` for any other text."""
     try:
-        fields = _read(details)
+        fields = _decode_json(details)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
         fields["approvals"] = tuple(fields["approvals"])
         opened = BatchOpened(**fields)
-        same = encode_batch(opened) == details
+        is_exact = encode_batch(opened) == details
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        same = False
-    if not same:
-        raise JournalCorrupt(say("The opening of a batch cannot be read."))
+        is_exact = False
+    if not is_exact:
+        raise JournalCorrupt(say("The fact that opens a batch cannot be read."))
     return opened
 
 
-def encode_forgotten(forgotten: BatchForgotten) -> str:
+def encode_forgetting(forgotten: BatchForgotten) -> str:
     """Return the canonical details of the fact that forgets people of a batch."""
-    return canonical(asdict(forgotten) | {"by": _text(forgotten.by) or ""})
+    return canonical(asdict(forgotten) | {"by": _clean_text(forgotten.by) or ""})
 
 
-def decode_forgotten(details: str) -> BatchForgotten:
-    """Return the value that `encode_forgotten` wrote. Raises `JournalCorrupt` for a text that it cannot write."""
+def decode_forgetting(details: str) -> BatchForgotten:
+    """Return the value that `encode_forgetting` wrote. Raises `JournalCorrupt` for any other text."""
     try:
-        fields = _read(details)
+        fields = _decode_json(details)
         forgotten = BatchForgotten(**{**fields, "orders": tuple(fields["orders"])})
-        same = encode_forgotten(forgotten) == details
+        is_exact = encode_forgetting(forgotten) == details
     except (ValueError, TypeError, KeyError, RecursionError):
-        same = False
-    if not same:
-        raise JournalCorrupt(say("The forgetting of a batch cannot be read."))
+        is_exact = False
+    if not is_exact:
+        raise JournalCorrupt(say("The fact that forgets people of a batch cannot be read."))
     return forgotten
 
 
-class PeopleFact(NamedTuple):
+class HistoryFact(NamedTuple):
     """A fact as the history of a batch reads it. `row` is a row of the sheet; None if the fact is about the batch."""
 
     number: int
@@ -309,35 +334,35 @@ class PeopleFact(NamedTuple):
     text: str | None
 
 
-def history_of(fact: PeopleFact) -> Iterator[HistoryEntry]:
-    """Yield the acts of people that one fact records."""
+def history_entries(fact: HistoryFact) -> Iterator[HistoryEntry]:
+    """Yield the history entries for the people's acts in one fact."""
     number, at, details = fact.number, fact.at, fact.details or ""
     if fact.kind == BATCH_OPENED:
         opened = decode_batch(details)
         name = opened.sheet_name
-        text = kept("one_row", name) if opened.rows == 1 else kept("rows", opened.rows, name)
+        text = encode_record("one_row", name) if opened.rows == 1 else encode_record("rows", opened.rows, name)
         yield HistoryEntry(number, at, "opened", None, None, opened.by, text)
         for approval in opened.approvals:
             yield HistoryEntry(number, at, "approved", None, None, "", approval)
         return
     if fact.kind == BATCH_FORGOTTEN:
-        forgotten = decode_forgotten(details)
+        forgotten = decode_forgetting(details)
         rows, before = forgotten.instructions, forgotten.before
-        text = kept("forgotten_before", rows, before) if before else kept("forgotten_person", rows)
+        text = encode_record("forgotten_before", rows, before) if before else encode_record("forgotten_person", rows)
         yield HistoryEntry(number, at, "forgotten", None, None, forgotten.by, text, forgotten.order)
         return
     match FactKind(fact.kind):
         case FactKind.RELEASED:
-            text = kept("next_attempt", fact.order_id)
+            text = encode_record("next_attempt", fact.order_id)
         case FactKind.REPLACED:
-            text = kept("by_row", *code_of(details)[1])
+            text = encode_record("by_row", *decode_record(details)[1])
         case _:
-            text = kept_text(fact.text or "")
+            text = encode_text(fact.text or "")
     yield HistoryEntry(number, at, fact.kind, fact.row, fact.attempt, fact.by or "", text, fact.agreement or "")
 
 
 class Line(NamedTuple):
-    """A line of the chain, as it is stored. `seq` is its place in the chain."""
+    """A line of the chain, as it is stored. `seq` is its position in the chain."""
 
     seq: int
     at: str
@@ -367,7 +392,7 @@ class Line(NamedTuple):
     hash: bytes
 
 
-class SaidLine(NamedTuple):
+class PersonalDataLine(NamedTuple):
     """The personal data of the line at `seq`, as it is stored."""
 
     seq: int
@@ -377,16 +402,16 @@ class SaidLine(NamedTuple):
     reply_sha256: str | None
 
 
-def text_of_line(columns: Iterable[Any]) -> str:
-    """Return the text of a line that is hashed: all its columns but the last two.
+def line_text(columns: Iterable[Any]) -> str:
+    """Return the text of a line for its hash: all columns except the last two.
 
-    Each column is on its own line, and none contains a line break or reads None. So two different facts never have the
+    Each column is on its own line, and none contains a line break or is "None". So two different facts never have the
     same text.
     """
     return "\n".join(map(str, columns))
 
 
-def text_in_sql(fact: str, seq: str, newline: str, as_text: str = "") -> str:
+def line_text_sql(fact: str, seq: str, newline: str, as_text: str = "") -> str:
     """Return SQL for the text of a line that is stored as `fact`. `as_text` is SQL that turns a number into text."""
     columns = (f"coalesce({fact}.{name}{as_text}, 'None')" for name in Line._fields[1:-2])
     return f"concat_ws({newline}, {seq}, {', '.join(columns)})"
@@ -397,7 +422,7 @@ def link_hash(before: bytes, text: str, said_sha256: bytes | None) -> bytes:
     return hashlib.sha256(before + text.encode() + (said_sha256 or b"")).digest()
 
 
-def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def verify_links(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Check stored lines (seq, text, digest of personal data, hash, others) and yield them.
 
     Raises `JournalCorrupt` at the first line that does not follow the line before it.
@@ -413,7 +438,9 @@ def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any,
         yield line
 
 
-def chained(entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt) -> tuple[list[Line], list[SaidLine]]:
+def chain_facts(
+    entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt
+) -> tuple[list[Line], list[PersonalDataLine]]:
     """Return the lines for `entries` that follow `end`, and their personal data.
 
     Times in a chain never decrease: after a clock was set back, a fact gets the time of the fact before it.
@@ -424,17 +451,17 @@ def chained(entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt) -> 
         seq, at = seq + 1, max(entry.at, at)
         batch = None
         if isinstance(entry, Remark):
-            batch, (kind, told, said) = entry.batch, columns_of_remark(entry.fact)
+            batch, (kind, event, personal) = entry.batch, remark_columns(entry.fact)
         else:
-            kind, (told, said) = kind_of(entry.fact), columns_of(entry.fact)
+            kind, (event, personal) = kind_of(entry.fact), fact_columns(entry.fact)
             if entry.heard is not None:
-                told, said = with_evidence(told, said, entry.heard)
+                event, personal = add_evidence(event, personal, entry.heard)
         digest = None
-        if any(said):
+        if any(personal):
             salt = new_salt()
-            digest = said_digest(salt, said)
-            texts.append(SaidLine(seq, salt, *said))
-        columns = (seq, at, kind, batch, entry.instruction, entry.attempt, *told)
-        before = link_hash(before, text_of_line(columns), digest)
+            digest = personal_data_digest(salt, personal)
+            texts.append(PersonalDataLine(seq, salt, *personal))
+        columns = (seq, at, kind, batch, entry.instruction, entry.attempt, *event)
+        before = link_hash(before, line_text(columns), digest)
         lines.append(Line(*columns, digest, before))
     return lines, texts

@@ -1,4 +1,4 @@
--- The statements of `forget.py` that every store runs; `tables.py` says what each writes otherwise.
+-- The statements of `forget.py` for every store; `tables.py` adapts them to each.
 
 -- name: opened_before
 -- The batches that were opened before a time.
@@ -13,29 +13,29 @@ SELECT max(f.at) FROM state s CROSS JOIN fact f ON f.number = s.fact WHERE s.bat
 SELECT number FROM instruction WHERE batch = :batch AND salt IS NOT NULL ORDER BY number
 
 -- name: has_sheet
--- Whether a batch has its sheet.
+-- Whether a batch still has its sheet.
 SELECT 1 FROM page WHERE batch = :batch LIMIT 1
 
 -- name: orders_to_look_at
--- The signed orders that are kept, with their batches.
+-- The stored signed orders, with their batches.
 SELECT f.number, f.details, d.text FROM fact f INDEXED BY fact_of_journal JOIN said d ON d.fact = f.number
 WHERE f.kind = 'order' AND f.instruction IS NULL AND f.batch IS NULL ORDER BY f.number
 
 -- part: heard_to_forget
--- The evidence about no instruction from before a time, notifications that were judged, and some orders.
+-- The evidence without an instruction from before a time, judged notifications, and the given orders.
 SELECT f.number FROM fact f INDEXED BY fact_of_journal WHERE f.instruction IS NULL AND f.batch IS NULL
     AND (f.kind = 'heard' AND f.at < :before AND f.source <> 'witness' OR f.kind = 'order' AND f.number = ANY (:orders)
         OR f.kind = 'arrived' AND f.number <= {last_taken_in})
 
 -- name: rows_of
--- The rows of a batch (by its id) that are the given instructions.
+-- The rows of a batch, by its id, with the given instructions.
 SELECT c.row FROM batch b CROSS JOIN covered c ON c.batch = b.number
 WHERE b.batch = :batch AND c.instruction = ANY (:numbers)
 
 -- name: forgotten_rows
--- How many instructions of each batch have no people any more.
+-- The number of instructions of each batch whose people are forgotten.
 SELECT batch, count(*) FROM instruction INDEXED BY instruction_forgotten WHERE salt IS NULL GROUP BY 1
 
 -- name: not_forgotten_of
--- Those of some instructions whose people are not forgotten yet, with their batches.
+-- The given instructions whose people are not forgotten yet, with their batches.
 SELECT number, batch FROM instruction WHERE number = ANY (:numbers) AND salt IS NOT NULL ORDER BY 1

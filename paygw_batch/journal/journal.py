@@ -17,25 +17,25 @@ from typing import Any
 from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Released, Replaced, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.text import differ_by_damage_alone, spelled_alike
-from paygw_batch.errors import InternalError, RowsMoved
+from paygw_batch.core.text import are_damaged_variants, normalise_spelling
+from paygw_batch.errors import InternalError, StaleRows
 from paygw_batch.journal.audit import AuditEntry
-from paygw_batch.journal.evidence import EvidenceLog, EvidenceQueries, evidence_of
-from paygw_batch.journal.facts import PeopleFact, history_of
-from paygw_batch.journal.forget import forget_heard, forget_payees, forgettable
+from paygw_batch.journal.evidence import EvidenceLog, EvidenceQueries, arrival_evidence
+from paygw_batch.journal.facts import HistoryFact, history_entries
+from paygw_batch.journal.forget import forget_evidence, forget_payees, forgettable_payments
 from paygw_batch.journal.lost import hold_lost_orders
 from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
-from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
+from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, SharedRunHandle, VerifyProgress, ignore_progress
 from paygw_batch.journal.states import (
     NO_LIMIT,
     STATES,
     RowStanding,
-    amendable,
     due_rows,
     find_rows,
+    is_amendable,
     next_order_id,
-    row_standing,
-    storable,
+    parse_row_standing,
+    storable_text,
     tallies,
 )
 from paygw_batch.journal.tables import Tables
@@ -44,26 +44,26 @@ from paygw_batch.journal.values import (
     AttemptReply,
     BatchForgotten,
     BatchRecord,
-    CarriedOut,
     Clash,
-    ClockSeen,
-    Due,
+    ClockComparison,
+    DueRow,
     Entry,
-    Forgettable,
+    ForgettablePayments,
     FoundPayment,
     Head,
     HistoryEntry,
     KeptReply,
-    Known,
+    KnownRow,
     LookAlike,
     Messages,
     NewBatch,
     NewNotice,
-    OldPages,
     PaymentSearch,
+    RemainingData,
     Remark,
     RepeatedBatch,
     RowState,
+    StatementNote,
     StateTally,
     TallyKind,
     UsedSpelling,
@@ -71,13 +71,13 @@ from paygw_batch.journal.values import (
     is_in_quarantine,
 )
 
-_AT_ONCE = 10_000
-"""The number of instructions that one transaction releases."""
-_NOTIFICATIONS_AT_ONCE = 200
+_CHUNK_SIZE = 10_000
+"""The number of rows that are read or released at a time."""
+_NOTIFICATIONS_PER_TRANSACTION = 200
 """The number of notifications that one transaction records."""
 NO_ENTRY = 2**63 - 1
 """A number after that of every entry of the audit trail."""
-_OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
+_FINAL_STATES = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
 """The states of the rows of a batch that is over."""
 
 
@@ -98,7 +98,7 @@ class JournalReader(EvidenceQueries):
         with self._snapshot():
             facts, digest = self._chain_end()
             newest_time, clock = self.clock()
-            return Head(self._tables.identity.journal_id, facts, digest, newest_time, self.taken_in(), clock)
+            return Head(self._tables.identity.journal_id, facts, digest, newest_time, self.last_judged_arrival(), clock)
 
     def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
         """Return all batches, or the one that the plan with this digest opened, oldest first."""
@@ -109,39 +109,41 @@ class JournalReader(EvidenceQueries):
         """Return the batch with this id, and with this operation if one is given; None if there is no such batch."""
         return next((BatchRecord(*line) for line in self._run("batch", batch=batch, operation=operation)), None)
 
-    def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
+    def compare(
+        self, operation: str, rows: Iterable[tuple[int, str, str]]
+    ) -> tuple[Sequence[KnownRow], Sequence[Clash]]:
         """Compare each (row, client_orderid, content) of a sheet with every order id ever used."""
         known, clashes = [], []
         with self._snapshot():
-            compared = self._tables.each("compare", ("row", "order_id", "content"), rows, operation=operation)
-            for row, order_id, number, is_its_own, is_equal, word, *about in compared:
-                mark, since, batch, sheet_row, opened_at = about
+            compared = self._tables.run_for_each("compare", ("row", "order_id", "content"), rows, operation=operation)
+            for row, order_id, number, is_its_own, is_equal, word, *details in compared:
+                duplicate_of, since, batch, sheet_row, opened_at = details
                 state = STATES[word]
                 if is_its_own and is_equal:
-                    known.append(Known(row, number, state, batch, opened_at))
+                    known.append(KnownRow(row, number, state, batch, opened_at))
                     continue
-                # An id that an instruction was sent under after a release stays reserved for that instruction.
-                may_amend = bool(is_its_own) and amendable(state, mark)
+                # An id under which an instruction was sent after a release stays reserved for that instruction.
+                may_amend = bool(is_its_own) and is_amendable(state, duplicate_of)
                 clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend, since))
-            held = self._evidence.contested(clash.instruction for clash in clashes if clash.amendable)
-        return known, [replace(clash, amendable=False) if clash.instruction in held else clash for clash in clashes]
+            held = self._evidence.contested_instructions(clash.instruction for clash in clashes if clash.is_amendable)
+        return known, [replace(clash, is_amendable=False) if clash.instruction in held else clash for clash in clashes]
 
     def look_alikes(
         self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
     ) -> Sequence[LookAlike]:
         """Find each (row, client_orderid, payee, currency, minor) paid under another id in a batch since `since`.
 
-        For each row, return the newest such instruction, with its order id, batch and opening time. An instruction
-        comes first, however old its batch, if the two ids differ only by damage that a program does to ids.
+        For each row, return the newest such instruction, with its order id, batch and opening time. If the two
+        ids differ only as if a program had damaged one, that instruction comes first, and its batch may be older.
         """
         columns = ("row", "order_id", "payee", "currency", "minor")
         with self._snapshot():
             if not self._tables.run("any_order_id", operation=operation):
                 return []
             by_row: dict[int, LookAlike] = {}
-            for row, own_id, *line in self._tables.each("look_alikes", columns, rows, operation=operation):
+            for row, own_id, *line in self._tables.run_for_each("look_alikes", columns, rows, operation=operation):
                 order_id, batch, opened_at = line
-                is_rewritten, before = differ_by_damage_alone(own_id, order_id), by_row.get(row)
+                is_rewritten, before = are_damaged_variants(own_id, order_id), by_row.get(row)
                 if (is_rewritten or opened_at > since) and (
                     before is None or (before.is_rewritten, before.opened_at) <= (is_rewritten, opened_at)
                 ):
@@ -151,15 +153,15 @@ class JournalReader(EvidenceQueries):
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
         """Find each (row, client_orderid, spelling) whose id was never used as it is, but in another spelling.
 
-        `spelling` is `core.text.spelled_alike` of the id. The newest id with this spelling is returned.
+        `spelling` is `core.text.normalise_spelling` of the id. The newest id with this spelling is returned.
         """
         columns = ("row", "order_id", "spelling")
         with self._snapshot():
             if not self._tables.run("any_order_id", operation=operation):
                 return []
-            # Most ids have no other spelling, and the first query, which leaves those out, is cheaper.
-            used = list(self._tables.each("has_spelling", columns, rows, operation=operation))
-            lines = self._tables.each("used_spellings", columns, used, operation=operation)
+            # The first query is cheaper, and it leaves out most ids, because these have no other spelling.
+            used = list(self._tables.run_for_each("has_spelling", columns, rows, operation=operation))
+            lines = self._tables.run_for_each("used_spellings", columns, used, operation=operation)
             return [UsedSpelling(*line) for line in lines]
 
     def repeated_batches(
@@ -171,7 +173,7 @@ class JournalReader(EvidenceQueries):
         """
         columns, repeated = ("order_id", "payee", "currency", "minor"), Counter[int]()
         with self._snapshot():
-            for batch, count in self._tables.each("repeated", columns, rows, operation=operation, since=since):
+            for batch, count in self._tables.run_for_each("repeated", columns, rows, operation=operation, since=since):
                 repeated[batch] += count
             return [
                 RepeatedBatch(batch, sheet_name, opened_at, repeated[number])
@@ -179,7 +181,7 @@ class JournalReader(EvidenceQueries):
                 for batch, sheet_name, opened_at in self._tables.run("batch_title", batch=number)
             ]
 
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[DueRow]:
         """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
 
         Leaves out rows that evidence holds until a person decides. Raises `JournalCorrupt` if the state of a row does
@@ -215,16 +217,16 @@ class JournalReader(EvidenceQueries):
                 limit=limit,
             )
 
-    def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, in groups. This is far cheaper than `rows`.
+    def batch_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
+        """Yield all rows of a batch as plain tuples of `LINE_COLUMNS`, in groups. This is far cheaper than `rows`.
 
         The reconciliation of a batch and a statement of the gateway use it, because they need every row.
         """
         row = -1
         with self._translating_errors():
-            while lines := self._tables.run("standing_lines", batch=batch, after=row, limit=_AT_ONCE):
+            while lines := self._tables.run("standing_lines", batch=batch, after=row, limit=_CHUNK_SIZE):
                 for word in {line[1] for line in lines}:
-                    STATES[word]  # raises if there is no such state
+                    STATES[word]  # raises `JournalCorrupt` for an unknown state
                 row = lines[-1][0]
                 yield lines
 
@@ -248,7 +250,7 @@ class JournalReader(EvidenceQueries):
         with self._snapshot():
             return tallies(self._tables, batch, kind, accepted_until)
 
-    def being_sent(self, batch: int) -> Sequence[RowBeingSent]:  # noqa: ARG002 (a file has one sender)
+    def rows_being_sent(self, batch: int) -> Sequence[RowBeingSent]:  # noqa: ARG002 (a file has one sender)
         """Return the rows of a batch that living processes have in flight."""
         return ()
 
@@ -258,10 +260,10 @@ class JournalReader(EvidenceQueries):
             return super().messages(batch)
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
-        """Return the acts of people on a batch and on the rows it covers, oldest first."""
-        return [entry for line in self._run("history", batch=batch) for entry in history_of(PeopleFact(*line))]
+        """Return the people's acts on a batch and on the rows it covers, oldest first."""
+        return [entry for line in self._run("history", batch=batch) for entry in history_entries(HistoryFact(*line))]
 
-    def acts(self, *, before: int = NO_ENTRY, limit: int) -> Sequence[AuditEntry]:
+    def audit_entries(self, *, before: int = NO_ENTRY, limit: int) -> Sequence[AuditEntry]:
         """Return up to `limit` entries of the audit trail before entry `before`, newest first."""
         return [AuditEntry(*line) for line in self._run("trail", before=before, limit=limit)]
 
@@ -269,29 +271,29 @@ class JournalReader(EvidenceQueries):
         """Return up to `limit` payments of all batches that match a search, newest first."""
         numbers = set[int]()
         with self._snapshot():
-            if "\0" not in search.order_id and storable(search.order_id) == search.order_id:
-                spelling = spelled_alike(search.order_id)
+            if "\0" not in search.order_id and storable_text(search.order_id) == search.order_id:
+                spelling = normalise_spelling(search.order_id)
                 for (operation,) in self._tables.run("operations"):
                     lines = self._tables.run("same_spelling", operation=operation, spelling=spelling)
                     numbers.update(number for _, number in lines)
             if expression := self._search_expression(search):
-                fitting = self._tables.run("payments_fitting", expression=expression, limit=limit)
-                numbers.update(number for (number,) in fitting)
+                matches = self._tables.run("payments_fitting", expression=expression, limit=limit)
+                numbers.update(number for (number,) in matches)
             newest = sorted(numbers, reverse=True)[:limit]
-            return [_payment(line) for line in self._tables.run("payments", numbers=newest)] if newest else []
+            return [_parse_payment(line) for line in self._tables.run("payments", numbers=newest)] if newest else []
 
     def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
-        """Return the payments of the given rows of a batch, by row: a page of a batch with its payees."""
+        """Return the payments of the given rows of a batch, with their payees, by row."""
         with self._snapshot():
             instructions = dict(self._tables.run("numbered", batch=batch, rows=sorted(rows), after=0)) if rows else {}
             numbers = sorted(set(instructions.values()), reverse=True)
             lines = self._tables.run("payments", numbers=numbers) if numbers else []
-        payments = {number: _payment(line) for number, line in zip(numbers, lines, strict=True)}
+        payments = {number: _parse_payment(line) for number, line in zip(numbers, lines, strict=True)}
         return {row: payments[number] for row, number in instructions.items()}
 
-    def forgettable(
+    def forgettable_payments(
         self, numbers: Sequence[int] | None = None, *, before: str = "", cutoff: str, recent: str = ""
-    ) -> Forgettable:
+    ) -> ForgettablePayments:
         """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
 
         A batch can be forgotten once it is over: no message about it waits for a person, and each of its rows is paid,
@@ -300,16 +302,16 @@ class JournalReader(EvidenceQueries):
         payments.
         """
         with self._snapshot():
-            young = {record.number for record in self.batches() if recent and record.opened_at >= recent}
+            recent_batches = {record.number for record in self.batches() if recent and record.opened_at >= recent}
 
             def is_over(batch: int) -> bool:
-                return batch not in young and self._is_over(batch, cutoff)
+                return batch not in recent_batches and self._is_over(batch, cutoff)
 
-            return forgettable(self._tables, numbers, before, is_over)
+            return forgettable_payments(self._tables, numbers, before, is_over)
 
     def _is_over(self, batch: int, cutoff: str) -> bool:
-        """Whether a batch is finished for ever, and nothing about it waits for a person."""
-        if any(tally.state not in _OVER for tally in tallies(self._tables, batch, TallyKind.ALL, None)):
+        """Whether every row of a batch has its final state, and no message about it waits for a person."""
+        if any(tally.state not in _FINAL_STATES for tally in tallies(self._tables, batch, TallyKind.ALL, None)):
             return False
         messages = self._evidence.messages(batch)
         rejected = find_rows(self._tables, batch, states={State.REJECTED})
@@ -317,16 +319,16 @@ class JournalReader(EvidenceQueries):
             is_in_quarantine(row.quarantined_since, cutoff) for row in rejected
         )
 
-    def forgotten(self, batch: int) -> HistoryEntry | None:
-        """Return the first forgetting of people of a batch: when, and by whom; None if nobody was forgotten."""
+    def first_forgetting(self, batch: int) -> HistoryEntry | None:
+        """Return the history entry of the first forgetting in a batch; None if nobody was forgotten."""
         return next((entry for entry in self.history(batch) if entry.kind == "forgotten"), None)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
-        """Return the raw replies that are kept about instruction `number`, oldest first."""
+        """Return the stored raw replies about instruction `number`, oldest first."""
         lines = self._run("replies", instruction=number)
         return [AttemptReply(attempt, at, KeptReply(head.decode(), body)) for attempt, at, head, body in lines]
 
-    def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
+    def verify(self, progress: VerifyProgress = ignore_progress) -> Mapping[str, int]:
         """Replay the whole journal; return the counts by name.
 
         Raises `JournalCorrupt` at the first fact or line that is wrong, and names it.
@@ -375,7 +377,7 @@ class Journal(JournalReader):
         batch: NewBatch,
         *,
         parts: Iterable[BatchPart],
-        known: Iterable[Known],
+        known: Iterable[KnownRow],
         amendments: Iterable[Amendment],
         at: str,
     ) -> BatchRecord:
@@ -384,37 +386,37 @@ class Journal(JournalReader):
         `parts` are its pages and its new rows, in the sheet's order. `known` are rows that another batch already has;
         the new batch covers them too. `amendments` say which new rows replace an old instruction. Raises
         `InternalError` if an order id is taken and not amended (call `compare` first), or if the plan has opened a
-        batch before. Raises `DocumentWithdrawn` if the plan was withdrawn before the commit, and `RowsMoved` if another
+        batch before. Raises `DocumentWithdrawn` if the plan was withdrawn before the commit, and `StaleRows` if another
         process moved a row that is replaced.
         """
-        batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
+        batch = replace(batch, sheet_name=storable_text(batch.sheet_name), sheet_path=storable_text(batch.sheet_path))
         if batch.plan_sha256 and self.batches(plan_sha256=batch.plan_sha256):
             raise InternalError("a plan that has opened a batch was about to open another")
         amended = {amendment.row: amendment for amendment in amendments}
         replaced = {row: amendment.instruction for row, amendment in amended.items()}
-        with self._writing():
+        with self._write_transaction():
             ((newest, highest_batch, highest),) = self._tables.run("highest_numbers")
             at = max(at, newest or "")
             digests = OpeningDigests(batch, (highest or 0) + 1)
             sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, at, batch.sheet_path)
             record = BatchRecord((highest_batch or 0) + 1, batch.batch, batch.operation, *sheet)
             record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
-            # From here to the commit nobody can withdraw the plan, so a withdrawal that came in time always stops it.
+            # From here to the commit nobody can withdraw the plan, so every earlier withdrawal stops the opening.
             self._evidence.require_in_force(batch.plan_sha256)
-            self._record([Remark(digests.opened(), at, batch=record.number)])
-            self._amend(record, amended, at)
-            # A row of this sheet may have left in a commit that was lost, so it is held before any run finds it due.
+            self._record([Remark(digests.opening(), at, batch=record.number)])
+            self._apply_amendments(record, amended, at)
+            # A row of this sheet may have left in a lost commit, so it is held before any run finds it due.
             hold_lost_orders(self._tables, self._record, digests.first_instruction)
         return record
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Record the withdrawal of a signed plan or order. It does not wait for a run, and no run waits for it."""
-        with self._writing():
-            self._evidence.keep(self._record, withdrawal)
+        """Record the withdrawal of a signed plan or order, without waiting for a run."""
+        with self._write_transaction():
+            self._evidence.record_notes(self._record, withdrawal)
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
-        """Put every instruction that is in flight in doubt, because its run is over; return their number."""
+        """Put every in-flight instruction in doubt, because its run has ended; return their number."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
@@ -424,21 +426,21 @@ class Journal(JournalReader):
         Stops before evidence about a row in flight, which can only be judged later. `words` are the operator's
         `[outcomes]`.
         """
-        with self._writing():
+        with self._write_transaction():
             return self._evidence.record_evidence(evidence, words, self._record, at)
 
     def judge_arrivals(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
     ) -> Counter[Finding]:
-        """Judge the notifications that wait (all, or about `at_most`), each once; return the number of each finding.
+        """Judge the waiting notifications (all, or about `at_most`), each once; return the number of each finding.
 
         Stops before a notification about a row in flight.
         """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
-            if not (waiting := self.arrivals(_NOTIFICATIONS_AT_ONCE)):
+            if not (waiting := self.arrivals(_NOTIFICATIONS_PER_TRANSACTION)):
                 break
-            judged = self.record_evidence([evidence_of(*arrival) for arrival in waiting], words, at=at)
+            judged = self.record_evidence([arrival_evidence(*arrival) for arrival in waiting], words, at=at)
             findings.update(judged)
             if len(judged) < len(waiting):
                 break
@@ -450,43 +452,47 @@ class Journal(JournalReader):
         *,
         waits: bool = False,  # noqa: ARG002
         is_urgent: bool = False,  # noqa: ARG002
-    ) -> RunOfWorkers | None:
+    ) -> SharedRunHandle | None:
         """Offer the batch to workers and release the write lock. Return None if no worker is alive.
 
-        With `waits`, offer the batch even then, and let it wait for a worker. Workers leave other batches for one that
+        With `waits`, offer the batch even then; it waits for a worker. Workers leave other batches for one that
         `is_urgent`. A journal in a file has no workers. Raises `JournalHeld` while workers still end a stopped run of
         the same batch.
         """
         return None
 
-    def hold_again(self) -> None:
-        """Take the write lock again after a batch was handed over. Raises `JournalHeld` if another process has it."""
+    def reacquire_lock(self) -> None:
+        """Reacquire the write lock after a shared run was started. Raises `JournalHeld` if another process holds it."""
 
     @abstractmethod
     def for_engine(self) -> AbstractContextManager[EngineJournal]:
         """Yield the journal's interface for an engine. Until the block ends, only the engine may use the journal."""
 
     @abstractmethod
-    def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
-        """Record the notices of the run that holds this journal and is about to send. They are due once it is over."""
+    def schedule_end_notices(self, notices: Sequence[NewNotice], at: str) -> None:
+        """Record the notices of the run that is about to send. They are due once that run is over."""
 
     def gate(self) -> Gate | None:
         """Return the limits that all workers of the endpoint share; None if only one process sends."""
         return None
 
     def settle(
-        self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None, order: SignedOrder | None = None
+        self,
+        entries: Sequence[Entry],
+        *,
+        note: StatementNote | ClockComparison | None = None,
+        order: SignedOrder | None = None,
     ) -> None:
         """Record people's decisions about rows in one transaction. A decision about a held row lifts its hold.
 
-        `note` is kept in the same transaction: the statement that was carried out, or the difference between our clock
-        and the gateway's. So is the signed `order` that asks for the decisions; raises `DocumentWithdrawn` if it was
-        withdrawn. Raises `RowsMoved` if a decision would not move its row, or settles a row that is ready and not held:
-        another process has moved it since it was read.
+        `note` is recorded in the same transaction: the statement that was carried out, or the difference between our
+        clock and the gateway's. So is the signed `order` that asks for the decisions; raises `DocumentWithdrawn` if it
+        was withdrawn. Raises `StaleRows` if a decision would not move its row, or settles a row that is ready and not
+        held, because another process has moved that row since it was read.
         """
-        with self._writing():
+        with self._write_transaction():
             self._evidence.settle(entries, self._record)
-            self._evidence.keep(self._record, note, order)
+            self._evidence.record_notes(self._record, note, order)
 
     def release(
         self,
@@ -502,15 +508,15 @@ class Journal(JournalReader):
         """Release the rejected rows of a batch (all, or those named) for another attempt; return their number.
 
         A row that is rejected on a person's word alone is only released if its attempt left no later than `cutoff`. The
-        signed `order` that asks for the release is kept in the same transaction; raises `DocumentWithdrawn` if it was
-        withdrawn.
+        signed `order` that asks for the release is recorded in the same transaction; raises `DocumentWithdrawn` if it
+        was withdrawn.
         """
         released, digest = 0, "" if order is None else order.sha256
-        with self._writing():
+        with self._write_transaction():
             ((operation,),) = self._tables.run("operation_of", batch=batch)
             rejected_rows = find_rows(self._tables, batch, states={State.REJECTED}, numbers=rows)
             rejected = iter(array("q", (row.instruction for row in rejected_rows)))
-            while group := list(islice(rejected, _AT_ONCE)):
+            while group := list(islice(rejected, _CHUNK_SIZE)):
                 standings = self._standings(group)
                 # The gateway may still pay a row that a person called rejected, until its quarantine is over.
                 entries = [
@@ -520,44 +526,46 @@ class Journal(JournalReader):
                 ]
                 self._record(entries)
                 released += len(entries)
-            self._evidence.keep(self._record, order)
+            self._evidence.record_notes(self._record, order)
         return released
 
-    def forget(self, chosen: Forgettable, *, by: str, at: str, order: SignedOrder | None = None) -> OldPages:
+    def forget(
+        self, chosen: ForgettablePayments, *, by: str, at: str, order: SignedOrder | None = None
+    ) -> RemainingData:
         """Forget the payees of payments in one transaction; ids, sums, states, times and the chain stay.
 
-        The signed `order` that asks for it is kept in the same transaction; raises `DocumentWithdrawn` if it was
-        withdrawn. Returns the place where bytes of these people may remain.
+        The signed `order` that asks for it is recorded in the same transaction; raises `DocumentWithdrawn` if it was
+        withdrawn. Returns where data of these people may remain.
         """
         digest = "" if order is None else order.sha256
         instructions = [number for numbers in chosen.batches.values() for number in numbers]
-        with self._forgetting(chosen):
+        with self._forget_transaction(chosen):
             forget_payees(self._tables, instructions)
             for batch in chosen.batches:
                 self._tables.run("forget_sheet", batch=batch)
             ids = {record.batch: record.number for record in self.batches() if record.number in chosen.batches}
-            orders = forget_heard(self._tables, instructions, chosen.before, ids) if ids else {}
+            orders = forget_evidence(self._tables, instructions, chosen.before, ids) if ids else {}
             facts = {
                 batch: BatchForgotten(by, chosen.before, len(numbers), digest, tuple(orders[batch]))
                 for batch, numbers in chosen.batches.items()
             }
             self._record([Remark(fact, at, batch=batch) for batch, fact in facts.items()])
-            self._evidence.keep(self._record, order)
+            self._evidence.record_notes(self._record, order)
         return self.scrub()
 
     @abstractmethod
-    def scrub(self) -> OldPages:
-        """Remove the bytes of forgotten people, as far as this store can; return the place where some remain."""
+    def scrub(self) -> RemainingData:
+        """Remove the bytes of forgotten people, as far as this store can; return where some may remain."""
 
     @abstractmethod
-    def _forgetting(self, chosen: Forgettable) -> AbstractContextManager[object]:
-        """Run the block in one transaction, like `_writing`, that is allowed to forget these people."""
+    def _forget_transaction(self, chosen: ForgettablePayments) -> AbstractContextManager[object]:
+        """Run the block in one transaction, like `_write_transaction`, that is allowed to forget these people."""
 
-    def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
+    def _apply_amendments(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
         """Move order ids and numbering from replaced instructions to the new ones, and release the rejected ones."""
         new_numbers = dict(self._tables.run("replacing", batch=record.number)) if amended else {}
         if len(new_numbers) != len(amended):
-            raise InternalError("an amendment is of no row of its batch")
+            raise InternalError("an amendment does not belong to a row of its batch")
         if not amended:
             return
         standings = self._standings([*(amendment.instruction for amendment in amended.values()), *new_numbers.values()])
@@ -566,30 +574,32 @@ class Journal(JournalReader):
             old, new = standings.get(amendment.instruction), standings[new_numbers[row]]
             if (
                 old is None
-                or not amendable(old.standing.state, old.standing.possible_duplicate_of)
+                or not is_amendable(old.standing.state, old.standing.possible_duplicate_of)
                 or is_in_quarantine(old.quarantined_since, amendment.cutoff)
-                or self._evidence.contested((old.number,))
+                or self._evidence.contested_instructions((old.number,))
                 or new.client_orderid != old.client_orderid
             ):
-                raise InternalError("an amendment replaces what may not be replaced")
+                raise InternalError("an amendment replaces a payment that must not be replaced")
             ids = {"order_id": old.client_orderid, "next_order_id": old.order_id}
             self._tables.run("move_order_ids", operation=record.operation, instruction=new.number, **ids)
             entries.append(Entry(old.number, old.standing.attempt, Replaced(record.batch, row), at))
             if old.standing.state is State.REJECTED:
-                after, fact = old._replace(number=new.number), Released("", "an amended sheet")
-                entries.append(self._release_entry(after, record.operation, suffix=True, fact=fact, at=at))
+                successor, fact = old._replace(number=new.number), Released("", "an amended sheet")
+                entries.append(self._release_entry(successor, record.operation, suffix=True, fact=fact, at=at))
         if not all(has_moved for _, _, has_moved in self._record(entries)):
-            raise RowsMoved
+            raise StaleRows
 
     def _standings(self, numbers: Sequence[int]) -> Mapping[int, RowStanding]:
-        """Return the standings of instructions that are about to move, by number."""
-        return {line[0]: row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
+        """Return instructions that are about to move, by number."""
+        return {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
 
     def _release_entry(self, row: RowStanding, operation: str, *, suffix: bool, fact: Released, at: str) -> Entry:
-        """Return the fact that releases a rejected instruction, and reserve the next order id for it."""
+        """Return the fact that releases a rejected instruction. Reserves its next order id."""
 
         def is_used(order_id: str) -> bool:
-            return bool(self._tables.run("is_spelling_used", operation=operation, spelling=spelled_alike(order_id)))
+            return bool(
+                self._tables.run("is_spelling_used", operation=operation, spelling=normalise_spelling(order_id))
+            )
 
         order_id = next_order_id(row, suffix=suffix, is_used=is_used)
         if suffix:
@@ -597,8 +607,8 @@ class Journal(JournalReader):
         return Entry(row.number, row.standing.attempt, replace(fact, order_id=order_id), at)
 
     @abstractmethod
-    def _writing(self) -> AbstractContextManager[object]:
-        """Run the block in one transaction: when it ends, all is durable and noted as left; on an error, nothing is."""
+    def _write_transaction(self) -> AbstractContextManager[object]:
+        """Run the block in one transaction: durable and in the sent log at the end, or rolled back on an error."""
 
     @abstractmethod
     def _store_batch(
@@ -607,10 +617,10 @@ class Journal(JournalReader):
         plan_sha256: str,
         digests: OpeningDigests,
         parts: Iterable[BatchPart],
-        known: Iterable[Known],
+        known: Iterable[KnownRow],
         replaced: Mapping[int, int],
     ) -> BatchRecord:
-        """Write a batch without the fact that opens it. Return it, with its reference if the store computes that."""
+        """Write a batch without the fact that opens it; return it, with its reference if the store computes one."""
 
     @abstractmethod
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
@@ -620,7 +630,7 @@ class Journal(JournalReader):
         """
 
 
-def _payment(line: Sequence[Any]) -> FoundPayment:
+def _parse_payment(line: Sequence[Any]) -> FoundPayment:
     columns = list(line)
     columns[10] = json.loads(columns[10])
     columns[12] = STATES[columns[12]]

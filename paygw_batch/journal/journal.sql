@@ -1,7 +1,7 @@
--- The statements of `journal.py` that every store runs; `tables.py` says what each writes otherwise.
+-- The statements of `journal.py` for every store; `tables.py` adapts them to each.
 
 -- name: batch_title
--- The names that people use for a batch.
+-- The names of a batch for people.
 SELECT batch, sheet_name, opened_at FROM batch WHERE number = :batch
 
 -- name: operation_of
@@ -29,7 +29,7 @@ SELECT content FROM page WHERE batch = :batch AND number = :number
 SELECT row, number FROM instruction WHERE batch = :batch AND replaces IS NOT NULL
 
 -- name: move_order_ids
--- Moves an instruction's order ids to the one that replaces it.
+-- Moves an instruction's order ids to its replacement.
 UPDATE order_id SET instruction = :instruction WHERE operation = :operation AND order_id IN (:order_id, :next_order_id)
 
 -- name: batches
@@ -50,12 +50,12 @@ SELECT b.batch, b.sheet_name, b.operation, b.opened_at, i.row, i.client_orderid,
 FROM instruction i JOIN batch b ON b.number = i.batch {told} WHERE i.number = ANY (:numbers) ORDER BY i.number DESC
 
 -- part: acts
--- The columns of `PeopleFact`.
+-- The columns of `HistoryFact`.
 f.number, f.at, f.kind, i.row, f.attempt, f.order_id, f.by, f.agreement, f.details, d.text
 
 -- name: history
--- What people did about a batch: about all of it, about the rows that it brought (whose numbers follow one another), and
--- about those that it also covers.
+-- People's acts on a batch: on the whole batch, on its own rows (whose numbers are consecutive), and on the other rows
+-- that it covers.
 SELECT f.number, f.at, f.kind, NULL, f.attempt, f.order_id, f.by, f.agreement, f.details, NULL
 FROM fact f INDEXED BY fact_of_batch WHERE f.batch = :batch
 UNION ALL
@@ -87,7 +87,7 @@ SELECT {entry} FROM audit ORDER BY number
 INSERT INTO audit ({entry}) VALUES (:number, :at, :who, :act, :thing, :result, :said, :hash)
 
 -- name: customer_urls
--- Where the customers of a batch pay, for the latest attempts: from the pages to their rows.
+-- The URLs where the customers of a batch pay, for the latest attempts, found from the URLs.
 SELECT c.row, d.customer_url FROM said d INDEXED BY said_of_customer_page
     CROSS JOIN fact a ON a.number = d.fact CROSS JOIN state s ON s.instruction = a.instruction AND s.attempt = a.attempt
     CROSS JOIN covered c ON c.batch = :batch AND c.instruction = a.instruction

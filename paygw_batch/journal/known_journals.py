@@ -1,8 +1,8 @@
-"""The journals that this user's state directory knows: for each the merchant, the place, and lines about its commits.
+"""The journals that this user's state directory knows: for each its merchant, its location, and its sent log.
 
-Each journal has a folder with its id: `journal.json`, written whole or not at all, and the lines of `left.py`. The
-folder is made before its journal exists, as an intention, so a journal that can be opened is always known. A writer of
-`journal.json` holds the lock of all folders from its first read to its last write.
+Each journal has a folder named after its id, with its sent log and `journal.json`, which is written atomically. The
+folder is created before its journal exists, as an intention, so a journal that can be opened is always known. A writer
+of `journal.json` holds the lock of all folders from its first read to its last write.
 """
 
 import json
@@ -17,26 +17,33 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, PaygwError
-from paygw_batch.files import replacing, sync_directory
-from paygw_batch.journal.left import LeftLine, newest_lines
-from paygw_batch.journal.lock import LockWait, RunLock, check_directory, check_file, make_directory, refusing
-from paygw_batch.journal.sqlite.connect import connect, identity_of
-from paygw_batch.journal.sqlite.sqlite_tables import evidence_in
+from paygw_batch.files import replacement_file, sync_directory
+from paygw_batch.journal.lock import (
+    LockWait,
+    RunLock,
+    check_directory,
+    check_file,
+    make_directory,
+    translating_os_errors,
+)
+from paygw_batch.journal.sent_log import SentLogLine, newest_lines
+from paygw_batch.journal.sqlite.connect import connect, load_identity
+from paygw_batch.journal.sqlite.sqlite_tables import evidence_log
 from paygw_batch.language import mark, say, say_count
 
 _ID = re.compile(r"[0-9a-f]{32}")
-_ABOUT = "journal.json"
+_ENTRY_FILE = "journal.json"
 _LOCK = "journals.lock"
 _WAIT = LockWait(limit_s=30.0, is_any_holder=True)
-"""The folders are only held for moments, so a second command waits for the first."""
+"""A second command waits for the first, because the folders are locked only for moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownJournal:
-    """A journal that this user's state directory knows: all names of its merchant's endpoints, and its place.
+    """A journal that this user's state directory knows: all names of its merchant's endpoints, and its location.
 
-    `is_intended`: its creation began and is not known to have finished. `is_lost`: a person made another journal in its
-    place; if the lost journal turns up again, a person has to adopt it.
+    If it `is_intended`, its creation began and is not known to have finished. If it `is_lost`, a person created another
+    journal in its place; if it turns up again, a person has to adopt it.
     """
 
     journal_id: str
@@ -58,8 +65,8 @@ class KnownJournals:
         self._directory = directory
 
     @contextmanager
-    def held(self, now: str) -> Iterator[None]:
-        """Hold the lock against every other writer. Raises `JournalHeld` if another process holds it for too long."""
+    def hold_lock(self, now: str) -> Iterator[None]:
+        """Hold the lock of all folders. Raises `JournalHeld` if another process holds it for too long."""
         make_directory(self._directory)
         check_directory(self._directory)
         lock = RunLock(self._directory / _LOCK, now=now, command="the known journals", wait=_WAIT)
@@ -72,29 +79,29 @@ class KnownJournals:
         """Return the folder of a journal, whether the journal is known or not."""
         return self._directory / journal_id
 
-    def left(self, journal_id: str) -> Sequence[LeftLine]:
-        """Return the newest lines that this user has of a journal (see `left.py`); none if the journal is not known."""
+    def newest_log_lines(self, journal_id: str) -> Sequence[SentLogLine]:
+        """Return the newest lines of a journal's sent log; none if the journal is not known."""
         return newest_lines(self.folder(journal_id))
 
     def entries(self) -> Sequence[KnownJournal]:
         """Return every known journal, oldest first. Raises `JournalError` for a damaged entry."""
-        with refusing(mark("{directory} cannot be read: {reason}."), directory=self._directory):
+        with translating_os_errors(mark("{directory} cannot be read: {reason}."), directory=self._directory):
             try:
-                files = [path / _ABOUT for path in self._directory.iterdir() if _ID.fullmatch(path.name)]
+                files = [path / _ENTRY_FILE for path in self._directory.iterdir() if _ID.fullmatch(path.name)]
             except FileNotFoundError:
                 return []
             files = [path for path in files if check_file(path)]
-        return sorted((_read(path) for path in files), key=lambda entry: (entry.created_at, entry.journal_id))
+        return sorted((_read_entry(path) for path in files), key=lambda entry: (entry.created_at, entry.journal_id))
 
     def entry(self, journal_id: str) -> KnownJournal | None:
         """Return the entry of a journal; None if the journal is not known."""
         path = self._path(journal_id)
-        return _read(path) if check_file(path) else None
+        return _read_entry(path) if check_file(path) else None
 
-    def paying(self, names: Sequence[EndpointIdentity], *, but: str = "") -> Sequence[KnownJournal]:
-        """Return the journals of a merchant without `but`, oldest first, including unknown ones at default places."""
-        entries = {entry.journal_id: entry for entry in (*self._at_default_places(), *self.entries())}
-        of_merchant = [entry for entry in entries.values() if entry.journal_id != but and entry.pays(names)]
+    def merchant_journals(self, names: Sequence[EndpointIdentity], *, except_id: str = "") -> Sequence[KnownJournal]:
+        """Return a merchant's journals except `except_id`, oldest first, with unknown ones at default paths."""
+        entries = {entry.journal_id: entry for entry in (*self._journals_at_default_paths(), *self.entries())}
+        of_merchant = [entry for entry in entries.values() if entry.journal_id != except_id and entry.pays(names)]
         return sorted(of_merchant, key=lambda entry: (entry.created_at, entry.journal_id))
 
     def write(self, entry: KnownJournal) -> None:
@@ -102,17 +109,20 @@ class KnownJournals:
         path = self._path(entry.journal_id)
         make_directory(path.parent)
         hint = say("Free some disk space, then run again.")
-        with refusing(mark("{path} cannot be written: {reason}."), hint=hint, path=path), replacing(path) as file:
+        with (
+            translating_os_errors(mark("{path} cannot be written: {reason}."), hint=hint, path=path),
+            replacement_file(path) as file,
+        ):
             file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
 
     def remember(self, entry: KnownJournal, now: str) -> None:
         """Write an entry unless the stored one is equal."""
         if self.entry(entry.journal_id) != entry:
-            with self.held(now):
+            with self.hold_lock(now):
                 self.write(entry)
 
-    def take(self, entry: KnownJournal) -> None:
-        """Write the entry of a journal that a person made or adopted. Mark another journal at the same path as lost."""
+    def register(self, entry: KnownJournal) -> None:
+        """Write the entry of a journal that a person created or adopted. Mark another journal at this path as lost."""
         for other in self.entries():
             if other.path == entry.path and other.journal_id != entry.journal_id:
                 self.write(replace(other, is_lost=True))
@@ -124,20 +134,20 @@ class KnownJournals:
         sync_directory(self._directory)
 
     def _path(self, journal_id: str) -> Path:
-        return self.folder(journal_id) / _ABOUT
+        return self.folder(journal_id) / _ENTRY_FILE
 
-    def _at_default_places(self) -> Iterator[KnownJournal]:
-        """Yield the readable journals at default places, which are beside the folders."""
+    def _journals_at_default_paths(self) -> Iterator[KnownJournal]:
+        """Yield the readable journals at default paths, which are next to the folders."""
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
-                identity = identity_of(connection)
-                names = evidence_in(connection).names(identity)
+                identity = load_identity(connection)
+                names = evidence_log(connection).names(identity)
                 yield KnownJournal(identity.journal_id, names, str(path), identity.created_at)
 
 
-def _read(path: Path) -> KnownJournal:
+def _read_entry(path: Path) -> KnownJournal:
     check_file(path)
-    with refusing(mark("{path} cannot be read: {reason}."), path=path):
+    with translating_os_errors(mark("{path} cannot be read: {reason}."), path=path):
         text = path.read_bytes()
     try:
         fields = json.loads(text)
@@ -145,16 +155,16 @@ def _read(path: Path) -> KnownJournal:
         return KnownJournal(names=names, **fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JournalError(
-            say("{path} is damaged. It records for whom each journal pays.", path=path),
+            say("{path} is damaged. It records the merchant that each journal pays for.", path=path),
             hint=say(
-                "Put the file back from a backup. If there is none, move it away and run the "
-                "next command with that journal: it is then written again."
+                "Restore the file from a backup. If there is none, move it away. The next command with "
+                "that journal writes it again."
             ),
         ) from None
 
 
 def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
-    """Return a sentence that lists journals by id and path, with a leading blank; empty if there are none."""
+    """Return a sentence that lists journals by id and path, with a leading space; empty if there are none."""
     if not entries:
         return ""
     listed = ", ".join(say("{journal_id} at {path}", journal_id=entry.journal_id, path=entry.path) for entry in entries)
@@ -166,7 +176,7 @@ def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
     )
 
 
-def check_beside(others: Sequence[KnownJournal], beside: str | None, *, command: str) -> None:
+def check_other_journals(others: Sequence[KnownJournal], beside: str | None, *, command: str) -> None:
     """Raise `JournalError` unless `beside` is the id of the newest of `others`, or None if there are none."""
     if not others and beside is None:
         return

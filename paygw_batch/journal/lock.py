@@ -2,7 +2,7 @@
 
 The operating system keeps the lock, and releases it when its holder ends. The lock is a `flock`: POSIX record locks are
 lost when any descriptor of the file is closed in the process, and do not keep out a second opening in the same process.
-It is on a separate file beside the journal. Only SQLite may open and close the database file while it is in use,
+It is on a separate file next to the journal. Only SQLite may open and close the database file while it is in use,
 because closing any descriptor of it would drop SQLite's own locks. For the same reason all checks are by name, before
 SQLite opens the database.
 """
@@ -38,8 +38,8 @@ _OTHERS_WRITE = 0o022
 
 
 @contextmanager
-def refusing(sentence: str, *, hint: str | None = None, **named: object) -> Iterator[None]:
-    """Turn an `OSError` in the block into a `JournalError` with this marked sentence, which gets the reason."""
+def translating_os_errors(sentence: str, *, hint: str | None = None, **named: object) -> Iterator[None]:
+    """Turn an `OSError` in the block into a `JournalError` with this marked sentence and the reason."""
     try:
         yield
     except OSError as error:
@@ -63,21 +63,21 @@ def canonical_path(path: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Create `directory` and its missing parents, private to their owner. On return their names are durable."""
+    """Create `directory` and its missing parents durably, private to their owner."""
     missing = []
     while not directory.exists():
         missing.append(directory)
         directory = directory.parent
     for part in reversed(missing):
         failed = mark("The directory {part} cannot be created: {reason}.")
-        with refusing(failed, part=part), suppress(FileExistsError):  # another run made it just now
+        with translating_os_errors(failed, part=part), suppress(FileExistsError):  # another run has just created it
             part.mkdir(mode=0o700)
             sync_directory(part.parent)
 
 
 def check_directory(directory: Path) -> None:
     """Raise `JournalError` unless `directory` is on this machine and only its owner can write to it."""
-    with refusing(mark("The directory {directory} cannot be used: {reason}."), directory=directory):
+    with translating_os_errors(mark("The directory {directory} cannot be used: {reason}."), directory=directory):
         status = directory.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise JournalError(say("{directory} is not a directory.", directory=directory))
@@ -101,14 +101,14 @@ def check_directory(directory: Path) -> None:
         )
 
 
-def copied_path(journal: Path) -> Path:
-    """Return the path of the file beside a journal that contains the time of its last backup."""
+def backup_time_path(journal: Path) -> Path:
+    """Return the path of the file, next to a journal, with the time of its last backup."""
     return journal.with_name(f"{journal.name}.copied")
 
 
 def check_file(path: Path) -> bool:
     """Return whether `path` exists. Raises `JournalError` unless it is a plain, private file."""
-    with refusing(mark("{path} cannot be used: {reason}."), path=path):
+    with translating_os_errors(mark("{path} cannot be used: {reason}."), path=path):
         try:
             status = path.lstat()
         except FileNotFoundError:
@@ -131,21 +131,21 @@ def check_file(path: Path) -> bool:
 
 
 def open_private(path: Path) -> int:
-    """Open a private file to read and write, never through a link; create a missing file. No child inherits it."""
+    """Open a private file to read and write, never through a link. Creates a missing file. No child inherits it."""
     check_file(path)
-    with refusing(mark("{path} cannot be opened: {reason}."), path=path):
+    with translating_os_errors(mark("{path} cannot be opened: {reason}."), path=path):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _file_system(directory: Path) -> str:
-    """Return the type of the file system of `directory`; empty if the kernel does not say it (no /proc)."""
-    best, kind = "", ""
+    """Return the type of the file system of `directory`; empty if it is unknown (no /proc)."""
+    best_point, kind = "", ""
     for line in _mount_table().splitlines():
-        before, _, after = line.partition(" - ")
-        point = _unescaped(before.split(" ")[4])
+        mount_fields, _, type_fields = line.partition(" - ")
+        point = _unescape(mount_fields.split(" ")[4])
         # A later line with the same mount point covers the earlier one.
-        if len(point) >= len(best) and directory.is_relative_to(point):
-            best, kind = point, after.split(" ")[0]
+        if len(point) >= len(best_point) and directory.is_relative_to(point):
+            best_point, kind = point, type_fields.split(" ")[0]
     return kind
 
 
@@ -156,8 +156,8 @@ def _mount_table() -> str:
         return ""
 
 
-def _unescaped(point: str) -> str:
-    """Return a mount point decoded: the kernel writes blanks and some other characters as three octal digits."""
+def _unescape(point: str) -> str:
+    """Decode a mount point: the kernel writes spaces and some other characters as three octal digits."""
     for code in ("\\040", "\\011", "\\012", "\\134"):
         point = point.replace(code, chr(int(code[1:], 8)))
     return point
@@ -166,14 +166,14 @@ def _unescaped(point: str) -> str:
 def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity, place: str) -> None:
     """Raise `JournalError` unless the journal at `place` belongs to our merchant, at this gateway's host.
 
-    `names` are the names by which the journal knows its merchant's endpoints.
+    `names` are those by which the journal knows its merchant's endpoints.
     """
     if not endpoint.is_of_merchant(names):
         raise JournalError(
             say("The journal {place} belongs to another merchant, or to another gateway.", place=place),
             hint=say(
-                "Name a separate journal for each merchant at a gateway: [journal] path or url, or --journal. A "
-                "merchant is known again by two of host, endpoint id and consumer key."
+                "Name a separate journal for each merchant at a gateway: [journal] path or url, or "
+                "--journal. A merchant is recognised by two of host, endpoint id and consumer key."
             ),
         )
     if not any(name.host == endpoint.host for name in names):
@@ -194,12 +194,12 @@ def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity
 
 
 _HOLDER_BYTES = 4096
-_held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
+_open_locks: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
-    """The wait for a lock that a run left behind when it ended.
+    """How long to wait for a lock that an ended run left to another process.
 
     A run killed while it starts a process can leave the lock with that process for a moment: a new process keeps all
     open files of the old one until it runs its own program. `is_any_holder` waits for living holders as well.
@@ -224,7 +224,7 @@ class RunLock:
     """The right to write one journal, held from construction until `close` or the end of the process.
 
     `kind` and `command` identify the holder, to programs and to people. Raises the error `held`, which names the
-    holder, if another process has the lock. It waits for a living holder only if `wait` says so.
+    holder, if another process has the lock. Waits for a living holder only if `wait` allows it.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class RunLock:
         wait: LockWait | None = None,
     ) -> None:
         self._fd: int | None = None
-        fd = _lock(path, held, wait or LockWait())
+        fd = _acquire(path, held, wait or LockWait())
         host = socket.gethostname()
         holder = {"pid": os.getpid(), "host": host, "since": now, "command": command, "kind": kind.value}
         try:
@@ -253,7 +253,7 @@ class RunLock:
                 hint=say("Free some disk space, then run again."),
             ) from None
         self._fd = fd
-        _held.add(self)
+        _open_locks.add(self)
 
     def close(self) -> None:
         fd, self._fd = self._fd, None
@@ -261,18 +261,18 @@ class RunLock:
             os.close(fd)
 
 
-def _lock(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
-    """Return a descriptor that holds the lock on the file that is now at `path`."""
-    give_up_s = wait.monotonic_s() + wait.limit_s
+def _acquire(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
+    """Lock the file that is now at `path`; return its descriptor."""
+    deadline_s = wait.monotonic_s() + wait.limit_s
     while True:
         fd = open_private(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _holder(fd)
+            holder = _read_holder(fd)
             os.close(fd)
-            if not (holder.has_ended() or wait.is_any_holder) or wait.monotonic_s() >= give_up_s:
-                raise _held_by(holder, held) from None
+            if not (holder.has_ended() or wait.is_any_holder) or wait.monotonic_s() >= deadline_s:
+                raise _held_error(holder, held) from None
             wait.sleep(wait.every_s)
             continue
         if _is_same_file(fd, path):
@@ -298,7 +298,7 @@ class LockHolder:
     kind: HolderKind = HolderKind.STARTING
 
     def has_ended(self) -> bool:
-        """Whether the process that took the lock is known to be dead; a process that it started may still hold it."""
+        """Whether the process that took the lock is known to be dead. Its child may still hold the lock."""
         return self.pid > 0 and self.host == socket.gethostname() and has_ended(self.pid)
 
 
@@ -308,7 +308,7 @@ def has_ended(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # the process is alive, and belongs to another user
+    except OSError:  # the process is alive, but belongs to another user
         return False
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -317,7 +317,7 @@ def has_ended(pid: int) -> bool:
     return stat.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
 
 
-def _holder(fd: int) -> LockHolder:
+def _read_holder(fd: int) -> LockHolder:
     try:
         fields = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
         # A later version may write another kind, which counts as a run.
@@ -332,14 +332,14 @@ def lock_path(journal: Path) -> Path:
 
 
 def journal_holder(journal: Path) -> LockHolder | None:
-    """Return the process that holds a journal, or None, without touching the lock.
+    """Return the process that holds a journal, or None. Does not touch the lock.
 
-    Taking the lock to find out, even for a moment, could make a run fail that starts at the same time. Linux lists the
+    Taking the lock to find out, even briefly, could make a starting run fail. Linux lists the
     locks of visible processes. On other systems, the process named in the file counts if it is alive.
     """
     try:
         with lock_path(journal).open("rb") as file:
-            holder, inode = _holder(file.fileno()), os.fstat(file.fileno()).st_ino
+            holder, inode = _read_holder(file.fileno()), os.fstat(file.fileno()).st_ino
     except OSError:
         return None
     if not _is_locked(inode, holder.pid) or (holder.pid and holder.has_ended()):
@@ -348,38 +348,38 @@ def journal_holder(journal: Path) -> LockHolder | None:
 
 
 def _is_locked(inode: int, pid: int) -> bool:
-    """Return whether a process holds a lock on the file. Devices are not compared: some file systems report two."""
+    """Whether a process holds a lock on the file. Devices are not compared, because some file systems report two."""
     try:
-        listed = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        entries = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return True
-    locks = [line.split() for line in listed if " FLOCK " in line and "->" not in line]
+    locks = [line.split() for line in entries if " FLOCK " in line and "->" not in line]
     return any(fields[-3].endswith(f":{inode}") and (not pid or fields[-4] == str(pid)) for fields in locks)
 
 
-def _held_by(holder: LockHolder, held: type[JournalHeld]) -> JournalHeld:
+def _held_error(holder: LockHolder, held: type[JournalHeld]) -> JournalHeld:
     if not holder.pid:
-        who = say("it has just started")
+        holder_text = say("it has just started")
     else:
-        who = say(
+        holder_text = say(
             "process {pid} on {host}, since {since}: {command}",
             pid=holder.pid,
             host=holder.host,
             since=holder.since,
             command=holder.command,
         )
-    message = f"{held().message.removesuffix('.')}: {who}."
+    message = f"{held().message.removesuffix('.')}: {holder_text}."
     if holder.has_ended():
-        message += " " + say("That process has ended, and a process that it started still has the lock.")
+        message += " " + say("That process has ended, but a process that it started still has the lock.")
     refusal = held(message)
     refusal.holder = holder.kind
     return refusal
 
 
-def _let_go_in_child() -> None:
-    """Close the descriptors that a forked child inherits: they would keep the lock after its parent has ended."""
-    for lock in list(_held):
+def _release_in_child() -> None:
+    """Close the descriptors that a forked child inherits: they would keep the lock after the parent has ended."""
+    for lock in list(_open_locks):
         lock.close()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_release_in_child)

@@ -1,8 +1,8 @@
--- The bodies of the two triggers by which facts move rows, the same in every store. Nothing else moves one.
+-- The bodies of the two triggers by which facts move rows, the same in every store. Nothing else moves a row.
 
 -- part: hand_over
--- A row that takes over from another one begins where that one is, with its numbering and its order id: once, as only a row that was
--- not replaced yet can be.
+-- A replacing row takes over the state, numbering and order id of the replaced row. This happens once, because only a row that is
+-- not replaced yet can be replaced.
 UPDATE state SET state = o.state, attempt = o.attempt, generation = o.generation,
         possible_duplicate_of = o.possible_duplicate_of, inherited_attempts = o.attempt, order_id = o.order_id
     FROM instruction i, state o, move m
@@ -23,7 +23,7 @@ UPDATE state SET state = m.after, attempt = NEW.attempt, generation = state.gene
             (SELECT i.client_orderid FROM instruction i WHERE i.number = NEW.instruction)));
 
 -- part: note_contradiction
--- A fact that moved nothing is kept, and noted; also one about a row of which nothing is known.
+-- A fact that moved nothing is kept as a contradiction, including one about an unknown row.
 INSERT INTO contradiction
     SELECT NEW.number, coalesce((SELECT s.state FROM state s WHERE s.instruction = NEW.instruction), 'unknown')
     WHERE NOT EXISTS (SELECT 1 FROM state s WHERE s.instruction = NEW.instruction AND s.fact = NEW.number);

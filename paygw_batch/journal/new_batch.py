@@ -13,10 +13,10 @@ from itertools import chain, islice
 from os import urandom
 from typing import Any, Protocol, TypeVar
 
-from paygw_batch.core.batch import BILLION, NAMES_A_PAYEE, InstructionTotals
+from paygw_batch.core.batch import BILLION, PAYEE_FIELD_SUFFIXES, InstructionTotals
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts import SALT_BYTES
-from paygw_batch.journal.values import BatchOpened, Known, NewBatch, NewInstruction
+from paygw_batch.journal.values import BatchOpened, KnownRow, NewBatch, NewInstruction
 
 _Part = TypeVar("_Part")
 
@@ -34,12 +34,12 @@ def new_salt() -> bytes:
 
 
 def payee_texts(fields: str) -> list[str]:
-    """Return the values of fields that name a payee; none if the fields are not JSON."""
+    """Return the values of the fields that name a payee; empty if the fields are not JSON."""
     try:
-        named = json.loads(fields)
+        values_by_name = json.loads(fields)
     except ValueError:
         return []
-    return [str(value) for name, value in named.items() if name.endswith(NAMES_A_PAYEE)]
+    return [str(value) for name, value in values_by_name.items() if name.endswith(PAYEE_FIELD_SUFFIXES)]
 
 
 class NewInstructions(Protocol):
@@ -61,21 +61,21 @@ class NewInstructions(Protocol):
         ...
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals for each country and currency, with the indexes of these instructions as numbers."""
+        """Return the totals for each country and currency, with indexes into these instructions as numbers."""
         ...
 
     def payee_words(self) -> Iterable[str | None]:
-        """Return for each instruction the texts that name its payee, separated by neither letters nor digits."""
+        """Return for each instruction the texts that name its payee, joined by non-word characters."""
         ...
 
     def have_ascii_ids(self) -> bool:
         """Whether all order ids are ASCII."""
         ...
 
-    def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        """Return the values of each instruction. A content that ends with the fields is cut before them.
+    def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
+        """Return the values of each instruction, without the fields at the end of its content.
 
-        A content that was cut begins with `mark`. A content that itself begins with `mark` becomes None.
+        A shortened content begins with `mark`. A content that itself begins with `mark` becomes None.
         """
         ...
 
@@ -95,13 +95,13 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
         totals: dict[tuple[str, str], list[int]] = {}
-        for place, new in enumerate(self):
+        for index, new in enumerate(self):
             billions, rest = divmod(new.minor, BILLION)
-            total = totals.setdefault((new.country, new.currency), [0, 0, 0, place, place])
+            total = totals.setdefault((new.country, new.currency), [0, 0, 0, index, index])
             total[0] += 1
             total[1] += billions
             total[2] += rest
-            total[4] = place
+            total[4] = index
         return {kind: InstructionTotals(*total) for kind, total in totals.items()}
 
     def payee_words(self) -> Iterable[str | None]:
@@ -110,49 +110,49 @@ class InstructionRows(tuple[NewInstruction, ...]):
     def have_ascii_ids(self) -> bool:
         return all(new.client_orderid.isascii() for new in self)
 
-    def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        return ((*new[:-1], _shortened(new, mark)) for new in self)
+    def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
+        return ((*new[:-1], _shorten_content(new, mark)) for new in self)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """The next pages and the next new instructions of a batch. They need not match, and either may be empty."""
+    """The next pages and new instructions of a batch. They need not match, and either may be empty."""
 
     pages: Sequence[bytes] = ()
     instructions: NewInstructions = field(default_factory=InstructionRows)
 
 
-def one_ahead(parts: Iterable[_Part]) -> Generator[_Part]:
-    """Yield the parts. While one is stored, another thread makes the next one, until this generator is closed."""
+def prefetch(parts: Iterable[_Part]) -> Generator[_Part]:
+    """Yield the parts; another thread prepares the next one meanwhile. Close the generator to end the thread."""
     remaining = iter(parts)
-    with ThreadPoolExecutor(1) as beside:
-        coming = beside.submit(next, remaining, None)
-        while (part := coming.result()) is not None:
-            coming = beside.submit(next, remaining, None)
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(next, remaining, None)
+        while (part := future.result()) is not None:
+            future = executor.submit(next, remaining, None)
             yield part
 
 
-def _shortened(new: NewInstruction, mark: str) -> str | None:
+def _shorten_content(new: NewInstruction, mark: str) -> str | None:
     if new.content.startswith(mark):
         return None
     return f"{mark}{new.content.removesuffix(new.fields)}" if new.content.endswith(new.fields) else new.content
 
 
-_ROWS_AT_ONCE = 1_000
-_VALUES_OF_PEOPLE = 3
-"""The number of values at the end of a canonical text that say who is paid: fields, payee, content."""
+_CHUNK_SIZE = 1_000
+_PAYEE_VALUES = 3
+"""The number of values at the end of a canonical text that identify the payee: fields, payee, content."""
 
 
-def kept_of(texts: Iterable[bytes]) -> list[bytes]:
-    """Return the parts of texts that stay when payees are forgotten. Raises `InternalError` for NUL in a value."""
-    kept = [text.rsplit(b"\0", _VALUES_OF_PEOPLE)[0] for text in texts]
-    if {text.count(b"\0") for text in kept} - {VALUES_OF_TEXT - _VALUES_OF_PEOPLE - 1}:
+def lasting_parts(texts: Iterable[bytes]) -> list[bytes]:
+    """Return the parts of texts that remain when payees are forgotten. Raises `InternalError` for NUL in a value."""
+    kept = [text.rsplit(b"\0", _PAYEE_VALUES)[0] for text in texts]
+    if {text.count(b"\0") for text in kept} - {VALUES_OF_TEXT - _PAYEE_VALUES - 1}:
         raise InternalError("a validated value holds a NUL character")
     return kept
 
 
-def people_of(texts: Iterable[bytes], kept: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
-    """Return SHA-256 over the salt and the last values of each canonical text: those that say who is paid."""
+def payee_digests(texts: Iterable[bytes], kept: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
+    """Return SHA-256 over the salt and the values of each canonical text that identify the payee."""
     return [sha256(salt + text[len(own) :]).digest() for text, own, salt in zip(texts, kept, salts, strict=True)]
 
 
@@ -160,7 +160,7 @@ class OpeningDigests:
     """Accumulates the digests (SHA-256) and totals of a batch while it is stored.
 
     The digest of the instructions stays the same when payees are forgotten, because it covers only a salted digest of
-    the values that say who is paid. Forgetting also removes the salt, and without it nobody can guess a payee from the
+    the values that identify a payee. Forgetting also removes the salt, and without it nobody can guess a payee from the
     digest.
     """
 
@@ -173,19 +173,19 @@ class OpeningDigests:
         self.counted: dict[tuple[str, str], InstructionTotals] = {}
         """The totals of new instructions, by country and currency."""
 
-    def page(self, page: bytes) -> None:
+    def add_page(self, page: bytes) -> None:
         """Add the next page, preceded by its length."""
         self.pages += 1
         self._pages_sha256.update(len(page).to_bytes(8, "big"))
         self._pages_sha256.update(page)
 
-    def instructions(
+    def add_instructions(
         self, new: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
     ) -> Sequence[bytes]:
         """Add the next new instructions, each with its salt; return the digests of their personal data."""
         texts = list(new.canonical(self.next_instruction, replaced))
-        kept = kept_of(texts)
-        people = people_of(texts, kept, salts)
+        kept = lasting_parts(texts)
+        people = payee_digests(texts, kept, salts)
         self._add(new, kept, people)
         return people
 
@@ -194,36 +194,38 @@ class OpeningDigests:
         self._instructions_sha256.update(b"".join(chain.from_iterable(zip(kept, people, strict=True))))
         self.next_instruction += len(kept)
         for kind, total in new.totals().items():
-            later, before = total.numbered_from(first), self.counted.get(kind)
-            self.counted[kind] = later if before is None else before.and_later(later)
+            later, total_so_far = total.renumber_from(first), self.counted.get(kind)
+            self.counted[kind] = later if total_so_far is None else total_so_far.combine(later)
 
-    def stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
-        """Add stored instructions: number, replaced instruction, the values of a `NewInstruction`, salt, and digest.
+    def add_stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
+        """Add stored instructions: number, replaced instruction, the values of a `NewInstruction`, salt and digest.
 
         An instruction whose payee was forgotten has neither values about the payee nor a salt. Raises `InternalError`
         if a number is missing, a value contains NUL, or the values about a payee do not match their digest.
         """
         remaining = iter(lines)
-        while group := list(islice(remaining, _ROWS_AT_ONCE)):
+        while group := list(islice(remaining, _CHUNK_SIZE)):
             if [line[0] for line in group] != list(range(self.next_instruction, self.next_instruction + len(group))):
-                raise InternalError("the instructions of a batch are not numbered one after another")
+                raise InternalError("the instructions of a batch are not numbered consecutively")
             replaced = {line[2]: line[1] for line in group if line[1] is not None}
             rows = InstructionRows(NewInstruction._make(line[2:-2]) for line in group)
             texts, people = list(rows.canonical(self.next_instruction, replaced)), [line[-1] for line in group]
-            kept = kept_of(texts)
-            present = [place for place, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
-            own = ([texts[place] for place in present], [kept[place] for place in present])
-            if people_of(*own, [group[place][-2] or b"" for place in present]) != [people[place] for place in present]:
-                raise InternalError("what an instruction says of people is not what its digest is of")
+            kept = lasting_parts(texts)
+            present = [index for index, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
+            own = ([texts[index] for index in present], [kept[index] for index in present])
+            if payee_digests(*own, [group[index][-2] or b"" for index in present]) != [
+                people[index] for index in present
+            ]:
+                raise InternalError("the payee's data of an instruction does not match its digest")
             self._add(rows, kept, people)
 
-    def known(self, known: Known) -> None:
+    def add_known(self, known: KnownRow) -> None:
         """Add the next row that another batch already has."""
         self._known += 1
         self._known_sha256.update(f"{known.row}\0{known.instruction}\0".encode())
 
-    def opened(self) -> BatchOpened:
-        """Return the opening of the batch, with the digests and totals of all that was added."""
+    def opening(self) -> BatchOpened:
+        """Return the opening of the batch, with the digests and totals of all pages and rows that were added."""
         totals: dict[str, tuple[int, int]] = {}
         for (_, currency), total in self.counted.items():
             rows, minor = totals.get(currency, (0, 0))

@@ -1,10 +1,10 @@
-"""Keeps the notices meant for people, and says which of them may be sent now, for every store.
+"""Keeps the notices for people, and selects those that may be sent now, for every store.
 
-A notice is durable before it is sent, and `claim` records each try durably before it is made. So a crash loses no
-notice, and while no process dies, none is sent twice. If a process dies between sending and `note_sent`, the notice is
+A notice is durable before it is sent, and `claim` records each try durably in advance. So a crash loses no notice, and
+no notice is sent twice unless a process dies. If a process dies between sending and `note_sent`, the notice is
 sent again with the same id.
 
-Each store has its own SQL: `outbox.sql` in its folder, with the same names of statements.
+Each store has its own `outbox.sql` with statements of the same names.
 """
 
 import json
@@ -19,7 +19,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.journal.values import KeptNotice, NewNotice, Occasion
 
 FIRST_PAUSE = timedelta(minutes=10)
-"""The pause between the first two tries; each later pause is twice as long. A try itself is much shorter."""
+"""The pause between the first two tries. Each later pause is twice as long. A try itself takes much less."""
 LONGEST_PAUSE = timedelta(hours=6)
 GIVEN_UP_AFTER = timedelta(days=5)
 
@@ -30,8 +30,8 @@ OUTBOX_PARTS: Mapping[str, str] = {
 """The columns of a `KeptNotice`, in the order of its fields."""
 
 
-def next_try(tries: int, written_at: str, now: datetime) -> str | None:
-    """Return the time to try a notice again after `tries` tries; None if it is given up."""
+def next_try_at(tries: int, written_at: str, now: datetime) -> str | None:
+    """Return the time of the next try after `tries` tries; None if the notice is given up."""
     later = now + min(FIRST_PAUSE * 2 ** min(tries - 1, 16), LONGEST_PAUSE)
     return timestamp(later) if later < datetime.fromisoformat(written_at) + GIVEN_UP_AFTER else None
 
@@ -41,48 +41,48 @@ class Outbox(ABC):
 
     def add(self, notices: Iterable[NewNotice], at: str) -> None:
         """Make notices durable, at most one for each subject and recipient."""
-        if kept := list(notices):  # made before the transaction begins, because a run may wait for its end
-            with self._writing():
-                self._add(kept, at)
+        if pending := list(notices):  # built before the transaction begins, because a run may wait for its end
+            with self._write_transaction():
+                self._add(pending, at)
 
     def due(self, now: datetime, *, limit: int) -> list[KeptNotice]:
         """Return up to `limit` notices that may be sent now, oldest first."""
         return self._due(now, limit=limit)
 
     def claim(self, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
-        """Record durably that a notice is being sent, with its text; return False if another process was faster.
+        """Record durably that a notice is being sent, with its text. Return False if another process claimed it first.
 
         Call it before each try. No other process sends the notice until the next try is due.
         """
-        with self._writing():
+        with self._write_transaction():
             claimed = self._run(
                 "claim",
                 number=notice.number,
                 tries=notice.tries,
                 content=json.dumps(content),
                 now=timestamp(now),
-                next_at=next_try(notice.tries + 1, notice.written_at, now),
+                next_at=next_try_at(notice.tries + 1, notice.written_at, now),
             )
         return bool(claimed)
 
     def note_sent(self, notice: KeptNotice, at: str) -> None:
         """Record durably that a notice was sent; it is never sent again."""
-        with self._writing():
+        with self._write_transaction():
             self._run("note_sent", number=notice.number, at=at)
 
     def note_problem(self, notice: KeptNotice, problem: str) -> None:
         """Record why a notice could not be sent."""
-        with self._writing():
+        with self._write_transaction():
             self._run("note_problem", number=notice.number, problem=problem)
 
     def hurry(self, now: datetime) -> None:
-        """Make notices due that wait for their next try or were given up, except those that are being sent."""
-        with self._writing():
+        """Make notices due that wait for their next try or were given up, except those being sent."""
+        with self._write_transaction():
             self._run("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
-    def listed(self, *, limit: int) -> Sequence[KeptNotice]:
+    def list_notices(self, *, limit: int) -> Sequence[KeptNotice]:
         """Return up to `limit` notices: unsent ones first, and the newest first within each group."""
-        return [_kept(line) for line in self._run("listed", limit=limit)]
+        return [_parse_notice(line) for line in self._run("listed", limit=limit)]
 
     def newest_subject(self, occasion: Occasion, batch: str) -> str:
         """Return the greatest subject of an occasion's notices about a batch; empty if there is none."""
@@ -99,11 +99,11 @@ class Outbox(ABC):
         """Run a statement of `outbox.sql` and return all its rows."""
 
     @abstractmethod
-    def _writing(self) -> AbstractContextManager[object]:
+    def _write_transaction(self) -> AbstractContextManager[object]:
         """Run the block in one transaction, durable when the block ends."""
 
     def _due(self, now: datetime, **limits: int) -> list[KeptNotice]:
-        return [_kept(line) for line in self._run("due", now=timestamp(now), **limits)]
+        return [_parse_notice(line) for line in self._run("due", now=timestamp(now), **limits)]
 
     def _add(self, notices: Iterable[NewNotice], at: str, process: int | None = None) -> None:
         """Add notices inside the open transaction. With `process`, they are due once that process is over."""
@@ -122,7 +122,7 @@ class Outbox(ABC):
                 )
 
 
-def _kept(line: Sequence[Any]) -> KeptNotice:
-    number, notice_id, occasion, subject, batch, recipient, written_at, content, *tried = line
-    filled = None if content is None else json.loads(content)
-    return KeptNotice(number, notice_id, Occasion(occasion), subject, batch, recipient, written_at, filled, *tried)
+def _parse_notice(line: Sequence[Any]) -> KeptNotice:
+    number, notice_id, occasion, subject, batch, recipient, written_at, content, *try_fields = line
+    values = None if content is None else json.loads(content)
+    return KeptNotice(number, notice_id, Occasion(occasion), subject, batch, recipient, written_at, values, *try_fields)

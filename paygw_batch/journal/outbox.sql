@@ -1,13 +1,13 @@
--- The statements of `outbox.py` that every store runs; `tables.py` says what each writes otherwise.
+-- The statements of `outbox.py` for every store; `tables.py` adapts them to each.
 
 -- name: add_notice
--- Writes one notice, unless this recipient already has one of its subject. `process`: it is due when that one is over.
+-- Writes a notice, unless this recipient already has one with its subject. With `process`, it is due once that process is over.
 INSERT INTO notice (id, occasion, subject, batch, recipient, written_at, content, process, next_at)
 VALUES (:id, :occasion, :subject, :batch, :recipient, :at, :content, :process, :at)
 ON CONFLICT (occasion, batch, subject, recipient) DO NOTHING
 
 -- name: claim
--- Books the next try of a notice, if nobody has done so since it was read.
+-- Schedules the next try of a notice, unless another process has done so since it was read.
 UPDATE notice SET tries = tries + 1, tried_at = :now, next_at = :next_at, problem = '', content = coalesce(content, :content)
 WHERE number = :number AND tries = :tries AND sent_at IS NULL AND next_at <= :now RETURNING number
 
@@ -20,7 +20,7 @@ UPDATE notice SET sent_at = :at, problem = '' WHERE number = :number
 UPDATE notice SET problem = :problem WHERE number = :number
 
 -- name: hurry
--- Makes due the notices whose last try failed, or began before a time and never ended.
+-- Makes the notices due whose last try failed, or began before a time and never ended.
 UPDATE notice SET next_at = :now WHERE sent_at IS NULL AND (problem <> '' OR tried_at <= :before)
 
 -- name: listed

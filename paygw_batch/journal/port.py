@@ -11,20 +11,20 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.values import Due, Entry, MoveResult
+from paygw_batch.journal.values import DueRow, Entry, MoveResult
 
 VerifyProgress = Callable[[int, int], None]
 """Receives the number of rows replayed so far, and the total."""
 
 
-def unwatched(done: int, rows: int) -> None:
-    """Report no progress."""
+def ignore_progress(done: int, rows: int) -> None:
+    """Ignore the progress of a verification."""
 
 
 class EngineJournal(Protocol):
     """The journal as an engine uses it to send batches. No call blocks the event loop; calls are made one at a time."""
 
-    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
+    async def due(self, batch: int, *, limit: int) -> Sequence[DueRow]:
         """Return the next READY instructions of a batch, at most `limit`, in the sheet's order; none at its end.
 
         Each instruction is returned once. A row that evidence contradicts is left out until a person settles it: for
@@ -41,7 +41,7 @@ class EngineJournal(Protocol):
         ...
 
     def may_leave(self, age_s: float) -> bool:
-        """Whether a request may leave now whose intent was passed to `append` `age_s` seconds ago, sleep included.
+        """Whether a request may leave now if its intent was passed to `append` `age_s` seconds ago, sleep included.
 
         Returns False once the journal could not be written, or another process can have taken over the row. It is
         called immediately before the first byte, so it never waits and asks no other machine.
@@ -49,7 +49,7 @@ class EngineJournal(Protocol):
         ...
 
     async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Judge the notifications that wait, as `Journal.judge_arrivals` does."""
+        """Judge the waiting notifications, as `Journal.judge_arrivals` does."""
         ...
 
 
@@ -151,7 +151,7 @@ class Sender:
 class GateState:
     """The gate as shown to people. If no person set a limit, it is None, and the configuration applies.
 
-    Times are UTC, ISO 8601; empty: never.
+    Times are UTC, ISO 8601; an empty one means never.
     """
 
     rate_per_s: float | None
@@ -223,7 +223,7 @@ class WorkerLife:
 
 
 @dataclass(frozen=True, slots=True)
-class RunNow:
+class UnfinishedRun:
     """A run that is not over. `batch` is the batch's id; `rows_left` counts the rows that are still to be sent."""
 
     batch: str
@@ -238,7 +238,7 @@ class SharedWork:
     """The work of all hosts at one moment: their workers, the runs being sent, and the limits."""
 
     workers: Sequence[WorkerLife]
-    runs: Sequence[RunNow]
+    runs: Sequence[UnfinishedRun]
     gate: GateState
 
 
@@ -261,10 +261,10 @@ class TimetableJob:
     missed_at: str | None = None
 
 
-class RunOfWorkers(Protocol):
-    """A run that was handed over to workers (a shared run)."""
+class SharedRunHandle(Protocol):
+    """A handle on a shared run: one that was handed over to workers."""
 
-    def look(self) -> SharedRun:
+    def read_state(self) -> SharedRun:
         """Return the present state of the run."""
         ...
 
@@ -273,14 +273,14 @@ class RunOfWorkers(Protocol):
         ...
 
     def stop(self, reason: str) -> None:
-        """Let no worker start another row of the run. If it is called again, the first reason stays."""
+        """Stop the run: no worker starts another row. Later calls do not change the reason."""
         ...
 
 
 T = TypeVar("T")
 
-JUDGED_AT_ONCE = 1_000
-"""The approximate number of notifications that a run judges before it sends again."""
+MAX_JUDGED_PER_CALL = 1_000
+"""The approximate number of notifications that a run judges before it goes back to sending."""
 
 
 class JournalThread:
@@ -289,14 +289,14 @@ class JournalThread:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
-    async def call(self, call: Callable[[], T]) -> T:
-        """Make a call, and wait for it to end even if the caller is cancelled."""
-        calling = asyncio.get_running_loop().run_in_executor(self._thread, call)
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call `function` in the thread, and wait for it to end even if the caller is cancelled."""
+        future = asyncio.get_running_loop().run_in_executor(self._thread, function)
         try:
-            return await asyncio.shield(calling)
+            return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await asyncio.wait([calling])
-            calling.exception()  # the next call to the journal raises it
+            await asyncio.wait([future])
+            future.exception()  # the next call to the journal raises it
             raise
 
     def close(self) -> None:
@@ -305,50 +305,50 @@ class JournalThread:
 
 
 class SendingJournal(Protocol):
-    """The methods of a journal that `CallsInTurn` and its subclasses call."""
+    """The methods of a journal that `SerializedCalls` and its subclasses call."""
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one transaction."""
         ...
 
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[DueRow]:
         """Return the next rows of a batch that may be sent."""
         ...
 
     def judge_arrivals(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
     ) -> Counter[Finding]:
-        """Judge the notifications that wait."""
+        """Judge the waiting notifications."""
         ...
 
 
-class CallsInTurn:
+class SerializedCalls:
     """Makes an engine's calls to a journal one at a time, for every store."""
 
     def __init__(self, journal: SendingJournal) -> None:
         self._journal = journal
         self._thread = JournalThread()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._last_row: dict[int, int] = {}
 
-    async def call(self, call: Callable[[], T]) -> T:
-        """Make a call to the journal after the calls before it."""
-        async with self._turn:
-            return await self._thread.call(call)
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call `function` after all earlier calls have ended."""
+        async with self._lock:
+            return await self._thread.call(function)
 
-    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
+    async def due(self, batch: int, *, limit: int) -> Sequence[DueRow]:
         """Return the next rows that are due, as `EngineJournal` does."""
-        return await self.call(partial(self._next, batch, limit))
+        return await self.call(partial(self._next_page, batch, limit))
 
     async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Judge some notifications, as `EngineJournal` does."""
-        return await self.call(partial(self._journal.judge_arrivals, words, at=at, at_most=JUDGED_AT_ONCE))
+        """Judge some of the waiting notifications, as `EngineJournal` does."""
+        return await self.call(partial(self._journal.judge_arrivals, words, at=at, at_most=MAX_JUDGED_PER_CALL))
 
     def close(self) -> None:
         """End the thread."""
         self._thread.close()
 
-    def _next(self, batch: int, limit: int) -> Sequence[Due]:
+    def _next_page(self, batch: int, limit: int) -> Sequence[DueRow]:
         page = self._journal.due(batch, after_row=self._last_row.get(batch, 0), limit=limit)
         if page:
             self._last_row[batch] = page[-1].row

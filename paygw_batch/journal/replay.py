@@ -1,6 +1,6 @@
 """Replays the journal and compares the tables with its facts, for every store.
 
-Instructions, their facts and their order ids are read side by side, in the order of instructions, so memory does not
+Instructions, their facts and their order ids are read in parallel, in the order of instructions, so memory use does not
 grow with the journal. The `verify` module of each store checks the tables that only this store has.
 """
 
@@ -10,25 +10,25 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from paygw_batch.core.lifecycle import MOVES, FactKind, IllegalMove, Standing, State, step
+from paygw_batch.core.lifecycle import MOVES, FactKind, IllegalMove, Standing, State, next_standing
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.audit import AuditEntry, follow_trail
-from paygw_batch.journal.facts import BATCH_OPENED, Said, decode_batch, decode_forgotten, said_digest
+from paygw_batch.journal.audit import AuditEntry, verify_trail
+from paygw_batch.journal.facts import BATCH_OPENED, PersonalData, decode_batch, decode_forgetting, personal_data_digest
 from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.new_batch import OpeningDigests
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.tables import MOVE_LINES, Tables
-from paygw_batch.journal.values import BatchForgotten, BatchOpened, Known, NewBatch, reply_sha256
+from paygw_batch.journal.values import BatchForgotten, BatchOpened, KnownRow, NewBatch, reply_sha256
 from paygw_batch.language import mark, say
 
-_ROWS_A_STEP = 1_000
+_ROWS_PER_REPORT = 1_000
 """The number of rows between two reports of a replay's progress."""
 
 
 def check_batches(tables: Tables) -> Mapping[str, int]:
     """Check every batch, with its pages, instructions and known rows, against the facts about it; return counts.
 
-    Raises `JournalCorrupt` also if other people, or other values about them, are gone than these facts say.
+    Raises `JournalCorrupt` also if the people or values that are gone differ from these facts.
     """
     openings: dict[int, tuple[BatchOpened, str]] = {}
     forgotten: list[tuple[int, BatchForgotten]] = []
@@ -36,21 +36,21 @@ def check_batches(tables: Tables) -> Mapping[str, int]:
         if kind == BATCH_OPENED:
             openings[batch] = decode_batch(details), at
         else:
-            forgotten.append((batch, decode_forgotten(details)))
+            forgotten.append((batch, decode_forgetting(details)))
     _check_openings(tables, openings, {batch for batch, _ in forgotten})
     check_forgotten(tables, forgotten)
-    check_heard(tables, [fact for _, fact in forgotten])
+    check_evidence(tables, [fact for _, fact in forgotten])
     return {"batches": len(openings), "pages": sum(opened.pages for opened, _ in openings.values())}
 
 
 def _check_openings(
     tables: Tables, openings: Mapping[int, tuple[BatchOpened, str]], forgotten: Collection[int]
 ) -> None:
-    """Check batches against the facts that opened them, which `openings` has with their times."""
+    """Check batches against the facts that opened them; `openings` has these with their times."""
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
         raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
     for number, (opened, at) in openings.items():
-        ((opened_at, plan_sha256, *about),) = tables.run("opened_batch", batch=number)
+        ((opened_at, plan_sha256, *columns),) = tables.run("opened_batch", batch=number)
         if opened_at != at or plan_sha256 not in {None, opened.plan_sha256}:
             raise JournalCorrupt(
                 say(
@@ -59,9 +59,9 @@ def _check_openings(
                     part="opened_at",
                 )
             )
-        # The tables do not say who opened and approved a batch, so these values are the fact's own.
-        batch = replace(NewBatch(*about), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
-        stored = _digested(tables, number, OpeningDigests(batch, opened.first_instruction))
+        # The tables do not have who opened and approved a batch, so these values are taken from the fact.
+        batch = replace(NewBatch(*columns), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
+        stored = _rebuild_opening(tables, number, OpeningDigests(batch, opened.first_instruction))
         if number in forgotten and stored.pages == 0:
             stored = replace(stored, pages=opened.pages, pages_sha256=opened.pages_sha256)
         for part in BatchOpened.__dataclass_fields__:
@@ -71,16 +71,16 @@ def _check_openings(
                 )
 
 
-def _digested(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpened:
+def _rebuild_opening(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpened:
     for place, content in tables.stream("pages", batch=number):
         if place != digests.pages:
             raise JournalCorrupt(say("A page of batch number {batch} is missing.", batch=number))
-        digests.page(content)
+        digests.add_page(content)
     for row, instruction in tables.stream("known_rows", batch=number):
-        digests.known(Known(row, instruction, State.READY))
+        digests.add_known(KnownRow(row, instruction, State.READY))
     try:
-        digests.stored(tables.stream("instructions", batch=number))
-        return digests.opened()
+        digests.add_stored(tables.stream("instructions", batch=number))
+        return digests.opening()
     except InternalError:
         raise JournalCorrupt(say("An instruction of batch number {batch} was changed.", batch=number)) from None
 
@@ -88,31 +88,33 @@ def _digested(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpen
 KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 
 
-def check_said(number: int, digest: bytes | None, salt: bytes | None, *said: str | None) -> None:
-    """Raise `JournalCorrupt` unless the personal data beside a fact, if there is any, matches its digest."""
-    if salt is not None and said_digest(salt, Said(*said)) != digest:
+def check_personal_data(number: int, digest: bytes | None, salt: bytes | None, *texts: str | None) -> None:
+    """Raise `JournalCorrupt` unless the personal data of a fact, if there is any, matches its digest."""
+    if salt is not None and personal_data_digest(salt, PersonalData(*texts)) != digest:
         raise JournalCorrupt(say("The personal data in fact {number} of the journal was changed.", number=number))
 
 
 def check_moves(tables: Tables) -> None:
-    """Raise `JournalCorrupt` unless the tables move rows as `core/lifecycle.py` says."""
+    """Raise `JournalCorrupt` unless the table of moves equals `core/lifecycle.py`."""
     if set(tables.run("moves")) != set(MOVE_LINES):
         raise JournalCorrupt(say("The state machine of the journal was altered."))
 
 
 def check_trail(tables: Tables) -> int:
     """Return the number of entries of the audit trail. Raises `JournalCorrupt` at an entry that does not follow."""
-    return follow_trail((AuditEntry(*line) for line in tables.stream("whole_trail")), tables.identity.journal_id)
+    return verify_trail((AuditEntry(*line) for line in tables.stream("whole_trail")), tables.identity.journal_id)
 
 
-def check_heard(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
-    """Raise `JournalCorrupt` unless facts have their personal data, and evidence moved the rows that it names."""
+def check_evidence(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
+    """Raise `JournalCorrupt` unless facts have their personal data, and evidence moved its rows as recorded."""
     before = max((fact.before for fact in forgotten), default="")
     orders = [0, *(number for fact in forgotten for number in fact.orders)]
-    if lost := tables.run("unsaid", before=before, orders=orders):
-        raise JournalCorrupt(say("The personal data in fact {number} of the journal was removed.", number=lost[0][0]))
-    if wrong := tables.run("misjudged"):
-        raise JournalCorrupt(say("Fact {number} does not say what it did to its row.", number=wrong[0][0]))
+    if without_texts := tables.run("unsaid", before=before, orders=orders):
+        raise JournalCorrupt(
+            say("The personal data in fact {number} of the journal was removed.", number=without_texts[0][0])
+        )
+    if mismatched := tables.run("misjudged"):
+        raise JournalCorrupt(say("Fact {number} does not match its effect on its row.", number=mismatched[0][0]))
 
 
 class _Row(NamedTuple):
@@ -132,14 +134,14 @@ class _Row(NamedTuple):
 
 _FRESH = _Row()
 _INTENDED, _RELEASED, _REPLACED = FactKind.INTENDED.value, FactKind.RELEASED.value, FactKind.REPLACED.value
-"""The words of three kinds, as constants, because naming a member of an enum costs a function call in Python 3.11."""
+"""The words of three kinds, because reading `value` of an enum member costs a function call in Python 3.11."""
 
 
-class _Path(NamedTuple):
-    """The result of a sequence of kinds of facts: the standing after the last move, and the standing before it.
+class _ReplayResult(NamedTuple):
+    """The result of a sequence of kinds of facts: the standings after the last move and before it.
 
-    `refused` has for each fact the state that the fact did not fit, or None if it moved the row. The others are places
-    in the sequence: of the latest intent, of the first intent that may have left, and of the newest move.
+    `refused` has for each fact the state that the fact did not fit, or None if it moved the row. The other fields are
+    positions in the sequence: of the latest intent, of the first intent that may have left, and of the newest move.
     """
 
     standing: Standing
@@ -151,7 +153,7 @@ class _Path(NamedTuple):
 
 
 @lru_cache(maxsize=1_024)
-def _path(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _Path:
+def _replay_kinds(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _ReplayResult:
     """Replay kinds of facts, each with its attempt. Results are cached: most rows have one of few sequences."""
     standing = before = start
     refused: list[State | None] = []
@@ -159,7 +161,7 @@ def _path(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _Path:
     for place, (word, attempt) in enumerate(kinds):
         if (kind := KINDS.get(word)) is None:
             raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=str(word)[:40]))
-        after = step(standing, kind, attempt)
+        after = next_standing(standing, kind, attempt)
         if isinstance(after, IllegalMove):
             refused.append(after.state)
             continue
@@ -170,7 +172,7 @@ def _path(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _Path:
         if move.attempts:
             intent = place
         standing, before, newest = after, standing, place
-    return _Path(standing, before, tuple(refused), intent, first_sent, newest)
+    return _ReplayResult(standing, before, tuple(refused), intent, first_sent, newest)
 
 
 @dataclass(slots=True)
@@ -184,8 +186,8 @@ class RowReplay:
             dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0)
         )
     )
-    _left_to: dict[int, tuple[_Row, set[str]]] = field(default_factory=dict)
-    """The rows and order ids that replaced instructions passed on to their successors."""
+    _handovers: dict[int, tuple[_Row, set[str]]] = field(default_factory=dict)
+    """The rows and order ids that replaced instructions pass on to their successors."""
 
     def run(self) -> Counter[str]:
         """Return the counts. Raises `JournalCorrupt` at the first instruction whose state contradicts its facts."""
@@ -194,15 +196,15 @@ class RowReplay:
         ((rows,),) = run("count_instructions")
         facts = LinesByInstruction(stream("facts_by_instruction"), mark("A fact"))
         order_ids = LinesByInstruction(stream("order_ids_by_instruction"), mark("An order id"))
-        states, done, ids_of_rows = dict.fromkeys(State, 0), 0, 0
-        for number, batch, row, client_orderid, replaces, of_batch, is_same, *state in stream("all_states"):
+        states, instruction_count, ids_of_rows = dict.fromkeys(State, 0), 0, 0
+        for number, batch, row, client_orderid, replaces, state_batch, is_same, *state in stream("all_states"):
             if batch not in batches:
                 raise JournalCorrupt(
                     say("Instruction {number} belongs to a batch that the journal does not have.", number=number)
                 )
             batch_id, operation = batches[batch]
-            replayed, ids = self._replayed(number, client_orderid, replaces, facts.of(number))
-            if not is_same or of_batch != batch or replayed.columns() != tuple(state):
+            replayed, ids = self._replay_row(number, client_orderid, replaces, facts.take_group(number))
+            if not is_same or state_batch != batch or replayed.columns() != tuple(state):
                 raise JournalCorrupt(
                     say(
                         "Instruction {number} (row {row} of batch {batch}) does not match its facts.",
@@ -211,32 +213,30 @@ class RowReplay:
                         batch=batch_id,
                     )
                 )
-            if set(order_ids.of(number)) != {(number, operation, order_id) for order_id in ids}:
+            if set(order_ids.take_group(number)) != {(number, operation, order_id) for order_id in ids}:
                 raise JournalCorrupt(
                     say("The order ids of instruction {number} do not match its facts.", number=number)
                 )
             states[replayed.standing.state] += 1
             ids_of_rows += len(ids)
-            done += 1
-            if done % _ROWS_A_STEP == 0:
-                self.progress(done, rows)
-        facts.end()
-        order_ids.end()
-        counts.update(states, instructions=done, order_ids=ids_of_rows)
+            instruction_count += 1
+            if instruction_count % _ROWS_PER_REPORT == 0:
+                self.progress(instruction_count, rows)
+        facts.require_end()
+        order_ids.require_end()
+        counts.update(states, instructions=instruction_count, order_ids=ids_of_rows)
         replies = self._check_replies()
-        wanted = {"state": done, "contradiction": counts["contradictions"], "reply": replies, "said": 0}
-        for (table, count), found_count in zip(wanted.items(), *run("count_beside"), strict=True):
-            if count != found_count:
-                raise JournalCorrupt(
-                    say("A line of table {table} refers to something that the journal does not have.", table=table)
-                )
+        expected = {"state": instruction_count, "contradiction": counts["contradictions"], "reply": replies, "said": 0}
+        for (table, count), actual in zip(expected.items(), *run("count_beside"), strict=True):
+            if count != actual:
+                raise JournalCorrupt(say("A line of table {table} refers to missing data.", table=table))
         return counts
 
-    def _replayed(
+    def _replay_row(
         self, number: int, client_orderid: str, replaces: int | None, facts: Sequence[tuple[Any, ...]]
     ) -> tuple[_Row, set[str]]:
-        """Return the state that the facts of an instruction lead to, and its order ids. Raises `JournalCorrupt`."""
-        if replaces is not None and replaces not in self._left_to:
+        """Return the state after the facts of an instruction, and its order ids. Raises `JournalCorrupt`."""
+        if replaces is not None and replaces not in self._handovers:
             raise JournalCorrupt(
                 say(
                     "Instruction {number} replaces instruction {other}, but no fact records that.",
@@ -244,12 +244,12 @@ class RowReplay:
                     other=replaces,
                 )
             )
-        start, ids = (_FRESH, {client_orderid}) if replaces is None else self._left_to.pop(replaces)
-        path = _path(start.standing, tuple([(word, attempt) for _, _, word, attempt, _, _ in facts]))
+        start, ids = (_FRESH, {client_orderid}) if replaces is None else self._handovers.pop(replaces)
+        path = _replay_kinds(start.standing, tuple([(word, attempt) for _, _, word, attempt, _, _ in facts]))
         order_id = start.order_id
         for (_, fact, word, _, fact_order_id, contradicted), refused in zip(facts, path.refused, strict=True):
-            is_its_own = word != _INTENDED or fact_order_id == (order_id or client_orderid)
-            if contradicted != refused or not (is_its_own or refused):
+            has_own_order_id = word != _INTENDED or fact_order_id == (order_id or client_orderid)
+            if contradicted != refused or not (has_own_order_id or refused):
                 raise JournalCorrupt(
                     say("Fact {fact} does not fit the state of instruction {number}.", fact=fact, number=number)
                 )
@@ -261,7 +261,7 @@ class RowReplay:
             elif word == _REPLACED:
                 moved = {client_orderid, order_id or client_orderid}
                 ids -= moved
-                self._left_to[number] = _Row(path.before, path.before.attempt, order_id), moved
+                self._handovers[number] = _Row(path.before, path.before.attempt, order_id), moved
         numbers = [None if place is None else facts[place][1] for place in path[3:]]
         return _Row(path.standing, start.inherited, order_id, *numbers), ids
 
@@ -271,7 +271,7 @@ class RowReplay:
         for fact, is_of_row, head, body, digest in self.tables.stream("all_replies"):
             count += 1
             if not is_of_row or reply_sha256(bytes(head).decode(), bytes(body)) != digest:
-                raise JournalCorrupt(say("The reply kept for fact {number} was changed.", number=fact))
+                raise JournalCorrupt(say("The stored reply of fact {number} was changed.", number=fact))
         if self.tables.run("count_replies_said") != [(count,)]:
             raise JournalCorrupt(say("A reply that a fact names is not in the journal."))
         if changed := self.tables.run("read_as_nothing"):
@@ -282,14 +282,14 @@ class RowReplay:
 
 
 class LinesByInstruction:
-    """Groups lines by their first column, an instruction's number. Groups are requested in ascending order."""
+    """Groups lines by their first column, an instruction's number. Groups must be requested in ascending order."""
 
     def __init__(self, lines: Iterator[tuple[Any, ...]], noun: str) -> None:
         self._lines = lines
         self._next = next(lines, None)
         self._noun = noun
 
-    def of(self, number: int) -> list[tuple[Any, ...]]:
+    def take_group(self, number: int) -> list[tuple[Any, ...]]:
         """Return the lines of instruction `number`. Raises `JournalCorrupt` if lines of another one were skipped."""
         group = []
         line = self._next
@@ -298,11 +298,11 @@ class LinesByInstruction:
             line = next(self._lines, None)
         self._next = line
         if line is not None and line[0] < number:
-            self.end()
+            self.require_end()
         return group
 
-    def end(self) -> None:
-        """Raise `JournalCorrupt` if there are lines that no group had."""
+    def require_end(self) -> None:
+        """Raise `JournalCorrupt` if lines remain."""
         if self._next is not None:
             raise JournalCorrupt(
                 say(

@@ -1,4 +1,4 @@
--- The statements of `replay.py` that every store runs; `tables.py` says what each writes otherwise.
+-- The statements of `replay.py` for every store; `tables.py` adapts them to each.
 
 -- name: batch_ids
 -- All batches, with their ids and operations.
@@ -13,7 +13,7 @@ SELECT batch, at, kind, details FROM fact INDEXED BY fact_of_batch WHERE batch I
 SELECT number, content FROM page WHERE batch = :batch ORDER BY number
 
 -- name: known_rows
--- The rows of a batch that an earlier one brought.
+-- The rows of a batch that an earlier batch already had.
 SELECT row, instruction FROM known WHERE batch = :batch ORDER BY row
 
 -- name: count_instructions
@@ -21,7 +21,7 @@ SELECT row, instruction FROM known WHERE batch = :batch ORDER BY row
 SELECT count(*) FROM instruction
 
 -- name: facts_by_instruction
--- The facts about instructions, by instruction and then in order, and the states that some did not fit.
+-- The facts about instructions, by instruction and number, with the states that some did not fit.
 SELECT f.instruction, f.number, f.kind, f.attempt, f.order_id, c.state
 FROM fact f LEFT JOIN contradiction c ON c.fact = f.number WHERE f.instruction IS NOT NULL AND f.kind <> 'heard'
 ORDER BY f.instruction, f.number
@@ -31,14 +31,14 @@ ORDER BY f.instruction, f.number
 SELECT instruction, operation, order_id FROM order_id ORDER BY 1, 2, 3
 
 -- name: all_states
--- All instructions, with where they are.
+-- All instructions with their states.
 SELECT i.number, i.batch, i.row, i.client_orderid, i.replaces, s.batch, s.country = i.country AND s.currency = i.currency
     AND s.minor = i.minor, s.state, s.attempt, s.generation, s.possible_duplicate_of, s.inherited_attempts, s.order_id,
     s.intent, s.first_sent, s.fact
 FROM instruction i LEFT JOIN state s ON s.instruction = i.number ORDER BY i.number
 
 -- name: all_replies
--- The stored replies, with the digests that their facts say.
+-- The stored replies, with the digests in their facts.
 SELECT r.fact, r.instruction = f.instruction, r.head, r.body, d.reply_sha256
 FROM reply r JOIN fact f ON f.number = r.fact LEFT JOIN said d ON d.fact = r.fact ORDER BY 1
 
@@ -47,8 +47,8 @@ FROM reply r JOIN fact f ON f.number = r.fact LEFT JOIN said d ON d.fact = r.fac
 SELECT count(reply_sha256) FROM said
 
 -- name: unsaid
--- The facts whose words about people are gone although nobody forgot these. Those about no instruction are forgotten if they were
--- heard before a time, notifications once they were judged, and orders with the rows that they name.
+-- The facts whose personal data is missing although it was not forgotten. Facts without an instruction are forgotten if they are
+-- from before a time, notifications once they were judged, and orders with the rows that they name.
 SELECT f.number FROM fact f LEFT JOIN instruction i ON i.number = f.instruction
 WHERE f.said_sha256 IS NOT NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fact = f.number) AND NOT CASE
     WHEN f.instruction IS NULL THEN f.kind = 'heard' AND f.source <> 'witness' AND f.at < :before OR f.number = ANY (:orders)
@@ -59,25 +59,25 @@ WHERE f.said_sha256 IS NOT NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fac
 ORDER BY 1 LIMIT 1
 
 -- name: misjudged
--- The facts that moved their row although they say that they did not, or did not although they say so.
+-- The facts that moved their row contrary to their own finding, or did not move it contrary to it.
 SELECT f.number FROM fact f LEFT JOIN contradiction c ON c.fact = f.number
 WHERE f.finding IN ('moved', 'contradicting', 'resolved') AND ((c.fact IS NULL) <> (f.finding <> 'contradicting')
     OR CASE f.finding WHEN 'resolved' THEN f.kind NOT IN ({resolutions}) ELSE f.kind <> coalesce(f.means, '') END)
 ORDER BY 1 LIMIT 1
 
 -- name: count_heard
--- The number of facts that keep evidence.
+-- The number of facts with evidence.
 SELECT count(*) FROM fact WHERE finding IS NOT NULL
 
 -- name: read_as_nothing
--- The facts with a text that is hashed as a column that holds nothing: none is written.
+-- The facts with a text that has the same hash as an empty column. None is ever written.
 SELECT f.number FROM fact f WHERE (f.order_id = 'None' AND f.kind NOT IN ('intended', 'released')) OR 'None' IN (
     f.nonce, f.purpose, f.endpoint_id, f.gateway_status, f.gateway_reference, f.error_code, f.cause, f.source, f.finding, f.means,
     f.by, f.basis, f.agreement, f.details
 ) ORDER BY 1 LIMIT 1
 
 -- name: count_beside
--- The lines beside facts and instructions; of what facts say, those that belong to none.
+-- The number of lines in each table next to facts and instructions; for personal data, of lines without a fact.
 SELECT (SELECT count(*) FROM state), (SELECT count(*) FROM contradiction), (SELECT count(*) FROM reply),
     (SELECT count(*) FROM said d WHERE NOT EXISTS (SELECT 1 FROM fact f WHERE f.number = d.fact))
 

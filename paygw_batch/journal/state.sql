@@ -1,7 +1,7 @@
--- The statements about where rows are, for every store; `tables.py` says what each writes otherwise.
+-- The statements about the states of rows, for every store; `tables.py` adapts them to each.
 
 -- part: told
--- The state of an instruction `i`, its latest intent `n`, the newest fact `f` that moved it, and what that says of people.
+-- The state of an instruction `i`, its latest intent `n`, the newest fact `f` that moved it, and its personal data.
 JOIN state s ON s.instruction = i.number
     LEFT JOIN fact n ON n.number = s.intent LEFT JOIN fact f ON f.number = s.fact LEFT JOIN said d ON d.fact = s.fact
 
@@ -11,33 +11,33 @@ FROM fact a WHERE a.instruction = s.instruction AND a.attempt = s.attempt
     AND NOT EXISTS (SELECT 1 FROM contradiction c WHERE c.fact = a.number)
 
 -- part: gateway_status
--- The gateway's words about the latest attempt: the newest answer's, or those of one before it.
+-- The gateway's status for the latest attempt, from its newest answer that has one.
 CASE WHEN s.fact > s.intent THEN coalesce(f.gateway_status, (SELECT a.gateway_status {of_attempt}
     AND a.gateway_status IS NOT NULL ORDER BY a.number DESC LIMIT 1)) END
 
 -- part: gateway_reference
--- The reference, in the same way.
+-- The gateway's reference, found in the same way.
 CASE WHEN s.fact > s.intent THEN coalesce(f.gateway_reference, (SELECT a.gateway_reference {of_attempt}
     AND a.gateway_reference IS NOT NULL ORDER BY a.number DESC LIMIT 1)) END
 
 -- part: http_status
--- The HTTP status, in the same way.
+-- The HTTP status, found in the same way.
 CASE WHEN s.fact > s.intent THEN coalesce(f.http_status, (SELECT a.http_status {of_attempt}
     AND a.http_status IS NOT NULL ORDER BY a.number DESC LIMIT 1)) END
 
 -- part: code
--- What a fact `f` says went wrong.
+-- The error of a fact `f`.
 CASE f.kind WHEN 'interrupted' THEN f.kind WHEN 'resolved_rejected' THEN CASE f.basis WHEN 'gateway' THEN '{proven}' END
     ELSE coalesce(f.cause, f.error_code) END
 
 -- part: error_code
--- A code of ours, or the gateway's. A row that was replaced has the one from before.
+-- A code of ours or of the gateway. A replaced row keeps its earlier code.
 CASE WHEN s.state <> 'replaced' THEN {code} ELSE (SELECT {code} FROM fact f
     WHERE f.instruction = s.instruction AND f.number < s.fact AND f.kind <> 'heard'
         AND NOT EXISTS (SELECT 1 FROM contradiction c WHERE c.fact = f.number) ORDER BY f.number DESC LIMIT 1) END
 
 -- part: message
--- As `core/shown_states.py` has it: a code and its values, or a text of the gateway that cannot be taken for one.
+-- The message in the form of `core/shown_states.py`: a code and its values, or a text of the gateway.
 CASE WHEN f.kind IN ('not_sent', 'accepted', 'paid', 'rejected', 'unknown') THEN CASE
         WHEN f.source IS NOT NULL THEN CAST(json_array(f.source, f.number) AS TEXT)
         WHEN d.text LIKE '[%' THEN CAST(json_array('text', d.text) AS TEXT)
@@ -55,13 +55,13 @@ CASE WHEN s.possible_duplicate_of IS NULL THEN {message}
     ELSE CAST(json_array('duplicate', ({message}) || '', s.possible_duplicate_of) AS TEXT) END
 
 -- part: first_sent_at
--- When the first attempt left that may have.
+-- The time of the first attempt that may have left.
 CASE WHEN s.first_sent IS NULL THEN CASE s.state WHEN 'in_flight' THEN n.at END WHEN s.first_sent = s.intent THEN n.at
     ELSE (SELECT a.at FROM fact a WHERE a.number = s.first_sent) END
 
 -- part: quarantined_since
--- When the attempt of a row left that was rejected by a word which came neither from the gateway nor with proof; of a row with an
--- attempt that only a host knows, when that came to be known.
+-- The time at which the attempt of a row left, if neither the gateway nor proof rejected the row. For an attempt that only a host
+-- knows, the time at which it was recorded.
 CASE WHEN s.state = 'rejected' AND s.possible_duplicate_of = s.attempt AND coalesce(f.basis, '') <> 'gateway' THEN (
     SELECT max(a.at) FROM fact a WHERE a.instruction = s.instruction
         AND (a.number = s.intent OR (a.source = 'witness' AND a.finding = 'ambiguous'))
@@ -72,29 +72,29 @@ CASE WHEN s.state = 'rejected' AND s.possible_duplicate_of = s.attempt AND coale
 coalesce(s.order_id, i.client_orderid)
 
 -- part: old_enough
--- Of the accepted rows, those whose latest intent is no later than a time, if there is one.
+-- Limits accepted rows to those whose latest intent is not after a time, if one is given.
 (s.state <> 'accepted' OR CAST(:until AS TEXT) IS NULL OR (SELECT a.at FROM fact a WHERE a.number = s.intent) <= :until)
 
 -- name: row_states
--- Some instructions in the columns of `RowState`, after its row.
+-- The given instructions in the columns of `RowState` after `row`.
 SELECT i.number, s.attempt, i.client_orderid, i.country, i.currency, i.minor, s.state, s.attempt - s.inherited_attempts,
     n.order_id, n.purpose, {gateway_status}, {gateway_reference}, {http_status}, {error_code}, {marked_message},
     s.possible_duplicate_of, {first_sent_at}, f.at, n.at, {quarantined_since}, n.endpoint_id
 FROM instruction i {told} WHERE i.number = ANY (:numbers)
 
 -- name: standings
--- Some instructions in the columns of `RowStanding`.
+-- The given instructions in the columns of `RowStanding`.
 SELECT i.number, i.client_orderid, {next_order_id}, s.state, s.attempt, s.generation, s.possible_duplicate_of,
     {quarantined_since}
 FROM instruction i {told} WHERE i.number = ANY (:numbers)
 
 -- name: ready
--- Those of some instructions that are ready, with their next attempts, and the order ids of these.
+-- The given instructions that are ready, with the numbers and order ids of their next attempts.
 SELECT s.instruction, s.attempt + 1, {next_order_id} FROM state s JOIN instruction i ON i.number = s.instruction
 WHERE s.instruction = ANY (:numbers) AND s.state = 'ready'
 
 -- name: contradicted
--- The facts after one that moved nothing.
+-- The contradictions after a fact.
 SELECT fact FROM contradiction WHERE fact > :before
 
 -- name: in_flight
@@ -102,7 +102,7 @@ SELECT fact FROM contradiction WHERE fact > :before
 SELECT s.instruction, s.attempt FROM batch b CROSS JOIN state s ON s.batch = b.number AND s.state = 'in_flight' ORDER BY 1
 
 -- part: page
--- The next rows of a batch: those that it brought, and those that it also covers.
+-- The next rows of a batch: its own rows, and the other rows that it covers.
 SELECT row, instruction FROM (
     SELECT row, number AS instruction FROM instruction WHERE batch = :batch AND row > :after ORDER BY row LIMIT :limit
 ) own
@@ -117,7 +117,7 @@ ORDER BY row LIMIT :limit
 {page}
 
 -- name: rows_in
--- The rows of a batch in some states, with their instructions, in the sheet's order: from the states to the rows.
+-- The rows of a batch in some states, with their instructions, in the sheet's order, found from the states.
 WITH chosen AS MATERIALIZED (
     SELECT s.instruction FROM state s WHERE s.batch = :batch AND s.state = ANY (:states) AND {old_enough}
 )
@@ -129,12 +129,12 @@ WHERE k.batch = :batch AND s.state = ANY (:states) AND k.row > :after AND {old_e
 ORDER BY row LIMIT :limit
 
 -- name: rows_walked
--- The next rows of a batch, with their instructions, and whether they are in some states: where very many are.
+-- The next rows of a batch, with their instructions, and whether they are in some states, which very many rows have.
 WITH c AS MATERIALIZED ({page}) SELECT c.row, c.instruction, s.state = ANY (:states) AND {old_enough}
 FROM c CROSS JOIN state s ON s.instruction = c.instruction ORDER BY c.row
 
 -- name: many_in
--- How many rows that a batch brought are in some states, counted up to a limit.
+-- The number of a batch's own rows in some states, counted up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM state WHERE batch = :batch AND state = ANY (:states) LIMIT :limit) found
 
 -- part: due_columns
@@ -154,11 +154,11 @@ FROM c CROSS JOIN instruction i ON i.number = c.instruction
 WITH c AS MATERIALIZED ({page}) {due_columns}
 
 -- part: summed
--- Count and sum of some states: a sum in minor units may be more than 64 bits hold.
+-- The count and sum of some states. The sum is split, because it can exceed 64 bits.
 count(*) AS rows, sum(s.minor / 1000000000) AS billions, sum(s.minor % 1000000000) AS rest
 
 -- part: counted_known
--- The rows of a batch that an earlier one brought.
+-- The rows of a batch that an earlier batch already had.
 SELECT s.country, s.currency, s.state, {summed} FROM known k CROSS JOIN state s ON s.instruction = k.instruction
 WHERE k.batch = :batch AND {old_enough} GROUP BY s.state, s.country, s.currency
 
@@ -175,23 +175,23 @@ SELECT country, currency, state, sum(rows), sum(billions), sum(rest) FROM ({coun
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 
 -- name: known_tallies
--- The same, of the rows that an earlier batch brought.
+-- Counts and sums of the rows that an earlier batch already had.
 SELECT country, currency, state, sum(rows), sum(billions), sum(rest) FROM ({counted_known}) counted
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 
 -- part: held
--- The instructions of a batch that evidence speaks against: from the evidence to its rows, of which there may be a million.
+-- The instructions of a batch that evidence contradicts, found from the evidence, because a batch may have a million rows.
 SELECT e.instruction FROM unanswered e CROSS JOIN state b ON b.instruction = e.instruction WHERE b.batch = :batch
 UNION
 SELECT e.instruction FROM unanswered e CROSS JOIN known k ON k.instruction = e.instruction WHERE k.batch = :batch
 
 -- name: held_tallies
--- The same, of the ready rows that evidence holds.
+-- Counts and sums of the ready rows that evidence holds.
 SELECT s.country, s.currency, s.state, {summed} FROM ({held}) h CROSS JOIN state s ON s.instruction = h.instruction
 WHERE s.state = 'ready' GROUP BY 1, 2, 3
 
 -- name: standing_lines
--- The next rows of a batch, as `LINE_COLUMNS` names them.
+-- The next rows of a batch, in the order of `LINE_COLUMNS`.
 SELECT c.row, s.state, s.attempt - s.inherited_attempts, n.order_id, n.purpose, {gateway_status}, {gateway_reference},
     {http_status}, {error_code}, {marked_message}, {first_sent_at}, f.at, s.minor
 FROM ({page}) c CROSS JOIN instruction i ON i.number = c.instruction {told} ORDER BY c.row

@@ -8,25 +8,25 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from paygw_batch.core.batch import BILLION, Instruction, attempt_order_id
-from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
+from paygw_batch.core.lifecycle import STATE_AFTER, FactKind, Standing, State
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.tables import Tables
-from paygw_batch.journal.values import Due, RowState, StateTally, TallyKind
+from paygw_batch.journal.values import DueRow, RowState, StateTally, TallyKind
 from paygw_batch.language import say
 
 PROVEN_STATEMENT = "proven_statement"
 """The error code of a row that a proven statement calls rejected. It ends the row's quarantine; its mark stays."""
 
 
-class _States(dict[str, State]):
-    """The states by their words. A CHECK in a table would do the same, but would add 3 us to each write."""
+class _StatesByWord(dict[str, State]):
+    """Maps words to states. A CHECK in a table would do the same, but would add 3 us to each write."""
 
     def __missing__(self, word: str) -> State:
-        """Refuse a word that we never write, with `JournalCorrupt`."""
+        """Raise `JournalCorrupt` for a word that we never write."""
         raise JournalCorrupt(say("An instruction has an unknown state: {state!r}.", state=str(word)[:20]))
 
 
-STATES: Mapping[str, State] = _States({state.value: state for state in State})
+STATES: Mapping[str, State] = _StatesByWord({state.value: state for state in State})
 
 
 class RowStanding(NamedTuple):
@@ -39,23 +39,23 @@ class RowStanding(NamedTuple):
     quarantined_since: str | None
 
 
-def row_standing(columns: Sequence[Any]) -> RowStanding:
-    """Return the standing in a line of the statement `standings`."""
+def parse_row_standing(columns: Sequence[Any]) -> RowStanding:
+    """Return the row in a line of the statement `standings`."""
     number, client_orderid, order_id, state, attempt, generation, duplicate_of, since = columns
     return RowStanding(
         number, client_orderid, order_id, Standing(STATES[state], attempt, generation, duplicate_of), since
     )
 
 
-def storable(text: str) -> str:
-    """Return `text` with `?` for each character that UTF-8 cannot encode (half a surrogate pair, odd file names)."""
+def storable_text(text: str) -> str:
+    """Return `text` with `?` for each character that UTF-8 cannot encode (lone surrogates)."""
     return text.encode("utf-8", "replace").decode()
 
 
-def amendable(state: State, possible_duplicate_of: int | None) -> bool:
+def is_amendable(state: State, possible_duplicate_of: int | None) -> bool:
     """Whether an amended row may replace the payment: it is rejected, or no attempt of it can have been paid.
 
-    A ready row that a person called not received is not amendable, because it may have been paid all the same. For a
+    A ready row that a person called not received is not amendable, because it may still have been paid. For a
     row that a person called rejected, the caller also checks that the quarantine is over (`is_in_quarantine`).
     """
     return state is State.REJECTED or (state is State.READY and possible_duplicate_of is None)
@@ -71,29 +71,29 @@ def next_order_id(row: RowStanding, *, suffix: bool, is_used: Callable[[str], bo
     return attempt_order_id(row.client_orderid, generation)
 
 
-_AT_ONCE = 10_000
-_WALKED_AT_ONCE = 1_000
-_COMMON_ROWS = 20_000
-"""The number of matching rows from which reading the batch row by row is faster than sorting the matches."""
+_CHUNK_SIZE = 10_000
+_SCAN_SIZE = 1_000
+_SCAN_FROM_ROWS = 20_000
+"""From this many matches on, scanning the batch is faster than sorting them."""
 NO_LIMIT = 2**62
 
 
 def tallies(tables: Tables, batch: int, kind: TallyKind, accepted_until: str | None) -> list[StateTally]:
     """Return counts and sums of a batch, ordered by country, currency and state."""
     name = "known_tallies" if kind is TallyKind.KNOWN else "tallies"
-    counted = _tallies(tables.run(name, batch=batch, until=accepted_until))
+    tally_list = _parse_tallies(tables.run(name, batch=batch, until=accepted_until))
     if kind is not TallyKind.DUE:
-        return counted
-    held = {(tally.country, tally.currency): tally for tally in _tallies(tables.run("held_tallies", batch=batch))}
+        return tally_list
+    held = {(tally.country, tally.currency): tally for tally in _parse_tallies(tables.run("held_tallies", batch=batch))}
     due = []
-    for tally in counted:
-        less = held.get((tally.country, tally.currency), replace(tally, count=0, minor=0))
-        if tally.state is State.READY and tally.count > less.count:
-            due.append(replace(tally, count=tally.count - less.count, minor=tally.minor - less.minor))
+    for tally in tally_list:
+        held_tally = held.get((tally.country, tally.currency), replace(tally, count=0, minor=0))
+        if tally.state is State.READY and tally.count > held_tally.count:
+            due.append(replace(tally, count=tally.count - held_tally.count, minor=tally.minor - held_tally.minor))
     return due
 
 
-def _tallies(lines: Iterable[Sequence[Any]]) -> list[StateTally]:
+def _parse_tallies(lines: Iterable[Sequence[Any]]) -> list[StateTally]:
     return [
         StateTally(country, currency, STATES[state], int(rows), int(billions) * BILLION + int(rest))
         for country, currency, state, rows, billions, rest in lines
@@ -112,40 +112,40 @@ def find_rows(
 ) -> Iterator[RowState]:
     """Yield the wanted rows of a batch in the sheet's order (see `JournalReader.rows`)."""
     if numbers is not None:
-        standings = described(tables, _numbered(tables, batch, numbers, after))
+        standings = load_row_states(tables, _pairs_by_number(tables, batch, numbers, after))
         if states is not None:
             named = set(states)
-            standings = (row for row in standings if row.state in named and _is_old_enough(row, accepted_until))
+            standings = (row for row in standings if row.state in named and _is_within_cutoff(row, accepted_until))
         yield from islice(standings, limit)
     elif states is None:
-        yield from described(tables, islice(_walked(tables, batch, after, limit), limit))
+        yield from load_row_states(tables, islice(_iterate_pairs(tables, batch, after, limit), limit))
     elif states:
-        about = {"batch": batch, "states": [state.value for state in states], "until": accepted_until}
-        yield from described(tables, _in_states(tables, about, after, limit))
+        filters = {"batch": batch, "states": [state.value for state in states], "until": accepted_until}
+        yield from load_row_states(tables, _pairs_in_states(tables, filters, after, limit))
 
 
-def described(tables: Tables, pairs: Iterable[tuple[int, int]]) -> Iterator[RowState]:
-    """Yield the full `RowState` of rows that are given as (row, instruction)."""
-    remaining = iter(pairs)
-    while group := list(islice(remaining, _AT_ONCE)):
+def load_row_states(tables: Tables, row_pairs: Iterable[tuple[int, int]]) -> Iterator[RowState]:
+    """Yield the full `RowState` of each (row, instruction)."""
+    remaining = iter(row_pairs)
+    while group := list(islice(remaining, _CHUNK_SIZE)):
         lines = {line[0]: line for line in tables.run("row_states", numbers=[number for _, number in group])}
         for row, number in group:
             _, attempt, client_orderid, country, currency, minor, state, *rest = lines[number]
-            about = (number, attempt, client_orderid, country, currency, minor)
-            yield RowState(row, *about, STATES[state], *rest)
+            details = (number, attempt, client_orderid, country, currency, minor)
+            yield RowState(row, *details, STATES[state], *rest)
 
 
-def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[Due]:
+def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]:
     """Return up to `limit` READY instructions of a batch after row `after`, without those that evidence holds."""
-    rows: list[Due] = []
+    rows: list[DueRow] = []
     at_once = limit
     while len(rows) < limit and (lines := tables.run("due", batch=batch, after=after, limit=at_once)):
-        due, after = due_of(lines), lines[-1][1]
+        due, after = parse_due_rows(lines), lines[-1][1]
         rows += due
-        if not due:  # there may be very many rows here that have ended
-            at_once = _AT_ONCE
+        if not due:  # a long run of finished rows may follow, so read larger groups
+            at_once = _CHUNK_SIZE
             ready = [State.READY.value]
-            if not are_many(tables, batch, ready):
+            if not has_many_rows(tables, batch, ready):
                 found_row = tables.run("rows_in", batch=batch, states=ready, after=after, until=None, limit=1)
                 if not found_row:
                     break
@@ -153,15 +153,17 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[Due]:
     return rows[:limit]
 
 
-def due_of(lines: Iterable[Sequence[Any]]) -> list[Due]:
+def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
     """Return the rows that are due. Raises `JournalCorrupt` if a row's state does not follow from its newest fact."""
     rows = []
     for line in lines:
         number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]
-        state, inherited, fact, kind, told_attempt, newest, is_due = line[12:]
+        state, inherited, fact, kind, fact_attempt, newest, is_due = line[12:]
         if STATES[state] is not State.READY:
             continue
-        leads_to, attempt = (State.READY, inherited) if kind is None else (LEADS_TO.get(FactKind(kind)), told_attempt)
+        leads_to, attempt = (
+            (State.READY, inherited) if kind is None else (STATE_AFTER.get(FactKind(kind)), fact_attempt)
+        )
         # The state decides that the row is sent, so it is compared with the row's newest fact, which the chain
         # protects: a changed line of the table must not cause a paid row to be sent again.
         if fact != newest or leads_to is not State.READY or attempt != standing[0]:
@@ -170,49 +172,51 @@ def due_of(lines: Iterable[Sequence[Any]]) -> list[Due]:
             )
         if is_due:
             instruction = Instruction(client_orderid, country, currency, amount, form, json.loads(fields))
-            rows.append(Due(number, row, instruction, Standing(State.READY, *standing), order_id))
+            rows.append(DueRow(number, row, instruction, Standing(State.READY, *standing), order_id))
     return rows
 
 
-def _is_old_enough(row: RowState, accepted_until: str | None) -> bool:
+def _is_within_cutoff(row: RowState, accepted_until: str | None) -> bool:
     if row.state is not State.ACCEPTED or accepted_until is None:
         return True
     return row.intended_at is not None and row.intended_at <= accepted_until
 
 
-def _walked(tables: Tables, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield row and instruction of every row of a batch after row `after`, reading at most `limit` rows at a time."""
-    at_once = _AT_ONCE if limit is None else min(limit, _AT_ONCE)
+def _iterate_pairs(tables: Tables, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
+    """Yield (row, instruction) for every row of a batch after row `after`, reading at most `limit` rows at a time."""
+    at_once = _CHUNK_SIZE if limit is None else min(limit, _CHUNK_SIZE)
     while lines := tables.run("next_rows", batch=batch, after=after, limit=at_once):
         yield from lines
         after = lines[-1][0]
 
 
-def _numbered(tables: Tables, batch: int, numbers: Collection[int], after: int) -> Iterator[tuple[int, int]]:
-    """Yield row and instruction of the batch's rows after `after` that are in `numbers`."""
+def _pairs_by_number(tables: Tables, batch: int, numbers: Collection[int], after: int) -> Iterator[tuple[int, int]]:
+    """Yield (row, instruction) for the rows of a batch after `after` that are in `numbers`."""
     ordered = sorted({number for number in numbers if number > after})
-    for start in range(0, len(ordered), _AT_ONCE):
-        yield from tables.run("numbered", batch=batch, rows=ordered[start : start + _AT_ONCE])
+    for start in range(0, len(ordered), _CHUNK_SIZE):
+        yield from tables.run("numbered", batch=batch, rows=ordered[start : start + _CHUNK_SIZE])
 
 
-def _in_states(tables: Tables, about: Mapping[str, Any], after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield row and instruction of the rows after `after` that are in the states of `about`, and old enough."""
-    if limit is not None and are_many(tables, about["batch"], about["states"]):
-        at_once, left = max(limit, _WALKED_AT_ONCE), limit
-        while left > 0 and (lines := tables.run("rows_walked", **about, after=after, limit=at_once)):
-            wanted = [(row, instruction) for row, instruction, is_wanted in lines if is_wanted]
-            yield from wanted[:left]
-            left, after = left - len(wanted), lines[-1][0]
+def _pairs_in_states(
+    tables: Tables, filters: Mapping[str, Any], after: int, limit: int | None
+) -> Iterator[tuple[int, int]]:
+    """Yield (row, instruction) for the rows after `after` that match the states and cutoff in `filters`."""
+    if limit is not None and has_many_rows(tables, filters["batch"], filters["states"]):
+        at_once, remaining = max(limit, _SCAN_SIZE), limit
+        while remaining > 0 and (lines := tables.run("rows_walked", **filters, after=after, limit=at_once)):
+            matching = [(row, instruction) for row, instruction, is_wanted in lines if is_wanted]
+            yield from matching[:remaining]
+            remaining, after = remaining - len(matching), lines[-1][0]
         return
     # All rows are read before the first is yielded, because the caller may write to the journal in between.
     found_rows, instructions = array("q"), array("q")
-    most = NO_LIMIT if limit is None else limit
-    for row, instruction in tables.stream("rows_in", **about, after=after, limit=most):
+    max_rows = NO_LIMIT if limit is None else limit
+    for row, instruction in tables.stream("rows_in", **filters, after=after, limit=max_rows):
         found_rows.append(row)
         instructions.append(instruction)
     yield from zip(found_rows, instructions, strict=True)
 
 
-def are_many(tables: Tables, batch: int, states: list[str]) -> bool:
-    """Whether many rows of a batch are in some states, so that reading the whole batch is faster than sorting them."""
-    return tables.run("many_in", batch=batch, states=states, limit=_COMMON_ROWS) == [(_COMMON_ROWS,)]
+def has_many_rows(tables: Tables, batch: int, states: list[str]) -> bool:
+    """Whether many rows of a batch are in `states`, so that scanning the batch is faster than sorting them."""
+    return tables.run("many_in", batch=batch, states=states, limit=_SCAN_FROM_ROWS) == [(_SCAN_FROM_ROWS,)]

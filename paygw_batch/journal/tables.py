@@ -1,4 +1,4 @@
-"""Declares the interface to a store's tables for the code that all stores share: statements are run by name."""
+"""Declares the interface to a store's tables for the shared code, which runs statements by name."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,10 +25,10 @@ class Tables(Protocol):
         """Run a statement, and yield its rows without holding all of them in memory."""
         ...
 
-    def each(
+    def run_for_each(
         self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
     ) -> Iterator[tuple[Any, ...]]:
-        """Run a statement for each of many rows, whose values `columns` name, and yield the results in order."""
+        """Run a statement for each row, with its values named by `columns`, and yield the results in order."""
         ...
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
@@ -36,11 +36,11 @@ class Tables(Protocol):
         ...
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Let no other process move these instructions until the open transaction ends; return whether one may have."""
+        """Lock these instructions until the transaction ends; return whether another process may have moved one."""
         ...
 
-    def withdraw_in_turn(self) -> None:
-        """Let no other transaction withdraw a document, or use one, until the open transaction ends."""
+    def lock_withdrawals(self) -> None:
+        """Lock withdrawals: until the open transaction ends, no other one can withdraw or use a document."""
         ...
 
 
@@ -60,7 +60,7 @@ ON_POSTGRES = (
     (r"CROSS JOIN (?=\w+ (?:\w+ )?ON\b)", "JOIN "),
     (r"\bjson_array\(", "json_build_array("),
 )
-"""Each store's replacements in the shared statements: patterns, and their texts.
+"""Each store's replacements in the shared statements: patterns and texts.
 
 For SQLite, the statements name the order of joins and some indexes, because it does not know the sizes of tables.
 """
@@ -70,32 +70,32 @@ def named_sql(
     package: str,
     files: Sequence[str],
     parts: Mapping[str, str],
-    otherwise: Sequence[tuple[str, str]],
+    replacements: Sequence[tuple[str, str]],
     *,
     is_psycopg: bool = False,
 ) -> dict[str, str]:
-    """Return the statements of a store's own and the shared files, by name; psycopg's notation is an option."""
+    """Return the statements of a store's own and the shared files, by name, with psycopg's placeholders on request."""
     texts = []
-    for place in (package, package.rpartition(".")[0]):
+    for location in (package, package.rpartition(".")[0]):
         for file in files:
-            found_file = resources.files(place).joinpath(file)
-            text = found_file.read_text(encoding="utf-8") if found_file.is_file() else ""
-            for pattern, instead in otherwise if place != package else ():
-                text = re.sub(pattern, instead, text)
+            resource = resources.files(location).joinpath(file)
+            text = resource.read_text(encoding="utf-8") if resource.is_file() else ""
+            for pattern, replacement in replacements if location != package else ():
+                text = re.sub(pattern, replacement, text)
             texts.append(text)
-    _, *pieces = _HEAD.split("\n".join(texts))
+    _, *sections = _HEAD.split("\n".join(texts))
     statements: dict[str, str] = {}
-    known = dict(parts)
-    named = zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
-    for kind, name, commented in sorted(named, key=lambda piece: piece[0] != "part"):
-        text = _COMMENT.sub("", commented).strip()
-        for part, inner in known.items():
-            text = text.replace(f"{{{part}}}", inner)
+    part_texts = dict(parts)
+    named = zip(sections[::3], sections[1::3], sections[2::3], strict=True)
+    for kind, name, body in sorted(named, key=lambda piece: piece[0] != "part"):
+        text = _COMMENT.sub("", body).strip()
+        for part, part_text in part_texts.items():
+            text = text.replace(f"{{{part}}}", part_text)
         statements[name] = text
-        known |= {name: text} if kind == "part" else {}
+        part_texts |= {name: text} if kind == "part" else {}
     if not is_psycopg:
         return statements
-    # psycopg looks for placeholders only in statements that get values, so only these write a per cent sign twice.
+    # psycopg looks for placeholders only in statements that get values, so only these need a doubled percent sign.
     return {
         name: VALUE.sub(r"%(\1)s", text.replace("%", "%%")) if VALUE.search(text) else text
         for name, text in statements.items()

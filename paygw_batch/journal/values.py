@@ -1,4 +1,4 @@
-"""The values that callers of the journal give to it and get from it."""
+"""The values that callers pass to the journal and get from it."""
 
 import hashlib
 import json
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.core.evidence import EvidenceSource, Finding, Heard, SignedOrder
+from paygw_batch.core.evidence import EvidenceRecord, EvidenceSource, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Fact, Standing, State
 
 canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
-"""Writes canonical JSON: sorted keys, no blanks, ASCII only."""
+"""Writes canonical JSON: sorted keys, no spaces, ASCII only."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClockSeen:
+class ClockComparison:
     """A comparison of our clock with the `Date` of a reply; `ahead_s` is negative if our clock was behind.
 
     `was_behind_s`, `behind_from` and `behind_until` keep the result of earlier comparisons.
@@ -41,9 +41,9 @@ class Head:
     hash: str
     newest_time: str
     """The newest time in the journal: no fact and no evidence is later."""
-    taken_in: int
+    last_judged_arrival: int
     """The number of the fact by which the last judged notification arrived; 0 if none was judged."""
-    clock: ClockSeen | None
+    clock: ClockComparison | None
     """The last recorded difference between our clock and the gateway's; None: no reply had a `Date`."""
 
 
@@ -82,7 +82,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes; by it a path's batch is found."""
+    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes, by which a batch is found."""
 
     batch: str
     operation: str
@@ -95,7 +95,7 @@ class NewBatch:
     by: str = ""
     """The person who opened the batch."""
     approvals: tuple[str, ...] = ()
-    """A text for each person who prepared or approved the batch, if that was required: see `core/shown_states.py`."""
+    """A text for each person who prepared or approved the batch, if that was required (see `core/shown_states.py`)."""
     plan_sha256: str = ""
     """The digest of the approved plan."""
 
@@ -122,7 +122,7 @@ class BatchRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRow:
     """A row of a sheet that the journal already has, with the same order id and content, as instruction `instruction`.
 
     `batch` and `opened_at` are those of the batch that brought the instruction.
@@ -136,13 +136,13 @@ class Known:
 
 
 def is_in_quarantine(since: str | None, cutoff: str) -> bool:
-    """Whether a row must wait: its attempt left after `cutoff`. `since` is its `quarantined_since`. Both are UTC."""
+    """Whether a row whose attempt left at `since` is still in quarantine: `since` is after `cutoff`. Both are UTC."""
     return since is not None and since > cutoff
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """A row whose order id was used for other content. `amendable`: rejected or never sent, and not replaced since.
+    """A row whose order id was used for other content. It `is_amendable` if rejected or never sent, and not replaced.
 
     `quarantined_since` is the time at which the attempt left, if only a person's word rejects the row; otherwise None.
     """
@@ -154,19 +154,19 @@ class Clash:
     sheet_row: int
     opened_at: str
     state: State
-    amendable: bool
+    is_amendable: bool
     quarantined_since: str | None = None
 
     def is_replaceable(self, cutoff: str) -> bool:
-        """Whether an amended row may replace the payment now: it is `amendable`, and not in quarantine at `cutoff`."""
-        return self.amendable and not is_in_quarantine(self.quarantined_since, cutoff)
+        """Whether an amended row may replace the payment now: it is amendable, and not in quarantine at `cutoff`."""
+        return self.is_amendable and not is_in_quarantine(self.quarantined_since, cutoff)
 
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:
     """A row that pays the same amount to the same payee as another instruction under another order id.
 
-    `is_rewritten`: the two ids differ only by changes that a program makes, or a person who types an id again.
+    `is_rewritten` means that the two ids differ only as if a program had converted one, or a person had retyped it.
     """
 
     row: int
@@ -178,7 +178,7 @@ class LookAlike:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueRow:
     """An instruction that may be sent now, with its standing and the order id of its next attempt."""
 
     number: int
@@ -225,7 +225,7 @@ class Entry:
     at: str
     reply: KeptReply | None = None
     """The raw reply that led to the fact, if it is kept."""
-    heard: Heard | None = None
+    heard: EvidenceRecord | None = None
     """The evidence that led to the fact."""
 
 
@@ -241,7 +241,7 @@ class MoveResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """One row of a batch with its state and latest attempt, as people read them. None: not applicable.
+    """One row of a batch with its state and latest attempt, as people read them. A value is None if it does not apply.
 
     `instruction` and `attempt` are the numbers used by facts about the row. `attempt` also counts the attempts of rows
     that it replaced; `attempts` counts only its own.
@@ -272,14 +272,14 @@ class RowState:
     quarantined_since: str | None = None
     """The time at which the latest attempt left, if a person's word alone rejects the row; as in `Clash`."""
     endpoint_id: str | None = None
-    """The id of the endpoint that the latest attempt was sent to; None also if the id is not known."""
+    """The id of the endpoint that the latest attempt was sent to; None if there was no attempt or the id is unknown."""
 
 
 LINE_COLUMNS = (
     *("row", "state", "attempts", "sent_orderid", "purpose", "gateway_status", "gateway_reference", "http_status"),
     *("error_code", "message", "first_sent_at", "updated_at", "minor"),
 )
-"""The fields of `RowState` in each line of `JournalReader.standing_lines`, in order; a state is a word there."""
+"""The fields of `RowState` in each line of `JournalReader.batch_lines`, in order; a state is a word there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgettable:
+class ForgettablePayments:
     """The payments whose payees may be forgotten now: the numbers of instructions, by batch number.
 
     A batch without any such payment loses only its sheet. `waiting` are unfinished batches, in which nobody is
@@ -324,7 +324,7 @@ class Forgettable:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-class OldPages(Enum):
+class RemainingData(Enum):
     """Where data of forgotten people may remain in the journal's files."""
 
     NOWHERE = "nowhere"
@@ -350,7 +350,7 @@ class TallyKind(Enum):
 
     ALL = "all"
     KNOWN = "known"
-    """The rows that an earlier batch brought."""
+    """The rows that an earlier batch already had."""
     DUE = "due"
     """The rows that may be sent: ready, and not held."""
 
@@ -412,7 +412,7 @@ class WaitingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The reason why no run sends a ready row: evidence number `number`, recorded at `taken_at`, speaks against it.
+    """The reason why no run sends a ready row: evidence number `number`, recorded at `taken_at`, contradicts it.
 
     `said` is the meaning of the evidence's word: paid or accepted.
     """
@@ -426,8 +426,8 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedOut:
-    """A statement carried out for a batch: the name and SHA-256 of its file, by whom, and when (empty: not yet).
+class StatementNote:
+    """A statement carried out for a batch: the name and SHA-256 of its file, the person, and the time (empty: not yet).
 
     `attempts` pairs each instruction that it names with its number of attempts. The statement covers no later attempt.
     """
@@ -459,7 +459,7 @@ class Withdrawal:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptionNote:
     """A person's confirmation that this copy of the journal, at this path, is the newest."""
 
     by: str
@@ -467,15 +467,15 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A further endpoint of the merchant, or a further name of an endpoint. `by` is empty if a run noted it."""
+class EndpointNote:
+    """Another endpoint of the merchant, or another name of an endpoint. `by` is empty if a run recorded it."""
 
     endpoint: EndpointIdentity
     by: str
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrival:
     """A notification that waits to be judged, as `encode_notification` writes it."""
 
     content: str = field(repr=False)
@@ -483,15 +483,15 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenIn:
+class JudgedArrivals:
     """All notifications that had arrived up to this fact were judged."""
 
     number: int
 
 
-NotedBeside = Withdrawal | Arrived
-"""A fact that is recorded while a run holds the journal."""
-Note = CarriedOut | ClockSeen | SignedOrder | NotedBeside | TakenIn | Adopted | Named
+ConcurrentNote = Withdrawal | Arrival
+"""A note that may be recorded while a run holds the journal."""
+Note = StatementNote | ClockComparison | SignedOrder | ConcurrentNote | JudgedArrivals | AdoptionNote | EndpointNote
 """A fact about the whole journal."""
 
 
@@ -540,7 +540,7 @@ class BatchForgotten:
     """The facts of the signed orders that were forgotten too, because they name a row of these people."""
 
 
-OfBatch = BatchOpened | BatchForgotten
+BatchFact = BatchOpened | BatchForgotten
 """A fact about a whole batch."""
 
 
@@ -548,7 +548,7 @@ OfBatch = BatchOpened | BatchForgotten
 class Remark:
     """A fact to append that moves no instruction: evidence, a note, or a fact about a batch."""
 
-    fact: Heard | Note | OfBatch
+    fact: EvidenceRecord | Note | BatchFact
     at: str
     instruction: int | None = None
     attempt: int | None = None
@@ -683,8 +683,8 @@ class Link(NamedTuple):
     at: str = ""
 
     @property
-    def noted(self) -> tuple[int, str, str]:
-        """The number, hash (hex) and time of the end, as a line of `left.py` has them."""
+    def log_fields(self) -> tuple[int, str, str]:
+        """The number, hash (hex) and time of the end, for a line of the sent log."""
         return self.seq, self.hash.hex(), self.at
 
 
@@ -703,7 +703,7 @@ class AcceptedRows:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a journal. `endpoint` is its first endpoint, `home` the place where a run last opened it."""
+    """The identity of a journal. `endpoint` is its first one, `home` the path or address where a run last opened it."""
 
     journal_id: str
     endpoint: str

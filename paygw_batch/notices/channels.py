@@ -1,4 +1,4 @@
-"""Derives the channels of notices (e-mail, webhook) from the settings in `[notices]`."""
+"""Builds the channels of notices, e-mail and webhook, from the settings in `[notices]`."""
 
 import ssl
 from collections.abc import Mapping
@@ -10,72 +10,72 @@ from urllib.parse import urlsplit
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.language import say
-from paygw_batch.opening.gateway_access import secret_of
+from paygw_batch.opening.gateway_access import load_secret
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settings.sections import NoticesSection, webhook_address
+from paygw_batch.settings.sections import NoticesSection, validate_webhook_address
 from paygw_batch.submit.notices import has_notices
 
 if TYPE_CHECKING:
     from paygw_batch.notices.mail import MailServer
     from paygw_batch.notices.webhook import Webhook
-_PORTS = {"smtp": 587, "smtps": 465}
+_DEFAULT_PORTS = {"smtp": 587, "smtps": 465}
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The channels on which notices are sent. None: not configured."""
+    """The channels for sending notices, each None if it is not configured."""
 
     mail: "MailServer | None" = None
     webhook: "Webhook | None" = None
 
 
 def channels_of(settings: Settings, environ: Mapping[str, str]) -> Channels:
-    """Return the configured channels. Raises `ConfigurationError` if one of them cannot be used."""
+    """Build the configured channels. Raises `ConfigurationError` if one of them cannot be used."""
     section = settings.notices
     if not has_notices(settings):
         return Channels()
-    return Channels(_mail_server(section, environ), _webhook(section, environ))
+    return Channels(_build_mail_server(section, environ), _build_webhook(section, environ))
 
 
-def _trust(section: NoticesSection, protocol: str | None) -> ssl.SSLContext:
+def _tls_context(section: NoticesSection, protocol: str | None) -> ssl.SSLContext:
     return client_context(section.ca_bundle, key="notices.ca_bundle", protocol=protocol)
 
 
-def _mail_server(section: NoticesSection, environ: Mapping[str, str]) -> "MailServer | None":
+def _build_mail_server(section: NoticesSection, environ: Mapping[str, str]) -> "MailServer | None":
     if section.smtp is None:
         return None
-    from paygw_batch.notices.mail import MailServer  # noqa: PLC0415 (only if somebody gets e-mail)
+    from paygw_batch.notices.mail import MailServer  # noqa: PLC0415 (only if e-mail is configured)
 
     address = urlsplit(section.smtp)
     password = ""
     if section.smtp_user is not None:
         variable, file = section.smtp_password_env, section.smtp_password_file
-        password = _text("notices.smtp_password", variable, file, environ)
+        password = _read_secret("notices.smtp_password", variable, file, environ)
     return MailServer(
         address.hostname or "",
-        address.port or _PORTS[address.scheme],
+        address.port or _DEFAULT_PORTS[address.scheme],
         address.scheme == "smtps",
-        _trust(section, None),
+        _tls_context(section, None),
         section.smtp_user,
         password,
     )
 
 
-def _webhook(section: NoticesSection, environ: Mapping[str, str]) -> "Webhook | None":
+def _build_webhook(section: NoticesSection, environ: Mapping[str, str]) -> "Webhook | None":
     if not section.has_webhook:
         return None
-    from paygw_batch.notices.webhook import Webhook, secret_bytes  # noqa: PLC0415 (only if there is a webhook)
+    from paygw_batch.notices.webhook import Webhook, secret_bytes  # noqa: PLC0415 (only if a webhook is configured)
 
-    url = section.webhook or _text("notices.webhook", section.webhook_env, section.webhook_file, environ)
+    url = section.webhook or _read_secret("notices.webhook", section.webhook_env, section.webhook_file, environ)
     key = None
     try:
-        webhook_address(url)
+        validate_webhook_address(url)
     except ValueError as error:
         raise ConfigurationError(f"notices.webhook: {error}.") from None
     if section.needs_secret:
         variable, file = section.webhook_secret_env, section.webhook_secret_file
         try:
-            key = secret_bytes(_text("notices.webhook_secret", variable, file, environ))
+            key = secret_bytes(_read_secret("notices.webhook_secret", variable, file, environ))
         except ValueError as error:
             raise ConfigurationError(
                 say("The webhook secret cannot be used: {error}.", error=error),
@@ -84,11 +84,11 @@ def _webhook(section: NoticesSection, environ: Mapping[str, str]) -> "Webhook | 
                     "give the receiver the same text."
                 ),
             ) from None
-    return Webhook(url, _trust(section, "http/1.1"), key)
+    return Webhook(url, _tls_context(section, "http/1.1"), key)
 
 
-def _text(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> str:
+def _read_secret(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> str:
     try:
-        return secret_of(key, variable, file, environ).decode().strip()
+        return load_secret(key, variable, file, environ).decode().strip()
     except UnicodeDecodeError:
-        raise ConfigurationError(say("The file that {key}_file names is not text.", key=key)) from None
+        raise ConfigurationError(say("The file named by {key}_file is not text.", key=key)) from None

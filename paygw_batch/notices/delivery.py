@@ -1,6 +1,6 @@
-"""Sends due notices by e-mail and webhook, and finds the notices that only the journal knows.
+"""Sends due notices by e-mail and webhook, and finds new ones in the journal.
 
-Sending notices never delays a payout or changes an exit code.
+This never delays a payout or changes an exit code.
 """
 
 import time
@@ -14,155 +14,157 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.core.shown_states import SHOWN_IN_DOUBT
+from paygw_batch.core.shown_states import DISPLAYED_IN_DOUBT
 from paygw_batch.errors import JournalMissing, PaygwError
 from paygw_batch.journal import JournalReader, KeptNotice, NewNotice, Occasion, Outbox
-from paygw_batch.language import say, speaking
+from paygw_batch.language import language_context, say
 from paygw_batch.notices.channels import Channels, channels_of
-from paygw_batch.notices.words import Trouble, TroubleKind, mail_page, mail_text, notice_words, webhook_body
-from paygw_batch.opening.open_journal import Tell, database_of, journal_to_read, place_of
+from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_words, webhook_body
+from paygw_batch.opening.open_journal import Tell, database_location, journal_location, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settings.sections import name_and_address
+from paygw_batch.settings.sections import parse_sender
 from paygw_batch.show.batch_status import batch_summary
-from paygw_batch.submit.notices import WEBHOOK, has_notices, page_address, plain, recipients_of
+from paygw_batch.submit.notices import WEBHOOK, has_notices, page_url, recipients_of, replace_invalid_characters
 
 if TYPE_CHECKING:
     from paygw_batch.notices.mail import Attachment
 
-AFTER_A_RUN_S = 20.0
-"""How long a finished command stays to send notices. The next command sends the rest."""
-BY_ITSELF_S = 300.0
-"""The time limit of `notices send`, which is shorter than any pause between two tries of one notice."""
-_AT_ONCE = 500
-_DIED_LATELY = timedelta(days=30)
-"""Workers that died earlier cause no notice, because notices may have been configured since."""
+MAX_WAIT_AFTER_RUN_S = 20.0
+"""How long a command that has ended keeps sending notices. The next command sends the rest."""
+MAX_SEND_S = 300.0
+"""The time limit of `notices send`, shorter than any delay between two attempts to send a notice."""
+_MAX_NOTICES = 500
+_MAX_DEATH_AGE = timedelta(days=30)
+"""Workers that died earlier are not reported, because notices may have been configured since."""
 _MAX_FILE_BYTES = 10 * 2**20
-_SERVER_IS_DOWN = frozenset(TroubleKind) - {TroubleKind.REFUSED}
-"""The kinds of trouble that the next notice on the same channel would also have."""
+_SERVER_FAILURES = frozenset(FailureKind) - {FailureKind.REFUSED}
+"""The failures that would also affect the next notice on the same channel."""
 
 
 @dataclass(slots=True)
-class Delivered:
-    """The result of sending due notices. `fault` says why no notice can be sent."""
+class DeliveryResult:
+    """The result of sending due notices. `fault` is the reason if no notice can be sent."""
 
     sent: int = 0
     failed: int = 0
     fault: str = ""
     has_ended: bool = False
-    """Whether all due notices were tried in time."""
+    """Whether all due notices were attempted in time."""
 
 
-def send_due(settings: Settings, channels: Channels, *, within_s: float, again: bool = False) -> Delivered:
-    """Send due notices for at most `within_s` seconds. With `again`, notices that wait for a later try are sent too.
+def send_due(settings: Settings, channels: Channels, *, within_s: float, again: bool = False) -> DeliveryResult:
+    """Send due notices for at most `within_s` seconds. With `again`, also send those waiting for a retry.
 
-    A mail or name server can be silent for ever, so the work is done in a thread that ends with the process. A notice
-    that is cut off by this is sent again later, with the same id.
+    A mail or name server may never respond, so this is done in a thread that ends with the process. A notice that is
+    cut off by this is sent again later with the same id.
     """
-    done = Delivered()
+    result = DeliveryResult()
     if not has_notices(settings):
-        done.has_ended = True
-        return done
-    until_s = time.monotonic() + within_s
-    delivery = _Delivery(settings, channels, done, until_s)
+        result.has_ended = True
+        return result
+    deadline_s = time.monotonic() + within_s
+    delivery = _Delivery(settings, channels, result, deadline_s)
     thread = Thread(target=delivery.run, kwargs={"again": again}, daemon=True)
     thread.start()
     thread.join(within_s)
-    return done
+    return result
 
 
 def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Tell], None]:
     """Return a function that sends the due notices at the end of a command.
 
-    Raises `ConfigurationError` for unusable channels, before the command does anything.
+    Raises `ConfigurationError` if a channel cannot be used, before the command does anything.
     """
     channels = channels_of(settings, environ)
 
-    def send_after(tell: Tell) -> None:
-        with suppress(KeyboardInterrupt):  # a signal only ends the wait
-            done = send_due(settings, channels, within_s=AFTER_A_RUN_S)
-            if done.fault:
-                tell(say("The notices cannot be sent: {reason}", reason=done.fault))
-            elif done.failed or not done.has_ended:
+    def send_notices(tell: Tell) -> None:
+        with suppress(KeyboardInterrupt):  # a signal ends only the wait
+            result = send_due(settings, channels, within_s=MAX_WAIT_AFTER_RUN_S)
+            if result.fault:
+                tell(say("The notices cannot be sent: {reason}", reason=result.fault))
+            elif result.failed or not result.has_ended:
                 tell(say("A notice could not be sent yet; `paygw-batch notices` shows why. It will be tried again."))
 
-    return send_after
+    return send_notices
 
 
 @dataclass(slots=True)
 class _Delivery:
-    """One round of sending due notices, in a thread of its own."""
+    """One round of sending due notices in a separate thread."""
 
     settings: Settings
     channels: Channels
-    done: Delivered
-    until_s: float
-    down: set[str] = field(default_factory=set)
-    """The channels that are not tried again in this round."""
+    result: DeliveryResult
+    deadline_s: float
+    failed_channels: set[str] = field(default_factory=set)
+    """The channels that failed, and are not used again in this round."""
 
     def run(self, *, again: bool) -> None:
-        """Send the due notices. An error here never ends the command."""
+        """Send the due notices. Errors are recorded in the result, and never end the command."""
         try:
-            with speaking(self.settings.notices.language):
-                self._send(again=again)
+            with language_context(self.settings.notices.language):
+                self._send_notices(again=again)
         except JournalMissing:
-            self.done.has_ended = True
+            self.result.has_ended = True
         except PaygwError as error:
-            self.done.fault = f"{error.message} {error.hint}".strip()
-        except Exception as error:  # noqa: BLE001 (its text could contain anything, so only its kind is shown)
-            self.done.fault = say("Unexpected error ({kind}).", kind=type(error).__name__)
+            self.result.fault = f"{error.message} {error.hint}".strip()
+        except Exception as error:  # noqa: BLE001 (only the type is shown, because the text could contain anything)
+            self.result.fault = say("Unexpected error ({kind}).", kind=type(error).__name__)
 
-    def _send(self, *, again: bool) -> None:
-        with place_of(self.settings).outbox(write=True) as outbox:
-            if not outbox.may_send:  # this is a worker's login, and the desk's hosts send
-                self.done.has_ended = True
+    def _send_notices(self, *, again: bool) -> None:
+        with journal_location(self.settings).outbox(write=True) as outbox:
+            if not outbox.may_send:  # this login is a worker's, and other hosts send the notices
+                self.result.has_ended = True
                 return
-            with journal_to_read(self.settings) as journal:
-                outbox.add(found_in_journal(self.settings, journal, outbox, utc_now()), timestamp(utc_now()))
+            with open_journal_to_read(self.settings) as journal:
+                outbox.add(find_new_notices(self.settings, journal, outbox, utc_now()), timestamp(utc_now()))
             if again:
                 outbox.hurry(utc_now())
-            due = outbox.due(utc_now(), limit=_AT_ONCE)
-            with journal_to_read(self.settings) as journal:  # opened after those runs have ended
+            due = outbox.due(utc_now(), limit=_MAX_NOTICES)
+            with open_journal_to_read(self.settings) as journal:  # reopened, to see the runs whose notices are due
                 for notice in due:
-                    if time.monotonic() >= self.until_s:
+                    if time.monotonic() >= self.deadline_s:
                         return
-                    self._try(outbox, journal, notice)
-        self.done.has_ended = True
+                    self._send_notice(outbox, journal, notice)
+        self.result.has_ended = True
 
-    def _try(self, outbox: Outbox, journal: JournalReader, notice: KeptNotice) -> None:
-        way = WEBHOOK if notice.recipient == WEBHOOK else "mail"
-        if way in self.down:
-            self.done.failed += 1
+    def _send_notice(self, outbox: Outbox, journal: JournalReader, notice: KeptNotice) -> None:
+        channel = WEBHOOK if notice.recipient == WEBHOOK else "mail"
+        if channel in self.failed_channels:
+            self.result.failed += 1
             return
         content = notice.content or run_figures(self.settings, journal, notice.batch)
         if not outbox.claim(notice, content, utc_now()):
             return
-        trouble = deliver(self.settings, self.channels, notice, content)
-        if trouble is None:
+        failure = deliver(self.settings, self.channels, notice, content)
+        if failure is None:
             outbox.note_sent(notice, timestamp(utc_now()))
-            self.done.sent += 1
+            self.result.sent += 1
             return
-        outbox.note_problem(notice, trouble.code)
-        self.done.failed += 1
-        if trouble.kind in _SERVER_IS_DOWN:
-            self.down.add(way)
+        outbox.note_problem(notice, failure.code)
+        self.result.failed += 1
+        if failure.kind in _SERVER_FAILURES:
+            self.failed_channels.add(channel)
 
 
-def deliver(settings: Settings, channels: Channels, notice: KeptNotice, content: Mapping[str, Any]) -> Trouble | None:
-    """Send one notice. Return why it was not accepted, or None."""
+def deliver(
+    settings: Settings, channels: Channels, notice: KeptNotice, content: Mapping[str, Any]
+) -> DeliveryFailure | None:
+    """Send one notice. Return the failure, or None if it was accepted."""
     if notice.recipient == WEBHOOK:
         if channels.webhook is None:
-            return Trouble(TroubleKind.NOT_CONFIGURED)
+            return DeliveryFailure(FailureKind.NOT_CONFIGURED)
         body = webhook_body(notice, content, settings.notices.webhook_format)
         return channels.webhook.post(notice.id, body, int(utc_now().timestamp()))
     if channels.mail is None or settings.notices.sender is None:
-        return Trouble(TroubleKind.NOT_CONFIGURED)
-    from paygw_batch.notices.mail import mail_of  # noqa: PLC0415 (only if there is a mail)
+        return DeliveryFailure(FailureKind.NOT_CONFIGURED)
+    from paygw_batch.notices.mail import build_mail  # noqa: PLC0415 (only if there is a mail)
 
-    attachment = _attachment(settings, notice, content)
+    attachment = _rejects_attachment(settings, notice, content)
     words = notice_words(notice, content, has_file=attachment is not None)
-    mail = mail_of(
+    mail = build_mail(
         notice.id,
-        name_and_address(settings.notices.sender),
+        parse_sender(settings.notices.sender),
         notice.recipient,
         datetime.fromisoformat(notice.written_at),
         words.title,
@@ -173,10 +175,10 @@ def deliver(settings: Settings, channels: Channels, notice: KeptNotice, content:
     return channels.mail.send(mail)
 
 
-def _attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, Any]) -> "Attachment | None":
-    """Return the marked rows of a refused sheet if the recipient may get payees' data, otherwise None.
+def _rejects_attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, Any]) -> "Attachment | None":
+    """Return the rejects of a refused sheet, or None if the recipient may not receive payees' data.
 
-    With a database nothing is attached, because other hosts write notices, and must not make this host mail its files.
+    With a database nothing is attached, because notices of other hosts must not make this host mail its own files.
     """
     if notice.occasion is not Occasion.SHEET_REFUSED or notice.recipient not in settings.notices.personal_data:
         return None
@@ -189,13 +191,13 @@ def _attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, An
 
 
 def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
-    """Return the figures of a finished run: the rows of its batch by state, and their sums."""
+    """Return the figures of a run that has ended: its batch's rows and sums by state."""
     record = journal.batch(batch)
     if record is None:
         return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
     summary = batch_summary(journal, record)
     return {
-        "sheet": plain(record.sheet_name),
+        "sheet": replace_invalid_characters(record.sheet_name),
         "batch": batch,
         "operation": record.operation,
         "rows": record.rows,
@@ -203,22 +205,22 @@ def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mappi
         "totals": {currency: dict(sums) for currency, sums in summary.totals.items()},
         "exit_code": int(summary.exit_code),
         "at": timestamp(utc_now()),
-        "link": page_address(settings, f"/payouts/{batch}"),
+        "link": page_url(settings, f"/payouts/{batch}"),
     }
 
 
-def found_in_journal(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield the notices that only the journal knows: old doubts, contradictions, dead workers.
+def find_new_notices(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
+    """Yield new notices from the journal: rows long in doubt, contradictions and dead workers.
 
-    A late look misses nothing, because the journal keeps the events, and the outbox the reported ones.
+    Nothing is missed if this runs late, because the journal keeps the events, and the outbox those already reported.
     """
-    yield from _doubts(settings, journal, outbox, now)
-    yield from _contradictions(settings, journal, outbox)
-    yield from _deaths(settings, now)
+    yield from _doubt_notices(settings, journal, outbox, now)
+    yield from _contradiction_notices(settings, journal, outbox)
+    yield from _dead_worker_notices(settings, now)
 
 
-def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) -> Iterator[NewNotice]:
-    """Yield a notice for each batch with messages that a person must check. Each message is reported once."""
+def _contradiction_notices(settings: Settings, journal: JournalReader, outbox: Outbox) -> Iterator[NewNotice]:
+    """Yield a notice for each batch with new messages that a person must check."""
     if not (recipients := recipients_of(settings, Occasion.CONTRADICTED)):
         return
     messages, times = journal.messages(), defaultdict[str, list[str]](list)
@@ -230,21 +232,21 @@ def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) 
         newest = max(times[record.batch], default="")
         if newest > outbox.newest_subject(Occasion.CONTRADICTED, record.batch):
             content = {
-                "sheet": plain(record.sheet_name),
+                "sheet": replace_invalid_characters(record.sheet_name),
                 "batch": record.batch,
                 "messages": len(times[record.batch]),
                 "at": newest,
-                "link": page_address(settings, f"/payouts/{record.batch}"),
+                "link": page_url(settings, f"/payouts/{record.batch}"),
             }
             yield NewNotice(Occasion.CONTRADICTED, newest, record.batch, recipients, content)
 
 
-def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
+def _dead_worker_notices(settings: Settings, now: datetime) -> Iterator[NewNotice]:
     """Yield a notice for each worker that died recently, even if its rows are already in doubt."""
-    recipients, database = recipients_of(settings, Occasion.WORKER_DIED), database_of(settings)
+    recipients, database = recipients_of(settings, Occasion.WORKER_DIED), database_location(settings)
     if not recipients or database is None:
         return
-    for worker in database.dead_workers(timestamp(now - _DIED_LATELY)):
+    for worker in database.dead_workers(timestamp(now - _MAX_DEATH_AGE)):
         content = {
             "host": worker.host,
             "pid": worker.pid,
@@ -255,40 +257,42 @@ def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
         yield NewNotice(Occasion.WORKER_DIED, f"{worker.host} {worker.pid} {worker.since}", "", recipients, content)
 
 
-def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each batch with rows that are in doubt for too long. Each row is reported once."""
+def _doubt_notices(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
+    """Yield a notice for each batch with rows newly in doubt for too long."""
     recipients, hours = recipients_of(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
     if not recipients:
         return
-    until = timestamp(now - timedelta(hours=hours))
+    latest_time = timestamp(now - timedelta(hours=hours))
     for record in journal.batches():
-        rows = journal.rows(record.number, states=SHOWN_IN_DOUBT)
-        sent = sorted(row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= until)
-        if sent and sent[-1] > outbox.newest_subject(Occasion.IN_DOUBT, record.batch):
+        rows = journal.rows(record.number, states=DISPLAYED_IN_DOUBT)
+        sent_times = sorted(
+            row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= latest_time
+        )
+        if sent_times and sent_times[-1] > outbox.newest_subject(Occasion.IN_DOUBT, record.batch):
             content = {
-                "sheet": plain(record.sheet_name),
+                "sheet": replace_invalid_characters(record.sheet_name),
                 "batch": record.batch,
-                "rows_in_doubt": len(sent),
+                "rows_in_doubt": len(sent_times),
                 "hours": hours,
-                "oldest": sent[0],
-                "link": page_address(settings, f"/payouts/{record.batch}"),
+                "oldest": sent_times[0],
+                "link": page_url(settings, f"/payouts/{record.batch}"),
             }
-            yield NewNotice(Occasion.IN_DOUBT, sent[-1], record.batch, recipients, content)
+            yield NewNotice(Occasion.IN_DOUBT, sent_times[-1], record.batch, recipients, content)
 
 
-def mail_trouble(channels: Channels) -> Trouble | None:
-    """Return why the mail server cannot be used, or None. It has as much time as at the end of a command."""
+def probe_mail_server(channels: Channels) -> DeliveryFailure | None:
+    """Sign in to the mail server. Return the failure, or None if it can be used."""
     if (server := channels.mail) is None:
         return None
-    troubles: list[Trouble | None] = []
-    thread = Thread(target=lambda: troubles.append(server.probe()), daemon=True)
+    failures: list[DeliveryFailure | None] = []
+    thread = Thread(target=lambda: failures.append(server.probe()), daemon=True)
     thread.start()
-    thread.join(AFTER_A_RUN_S)
-    return troubles[0] if troubles else Trouble(TroubleKind.NO_ANSWER)
+    thread.join(MAX_WAIT_AFTER_RUN_S)
+    return failures[0] if failures else DeliveryFailure(FailureKind.NO_ANSWER)
 
 
-def listed_notices(settings: Settings) -> Sequence[KeptNotice]:
-    """Return the journal's newest notices, unsent ones first, without writing to it; none without a journal."""
-    with suppress(JournalMissing), place_of(settings).outbox(write=False) as outbox:
-        return outbox.listed(limit=1_000)
+def list_notices(settings: Settings) -> Sequence[KeptNotice]:
+    """Return the newest notices in the journal, unsent ones first. Nothing is written."""
+    with suppress(JournalMissing), journal_location(settings).outbox(write=False) as outbox:
+        return outbox.list_notices(limit=1_000)
     return ()

@@ -1,12 +1,12 @@
-"""Checks the mail server, and counts the notices that wait. No notice is sent."""
+"""Checks the mail server and the outbox for `doctor`."""
 
 from collections.abc import Iterator, Mapping
 
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.notices.channels import channels_of
-from paygw_batch.notices.delivery import listed_notices, mail_trouble
-from paygw_batch.notices.words import TroubleKind, trouble_words
+from paygw_batch.notices.delivery import list_notices, probe_mail_server
+from paygw_batch.notices.words import FailureKind, failure_words
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.health import Health, HealthCheck
 from paygw_batch.show.summary import ExitCode
@@ -16,29 +16,34 @@ _NOTICES = mark("notices")
 
 
 def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Sign in to the mail server, and count the notices in the outbox. No notice is sent."""
+    """Sign in to the mail server, and count the waiting notices. No notice is sent."""
     if not has_notices(settings):
         return
     section = settings.notices
     try:
         channels = channels_of(settings, environ)
-        waiting = [notice for notice in listed_notices(settings) if notice.tries and notice.sent_at is None]
+        waiting = [notice for notice in list_notices(settings) if notice.tries and notice.sent_at is None]
     except ConfigurationError as error:
         yield HealthCheck.failed(_NOTICES, error)
         return
     except PaygwError as error:
         yield HealthCheck.failed(_NOTICES, error, ExitCode.JOURNAL)
         return
-    if channels.mail is not None and (trouble := mail_trouble(channels)) is not None:
-        is_ours = trouble.kind in {TroubleKind.UNTRUSTED, TroubleKind.NOT_ENCRYPTED, TroubleKind.SIGN_IN}
-        sentence = say("{server}: {reason}", server=section.smtp, reason=trouble_words(trouble.code))
-        yield HealthCheck(_NOTICES, Health.BAD, sentence, ExitCode.USAGE if is_ours else ExitCode.STOPPED_EARLY)
+    if channels.mail is not None and (failure := probe_mail_server(channels)) is not None:
+        is_configuration_error = failure.kind in {FailureKind.UNTRUSTED, FailureKind.NOT_ENCRYPTED, FailureKind.SIGN_IN}
+        sentence = say("{server}: {reason}", server=section.smtp, reason=failure_words(failure.code))
+        yield HealthCheck(
+            _NOTICES, Health.BAD, sentence, ExitCode.USAGE if is_configuration_error else ExitCode.STOPPED_EARLY
+        )
     else:
-        ways = [*([section.smtp or ""] if channels.mail else []), *([say("a webhook")] if channels.webhook else [])]
-        yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(ways)))
-    if given_up := sum(notice.is_given_up for notice in waiting):
+        channel_names = [
+            *([section.smtp or ""] if channels.mail else []),
+            *([say("a webhook")] if channels.webhook else []),
+        ]
+        yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(channel_names)))
+    if given_up_count := sum(notice.is_given_up for notice in waiting):
         sentence = say_count(
-            given_up,
+            given_up_count,
             "{count:,} was given up after days: `paygw-batch notices send --again` tries it again",
             "{count:,} were given up after days: `paygw-batch notices send --again` tries them again",
         )

@@ -1,4 +1,4 @@
-"""Sends one e-mail at a time, only over TLS: from the first byte, or after STARTTLS."""
+"""Sends e-mails one at a time, and only over TLS."""
 
 import smtplib
 import ssl
@@ -10,26 +10,26 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 
-from paygw_batch.core.text import fit_for_terminal
-from paygw_batch.notices.words import Trouble, TroubleKind
+from paygw_batch.core.text import escape_for_terminal
+from paygw_batch.notices.words import DeliveryFailure, FailureKind
 
-_FAILURES: tuple[tuple[type[Exception], TroubleKind], ...] = (
-    (ssl.SSLCertVerificationError, TroubleKind.UNTRUSTED),
-    (ssl.SSLError, TroubleKind.NOT_ENCRYPTED),
-    (TimeoutError, TroubleKind.NO_ANSWER),
-    (smtplib.SMTPAuthenticationError, TroubleKind.SIGN_IN),
-    (smtplib.SMTPRecipientsRefused, TroubleKind.REFUSED),
-    (smtplib.SMTPResponseException, TroubleKind.REFUSED),
-    (smtplib.SMTPException, TroubleKind.BROKEN),
-    (OSError, TroubleKind.NOT_REACHED),
-    (ValueError, TroubleKind.BROKEN),  # smtplib raises it for an answer that is not SMTP
+_FAILURE_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
+    (ssl.SSLCertVerificationError, FailureKind.UNTRUSTED),
+    (ssl.SSLError, FailureKind.NOT_ENCRYPTED),
+    (TimeoutError, FailureKind.NO_ANSWER),
+    (smtplib.SMTPAuthenticationError, FailureKind.SIGN_IN),
+    (smtplib.SMTPRecipientsRefused, FailureKind.REFUSED),
+    (smtplib.SMTPResponseException, FailureKind.REFUSED),
+    (smtplib.SMTPException, FailureKind.BROKEN),
+    (OSError, FailureKind.NOT_REACHED),
+    (ValueError, FailureKind.BROKEN),  # smtplib raises it for a reply that is not SMTP
 )
-"""The trouble that each exception means. The first matching line counts."""
+"""The kind of failure for each exception. The first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailServer:
-    """A mail server, and how it is used. `has_tls`: TLS from the first byte, otherwise STARTTLS is requested."""
+    """A mail server. `has_tls` means TLS from the first byte; otherwise STARTTLS is required."""
 
     host: str
     port: int
@@ -38,27 +38,27 @@ class MailServer:
     user: str | None = None
     password: str = field(default="", repr=False)
     timeout_s: float = 10.0
-    """How long the server may be silent."""
+    """How long to wait for each reply."""
 
-    def send(self, mail: EmailMessage) -> Trouble | None:
-        """Send a mail. Return why the server did not accept it, or None if it did."""
-        return self._trouble_with(lambda client: client.send_message(mail))
+    def send(self, mail: EmailMessage) -> DeliveryFailure | None:
+        """Send a mail. Return the failure, or None if the server accepted it."""
+        return self._run_session(lambda client: client.send_message(mail))
 
-    def probe(self) -> Trouble | None:
-        """Sign in, and send nothing. Return why that failed, or None if it did not."""
-        return self._trouble_with(smtplib.SMTP.noop)
+    def probe(self) -> DeliveryFailure | None:
+        """Sign in without sending anything. Return the failure, or None."""
+        return self._run_session(smtplib.SMTP.noop)
 
-    def _trouble_with(self, act: Callable[[smtplib.SMTP], object]) -> Trouble | None:
+    def _run_session(self, act: Callable[[smtplib.SMTP], object]) -> DeliveryFailure | None:
         try:
-            with self._connected() as client:
+            with self._connect() as client:
                 act(client)
-        except tuple(kind for kind, _ in _FAILURES) as error:
-            return _trouble(error)
+        except tuple(kind for kind, _ in _FAILURE_KINDS) as error:
+            return _failure_of(error)
         return None
 
     @contextmanager
-    def _connected(self) -> Iterator[smtplib.SMTP]:
-        # Our own name is not looked up, because that can take as long as a name server wants.
+    def _connect(self) -> Iterator[smtplib.SMTP]:
+        # The local host name is fixed, because looking it up can block on a slow name server.
         name, timeout_s = "localhost", self.timeout_s
         client = (
             smtplib.SMTP_SSL(self.host, self.port, local_hostname=name, timeout=timeout_s, context=self.trust)
@@ -72,13 +72,16 @@ class MailServer:
             if self.user is not None:
                 self._sign_in(client, self.user)
             yield client
-            with suppress(smtplib.SMTPException, OSError):  # the server has accepted the mail by now
+            with suppress(smtplib.SMTPException, OSError):  # the server has already accepted the mail
                 client.quit()
         finally:
             client.close()
 
     def _encrypt(self, client: smtplib.SMTP) -> None:
-        """Encrypt the connection, or raise an error, so that nobody who removes the offer of STARTTLS gets the mail."""
+        """Encrypt the connection, or raise an error.
+
+        An attacker could remove the offer of STARTTLS, and must not receive the mail then.
+        """
         try:
             code, _ = client.starttls(context=self.trust)
         except smtplib.SMTPNotSupportedError:
@@ -96,13 +99,13 @@ class MailServer:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file that is attached to a mail."""
+    """A file to attach to a mail."""
 
     name: str
     content: bytes = field(repr=False)
 
 
-def mail_of(
+def build_mail(
     notice: str,
     sender: tuple[str, str],
     recipient: str,
@@ -112,13 +115,13 @@ def mail_of(
     html: str,
     attachment: Attachment | None = None,
 ) -> EmailMessage:
-    """Return the mail of a notice. Its Message-ID contains the notice's id, so it is the same in every try."""
+    """Build the mail of a notice. The Message-ID contains the notice's id, so it is the same in every attempt."""
     mail = EmailMessage(policy=SMTP)
     name, address = sender
     mail["From"] = Address(name, addr_spec=address)
     mail["To"] = Address(addr_spec=recipient)
-    # The library decodes a text that looks like an encoded word, in which a sheet's name could hide line ends and
-    # directions.
+    # The library decodes text that looks like an encoded word, in which a sheet's name could hide line breaks and
+    # text directions.
     mail["Subject"] = " ".join(subject.split()).replace("=?", "= ?")
     mail["Date"] = at
     mail["Message-ID"] = f"<{notice}@{address.rpartition('@')[2]}>"
@@ -130,15 +133,15 @@ def mail_of(
             attachment.content,
             maintype="application",
             subtype="octet-stream",
-            filename=fit_for_terminal(attachment.name),
+            filename=escape_for_terminal(attachment.name),
         )
     return mail
 
 
-def _trouble(error: Exception) -> Trouble:
+def _failure_of(error: Exception) -> DeliveryFailure:
     if isinstance(error, smtplib.SMTPServerDisconnected) and isinstance(error.__context__, TimeoutError):
-        return Trouble(TroubleKind.NO_ANSWER)  # smtplib turned a timeout into this error
-    kind = next(kind for sort, kind in _FAILURES if isinstance(error, sort))
+        return DeliveryFailure(FailureKind.NO_ANSWER)  # smtplib turned a timeout into this error
+    kind = next(kind for sort, kind in _FAILURE_KINDS if isinstance(error, sort))
     if isinstance(error, smtplib.SMTPRecipientsRefused):
-        return Trouble(kind, max((code for code, _ in error.recipients.values()), default=0))
-    return Trouble(kind, max(error.smtp_code, 0) if isinstance(error, smtplib.SMTPResponseException) else 0)
+        return DeliveryFailure(kind, max((code for code, _ in error.recipients.values()), default=0))
+    return DeliveryFailure(kind, max(error.smtp_code, 0) if isinstance(error, smtplib.SMTPResponseException) else 0)

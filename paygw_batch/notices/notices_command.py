@@ -1,4 +1,4 @@
-"""The command `paygw-batch notices`, which lists the notices in the journal and sends those that are due."""
+"""`paygw-batch notices`: lists the notices in the journal, and sends those that are due."""
 
 import os
 from dataclasses import asdict
@@ -9,14 +9,14 @@ from paygw_batch.cli.help_texts import HelpGroup
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.clock import minute
+from paygw_batch.clock import format_minute
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import KeptNotice
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.notices.channels import channels_of
-from paygw_batch.notices.delivery import BY_ITSELF_S, listed_notices, send_due
-from paygw_batch.notices.words import OCCASION_WORDS, trouble_words
-from paygw_batch.opening.open_journal import journal_to_read
+from paygw_batch.notices.delivery import MAX_SEND_S, list_notices, send_due
+from paygw_batch.notices.words import OCCASION_WORDS, failure_words
+from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.show.summary import ExitCode, Summary
 
 _HEADINGS = mark_all("written", "occasion", "recipient", "tries", "state")
@@ -25,32 +25,34 @@ _HEADINGS = mark_all("written", "occasion", "recipient", "tries", "state")
 @click.group("notices", cls=HelpGroup, invoke_without_command=True)
 @click.pass_context
 def notices_command(context: click.Context) -> None:
-    """List the notices in the journal: those sent and to whom, and those that wait and why.
+    """List the notices in the journal with their recipients and, if they are waiting, the reason.
 
-    The notices are configured in [notices]. Runs send them at their end.
+    Notices are configured in [notices]. Runs send them when they end.
     """
     if context.invoked_subcommand is None:
-        _list(context.obj)
+        _show_notices(context.obj)
 
 
-def _list(invocation: Invocation) -> None:
+def _show_notices(invocation: Invocation) -> None:
     screen, settings = Screen(invocation), settings_of(invocation)
-    with journal_to_read(settings):
-        notices = listed_notices(settings)
+    with open_journal_to_read(settings):
+        notices = list_notices(settings)
     if notices:
         lines = [
             (
-                f"{minute(notice.written_at)}Z",
+                f"{format_minute(notice.written_at)}Z",
                 say(OCCASION_WORDS[notice.occasion]),
                 notice.recipient,
                 notice.tries,
-                _state(notice),
+                _notice_state(notice),
             )
             for notice in notices
         ]
         screen.table(say("Notices"), _HEADINGS, lines)
-    waiting = sum(notice.sent_at is None for notice in notices)
-    message = say_count(waiting, "{count:,} notice waits to be sent.", "{count:,} notices wait to be sent.")
+    waiting_count = sum(notice.sent_at is None for notice in notices)
+    message = say_count(
+        waiting_count, "{count:,} notice is waiting to be sent.", "{count:,} notices are waiting to be sent."
+    )
     notices_as_json = [{**asdict(notice), "occasion": notice.occasion.value} for notice in notices]
     screen.finish(Summary(ExitCode.DONE, message, further={"notices": notices_as_json}))
 
@@ -59,36 +61,36 @@ def _list(invocation: Invocation) -> None:
 @click.option("--again", is_flag=True, help="Also retry notices that are waiting or were given up.")
 @click.pass_obj
 def send(invocation: Invocation, *, again: bool) -> None:
-    """Send the notices that are due. For cron: several can run at once, even during a run.
+    """Send the notices that are due. Suitable for cron: it can run at any time, even during a run.
 
-    Ends with exit code 6 if a server refused a notice or time ran out. Notices are retried for up to five days.
+    Ends with exit code 6 if a notice could not be sent or time ran out. Notices are retried for up to five days.
     """
     screen, settings = Screen(invocation), settings_of(invocation)
     channels = channels_of(settings, os.environ)
-    with journal_to_read(settings):  # reports anything wrong with the journal
+    with open_journal_to_read(settings):  # raises an error if the journal cannot be used
         pass
-    done = send_due(settings, channels, within_s=BY_ITSELF_S, again=again)
-    if done.fault:
-        raise JournalError(done.fault)
-    sentences = [say_count(done.sent, "{count:,} notice was sent.", "{count:,} notices were sent.")]
-    if done.failed:
+    result = send_due(settings, channels, within_s=MAX_SEND_S, again=again)
+    if result.fault:
+        raise JournalError(result.fault)
+    sentences = [say_count(result.sent, "{count:,} notice was sent.", "{count:,} notices were sent.")]
+    if result.failed:
         sentences.append(
             say_count(
-                done.failed,
+                result.failed,
                 "{count:,} could not be sent: `paygw-batch notices` shows why.",
                 "{count:,} could not be sent: `paygw-batch notices` shows why.",
             )
         )
-    elif not done.has_ended:
-        sentences.append(say("Time ran out. The next call will continue."))
-    code = ExitCode.DONE if done.has_ended and not done.failed else ExitCode.STOPPED_EARLY
-    screen.finish(Summary(code, " ".join(sentences), further={"sent": done.sent, "failed": done.failed}))
+    elif not result.has_ended:
+        sentences.append(say("Time ran out. Run the command again to send the rest."))
+    code = ExitCode.DONE if result.has_ended and not result.failed else ExitCode.STOPPED_EARLY
+    screen.finish(Summary(code, " ".join(sentences), further={"sent": result.sent, "failed": result.failed}))
 
 
-def _state(notice: KeptNotice) -> str:
+def _notice_state(notice: KeptNotice) -> str:
     if notice.sent_at is not None:
         return say("sent")
-    reason = trouble_words(notice.problem) if notice.problem else ""
+    reason = failure_words(notice.problem) if notice.problem else ""
     if notice.next_at is None:
         return say("given up: {reason}", reason=reason) if reason else say("given up")
-    return say("waits: {reason}", reason=reason) if reason else say("waits")
+    return say("waiting: {reason}", reason=reason) if reason else say("waits")

@@ -1,4 +1,4 @@
-"""Words a notice for people: the subject, text and page of an e-mail, and the body of a webhook."""
+"""Formats notices for people: e-mails as text and HTML, and the bodies of webhooks."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, assert_never
 
-from paygw_batch.clock import minute
-from paygw_batch.core.money import with_separators
-from paygw_batch.core.shown_states import STATES, state_words
-from paygw_batch.core.text import fit_for_terminal
+from paygw_batch.clock import format_minute
+from paygw_batch.core.money import format_amount
+from paygw_batch.core.shown_states import STATES, state_label
+from paygw_batch.core.text import escape_for_terminal
 from paygw_batch.journal import KeptNotice, Occasion
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.show.page import our_templates
+from paygw_batch.show.page import template_environment
 
 
-class TroubleKind(StrEnum):
-    """The reasons why a notice was not sent."""
+class FailureKind(StrEnum):
+    """The kinds of failure to send a notice."""
 
     NOT_REACHED = "not_reached"
     NO_ANSWER = "no_answer"
@@ -29,39 +29,39 @@ class TroubleKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """The reason why a notice was not sent, and the code of the server's answer (0 if there was none)."""
+class DeliveryFailure:
+    """A failure to send a notice, with the server's reply code (0 if there was no reply)."""
 
-    kind: TroubleKind
+    kind: FailureKind
     answer: int = 0
 
     @property
     def code(self) -> str:
-        """The text that the outbox keeps, such as `refused 550`. A server's own words never enter the journal."""
+        """The text for the outbox, such as `refused 550`. The server's own words are never stored in the journal."""
         return f"{self.kind} {self.answer}" if self.answer else self.kind.value
 
     @classmethod
-    def of_code(cls, code: str) -> Self:
-        """Return the trouble that a code names, or `BROKEN` for an unknown code."""
+    def from_code(cls, code: str) -> Self:
+        """Return the failure with this code, or `BROKEN` if it is unknown."""
         kind, _, answer = code.partition(" ")
-        is_known = kind in frozenset(TroubleKind)
-        return cls(TroubleKind(kind) if is_known else TroubleKind.BROKEN, int(answer) if answer.isdecimal() else 0)
+        is_known = kind in frozenset(FailureKind)
+        return cls(FailureKind(kind) if is_known else FailureKind.BROKEN, int(answer) if answer.isdecimal() else 0)
 
 
-_TROUBLES = {
-    TroubleKind.NOT_REACHED: mark("the server cannot be reached"),
-    TroubleKind.NO_ANSWER: mark("the server did not answer in time"),
-    TroubleKind.UNTRUSTED: mark("the certificate of the server is not trusted, or is for another name"),
-    TroubleKind.NOT_ENCRYPTED: mark("the server does not offer an encrypted connection"),
-    TroubleKind.SIGN_IN: mark("the server refused the user or the password"),
-    TroubleKind.REFUSED: mark("the server refused it"),
-    TroubleKind.BROKEN: mark("the connection was lost"),
-    TroubleKind.NOT_CONFIGURED: mark("the configuration no longer says how to send it"),
+_FAILURE_WORDS = {
+    FailureKind.NOT_REACHED: mark("the server cannot be reached"),
+    FailureKind.NO_ANSWER: mark("the server did not answer in time"),
+    FailureKind.UNTRUSTED: mark("the certificate of the server is not trusted, or is for another name"),
+    FailureKind.NOT_ENCRYPTED: mark("the server does not offer an encrypted connection"),
+    FailureKind.SIGN_IN: mark("the server refused the user or the password"),
+    FailureKind.REFUSED: mark("the server refused it"),
+    FailureKind.BROKEN: mark("the connection was lost"),
+    FailureKind.NOT_CONFIGURED: mark("the channel is no longer configured"),
 }
 OCCASION_WORDS = {
     Occasion.RUN_ENDED: mark("a run ended"),
     Occasion.SHEET_REFUSED: mark("a sheet was refused"),
-    Occasion.PLAN_WAITS: mark("a plan waits"),
+    Occasion.PLAN_WAITS: mark("a plan is waiting for approval"),
     Occasion.IN_DOUBT: mark("rows are in doubt"),
     Occasion.CONTRADICTED: mark("the gateway contradicts the journal"),
     Occasion.WORKER_DIED: mark("a worker stopped unexpectedly"),
@@ -71,53 +71,53 @@ OCCASION_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class NoticeWords:
-    """A notice in words, as people read it on every channel. A line of `table` has a state, its rows and their sums."""
+    """The text of a notice on every channel. Each line of `table` has a state, a row count and sums."""
 
     title: str
     sentences: Sequence[str]
     table: Sequence[tuple[str, str, str]]
     link: str
     names_nobody: bool = True
-    """Whether the notice contains no payee's data."""
+    """Whether the notice is free of payees' data."""
 
 
-def trouble_words(code: str) -> str:
-    """Return why a notice was not sent, from the code that the outbox keeps."""
-    trouble = Trouble.of_code(code)
-    answer = f" ({trouble.answer})" if trouble.answer else ""
-    return f"{say(_TROUBLES[trouble.kind])}{answer}"
+def failure_words(code: str) -> str:
+    """Describe a failure by its code in the outbox."""
+    failure = DeliveryFailure.from_code(code)
+    answer = f" ({failure.answer})" if failure.answer else ""
+    return f"{say(_FAILURE_WORDS[failure.kind])}{answer}"
 
 
 def notice_words(notice: KeptNotice, content: Mapping[str, Any], *, has_file: bool = False) -> NoticeWords:
-    """Return a notice in the chosen language. `has_file` says that the sheet with its errors marked is attached."""
+    """Return the text of a notice in the chosen language. `has_file` mentions the attached rejects."""
     sentences = [*_sentences(notice.occasion, content)]
     if has_file:
-        sentences.append(say("The rows with their mistakes are attached. They contain payees' data."))
+        sentences.append(say("The rows with errors are attached. They contain payees' data."))
     return NoticeWords(
-        fit_for_terminal(_title(notice.occasion, content)),
-        [fit_for_terminal(sentence) for sentence in sentences],
-        list(_table(content)),
+        escape_for_terminal(_title(notice.occasion, content)),
+        [escape_for_terminal(sentence) for sentence in sentences],
+        list(_table_lines(content)),
         str(content.get("link", "")),
         names_nobody=not has_file,
     )
 
 
 def mail_text(words: NoticeWords) -> str:
-    return our_templates().get_template("notice.txt").render(words=words)
+    return template_environment().get_template("notice.txt").render(words=words)
 
 
 def mail_page(words: NoticeWords) -> str:
-    """Return the HTML of an e-mail, which loads nothing."""
-    return our_templates().get_template("notice.html").render(words=words)
+    """Return the HTML of an e-mail, which loads no external content."""
+    return template_environment().get_template("notice.html").render(words=words)
 
 
 def webhook_body(notice: KeptNotice, content: Mapping[str, Any], style: str) -> bytes:
-    """Return the body for a webhook: `standard`, or the message of `slack` or `teams`."""
+    """Return the body for a webhook in the style `standard`, `slack` or `teams`."""
     if style == "standard":
         body = {"type": notice.occasion.value, "timestamp": notice.written_at, "data": content}
         return json.dumps(body, ensure_ascii=False).encode()
     text = (
-        our_templates()
+        template_environment()
         .get_template(f"notice.{style}.json")
         .render(words=notice_words(notice, content), open_it=say("Open"))
     )
@@ -132,7 +132,7 @@ def _title(occasion: Occasion, content: Mapping[str, Any]) -> str:
         case Occasion.SHEET_REFUSED:
             return say("{sheet} was refused", sheet=sheet)
         case Occasion.PLAN_WAITS:
-            return say("{sheet} waits for approval", sheet=sheet)
+            return say("{sheet} is waiting for approval", sheet=sheet)
         case Occasion.IN_DOUBT:
             return say("{sheet}: rows are in doubt", sheet=sheet)
         case Occasion.CONTRADICTED:
@@ -140,7 +140,7 @@ def _title(occasion: Occasion, content: Mapping[str, Any]) -> str:
         case Occasion.WORKER_DIED:
             return say("A worker on {host} stopped unexpectedly", host=content["host"])
         case Occasion.RUNS_OUT:
-            return _title_of_shortage(content)
+            return _shortage_title(content)
         case _:
             assert_never(occasion)
 
@@ -148,11 +148,11 @@ def _title(occasion: Occasion, content: Mapping[str, Any]) -> str:
 def _sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
     match occasion:
         case Occasion.RUN_ENDED:
-            yield from _of_run(content)
+            yield from _run_sentences(content)
         case Occasion.SHEET_REFUSED:
-            yield from _of_refused_sheet(content)
+            yield from _refused_sheet_sentences(content)
         case Occasion.PLAN_WAITS:
-            yield from _of_plan(content)
+            yield from _plan_sentences(content)
         case Occasion.IN_DOUBT:
             yield say_count(
                 content["rows_in_doubt"],
@@ -161,20 +161,20 @@ def _sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
                 hours=content["hours"],
             )
             yield say("Ask the gateway what happened to them, then settle them.")
-            yield say("The oldest was sent at {time} (UTC).", time=minute(content["oldest"]))
+            yield say("The oldest was sent at {time} (UTC).", time=format_minute(content["oldest"]))
         case Occasion.CONTRADICTED:
             yield say_count(
                 content["messages"],
                 "{count:,} message about this batch contradicts the journal. It changed nothing.",
                 "{count:,} messages about this batch contradict the journal. They changed nothing.",
             )
-            yield say("The latest arrived at {time} (UTC).", time=minute(content["at"]))
+            yield say("The latest arrived at {time} (UTC).", time=format_minute(content["at"]))
             yield say("Ask the gateway what happened to these rows, then settle them.")
         case Occasion.WORKER_DIED:
             yield say(
                 "Process {pid} was last seen at {time} (UTC) and did not shut down normally.",
                 pid=content["pid"],
-                time=minute(content["seen_at"]),
+                time=format_minute(content["seen_at"]),
             )
             if content["batch"]:
                 yield say(
@@ -183,12 +183,12 @@ def _sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
                 )
             yield say("Check that machine, then restart the worker.")
         case Occasion.RUNS_OUT:
-            yield from _of_shortage(content)
+            yield from _shortage_sentences(content)
         case _:
             assert_never(occasion)
 
 
-def _of_run(content: Mapping[str, Any]) -> Iterator[str]:
+def _run_sentences(content: Mapping[str, Any]) -> Iterator[str]:
     states = content["states"]
     if in_doubt := states.get("in_doubt", 0):
         yield say_count(
@@ -202,10 +202,10 @@ def _of_run(content: Mapping[str, Any]) -> Iterator[str]:
             "{count:,} row has not been sent. Start the run again.",
             "{count:,} rows have not been sent. Start the run again.",
         )
-    yield say("Figures as of {time} (UTC).", time=minute(content["at"]))
+    yield say("Figures as of {time} (UTC).", time=format_minute(content["at"]))
 
 
-def _of_refused_sheet(content: Mapping[str, Any]) -> Iterator[str]:
+def _refused_sheet_sentences(content: Mapping[str, Any]) -> Iterator[str]:
     yield say("None of it was sent.")
     if content["defects"]:
         yield say_count(content["defects"], "{count:,} row has defects.", "{count:,} rows have defects.")
@@ -214,21 +214,21 @@ def _of_refused_sheet(content: Mapping[str, Any]) -> Iterator[str]:
     yield say("Correct the sheet and submit it again. A row that was paid before is not paid again.")
 
 
-def _of_plan(content: Mapping[str, Any]) -> Iterator[str]:
-    sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in content["totals"].items())
+def _plan_sentences(content: Mapping[str, Any]) -> Iterator[str]:
+    sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in content["totals"].items())
     yield say("{maker} asks for your approval: {sums}.", maker=content["maker"], sums=sums)
     yield say_count(content["rows"], "The sheet has {count:,} row.", "The sheet has {count:,} rows.")
     yield say_count(content["needed"], "{count} approval is needed.", "{count} approvals are needed.")
     yield say("Compare the code {code} with {maker} before you approve.", code=content["code"], maker=content["maker"])
 
 
-def _title_of_shortage(content: Mapping[str, Any]) -> str:
+def _shortage_title(content: Mapping[str, Any]) -> str:
     if content["what"] == "disk":
         return say("The disk of the journal on {host} is nearly full", host=content["host"])
     return say("The private key has expired") if content["has_ended"] else say("The private key expires soon")
 
 
-def _of_shortage(content: Mapping[str, Any]) -> Iterator[str]:
+def _shortage_sentences(content: Mapping[str, Any]) -> Iterator[str]:
     if content["what"] == "disk":
         yield say("It has {mib:,.1f} MiB free, which is too little for a run.", mib=content["free_bytes"] / 2**20)
         yield say("Free some space, then start the run again.")
@@ -237,13 +237,13 @@ def _of_shortage(content: Mapping[str, Any]) -> Iterator[str]:
     yield say("Create a new key and send its public half to the gateway's operator.")
 
 
-def _table(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _table_lines(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     states: Mapping[str, int] = content.get("states", {})
     for state in STATES:
         if count := states.get(state, 0):
             sums = [
-                f"{currency} {with_separators(by_state[state])}"
+                f"{currency} {format_amount(by_state[state])}"
                 for currency, by_state in content["totals"].items()
                 if state in by_state
             ]
-            yield state_words(state), f"{count:,}", ", ".join(sums)
+            yield state_label(state), f"{count:,}", ", ".join(sums)

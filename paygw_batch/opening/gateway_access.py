@@ -19,7 +19,7 @@ from paygw_batch.clock import elapsed_s, utc_now
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.choices import Choices
 from paygw_batch.countries.rules import AmountForm, Operation, Rules
-from paygw_batch.engine.ports import World
+from paygw_batch.engine.ports import Runtime
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.extras import extra, install_command
 from paygw_batch.gateway.address import Connections, TransportSettings, operation_url
@@ -43,9 +43,9 @@ from paygw_batch.gateway.signing.key import (
     GatewayKey,
     SignatureAlgorithm,
     SigningKey,
-    gateway_key_of,
     kms_key_id,
     load_private_key,
+    parse_gateway_key,
     token_address,
 )
 from paygw_batch.gateway.signing.signers import Signers
@@ -54,15 +54,15 @@ from paygw_batch.language import mark, say
 from paygw_batch.opening.given_sheet import operation_of, require_complete
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import PayinSection
-from paygw_batch.trusted_files import Others, read_trusted, read_with_mode
+from paygw_batch.trusted_files import OtherUsers, read_and_check_access, read_trusted_file
 
 if TYPE_CHECKING:
-    from paygw_batch.custody.token_key import TokenPlace
+    from paygw_batch.custody.token_key import TokenLocation
 
-_MAX_BYTES = 4096
+_MAX_SECRET_BYTES = 4096
 
 
-def secret_of(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> bytes:
+def load_secret(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> bytes:
     """Return the secret that the keys `KEY_env` (a variable's name) or `KEY_file` of the configuration name.
 
     Raises `ConfigurationError` if there is no secret, or if others than its owner may read or write its file.
@@ -70,14 +70,14 @@ def secret_of(key: str, variable: str | None, file: Path | None, environ: Mappin
     if variable is not None and (text := environ.get(variable)):
         return text.encode()
     if file is not None:
-        return _private_file(f"{key}_file", file)
+        return _read_private_file(f"{key}_file", file)
     named = "" if variable is None else f" ({variable})"
     unset = mark("The configuration does not set {key}_file, and no variable that {key}_env names{named} is set.")
     raise ConfigurationError(say(unset, key=key, named=named))
 
 
-def passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
-    """Return the passphrase of the private key, or None if the settings name no place for it.
+def load_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
+    """Return the passphrase of the private key, or None if the settings name no source for it.
 
     Raises `ConfigurationError` if its file cannot be read or, unless the gateway is the built-in one, if others than
     its owner may read or write the file.
@@ -86,12 +86,12 @@ def passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
     if (variable := gateway.private_key_passphrase_env) is not None and (text := environ.get(variable)) is not None:
         return text.encode()
     if (file := gateway.private_key_passphrase_file) is not None:
-        return _private_file("gateway.private_key_passphrase_file", file, is_checked=not settings.uses_sandbox)
+        return _read_private_file("gateway.private_key_passphrase_file", file, is_checked=not settings.uses_sandbox)
     return None
 
 
-def _private_file(key: str, file: Path, *, is_checked: bool = True) -> bytes:
-    secret = read_with_mode(file, f"{key} {file}", Others.MAY_NOTHING, most_bytes=_MAX_BYTES)
+def _read_private_file(key: str, file: Path, *, is_checked: bool = True) -> bytes:
+    secret = read_and_check_access(file, f"{key} {file}", OtherUsers.MAY_NOTHING, max_bytes=_MAX_SECRET_BYTES)
     if secret.distrust is not None and is_checked:
         raise secret.distrust
     # Editors on Windows begin a text with a byte order mark, which nobody sees and which does not belong to the secret.
@@ -103,7 +103,7 @@ SANDBOX_URL = "http://127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Signing:
+class RequestSigning:
     """Signs requests by the rules of their countries, and explains each part of a request. Sends nothing.
 
     An explanation shows the callback address without its secret token.
@@ -124,8 +124,8 @@ class Signing:
         return explain(self.signer, rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
 
 
-def key_place(settings: Settings) -> Path | str:
-    """Return the place of the merchant's private key. The sandbox makes a key if none is configured."""
+def key_location(settings: Settings) -> Path | str:
+    """Return the location of the merchant's private key. The sandbox creates a key if none is configured."""
     path = settings.gateway.private_key
     if path is None and settings.uses_sandbox:
         path = extra("sandbox.throw_away_key").sandbox_key(settings.journal_path().parent)
@@ -134,40 +134,40 @@ def key_place(settings: Settings) -> Path | str:
     return path
 
 
-def signer_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
+def load_signing_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
     """Return the merchant's private key. Raises `ConfigurationError` if it cannot be used."""
-    place = key_place(settings)
-    if isinstance(place, Path):
-        return load_private_key(place, passphrase(settings, environ))
-    with _extra_needed():
-        if place.startswith(AWSKMS):
+    location = key_location(settings)
+    if isinstance(location, Path):
+        return load_private_key(location, load_passphrase(settings, environ))
+    with _translating_missing_library():
+        if location.startswith(AWSKMS):
             kms: SigningKey = extra("custody.kms_key").load_kms_key(
-                kms_key_id(place), settings.gateway.signing_concurrency
+                kms_key_id(location), settings.gateway.signing_concurrency
             )
             return kms
-        token: SigningKey = extra("custody.token_key").load_token_key(token_place(settings, place, environ))
+        token: SigningKey = extra("custody.token_key").load_token_key(token_location(settings, location, environ))
         return token
 
 
-def made_in_token(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Make the private key in its token if the token has none yet, and return whether it was made.
+def ensure_token_key(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Create the private key in its token if the token has none yet, and return whether it was created.
 
     Raises `ConfigurationError` if the token cannot be used.
     """
-    place = key_place(settings)
-    if isinstance(place, Path) or place.startswith(AWSKMS):
+    location = key_location(settings)
+    if isinstance(location, Path) or location.startswith(AWSKMS):
         return False
-    with _extra_needed():
-        place_in_token, token_key = token_place(settings, place, environ), extra("custody.token_key")
+    with _translating_missing_library():
+        place_in_token, token_key = token_location(settings, location, environ), extra("custody.token_key")
         if token_key.has_token_key(place_in_token):
             return False
         token_key.make_token_key(place_in_token)
         return True
 
 
-def token_place(settings: Settings, address: str, environ: Mapping[str, str]) -> "TokenPlace":
-    """Return the place of the configured key in a token. Raises `ConfigurationError` if settings are missing."""
-    module, pin = settings.gateway.pkcs11_module, passphrase(settings, environ)
+def token_location(settings: Settings, address: str, environ: Mapping[str, str]) -> "TokenLocation":
+    """Return the location of the configured key in a token. Raises `ConfigurationError` if settings are missing."""
+    module, pin = settings.gateway.pkcs11_module, load_passphrase(settings, environ)
     if module is None:
         raise ConfigurationError(
             say("The configuration does not set gateway.pkcs11_module."),
@@ -177,30 +177,30 @@ def token_place(settings: Settings, address: str, environ: Mapping[str, str]) ->
         text = None if not pin else pin.decode()
     except UnicodeDecodeError:
         raise ConfigurationError(say("The PIN for gateway.private_key is not UTF-8.")) from None
-    place: TokenPlace = extra("custody.token_key").TokenPlace(
+    location: TokenLocation = extra("custody.token_key").TokenLocation(
         token_address(address), module, text, settings.gateway.signing_concurrency
     )
-    return place
+    return location
 
 
-_EXTRAS = {"pkcs11": "pkcs11", "boto3": "aws", "botocore": "aws"}
+_EXTRA_BY_LIBRARY = {"pkcs11": "pkcs11", "boto3": "aws", "botocore": "aws"}
 """The libraries for keys that are not in files, each with the extra that installs it."""
 
 
 @contextmanager
-def _extra_needed() -> Iterator[None]:
+def _translating_missing_library() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (extra := _EXTRAS.get(error.name or "")) is None:
+        if (extra_name := _EXTRA_BY_LIBRARY.get(error.name or "")) is None:
             raise
         raise ConfigurationError(
             say("This kind of private key needs {library}, which is not installed.", library=error.name),
-            hint=say("Install it: {command}.", command=install_command(extra)),
+            hint=say("Install it: {command}.", command=install_command(extra_name)),
         ) from None
 
 
-def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Supplies:
+def build_supplies(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Supplies:
     """Return the values that the configuration supplies to every request body of the operation of `rules`.
 
     Raises `ConfigurationError` with the keys that are missing.
@@ -215,17 +215,17 @@ def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) ->
         tuple(map(ControlPart, payin.control_order or ())),
         payin.control_separator or "",
         ControlAmount(payin.control_amount or ""),
-        control_secret(payin, environ),
+        load_control_secret(payin, environ),
         ControlAlgorithm(payin.control_algorithm),
     )
     return Supplies(urls, AmountForm(payin.amount or ""), control)
 
 
-def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
+def load_control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
     """Return the secret of the control hash, or an empty text if the control needs none."""
     if not payin.needs_secret:
         return ""
-    secret = secret_of("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
+    secret = load_secret("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
     try:
         text = secret.decode()
     except UnicodeDecodeError:
@@ -235,7 +235,9 @@ def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
     return text
 
 
-def signer_of(settings: Settings, rules: Rules, key: SigningKey, base_url: str, environ: Mapping[str, str]) -> Signer:
+def build_signer(
+    settings: Settings, rules: Rules, key: SigningKey, base_url: str, environ: Mapping[str, str]
+) -> Signer:
     """Return the signer of requests of the rules' operation, for the gateway at `base_url`.
 
     The callback address keeps the placeholder for the token. Raises `ConfigurationError` for incomplete settings.
@@ -246,23 +248,23 @@ def signer_of(settings: Settings, rules: Rules, key: SigningKey, base_url: str, 
         url=operation_url(base_url, operation_of(rules), endpoint_id),
         endpoint_id=endpoint_id,
         consumer_key=gateway.consumer_key or "",
-        supplies=supplies_of(settings, rules, environ),
+        supplies=build_supplies(settings, rules, environ),
         profile=SignatureProfile(gateway.signature_profile or ""),
         key=key,
     )
 
 
-def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Signing:
+def build_signing(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> RequestSigning:
     """Return the signing of requests for the gateway, without access to it. The settings must be complete.
 
     The built-in gateway is not started. Its port differs each time, so requests are signed for `SANDBOX_URL`.
     """
     base_url = SANDBOX_URL if settings.uses_sandbox else settings.gateway.base_url or ""
-    signer = signer_of(settings, rules, signer_key(settings, environ), base_url, environ)
-    return Signing(signer, rules, settings.gateway.server_callback_url)
+    signer = build_signer(settings, rules, load_signing_key(settings, environ), base_url, environ)
+    return RequestSigning(signer, rules, settings.gateway.server_callback_url)
 
 
-TOKEN = "{token}"  # noqa: S105 (its place in the callback address, not one)
+TOKEN = "{token}"  # noqa: S105 (a placeholder in the callback address, not a token)
 MIN_TOKEN_CHARACTERS = 32
 MIN_SECRET_BYTES = 16
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
@@ -293,11 +295,13 @@ def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
 def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
     """Return the secret token of the callback address. Raises `ConfigurationError`, which does not quote it."""
     section = settings.notifications
-    token = secret_of("notifications.token", section.token_env, section.token_file, environ).decode("utf-8", "replace")
+    token = load_secret("notifications.token", section.token_env, section.token_file, environ).decode(
+        "utf-8", "replace"
+    )
     if len(token) < MIN_TOKEN_CHARACTERS or not _TOKEN.fullmatch(token):
         raise ConfigurationError(
             say(
-                "The token of the notifications must be {least} letters, digits, - or _, or more.",
+                "The token of the notifications must have at least {least} characters, only letters, digits, - and _.",
                 least=MIN_TOKEN_CHARACTERS,
             ),
             hint=say("Make one with `openssl rand -hex 32`."),
@@ -305,7 +309,7 @@ def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
     return token
 
 
-def field_names(settings: Settings, operation: Operation) -> NotificationFields:
+def notification_fields(settings: Settings, operation: Operation) -> NotificationFields:
     """Return the names of a notification's fields: the configured names, or else those of the gateway's replies."""
     names = settings.notifications.fields
     return NotificationFields(
@@ -317,19 +321,21 @@ def field_names(settings: Settings, operation: Operation) -> NotificationFields:
     )
 
 
-def authenticity(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> AuthenticityCheck | None:
+def build_authenticity_check(
+    settings: Settings, names: NotificationFields, environ: Mapping[str, str]
+) -> AuthenticityCheck | None:
     """Return the configured check of notifications, or None. Raises `ConfigurationError` with every missing key."""
     match settings.notifications.authenticity:
         case None:
             return None
         case "shared-secret-hash":
-            return _shared_secret_hash(settings, names, environ)
+            return _build_shared_secret_hash(settings, names, environ)
         case "header-hmac":
-            header = signed_header(settings)
+            header = build_signed_header(settings)
             algorithm = HashAlgorithm(settings.notifications.hash_algorithm or "")
-            return HeaderHash(algorithm, header, _secret(settings, environ))
+            return HeaderHash(algorithm, header, _load_notification_secret(settings, environ))
         case "header-rsa":
-            return HeaderSignature(signed_header(settings), _public_key(settings, environ))
+            return HeaderSignature(build_signed_header(settings), _load_gateway_key(settings, environ))
         case other:
             assert_never(other)
 
@@ -338,15 +344,16 @@ def _require_keys(settings: Settings, *keys: str, hint: str = "") -> None:
     section = settings.notifications
     missing = [f"notifications.{key}" for key in keys if not getattr(section, key)]
     if missing:
-        about = {"authenticity": section.authenticity, "missing": ", ".join(missing)}
+        context = {"authenticity": section.authenticity, "missing": ", ".join(missing)}
         raise ConfigurationError(
-            say('authenticity = "{authenticity}" also needs {missing}.', **about),
-            hint=say("The gateway's interface shows none of them: write down what its operator says.")
-            + f" {hint}".rstrip(),
+            say('authenticity = "{authenticity}" also needs {missing}.', **context),
+            hint=say("The gateway's interface does not specify them. Ask its operator.") + f" {hint}".rstrip(),
         )
 
 
-def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
+def _build_shared_secret_hash(
+    settings: Settings, names: NotificationFields, environ: Mapping[str, str]
+) -> SharedSecretHash:
     section = settings.notifications
     is_proof = section.hash_algorithm != "sha1"
     keys = ("hash_algorithm", "hash_fields", *(("hash_separator",) if is_proof else ()), "hash_field")
@@ -360,19 +367,19 @@ def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: 
     needed = {names.order_id, names.amount, names.currency, names.status} if is_proof else set()
     if algorithm is not HashAlgorithm.HMAC_SHA256:
         needed.add(SECRET)
-    if unhashed := sorted(needed - set(hashed)):
+    if missing_names := sorted(needed - set(hashed)):
         raise ConfigurationError(
             say(
                 "notifications.hash_fields lacks {unhashed}: anyone who has seen a notification could change it.",
-                unhashed=", ".join(unhashed),
+                unhashed=", ".join(missing_names),
             ),
             hint=say("Use the check only if the gateway's hash covers them; without it a person confirms."),
         )
-    secret = _secret(settings, environ)
+    secret = _load_notification_secret(settings, environ)
     return SharedSecretHash(algorithm, hashed, section.hash_separator or "", section.hash_field or "", secret)
 
 
-def signed_header(settings: Settings) -> SignedHeader:
+def build_signed_header(settings: Settings) -> SignedHeader:
     """Return the header that proves a notification. Raises `ConfigurationError` with every key that is missing."""
     section = settings.notifications
     _require_keys(settings, "hash_algorithm", "header", "header_encoding")
@@ -380,9 +387,9 @@ def signed_header(settings: Settings) -> SignedHeader:
     return SignedHeader(section.header or "", encoding, section.header_prefix or "")
 
 
-def _secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
+def _load_notification_secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
     section = settings.notifications
-    secret = secret_of("notifications.secret", section.secret_env, section.secret_file, environ)
+    secret = load_secret("notifications.secret", section.secret_env, section.secret_file, environ)
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigurationError(
             say("The secret of the notifications is shorter than {least} bytes.", least=MIN_SECRET_BYTES)
@@ -390,23 +397,23 @@ def _secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
     return secret
 
 
-def _public_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
+def _load_gateway_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
     """Return the public key of the gateway. It is no secret, but anyone who can write its file can forge proof."""
     section = settings.notifications
     algorithm = SignatureAlgorithm(section.hash_algorithm or "")
     if section.public_key_env is not None and (text := environ.get(section.public_key_env)):
-        return gateway_key_of(text.encode(), algorithm, name=say("The variable {name}", name=section.public_key_env))
+        return parse_gateway_key(text.encode(), algorithm, name=say("The variable {name}", name=section.public_key_env))
     _require_keys(settings, "public_key_file")
     file = section.public_key_file or Path()
     name = f"notifications.public_key_file {file}"
-    return gateway_key_of(read_trusted(file, name, Others.MAY_READ), algorithm, name=name)
+    return parse_gateway_key(read_trusted_file(file, name, OtherUsers.MAY_READ), algorithm, name=name)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayAccess:
     """Access to the gateway: `signing` prepares requests, and `transport` sends them inside the run's event loop."""
 
-    signing: Signing
+    signing: RequestSigning
     transport: PayoutTransport
     base_url: str
 
@@ -430,26 +437,26 @@ def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
 
 
 @contextmanager
-def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[GatewayAccess]:
+def open_gateway(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[GatewayAccess]:
     """Yield the access to the gateway for the operation of `rules`.
 
     With `base_url = "sandbox"` the built-in gateway runs as long as the context lasts. A fault of the key, the
     addresses or the certificates is raised here, before a journal is opened.
     """
-    key = signer_key(settings, environ)
+    key = load_signing_key(settings, environ)
     with ExitStack() as stack:
         base_url = settings.gateway.base_url or ""
         if settings.uses_sandbox:
             config = extra("sandbox.configured").sandbox_config(settings, [rules], key, environ)
             base_url = stack.enter_context(extra("sandbox.server").running_sandbox(config))
-        signer = signer_of(settings, rules, key, base_url, environ)
-        signing = Signing(signer, rules, callback_url(settings, environ))
+        signer = build_signer(settings, rules, key, base_url, environ)
+        signing = RequestSigning(signer, rules, callback_url(settings, environ))
         yield GatewayAccess(signing, PayoutTransport(transport_settings(settings, base_url)), base_url)
 
 
-def real_world() -> World:
+def system_runtime() -> Runtime:
     """Return the real clocks, nonces of 128 random bits, and a source of random numbers."""
-    return World(now=utc_now, elapsed_s=elapsed_s, nonce=partial(secrets.token_hex, 16), chance=random.random)
+    return Runtime(now=utc_now, elapsed_s=elapsed_s, nonce=partial(secrets.token_hex, 16), chance=random.random)
 
 
 @dataclass(frozen=True, slots=True)

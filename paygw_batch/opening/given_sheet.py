@@ -13,13 +13,13 @@ from paygw_batch.countries.rules import AmountUnit, CountryRule, Operation, Rule
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import mark, say
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.check.mending import Mending, mended_sheet
-from paygw_batch.sheet.check.spelling import Spelling, readings, spelling_question, with_texts
+from paygw_batch.sheet.check.corrections import Corrections, apply_corrections
+from paygw_batch.sheet.check.spelling import Spelling, readings, replace_cells, spelling_question
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.headings import ReadOptions
-from paygw_batch.sheet.read.profiles import every_profile, known_headings
-from paygw_batch.sheet.read.sheet_file import read_sheet, refuse_misdirected, sheet_of
+from paygw_batch.sheet.read.profiles import load_profiles, merge_headings
+from paygw_batch.sheet.read.sheet_file import read_sheet, require_own_columns, sheet_from_frame
 
 
 def rules_of(settings: Settings, operation: str) -> Rules:
@@ -31,7 +31,7 @@ def operation_of(rules: Rules) -> Operation:
     return load_operation(next(iter(rules.values())).operation)
 
 
-def as_answered(settings: Settings, operation: Operation) -> Operation:
+def with_reply_names(settings: Settings, operation: Operation) -> Operation:
     """Return the operation with the names that `[reply]` in the configuration gives to the fields of a reply."""
     section = settings.reply
     names = {name: tuple(paths) for name, paths in section if isinstance(paths, list)}
@@ -46,14 +46,14 @@ def minor_units_of(rules: Rules) -> Mapping[str, int]:
 
 def require_gateway(settings: Settings) -> None:
     """Raise `ConfigurationError` with every missing key that is needed to send anything at all."""
-    _require(settings.missing_to_send())
+    _require_keys(settings.missing_to_send())
 
 
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
     """Raise `ConfigurationError` with every missing key that is needed to send rows of `countries`."""
     used = [rules[code] for code in sorted(countries) if code in rules]
     of_countries = [key for rule in used if rule.form is not None for key in rule.missing_terms]
-    _require([*settings.missing_to_send(), *settings.missing_for(operation_of(rules).name), *of_countries])
+    _require_keys([*settings.missing_to_send(), *settings.missing_for(operation_of(rules).name), *of_countries])
 
 
 def require_endpoint(settings: Settings) -> None:
@@ -62,7 +62,7 @@ def require_endpoint(settings: Settings) -> None:
     Also raises for an address at which no payout could ever be made.
     """
     keys = {"gateway.base_url", "gateway.endpoint_id", "gateway.consumer_key"}
-    _require([key for key in settings.missing_to_send() if key in keys])
+    _require_keys([key for key in settings.missing_to_send() if key in keys])
     if not settings.uses_sandbox:
         gateway = settings.gateway
         from paygw_batch.gateway.address import operation_url  # noqa: PLC0415 (a check of a sheet needs no gateway)
@@ -70,7 +70,7 @@ def require_endpoint(settings: Settings) -> None:
         operation_url(gateway.base_url or "", load_operation(PAYOUT), gateway.endpoint_id or "")
 
 
-def _require(missing: Sequence[str]) -> None:
+def _require_keys(missing: Sequence[str]) -> None:
     if missing:
         raise ConfigurationError(
             say("The configuration does not set {missing}.", missing=", ".join(missing)),
@@ -81,12 +81,12 @@ def _require(missing: Sequence[str]) -> None:
         )
 
 
-def filled_in(rule: CountryRule) -> str:
+def format_defaults(rule: CountryRule) -> str:
     """Return the values for rows in which the sheet gives none, as `name = "value"`; empty if there are none."""
     return ", ".join(f'{name} = "{value}"' for name, value in sorted(rule.defaults.items()))
 
 
-def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[str]) -> list[str]:
+def default_value_notes(rules: Rules, countries: Iterable[str], columns: Collection[str]) -> list[str]:
     """Return a sentence about the values that are filled in, for each country of a sheet.
 
     Columns that the sheet lacks and cells that are empty have a sentence each.
@@ -97,7 +97,7 @@ def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[
         absent = ", ".join(f'{name} = "{value}"' for name, value in filled if name not in columns)
         empty = ", ".join(f'{name} = "{value}"' for name, value in filled if name in columns)
         if absent:
-            sentence = mark("{code}: the sheet does not say these, so they are filled in: {absent}.")
+            sentence = mark("{code}: the sheet lacks these values, so they are filled in: {absent}.")
             notes.append(say(sentence, code=code, absent=absent))
         if empty:
             notes.append(say("{code}: empty cells are filled in: {empty}.", code=code, empty=empty))
@@ -106,10 +106,10 @@ def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The choices of a person that say how a sheet is read. For a value of None, the configuration decides.
+    """A person's choices about how a sheet is read. For a value of None, the configuration decides.
 
-    `reference`, `encoding`, `worksheet`, `numbers` and `names` answer the questions of these names (`errors.Asked`).
-    `mending` has the corrections that a person made to the sheet; its file is not changed.
+    `reference`, `encoding`, `worksheet`, `numbers` and `names` answer the questions of `errors.QuestionKind`.
+    `corrections` has the corrections that a person made to the sheet; its file is not changed.
     """
 
     reference: str | None = None
@@ -118,24 +118,24 @@ class Reading:
     numbers: str | None = None
     names: str | None = None
     column_profile: str | None = None
-    mending: Mending | None = None
+    corrections: Corrections | None = None
 
     @property
     def words(self) -> Sequence[str]:
         """The options of a command that make the same choices, without the corrections."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "mending"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "corrections"}
         options = [(f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None]
         return [word for option in options for word in option]
 
 
 @dataclass(frozen=True, slots=True)
-class GivenSheet:
-    """A sheet that somebody gives: its file or a `frame`, and how it is read.
+class SheetSource:
+    """The source of a sheet, which is a file or a `frame`, and how it is read.
 
     A frame counts as the file `path`, which need not exist. `file` is the name that the sender gave to the file, if it
-    is stored under another name. `moves_to` is the path of the sheet after it is submitted, if that is another path.
-    `asks` says that somebody can be asked how amounts and countries are written. Otherwise they are defects, with a
-    note.
+    is stored under another name. `final_path` is the path of the sheet after it is submitted, if that is another path.
+    If `asks` is true, a person can be asked how amounts and countries are written. Otherwise unclear values are
+    defects, with a note.
     """
 
     settings: Settings
@@ -144,7 +144,7 @@ class GivenSheet:
     reading: Reading = Reading()
     frame: pl.DataFrame | None = None
     file: str | None = None
-    moves_to: Path | None = None
+    final_path: Path | None = None
     asks: bool = False
 
     @property
@@ -159,29 +159,29 @@ class GivenSheet:
         """
         settings, reading = self.settings, self.reading
         profile = settings.sheet.column_profile if reading.column_profile is None else reading.column_profile
-        meant = {} if reading.mending is None else reading.mending.columns
+        meant = {} if reading.corrections is None else reading.corrections.columns
         return ReadOptions(
             max_rows=settings.limits.max_rows,
             max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
             encoding=reading.encoding or settings.sheet.encoding,
             sheet_name=reading.worksheet,
-            aliases={**known_headings(profile, settings.columns), **meant},
+            aliases={**merge_headings(profile, settings.columns), **meant},
             operation=self.operation,
-            profiles=every_profile(settings.columns),
+            profiles=load_profiles(settings.columns),
             file=self.file or "",
         )
 
     @property
     def spelling(self) -> Spelling:
         """The way in which the sheet writes amounts and countries."""
-        said, usual = self.reading, self.settings.sheet
+        choices, usual = self.reading, self.settings.sheet
         is_text = self.frame is None and not (self.file or self.path.name).lower().endswith((".xlsx", ".parquet"))
-        return Spelling(said.numbers or usual.numbers, said.names or usual.names, is_text)
+        return Spelling(choices.numbers or usual.numbers, choices.names or usual.names, is_text)
 
     def read(self) -> Sheet:
         """Return the sheet without its corrections. Raises `SheetQuestion` if a question is open."""
         if self.frame is not None:
-            return sheet_of(self.frame, self.options, name=self.path.name)
+            return sheet_from_frame(self.frame, self.options, name=self.path.name)
         return read_sheet(self.path, self.options)
 
     def validated(self, sheet: Sheet | None = None) -> Validated:
@@ -189,11 +189,11 @@ class GivenSheet:
 
         Raises `SheetQuestion` if a question is open.
         """
-        mending, original = self.reading.mending, self.read() if sheet is None else sheet
-        mended = original if mending is None else mended_sheet(original, mending)
-        refuse_misdirected(mended, {name: load_operation(name).command for name in operation_names()})
-        read = readings(mended, self.rules, self.spelling)
-        spelled = replace(mended, frame=with_texts(mended.frame, read, "correction"))
+        corrections, original = self.reading.corrections, self.read() if sheet is None else sheet
+        corrected = original if corrections is None else apply_corrections(original, corrections)
+        require_own_columns(corrected, {name: load_operation(name).command for name in operation_names()})
+        read = readings(corrected, self.rules, self.spelling)
+        spelled = replace(corrected, frame=replace_cells(corrected.frame, read, "correction"))
         validated = replace(validate(spelled, self.rules, reference=self.reading.reference), read=read)
         if (question := spelling_question(spelled, validated.defects_found, self.rules, self.spelling)) is None:
             return validated
@@ -203,7 +203,7 @@ class GivenSheet:
         return replace(validated, sheet=replace(validated.sheet, notes=notes))
 
 
-def suggested_reference(operation: str, now: datetime) -> str:
+def suggest_reference(operation: str, now: datetime) -> str:
     """Return a name for a payment run of this month: `payroll-2026-11`. A person decides whether it is the right one.
 
     Order ids are derived from the name. Under a name that was used before, equal rows count as known and are not paid.

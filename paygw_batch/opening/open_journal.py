@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.core.shown_states import counted_finding
+from paygw_batch.core.shown_states import format_finding_count
 from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import HolderKind, JournalHeld, JournalMissing, UsageError
 from paygw_batch.extras import extra
@@ -27,47 +27,50 @@ Tell = Callable[[str], None]
 """A function that receives a sentence which a person should read now."""
 
 
-def place_of(settings: Settings) -> JournalPlace:
-    return database_of(settings) or file_of(settings)
+def journal_location(settings: Settings) -> JournalPlace:
+    return database_location(settings) or file_location(settings)
 
 
-def file_of(settings: Settings, path: Path | None = None) -> FilePlace:
-    """Return the place of the journal in the file at `path`, or at the configured path."""
+def file_location(settings: Settings, path: Path | None = None) -> FilePlace:
+    """Return the location of the journal in the file at `path`, or at the configured path."""
     path = path or settings.journal_path()
     return FilePlace(
-        path, endpoint=settings.endpoint_identity(), known_dir=settings.known_journals_directory(path), now=_now
+        path,
+        endpoint=settings.endpoint_identity(),
+        known_dir=settings.known_journals_directory(path),
+        now=_timestamp_now,
     )
 
 
-def database_of(settings: Settings) -> "DatabasePlace | None":
-    """Return the place of a journal in PostgreSQL, or None if the journal is a file."""
+def database_location(settings: Settings) -> "DatabasePlace | None":
+    """Return the location of a journal in PostgreSQL, or None if the journal is a file."""
     section = settings.journal
     if section.url is None:
         return None
     cluster = extra("cluster.database_place")
-    place: DatabasePlace = cluster.DatabasePlace(
+    location: DatabasePlace = cluster.DatabasePlace(
         cluster.Server(section.url, section.replication),
         section.intent_lives_s,
         endpoint=settings.endpoint_identity(),
         known_dir=settings.known_journals_directory(),
-        now=_now,
+        now=_timestamp_now,
     )
-    return place
+    return location
 
 
-def _now() -> str:
+def _timestamp_now() -> str:
     return timestamp(utc_now())
 
 
 def require_database(settings: Settings, message: str, hint: str) -> "DatabasePlace":
-    """Return the place of a journal in PostgreSQL. Raises `UsageError` with these sentences if it is a file."""
-    if (place := database_of(settings)) is None:
+    """Return the location of a journal in PostgreSQL. Raises `UsageError` with this message if it is a file."""
+    if (location := database_location(settings)) is None:
         raise UsageError(message, hint=hint)
-    return place
+    return location
 
 
 def require_workers(settings: Settings) -> "DatabasePlace":
-    """Return the place of a journal in PostgreSQL. Raises `UsageError` if the journal is a file."""
+    """Return the location of a journal in PostgreSQL. Raises `UsageError` if the journal is a file."""
     return require_database(
         settings,
         say("The journal is a file: workers share a journal in PostgreSQL."),
@@ -77,31 +80,31 @@ def require_workers(settings: Settings) -> "DatabasePlace":
 
 def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
     """Open the journal to write, and hold it. Only a missing journal of the sandbox is created."""
-    place = place_of(settings)
+    location = journal_location(settings)
     try:
-        return place.open_to_write(command, kind)
+        return location.open_to_write(command, kind)
     except JournalMissing:
         if not settings.uses_sandbox:
             raise
-    place.make(command)
-    return place.open_to_write(command, kind)
+    location.make(command)
+    return location.open_to_write(command, kind)
 
 
 @contextmanager
-def journal_to_read(
+def open_journal_to_read(
     settings: Settings, tell: Tell | None = None, *, must_be_known: bool = False
 ) -> Iterator[JournalReader]:
     """Open the journal to read, even while a run holds it. `tell` gets the journal's notes for a person.
 
     A journal that this machine does not know is opened too, unless it `must_be_known`.
     """
-    with closing(place_of(settings).open_to_read(must_be_known=must_be_known)) as journal:
+    with closing(journal_location(settings).open_to_read(must_be_known=must_be_known)) as journal:
         if tell is not None:
-            tell_notes(journal, tell)
+            report_notes(journal, tell)
         yield journal
 
 
-def tell_notes(journal: JournalReader, tell: Tell) -> None:
+def report_notes(journal: JournalReader, tell: Tell) -> None:
     for note in journal.notes:
         tell(say("Note: {sentence}", sentence=note))
 
@@ -109,31 +112,31 @@ def tell_notes(journal: JournalReader, tell: Tell) -> None:
 @contextmanager
 def journal_for_planning(settings: Settings) -> Iterator[JournalReader]:
     """Open the journal that a run would use, to read. If the sandbox has none yet, it is an empty one in memory."""
-    if _must_be_made(settings):
+    if _needs_creation(settings):
         with closing(in_memory_journal()) as empty:
             yield empty
         return
-    with journal_to_read(settings, must_be_known=True) as journal:
+    with open_journal_to_read(settings, must_be_known=True) as journal:
         yield journal
 
 
 @contextmanager
 def journal_for_document(settings: Settings, command: str, *, must_be_known: bool = True) -> Iterator[JournalReader]:
     """Open the journal that a document names, to read. The sandbox creates its journal first if it has none yet."""
-    if _must_be_made(settings):
+    if _needs_creation(settings):
         open_to_write(settings, command).close()
-    with journal_to_read(settings, must_be_known=must_be_known) as journal:
+    with open_journal_to_read(settings, must_be_known=must_be_known) as journal:
         yield journal
 
 
-def _must_be_made(settings: Settings) -> bool:
+def _needs_creation(settings: Settings) -> bool:
     if not settings.uses_sandbox:
         return False
-    place = place_of(settings)
-    if not place.may_exist():
+    location = journal_location(settings)
+    if not location.may_exist():
         return True
     try:
-        place.open_to_read(must_be_known=True).close()
+        location.open_to_read(must_be_known=True).close()
     except JournalMissing:
         return True
     return False
@@ -169,27 +172,27 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
     )
 
 
-WAIT_EVERY_S = 0.5
+RETRY_INTERVAL_S = 0.5
 """The interval in seconds at which a run that waits for another one tries again."""
 
 
-_FOR_A_MOMENT = frozenset({HolderKind.LISTENER, HolderKind.STARTING, HolderKind.WORKER})
+_SHORT_HOLDERS = frozenset({HolderKind.LISTENER, HolderKind.STARTING, HolderKind.WORKER})
 """The holders for which a command waits even without `wait`, because they release the journal soon."""
 
 
-LISTENER_LIMIT_S = 30.0
-"""The seconds for which a command waits for such a holder. A listener that needs longer is stuck."""
+MAX_SHORT_WAIT_S = 30.0
+"""The maximum time that a command waits for such a holder. A listener that needs longer is stuck."""
 
 
 @contextmanager
-def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = False) -> Iterator[Journal]:
-    """Hold the journal for a run, and put rows that the run before left in flight in doubt.
+def open_journal_for_run(settings: Settings, command: str, tell: Tell, *, wait: bool = False) -> Iterator[Journal]:
+    """Hold the journal for a run, and mark rows that an interrupted run left in flight as in doubt.
 
     Raises `JournalHeld` if another run has the journal, unless asked to `wait`.
     """
-    journal = _patiently(lambda: open_to_write(settings, command), tell, wait=wait)
+    journal = _acquire_lock(lambda: open_to_write(settings, command), tell, wait=wait)
     try:
-        tell_notes(journal, tell)
+        report_notes(journal, tell)
         for sentence in JournalClock.read(journal, utc_now()).sentences():
             tell(say("Note: {sentence}", sentence=sentence))
         # The request of a row in flight may have arrived, although its run has ended. The row must be in doubt before
@@ -223,37 +226,37 @@ def judge_arrivals(settings: Settings, journal: Journal, tell: Tell, *, is_quiet
             findings.total(),
             "{count:,} notification was recorded: {findings}.",
             "{count:,} notifications were recorded: {findings}.",
-            findings=", ".join(counted_finding(count, finding) for finding, count in sorted(findings.items())),
+            findings=", ".join(format_finding_count(count, finding) for finding, count in sorted(findings.items())),
         )
         tell(sentence)
 
 
 @contextmanager
-def only_one(settings: Settings, name: str, tell: Tell, *, wait: bool) -> Iterator[None]:
-    """Let only one process of all hosts do something of this name. A journal in a file has one holder anyway."""
+def exclusive_task(settings: Settings, name: str, tell: Tell, *, wait: bool) -> Iterator[None]:
+    """Let only one process of all hosts run the task `name`. A journal in a file has only one holder anyway."""
     with ExitStack() as held:
-        if (database := database_of(settings)) is not None:
-            _patiently(lambda: held.enter_context(database.only_one(name)), tell, wait=wait)
+        if (database := database_location(settings)) is not None:
+            _acquire_lock(lambda: held.enter_context(database.only_one(name)), tell, wait=wait)
         yield
 
 
-def hold_again(journal: Journal, tell: Tell, *, wait: bool) -> None:
-    """Hold the journal again after a batch was handed over to workers, as `run_journal` does."""
-    _patiently(journal.hold_again, tell, wait=wait)
+def reacquire_journal(journal: Journal, tell: Tell, *, wait: bool) -> None:
+    """Hold the journal again after a batch was handed over to workers, as `open_journal_for_run` does."""
+    _acquire_lock(journal.reacquire_lock, tell, wait=wait)
 
 
-def _patiently(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:
+def _acquire_lock(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:
     """Take a lock that another process may hold. Wait for a moment or, with `wait`, as long as necessary."""
-    has_told = False
-    give_up_s = time.monotonic() + LISTENER_LIMIT_S
+    has_notified = False
+    give_up_s = time.monotonic() + MAX_SHORT_WAIT_S
     while True:
         try:
             return hold()
-        except JournalHeld as held:
-            is_moment = held.holder in _FOR_A_MOMENT and time.monotonic() < give_up_s
+        except JournalHeld as error:
+            is_moment = error.holder in _SHORT_HOLDERS and time.monotonic() < give_up_s
             if not wait and not is_moment:
                 raise
-            if not has_told and not is_moment:
-                tell(say("Waiting: {message}", message=held.message))
-                has_told = True
-            time.sleep(WAIT_EVERY_S / 10 if is_moment else WAIT_EVERY_S)
+            if not has_notified and not is_moment:
+                tell(say("Waiting: {message}", message=error.message))
+                has_notified = True
+            time.sleep(RETRY_INTERVAL_S / 10 if is_moment else RETRY_INTERVAL_S)

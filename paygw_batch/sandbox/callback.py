@@ -1,7 +1,7 @@
 """Sends the sandbox's notifications to `server_callback_url`, on loopback only.
 
-The behaviour file says how late and how often they are sent, and whether they are out of order or forged. A
-notification that is not answered with 200 is sent again, as a gateway would do.
+The behaviour file defines their delays and repetitions, and whether they are out of order or forged. As at a real
+gateway, a notification that is not answered with 200 is sent again.
 """
 
 import asyncio
@@ -27,17 +27,18 @@ from paygw_batch.files import append_line
 from paygw_batch.sandbox.form import Order
 from paygw_batch.sandbox.reply import Callback
 
-TRIES = 200
-"""The maximum number of times that a notification is sent without an answer 200."""
-BETWEEN_TRIES_S = 0.3
-ANSWER_LIMIT_S = 10.0
+MAX_TRIES = 200
+"""The maximum number of attempts to send a notification."""
+RETRY_INTERVAL_S = 0.3
+ANSWER_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackHash:
-    """How a field proves a notification of the sandbox. `algorithm` is `sha256`, `sha1` or `hmac-sha256`.
+    """A hash in the field `name` that proves a notification of the sandbox.
 
-    `fields` are names in order, with `{secret}` at the place of the secret. The field `name` contains the hash.
+    `algorithm` is `sha256`, `sha1` or `hmac-sha256`. `fields` are the names of the hashed fields in order, with
+    `{secret}` in the position of the secret.
     """
 
     algorithm: str
@@ -46,7 +47,7 @@ class CallbackHash:
     name: str
     secret: bytes = field(repr=False)
 
-    def of(self, fields: Mapping[str, str]) -> str:
+    def compute(self, fields: Mapping[str, str]) -> str:
         values = [self.secret.decode() if name == "{secret}" else fields[name] for name in self.fields]
         text = self.separator.join(values).encode()
         if self.algorithm == "hmac-sha256":
@@ -56,9 +57,9 @@ class CallbackHash:
 
 @dataclass(frozen=True, slots=True)
 class CallbackHeader:
-    """How the header `name` proves a notification of the sandbox. `proof` computes the proof from the body.
+    """A header `name` that proves a notification of the sandbox. `proof` computes it from the body.
 
-    `encoding` is `hex` or `base64`; `prefix` is the text before the proof.
+    `encoding` is `hex` or `base64`; `prefix` precedes the encoded proof.
     """
 
     name: str
@@ -67,39 +68,39 @@ class CallbackHeader:
     proof: Callable[[bytes], bytes] = field(repr=False)
 
     def header(self, body: bytes, *, forged: bool) -> tuple[str, str]:
-        """Return the header of a notification. A forged notification has the proof of another body."""
+        """Return the header for a body, or that for another body if the notification is forged."""
         proof = self.proof(body + b"?" * forged)
         text = proof.hex() if self.encoding == "hex" else base64.b64encode(proof).decode()
         return self.name, f"{self.prefix}{text}"
 
 
 CallbackProof = CallbackHash | CallbackHeader
-"""How the sandbox proves its notifications."""
+"""The proof of the sandbox's notifications."""
 
 
-def by_key(algorithm: str, key: RSAPrivateKey) -> Callable[[bytes], bytes]:
-    """Return a function that proves a body by an RSA signature: `rsa-sha256`, `rsa-sha512` or `rsa-pss-sha256`."""
+def rsa_signer(algorithm: str, key: RSAPrivateKey) -> Callable[[bytes], bytes]:
+    """Return a function that signs a body with `rsa-sha256`, `rsa-sha512` or `rsa-pss-sha256`."""
     digest = SHA512() if algorithm == "rsa-sha512" else SHA256()
     padding = PSS(MGF1(digest), PSS.DIGEST_LENGTH) if algorithm == "rsa-pss-sha256" else PKCS1v15()
     return lambda body: key.sign(body, padding, digest)
 
 
 class Callbacks:
-    """Sends notifications in the background of one event loop, and records the status of each answer."""
+    """Sends notifications in the background of an event loop, and records the replies."""
 
     def __init__(self, record_path: Path, proof: CallbackProof | None) -> None:
         self._record_path = record_path
         self._proof = proof
-        self._chance = random.Random(0)  # noqa: S311 (for delays that are the same in every run)
+        self._random = random.Random(0)  # noqa: S311 (delays must be the same in every run)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def schedule(self, order: Order, callback: Callback, reference: str) -> None:
-        """Schedule the notifications of `callback` about `order`, if the order's address for them is on this host."""
+        """Schedule the notifications of `callback` about `order`, if its callback URL is on loopback."""
         address = urlsplit(order.callback_url or "")
         if not _is_loopback(address):
             return
         for _ in range(callback.times):
-            delay_s = callback.delay_s + self._chance.random() * callback.jitter_s
+            delay_s = callback.delay_s + self._random.random() * callback.jitter_s
             task = asyncio.get_running_loop().create_task(self._send(order, callback, reference, address, delay_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -108,18 +109,18 @@ class Callbacks:
         self, order: Order, callback: Callback, reference: str, address: SplitResult, delay_s: float
     ) -> None:
         await asyncio.sleep(delay_s)
-        request = _request(callback, self._fields(order, callback, reference), address, self._proof)
-        for _ in range(TRIES):
+        request = _build_request(callback, self._callback_fields(order, callback, reference), address, self._proof)
+        for _ in range(MAX_TRIES):
             http_status = 0
-            with suppress(Exception):  # a failed try, such as a killed listener, is followed by another
-                async with asyncio.timeout(ANSWER_LIMIT_S):
-                    http_status = await _sent(address, request)
-            self._write(order, callback, http_status)
+            with suppress(Exception):  # a failed attempt, such as one with a killed listener, is repeated
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    http_status = await _send_request(address, request)
+            self._record_answer(order, callback, http_status)
             if http_status == 200 or 400 <= http_status < 429:  # noqa: PLR2004 (accepted, or refused for good)
                 return
-            await asyncio.sleep(BETWEEN_TRIES_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
-    def _fields(self, order: Order, callback: Callback, reference: str) -> dict[str, str]:
+    def _callback_fields(self, order: Order, callback: Callback, reference: str) -> dict[str, str]:
         fields = {
             "client_orderid": order.order_id,
             "amount": callback.amount or order.amount,
@@ -128,12 +129,12 @@ class Callbacks:
             "paynet-order-id": reference,
         }
         if isinstance(self._proof, CallbackHash):
-            proof = self._proof.of(fields)
+            proof = self._proof.compute(fields)
             fields[self._proof.name] = proof[::-1] if callback.forged else proof
         return fields
 
-    def _write(self, order: Order, callback: Callback, http_status: int) -> None:
-        """Append one line with the notification and the status of the answer, or 0 if there was no answer."""
+    def _record_answer(self, order: Order, callback: Callback, http_status: int) -> None:
+        """Record a notification with the HTTP status of the reply, or 0 if there was none."""
         line = io.StringIO(newline="")
         forged = "yes" if callback.forged else "no"
         csv.writer(line, lineterminator="\n").writerow((order.order_id, callback.status, forged, http_status))
@@ -148,7 +149,9 @@ def _is_loopback(address: SplitResult) -> bool:
     return address.hostname == "localhost"
 
 
-def _request(callback: Callback, fields: Mapping[str, str], address: SplitResult, proof: CallbackProof | None) -> bytes:
+def _build_request(
+    callback: Callback, fields: Mapping[str, str], address: SplitResult, proof: CallbackProof | None
+) -> bytes:
     target, body, headers = address.path or "/", b"", {"Host": address.netloc, "Connection": "close"}
     if callback.method == "GET":
         target = f"{target}?{urlencode(fields)}"
@@ -164,8 +167,8 @@ def _request(callback: Callback, fields: Mapping[str, str], address: SplitResult
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
-async def _sent(address: SplitResult, request: bytes) -> int:
-    """Send a request in plain HTTP, which is used only on this machine, and return the status of the answer."""
+async def _send_request(address: SplitResult, request: bytes) -> int:
+    """Send a request in plain HTTP (on loopback only), and return the status of the reply."""
     reader, writer = await asyncio.open_connection(address.hostname, address.port or 80)
     try:
         writer.write(request)

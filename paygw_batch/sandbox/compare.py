@@ -1,6 +1,7 @@
-"""Compares the states in a reconciliation file with the orders in the sandbox's record.
+"""Compares a reconciliation file with the orders in the sandbox's record.
 
-`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints the differences; exit code 1: there are some.
+`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints the differences, and exits with 1 if there are
+any.
 """
 
 import csv
@@ -11,47 +12,47 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 
-from paygw_batch.core.text import fit_for_terminal
+from paygw_batch.core.text import escape_for_terminal
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import say
-from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
+from paygw_batch.sandbox.record import RecordLine, read_record, strip_formula_guard
 
 _NOTHING_MOVED = frozenset({"ready", "rejected", "invalid"})
 _MONEY_MOVED = frozenset({"paid", "accepted", "returned"})
 _COLUMNS = frozenset(
     {"client_orderid", "sent_orderid", "state", "country", "currency", "amount", "account_number", "phone"}
 )
-_RELEASE = re.compile(r"(?<=.)-r[0-9]+\Z", re.DOTALL)
+_RETRY_SUFFIX = re.compile(r"(?<=.)-r[0-9]+\Z", re.DOTALL)
 
 
 def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the differences, in the order of the reconciliation's rows (the columns of each as text, by name).
+    """Return the differences, in the order of the reconciliation's rows.
 
-    Each difference is a sentence after the order id of its row, without a payee's data. An order of the record belongs
-    to the row with its id, or with its id without a release's suffix (`ID-r2`). Orders that belong to no row are
-    ignored, because the record is kept over many batches. A row in doubt agrees with anything except a double payment.
+    Each difference is the order id of its row and a sentence, without a payee's data. An order of the record belongs to
+    the row with its id, or with its id without the suffix of a retry (`ID-r2`). Orders that belong to no row are
+    ignored, because the record is kept over many batches. A row in doubt agrees with anything but a double payment.
     """
     rows: dict[str, Mapping[str, str]] = {}
     for row in reconciliation:
-        order_id = row["client_orderid"]  # of rows with the same id, at most one is valid
+        order_id = row["client_orderid"]  # at most one of the rows with the same id is valid
         if order_id and (order_id not in rows or rows[order_id]["state"] == "invalid"):
             rows[order_id] = row
-    sent_as = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
+    row_order_ids = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
     committed: defaultdict[str, list[RecordLine]] = defaultdict(list)
     for line in record:
-        sent = line.client_orderid
-        candidates = (sent, sent_as.get(sent, ""), _RELEASE.sub("", sent))
-        taken_for = next((each for each in candidates if each in rows), None)
-        if taken_for is not None and line.committed == "yes":
-            committed[taken_for].append(line)
+        sent_id = line.client_orderid
+        candidates = (sent_id, row_order_ids.get(sent_id, ""), _RETRY_SUFFIX.sub("", sent_id))
+        row_order_id = next((candidate for candidate in candidates if candidate in rows), None)
+        if row_order_id is not None and line.committed == "yes":
+            committed[row_order_id].append(line)
     return [
         f"{order_id}: {sentence}"
         for order_id, row in rows.items()
-        for sentence in _sentences(row, committed.get(order_id, []))
+        for sentence in _describe_differences(row, committed.get(order_id, []))
     ]
 
 
-def _sentences(row: Mapping[str, str], committed: Sequence[RecordLine]) -> Iterable[str]:
+def _describe_differences(row: Mapping[str, str], committed: Sequence[RecordLine]) -> Iterable[str]:
     state = row["state"]
     if len(committed) > 1:
         yield f"paid {len(committed)} times at the gateway"
@@ -61,12 +62,12 @@ def _sentences(row: Mapping[str, str], committed: Sequence[RecordLine]) -> Itera
     if not committed and state in _MONEY_MOVED:
         yield f"{state} here, but never taken at the gateway"
     if committed and state != "invalid":
-        wrong = sorted({name for line in committed for name in _unlike(row, line)})
-        if wrong:
-            yield f"other {', '.join(wrong)} at the gateway"
+        field_names = sorted({name for line in committed for name in _differing_fields(row, line)})
+        if field_names:
+            yield f"other {', '.join(field_names)} at the gateway"
 
 
-def _unlike(row: Mapping[str, str], line: RecordLine) -> Iterable[str]:
+def _differing_fields(row: Mapping[str, str], line: RecordLine) -> Iterable[str]:
     if row["country"] != line.country:
         yield "country"
     if row["currency"] != line.currency:
@@ -78,13 +79,15 @@ def _unlike(row: Mapping[str, str], line: RecordLine) -> Iterable[str]:
 
 
 def read_reconciliation(path: Path) -> list[dict[str, str]]:
-    """Return the rows of the CSV reconciliation file at `path`. Raises `ConfigurationError` if it is another file."""
+    """Return the rows of a CSV reconciliation file. Raises `ConfigurationError` if it is not one."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, restval="", strict=True)
             if not _COLUMNS.issubset(reader.fieldnames or ()):
                 raise ConfigurationError(say("{path} is not a reconciliation in CSV format.", path=path))
-            return [{name: unguarded(value) for name, value in row.items() if name in _COLUMNS} for row in reader]
+            return [
+                {name: strip_formula_guard(value) for name, value in row.items() if name in _COLUMNS} for row in reader
+            ]
     except OSError as problem:
         reason = say(str(problem.strerror))
         raise ConfigurationError(say("{path} cannot be read: {reason}.", path=path, reason=reason)) from None
@@ -93,7 +96,7 @@ def read_reconciliation(path: Path) -> list[dict[str, str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the differences between two files. Return 0 if there are none, 1 for some, 2 if a file cannot be read."""
+    """Print the differences between two files. Return 0 for none, 1 for some, and 2 if a file cannot be read."""
     if len(arguments) != 2:  # noqa: PLR2004 (the record and the reconciliation)
         sys.stderr.write("usage: python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv\n")
         return 2
@@ -101,10 +104,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         differences = compare(read_record(record), read_reconciliation(reconciliation))
     except PaygwError as problem:
-        sys.stderr.write(f"{fit_for_terminal(problem.message)}\n")
+        sys.stderr.write(f"{escape_for_terminal(problem.message)}\n")
         return problem.exit_code
-    for each in differences:
-        sys.stdout.write(fit_for_terminal(each) + "\n")
+    for difference in differences:
+        sys.stdout.write(escape_for_terminal(difference) + "\n")
     sys.stdout.write(f"Differences: {len(differences)}.\n")
     return 1 if differences else 0
 

@@ -1,9 +1,9 @@
-"""Holds requests to the sandbox, and checks their fields against the form of their country.
+"""Checks the fields of requests to the sandbox against the form of their country.
 
 A body is read as strict JSON: one flat object, whose numbers keep the digits that were sent. Source: sections 2.1 to
-2.4 of the gateway's interface, as stated by the data under `config/`. The control hash and the written amount are
-computed here in another way than by the code that makes requests, so that one tests the other. Phones and names are
-accepted in any form, because the golden requests test how they are written.
+2.4 of the gateway's interface, as stated by the data under `config/`. The control hash and the amount are computed
+independently of the code that builds requests, so that each tests the other. Phones and names are accepted in any form,
+because the golden requests test them.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ from paygw_batch.language import say
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A complete HTTP request. `path` and `query` are as sent. `headers` has lower-case names, in the order sent.
+    """An HTTP request. `path` and `query` are as sent; `headers` have lower-case names in the order sent.
 
-    The repr leaves out headers and body, because they contain a signature and a payee's data.
+    The repr omits headers and body, because they contain a signature and a payee's data.
     """
 
     http_version: str
@@ -38,15 +38,15 @@ class Request:
 
     def header(self, name: str) -> tuple[str, ...]:
         """Return all values of a header. `name` is in lower case."""
-        return tuple(value for its_name, value in self.headers if its_name == name)
+        return tuple(value for header_name, value in self.headers if header_name == name)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a request is not a payment.
+    """The reason why a request is refused.
 
-    `message` names the field or header and the rule, never a payee's data. `order_id` is the id of the order, if it
-    could be read, so that the refusal can repeat it.
+    `message` names the field or header and the rule, never a payee's data. `order_id` is set if it could be read, so
+    that the refusal can repeat it.
     """
 
     http_status: int
@@ -57,11 +57,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order to pay that is properly signed and fits the form of its country.
+    """A correctly signed order that fits the form of its country.
 
-    `amount` has the digits that were sent. `payee` is the account number, or in the receiver form the receiver's phone.
-    `purpose` is None if the country sends none, and `callback_url` if the form has none. `callback_url` may contain a
-    merchant's secret token.
+    `amount` has the digits that were sent. `payee` is the account number or, in the receiver form, the receiver's
+    phone. `purpose` and `callback_url` are None if the form has no such field. `callback_url` may contain a merchant's
+    secret token.
     """
 
     order_id: str
@@ -77,20 +77,20 @@ _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class Digits(str):
-    """A JSON number with exactly the digits that were sent: a signature covers them, and money is never a float."""
+    """A JSON number with exactly the digits that were sent, which the signature covers."""
 
     __slots__ = ()
 
 
 class _NotFlatJson(ValueError):
-    """Only a lenient reader would accept the text as flat JSON."""
+    """Raised for JSON that only a lenient reader would accept as one flat object."""
 
 
 def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
-    """Return the fields of a body, text as `str` and numbers as `Digits`, or why it is not one flat JSON object.
+    """Parse a body into its fields, with text as `str` and numbers as `Digits`, or return a refusal.
 
-    The check is as strict as RFC 8259 and section 2 of the gateway's interface: UTF-8 without a byte order mark, one
-    object, no name twice, no NaN or Infinity, and only texts and numbers as values.
+    This is as strict as RFC 8259 and section 2 of the gateway's interface: UTF-8 without a byte order mark, one object,
+    no duplicate names, no NaN or Infinity, and only text and numbers as values.
     """
     try:
         parsed = json.loads(
@@ -115,18 +115,18 @@ def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
 
 
 def order_id_of(fields: Mapping[str, object]) -> str | None:
-    """Return the order id in a body, if it is a text, or None."""
+    """Return the order id in a body, or None if it is not text."""
     value = fields.get("client_orderid")
     return value if type(value) is str and _is_unicode(value) else None
 
 
 def shown_name(name: str) -> str:
-    """Return a field's name for a message. An unusual name may contain anything, and is not repeated."""
+    """Return a field's name for a message. Unusual names are not repeated, because they may contain anything."""
     return name if _PLAIN_NAME.fullmatch(name) else "A field"
 
 
 def _refuse_constant(_: str) -> NoReturn:
-    raise _NotFlatJson("The body holds NaN or Infinity, which are not JSON.")
+    raise _NotFlatJson("The body contains NaN or Infinity, which are not JSON.")
 
 
 def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -137,7 +137,7 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether `text` can be written as UTF-8, which a lone escape such as backslash-uD800 cannot."""
+    """Return whether text can be encoded as UTF-8. A lone surrogate such as backslash-uD800 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -150,7 +150,7 @@ _TWO_DECIMALS = re.compile(r"[0-9]+\.[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class ControlRule:
-    """How the merchant and the sandbox agreed to compute the control: the configuration's words, and the secret."""
+    """The agreed computation of the control, as configured, and its secret."""
 
     order: tuple[str, ...]
     separator: str
@@ -161,15 +161,15 @@ class ControlRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Expects:
-    """How the bodies of an operation must write the amount and the control."""
+class Expectations:
+    """The required forms of the amount and the control in the bodies of an operation."""
 
     amount_is_text: bool = False
     control: ControlRule | None = None
 
 
-def amount_form_problem(expects: Expects, value: str, *, is_number: bool) -> str:
-    """Return how the amount differs from the agreed form, as the words after its name, or an empty text."""
+def amount_form_problem(expects: Expectations, value: str, *, is_number: bool) -> str:
+    """Return the problem with the form of an amount, worded to follow its name, or an empty string."""
     if not expects.amount_is_text:
         return "" if is_number else "must be a number, not text"
     return "must be text with two decimals" if is_number or not _TWO_DECIMALS.fullmatch(value) else ""
@@ -185,7 +185,7 @@ def is_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int
     if rule.amount not in spellings:
         raise ConfigurationError(
             say(
-                "The sandbox has no control amount {amount}: {written}.",
+                "The sandbox does not support the control amount {amount}, only {written}.",
                 amount=rule.amount,
                 written=", ".join(spellings),
             )
@@ -199,13 +199,13 @@ def is_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _PAYEE_KINDS = (FieldKind.WALLET, FieldKind.LOCAL_PHONE, FieldKind.INTERNATIONAL_PHONE, FieldKind.MASKED_PHONE)
-"""The kinds of fields that identify who is paid, or who pays. The first one in a body counts."""
+"""The kinds of fields that identify the payee or the payer. The first one in a body counts."""
 
 
 class FormCheck:
     """Checks bodies by the rules of one operation."""
 
-    def __init__(self, rules: Rules, expects: Expects = Expects()) -> None:
+    def __init__(self, rules: Rules, expects: Expectations = Expectations()) -> None:
         self._expects = expects
         self._by_code = rules
         self._by_currency: defaultdict[str, list[CountryRule]] = defaultdict(list)
@@ -215,23 +215,23 @@ class FormCheck:
     def check(self, fields: Mapping[str, str]) -> Order | Refusal:
         """Return the order in `fields`, or a refusal (HTTP 422) that names the first wrong field."""
         order_id = order_id_of(fields)
-        rule = self._rule_of(fields)
+        rule = self._find_rule(fields)
         if isinstance(rule, str):
             return Refusal(422, "currency", rule, order_id)
         if rule.form is None:
             return Refusal(422, "currency", f"currency: {rule.name} cannot be used here.", order_id)
-        wrong = _wrong_names(rule, rule.form, fields)
-        if wrong is not None:
-            return Refusal(422, wrong[0], wrong[1], order_id)
+        wrong_field = _find_wrong_field(rule, rule.form, fields)
+        if wrong_field is not None:
+            return Refusal(422, wrong_field[0], wrong_field[1], order_id)
         for form_field in rule.form.fields:
             if form_field.name in fields:
-                problem = self._problem(rule, form_field, fields)
+                problem = self._field_problem(rule, form_field, fields)
                 if problem:
                     return Refusal(422, form_field.name, f"{form_field.name} {problem}.", order_id)
-        return _order(rule, rule.form, fields)
+        return _build_order(rule, rule.form, fields)
 
-    def _problem(self, rule: CountryRule, form_field: FormField, fields: Mapping[str, str]) -> str:
-        """Return the problem of a field, as the words after its name, or an empty text."""
+    def _field_problem(self, rule: CountryRule, form_field: FormField, fields: Mapping[str, str]) -> str:
+        """Return the problem with a field, worded to follow its name, or an empty string."""
         value = fields[form_field.name]
         is_number = isinstance(value, Digits)
         if form_field.kind is FieldKind.AMOUNT:
@@ -248,18 +248,18 @@ class FormCheck:
         if not _SHA256.fullmatch(fields["control"]):
             return "must be a SHA-256 hash in lower-case hex"
         if self._expects.control is None:
-            return "cannot be checked: no control is agreed"
-        # Other defects of an amount cause a refusal of their own.
+            return "cannot be checked: no control is configured"
+        # An invalid amount is refused separately.
         is_plain = parse_amount(fields["amount"], minor_units=4) is not None
         if is_plain and is_control(self._expects.control, fields, minor_units=rule.minor_units):
             return ""
         return "is not the hash over this order id, amount and currency"
 
-    def _rule_of(self, fields: Mapping[str, str]) -> CountryRule | str:
-        """Return the rule of the country that a body is about, or a sentence about why it is unknown.
+    def _find_rule(self, fields: Mapping[str, str]) -> CountryRule | str:
+        """Return the rule for the country of a body, or a sentence about the problem.
 
-        The body of a payout names no country. The country follows from the currency. If countries share the currency,
-        it follows from the dialling code of the phone, or of the account if there is no phone.
+        The body of a payout names no country, so the country follows from the currency. If several countries share the
+        currency, it follows from the dialling code of the phone, or of the account if there is no phone.
         """
         if (named := self._by_code.get(fields.get("country", ""))) is not None:
             return named
@@ -275,9 +275,9 @@ class FormCheck:
         return "currency is shared by several countries, and phone has the dialling code of none of them."
 
 
-def _wrong_names(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the first field that is missing or does not belong to the form, with a sentence about it, or None."""
-    names = [each.name for each in form.fields if each.name not in rule.omitted]
+def _find_wrong_field(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the first missing or unknown field with a sentence about it, or None."""
+    names = [form_field.name for form_field in form.fields if form_field.name not in rule.omitted]
     for name in names:
         if name in rule.required and name not in fields:
             return name, f"{name} is missing."
@@ -288,7 +288,7 @@ def _wrong_names(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tu
 
 
 def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:
-    """Return the problem of a field's value, as the words after its name, or an empty text."""
+    """Return the problem with a field's value, worded to follow its name, or an empty string."""
     match form_field.kind:
         case FieldKind.CURRENCY:
             return "" if value == rule.currency else f"must be {rule.currency}"
@@ -296,7 +296,7 @@ def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:
             return "" if value == rule.code else f"must be {rule.code}"
         case FieldKind.PURPOSE:
             codes = {rule.purpose, *(purpose.purpose for purpose in rule.purposes.values())}
-            return "" if value in codes else f"is not the code that {rule.name} is reached through"
+            return "" if value in codes else f"is not a purpose code of {rule.name}"
         case _:
             return "" if value.strip() else "is empty"
 
@@ -308,14 +308,14 @@ def _amount_problem(rule: CountryRule, digits: str) -> str:
     if amount == 0:
         return "must be above zero"
     if rule.min_amount is not None and amount < rule.min_amount:
-        return "is below the least that may be sent"
+        return "is below the minimum"
     if rule.max_amount is not None and amount > rule.max_amount:
-        return "is above the most that may be sent"
+        return "is above the maximum"
     return ""
 
 
-def _order(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> Order:
-    names = [each.name for kind in _PAYEE_KINDS for each in form.fields if each.kind is kind]
+def _build_order(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> Order:
+    names = [form_field.name for kind in _PAYEE_KINDS for form_field in form.fields if form_field.kind is kind]
     payee = next((fields[name] for name in names if name in fields), "")
     return Order(
         order_id=fields["client_orderid"],

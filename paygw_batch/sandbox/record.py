@@ -1,7 +1,7 @@
-"""Keeps the sandbox's record: one line for every order that it received, in a CSV file that people can read.
+"""Keeps the sandbox's record, a CSV file with one line for every order that it received.
 
-The record has what a real gateway would know, and shows whether the client works. Orders are not deduplicated: the
-gateway promises no idempotency, so an order that arrives twice is paid twice and recorded twice.
+It contains everything that a real gateway would know, so it shows whether the client works. Orders are not
+deduplicated: the gateway promises no idempotency, so an order that arrives twice is paid and recorded twice.
 """
 
 import csv
@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Self
 
 from paygw_batch.errors import ConfigurationError, OutputError
-from paygw_batch.files import create_once
+from paygw_batch.files import create_if_missing
 from paygw_batch.language import say
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLine:
-    """One order that reached the sandbox, with every value as text.
+    """An order that reached the sandbox, with every value as text.
 
     `received_at` is UTC in ISO 8601, with `Z`. `amount` has the digits that were sent. `account_number` is the
     receiver's phone in the receiver form. `answer` is the status word or the fault of the reply. `committed` is `yes`
-    if the money moves, otherwise `no`. `reference` is the sandbox's own number of the payout.
+    if the money moved, otherwise `no`. `reference` is the sandbox's own id of the payout.
     """
 
     received_at: str
@@ -41,20 +41,20 @@ RECORD_COLUMNS = tuple(each.name for each in fields(RecordLine))
 
 
 class Record:
-    """The record, open for appending. Several processes may append to one file.
+    """The record, open for appending, also by several processes at the same time.
 
-    A line is one `write` to a file that was opened with O_APPEND. So each line is whole, and the kernel has it before
-    `append` returns, even if the process is killed then. After a power cut a line may be lost, because the file is not
+    Each line is a single `write` to a file opened with O_APPEND. So lines are never mixed, and the kernel has a line
+    before `append` returns, even if the process is killed then. A power cut can lose lines, because the file is not
     synced.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the record at `path`, which is created (mode 0600) if missing. Raises `ConfigurationError`."""
+        """Open the record, or create it (mode 0600). Raises `ConfigurationError`."""
         self._path = path
         self._broken = False
         try:
-            create_once(path, _csv_line(RECORD_COLUMNS))
-            _check(path)
+            create_if_missing(path, _csv_line(RECORD_COLUMNS))
+            _require_complete_record(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as problem:
             raise ConfigurationError(
@@ -66,7 +66,7 @@ class Record:
             ) from None
 
     def append(self, line: RecordLine) -> None:
-        """Write one line. Raises `OutputError`, and then raises it always, because half a line may be in the file."""
+        """Append one line. After an `OutputError` every call raises, because the last line may be incomplete."""
         if self._broken:
             raise OutputError(say("The sandbox's record could not be written earlier."))
         data = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
@@ -94,7 +94,7 @@ class Record:
 
 
 def read_record(path: Path) -> list[RecordLine]:
-    """Return the lines of the record at `path`, oldest first. Raises `ConfigurationError` when it is not a record."""
+    """Return the lines of a record, oldest first. Raises `ConfigurationError` if it is not a record."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file, strict=True))
@@ -106,11 +106,11 @@ def read_record(path: Path) -> list[RecordLine]:
         raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path)) from None
     if not rows or tuple(rows[0]) != RECORD_COLUMNS or any(len(row) != len(RECORD_COLUMNS) for row in rows):
         raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path))
-    return [RecordLine(*map(unguarded, row)) for row in rows[1:]]
+    return [RecordLine(*map(strip_formula_guard, row)) for row in rows[1:]]
 
 
-def unguarded(text: str) -> str:
-    """Return a CSV value without the `'` that stops a spreadsheet from reading it as a formula."""
+def strip_formula_guard(text: str) -> str:
+    """Strip the `'` that keeps a spreadsheet from reading a CSV value as a formula."""
     return text[1:] if text[:1] == "'" and _looks_like_formula(text[1:]) else text
 
 
@@ -125,13 +125,15 @@ def _csv_line(values: tuple[str, ...]) -> bytes:
     return line.getvalue().encode("utf-8")
 
 
-def _check(path: Path) -> None:
-    """Refuse a file that is not a record, or that ends in half a line."""
+def _require_complete_record(path: Path) -> None:
+    """Raise `ConfigurationError` for a file that is not a record or ends with an incomplete line."""
     header = _csv_line(RECORD_COLUMNS)
-    hint = say("Move it away, and the sandbox makes a new one.")
+    hint = say("Move it away, and the sandbox creates a new one.")
     with path.open("rb") as file:
         if file.read(len(header)) != header:
             raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path), hint=hint)
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
-            raise ConfigurationError(say("The sandbox's record {path} ends in half a line.", path=path), hint=hint)
+            raise ConfigurationError(
+                say("The sandbox's record {path} ends with an incomplete line.", path=path), hint=hint
+            )

@@ -1,4 +1,4 @@
-"""Chooses the sandbox's reply to an order by the first matching rule of a TOML file, and writes the reply as bytes."""
+"""Chooses and builds the sandbox's reply to an order, by the rules of a TOML file."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from starlette.responses import Response
 
-from paygw_batch.countries.data import config_dir, nearest, reason_of
+from paygw_batch.countries.data import config_dir, nearest, validation_message
 from paygw_batch.countries.rules import AmountUnit, Operation
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.files import read_regular
@@ -25,14 +25,14 @@ from paygw_batch.sandbox.verifier import Verifier
 
 
 class Fault(StrEnum):
-    """How the sandbox misbehaves. Every fault except DROP_BEFORE first accepts the order, so that the money moves."""
+    """A fault of the sandbox. Every fault except DROP_BEFORE first accepts the order, so the money moves."""
 
     SILENCE = "silence"
-    """There is never an answer. The connection stays open until the client or the sandbox ends."""
+    """There is no answer. The connection stays open until the client or the sandbox ends."""
     GARBAGE = "garbage"
     """The answer is not JSON."""
     DROP_BEFORE = "drop_before"
-    """The connection is closed before the order is accepted. The client cannot see a difference from DROP_AFTER."""
+    """The connection is closed before the order is accepted. To the client this looks like DROP_AFTER."""
     DROP_AFTER = "drop_after"
     """The connection is closed after the order was accepted."""
     HTTP_500 = "http_500"
@@ -40,7 +40,7 @@ class Fault(StrEnum):
     WRONG_ECHO = "wrong_echo"
     """The answer repeats another order id."""
     SLOW_DRIP = "slow_drip"
-    """The answer is right, but arrives byte by byte, `drip_interval_s` apart."""
+    """The answer is correct, but arrives byte by byte, one every `drip_interval_s` seconds."""
 
 
 _HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
@@ -48,17 +48,17 @@ _HeaderValue = Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
 _Word = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _MAX_BYTES = 1024 * 1024
-_FRAMING = frozenset({"content-length", "transfer-encoding"})
+_FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding"})
 
 
 class _Table(BaseModel):
-    """A table of the file, with its keys, their values and defaults."""
+    """A table of the behaviour file, with its keys and defaults."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Answer(_Table):
-    """The reply to an order. `commits` says whether the money moves. The reply is sent `delay_s` later."""
+    """The reply to an order, sent after `delay_s` seconds. The money moves if it `commits`."""
 
     status: _Word = "approved"
     http_status: Annotated[int, Field(ge=200, le=599)] = 200
@@ -71,25 +71,25 @@ class Answer(_Table):
     commits: bool = Field(default_factory=lambda values: values.get("fault") is not Fault.DROP_BEFORE)
 
     @model_validator(mode="after")
-    def _can_be_done(self) -> Self:
+    def _validate_fault(self) -> Self:
         if self.fault is Fault.DROP_BEFORE and self.commits:
-            raise ValueError(say("drop_before takes no order, so `commits` cannot be true"))
-        if any(name.lower() in _FRAMING for name in self.headers):
+            raise ValueError(say("drop_before accepts no order, so `commits` cannot be true"))
+        if any(name.lower() in _FRAMING_HEADERS for name in self.headers):
             raise ValueError(say("the sandbox sets Content-Length and Transfer-Encoding itself"))
         return self
 
 
 class _Conditions(_Table):
-    """The orders that a table is for: those that fulfil every condition that is not None.
+    """The conditions on the orders to which a table applies. Conditions that are None are ignored.
 
-    `amount_whole` is the whole part of the amount. `order_id` is a regular expression for the whole order id.
+    `amount_whole` is the integer part of the amount. `order_id` is a regular expression for the whole order id.
     """
 
     amount_whole: Annotated[int | None, Field(ge=0)] = None
     order_id: re.Pattern[str] | None = None
     country: str | None = None
 
-    def fit(self, order: Order) -> bool:
+    def matches(self, order: Order) -> bool:
         return (
             (self.amount_whole is None or self.amount_whole == int(order.amount.partition(".")[0]))
             and (self.country is None or self.country == order.country)
@@ -98,20 +98,20 @@ class _Conditions(_Table):
 
 
 class Rule(_Conditions, Answer):
-    """An answer, and the orders that get it.
+    """An answer for the orders that fulfil the conditions.
 
-    `every_nth` selects each n-th order that fulfils the conditions and got no answer by an earlier rule.
+    `every_nth` selects each n-th of them, not counting those that an earlier rule answered.
     """
 
     every_nth: Annotated[int | None, Field(ge=1)] = None
 
     @model_validator(mode="after")
-    def _has_a_condition(self) -> Self:
+    def _require_condition(self) -> Self:
         if (self.amount_whole, self.order_id, self.country, self.every_nth) == (None, None, None, None):
             raise ValueError(
                 say(
-                    "a rule needs `amount_whole`, `order_id`, `country` or `every_nth`; "
-                    "all other orders are for [default]"
+                    "a rule needs `amount_whole`, `order_id`, `country` or `every_nth`; [default] "
+                    "applies to all other orders"
                 )
             )
         return self
@@ -120,8 +120,8 @@ class Rule(_Conditions, Answer):
 class Callback(_Conditions):
     """A notification about the orders that fulfil the conditions.
 
-    It is sent `times` times, each between `delay_s` and `delay_s` + `jitter_s` after the order was accepted. `amount`
-    replaces the order's amount in it, and `forged` gives it a wrong hash.
+    It is sent `times` times, each `delay_s` to `delay_s + jitter_s` seconds after the order was accepted. `amount`
+    replaces the amount of the order, and `forged` makes the proof wrong.
     """
 
     status: _Word
@@ -135,9 +135,9 @@ class Callback(_Conditions):
 
 
 class Enquiries(_Table):
-    """The answer to an enquiry: the status word of the order's reply, or after `after_s` the word that `later` has.
+    """The answers to enquiries: the status word of the reply or, after `after_s` seconds, its word in `later`.
 
-    `not_found` is the word for an order that was never accepted.
+    `not_found` is the word for orders that were never accepted.
     """
 
     later: dict[str, str] = {}
@@ -146,7 +146,7 @@ class Enquiries(_Table):
 
 
 class Behaviour(_Table):
-    """The whole file: rules in their order, the answer if none of them fits, notifications, and enquiries."""
+    """The behaviour file: rules in order, the default answer, notifications and enquiries."""
 
     rule: Sequence[Rule] = ()
     default: Answer = Answer()
@@ -154,7 +154,7 @@ class Behaviour(_Table):
     enquiry: Enquiries = Enquiries()
 
 
-_KEYS: Mapping[str, Collection[str]] = {
+_KNOWN_KEYS: Mapping[str, Collection[str]] = {
     "rule": Rule.model_fields,
     "default": Answer.model_fields,
     "notification": Callback.model_fields,
@@ -163,49 +163,49 @@ _KEYS: Mapping[str, Collection[str]] = {
 
 
 class AnswerChoice:
-    """Chooses answers, and counts orders for `every_nth`. Use it in one thread only."""
+    """Chooses answers, counting orders for `every_nth`. Not thread-safe."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
-        self._fitted = [0] * len(behaviour.rule)
+        self._match_counts = [0] * len(behaviour.rule)
 
     def choose(self, order: Order) -> Answer:
-        """Return the answer of the first rule for `order`, or the default."""
+        """Return the answer of the first matching rule, or the default."""
         for index, rule in enumerate(self._behaviour.rule):
-            if not rule.fit(order):
+            if not rule.matches(order):
                 continue
-            self._fitted[index] += 1
-            if rule.every_nth is None or self._fitted[index] % rule.every_nth == 0:
+            self._match_counts[index] += 1
+            if rule.every_nth is None or self._match_counts[index] % rule.every_nth == 0:
                 return rule
         return self._behaviour.default
 
     def callbacks(self, order: Order) -> Iterator[Callback]:
-        return (callback for callback in self._behaviour.notification if callback.fit(order))
+        return (callback for callback in self._behaviour.notification if callback.matches(order))
 
 
 def parse_behaviour(text: str, *, name: str) -> Behaviour:
-    """Return the behaviour in the TOML `text`. Raises `ConfigurationError` with the wrong key in the file `name`."""
+    """Parse the TOML text of the file `name`. Raises `ConfigurationError` that names the invalid keys."""
     try:
         return Behaviour.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
         raise ConfigurationError(say("{name} is not TOML: {problem}", name=name, problem=problem)) from None
     except ValidationError as problem:
-        raise ConfigurationError(" ".join(f"{name}: {each}" for each in _sentences(problem))) from None
+        raise ConfigurationError(" ".join(f"{name}: {sentence}" for sentence in _error_sentences(problem))) from None
 
 
-def _sentences(problem: ValidationError) -> Iterator[str]:
-    for each in problem.errors(include_url=False, include_input=False):
-        place = ".".join(str(step) for step in each["loc"])
-        if each["type"] == "extra_forbidden":
-            known = _KEYS.get(str(each["loc"][0]), Behaviour.model_fields)
-            near = nearest(str(each["loc"][-1]), known)
-            yield say("{key} is not a known key; {nearest}", key=place, nearest=near)
+def _error_sentences(problem: ValidationError) -> Iterator[str]:
+    for detail in problem.errors(include_url=False, include_input=False):
+        key = ".".join(str(step) for step in detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            known = _KNOWN_KEYS.get(str(detail["loc"][0]), Behaviour.model_fields)
+            nearest_key = nearest(str(detail["loc"][-1]), known)
+            yield say("{key} is not a known key; {nearest}", key=key, nearest=nearest_key)
         else:
-            yield f"{place}: {reason_of(each)}."
+            yield f"{key}: {validation_message(detail)}."
 
 
 def load_behaviour(path: Path) -> Behaviour:
-    """Return the behaviour in the file at `path`. Raises `ConfigurationError` if it cannot be read or used."""
+    """Load a behaviour file. Raises `ConfigurationError` if it cannot be read or is invalid."""
     try:
         text = read_regular(path, _MAX_BYTES).decode()
     except OSError as problem:
@@ -214,20 +214,20 @@ def load_behaviour(path: Path) -> Behaviour:
             say("{path} cannot be read: {reason}.", path=path, reason=reason), hint=say("Check the path.")
         ) from None
     except UnicodeDecodeError:
-        raise ConfigurationError(say("{path} is not written in UTF-8.", path=path), hint="") from None
+        raise ConfigurationError(say("{path} is not UTF-8 text.", path=path), hint="") from None
     return parse_behaviour(text, name=path.name)
 
 
 def shipped_behaviour() -> Behaviour:
-    """Return the behaviour that the program ships: all orders are approved except for amounts of 9001 to 9012."""
+    """Return the default behaviour: all orders are approved, except for amounts of 9001 to 9012."""
     return load_behaviour(config_dir() / "sandbox-behaviour.toml")
 
 
 _JSON = {"Content-Type": "application/json"}
-_AMOUNT = "(the amount)"
-"""Replaced by the amount when the JSON is written, so that the number has exactly the digits that were sent."""
+_AMOUNT_MARK = "(the amount)"
+"""A placeholder in the JSON, replaced by a number with exactly the digits of the amount."""
 CUSTOMER_PAGE = "https://sandbox.example/pay/"
-"""The beginning of the address at which a customer would pay. The sandbox's number of the order follows."""
+"""The prefix of the address where a customer would pay. The sandbox's id of the order follows."""
 _REFUSAL_HEADERS = {401: {"WWW-Authenticate": "OAuth"}, 405: {"Allow": "POST"}}
 """The headers that RFC 9110 requires with these status codes."""
 
@@ -236,53 +236,53 @@ BARE_500 = Response("Internal Server Error", 500, {"Content-Type": "text/plain"}
 
 
 def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Response:
-    """Return the reply to a refused request, with `status` as the status word, and a message that names the field."""
+    """Return the reply to a refused request, with `status` as the status word."""
     names = operation.reply
     members: dict[str, object] = {"status": status}
-    _put(members, names.error_code, refusal.code)
-    _put(members, names.message, refusal.message)
+    _set_member(members, names.error_code, refusal.code)
+    _set_member(members, names.message, refusal.message)
     if refusal.order_id is not None:
-        _put(members, names.order_id, refusal.order_id)
+        _set_member(members, names.order_id, refusal.order_id)
     headers = _JSON | _REFUSAL_HEADERS.get(refusal.http_status, {})
     return Response(_json(members), refusal.http_status, headers)
 
 
 def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id: str, reference: str) -> Response:
-    """Return the reply to an order: the status word, and values of the order, with `order_id` as its id.
+    """Return the reply to an order: the status word, and the values of the order.
 
     The amount is repeated as a number with the digits that were sent.
     """
     names = operation.reply
     members: dict[str, object] = {"status": answer.status}
-    _put(members, names.order_id, order_id)
-    _put(members, names.currency, order.currency)
-    _put(members, names.reference, reference)
+    _set_member(members, names.order_id, order_id)
+    _set_member(members, names.currency, order.currency)
+    _set_member(members, names.reference, reference)
     if names.customer_url and answer.commits:
-        _put(members, names.customer_url, CUSTOMER_PAGE + reference)
+        _set_member(members, names.customer_url, CUSTOMER_PAGE + reference)
     if answer.error_code is not None:
-        _put(members, names.error_code, answer.error_code)
+        _set_member(members, names.error_code, answer.error_code)
     if answer.message is not None:
-        _put(members, names.message, answer.message)
+        _set_member(members, names.message, answer.message)
     amount = Decimal(order.amount)
     if names.amount_unit is AmountUnit.MINOR:
         amount = amount.scaleb(names.minor_units[order.currency])
-    _put(members, names.amount, _AMOUNT)
-    body = _json(members).replace(f'"{_AMOUNT}"'.encode("ascii"), f"{amount:f}".encode("ascii"), 1)
+    _set_member(members, names.amount, _AMOUNT_MARK)
+    body = _json(members).replace(f'"{_AMOUNT_MARK}"'.encode("ascii"), f"{amount:f}".encode("ascii"), 1)
     return Response(body, answer.http_status, _JSON | answer.headers)
 
 
-def _put(members: dict[str, object], names: Sequence[str], value: str) -> None:
-    """Set `value` under the first of `names`, which is a path with dots to a member of nested objects.
+def _set_member(members: dict[str, object], names: Sequence[str], value: str) -> None:
+    """Set a member of nested objects. The first of `names` is its path, with dots.
 
-    The value is left out if the path leads through a member that is not an object.
+    Nothing is set if the path leads through a member that is not an object.
     """
-    *outer, last = names[0].split(".")
+    *outer, member_name = names[0].split(".")
     for name in outer:
         inner = members.setdefault(name, {})
         if not isinstance(inner, dict):
             return
         members = inner
-    members[last] = value
+    members[member_name] = value
 
 
 def _json(members: Mapping[str, object]) -> bytes:
@@ -292,8 +292,8 @@ def _json(members: Mapping[str, object]) -> bytes:
 _FAULTS = frozenset(Fault)
 
 
-class EnquiryDesk:
-    """Answers status enquiries from the records of accepted orders. Enquiries are signed like all other requests."""
+class EnquiryResponder:
+    """Answers status enquiries from the records of accepted orders."""
 
     def __init__(
         self,
@@ -310,34 +310,36 @@ class EnquiryDesk:
         self._lines: Mapping[str, RecordLine] = {}
         self._sizes: list[int] = []
 
-    def is_asked(self, request: Request) -> bool:
-        return self._verifier.is_asked(request)
+    def can_serve(self, request: Request) -> bool:
+        return self._verifier.can_serve(request)
 
     def reply(self, request: Request) -> Response:
         """Return the reply to an enquiry: the status of its order, or a refusal."""
-        fields = self._verifier.authenticated(request)
+        fields = self._verifier.authenticate(request)
         if isinstance(fields, Refusal):
             return refusal_reply(self._operation, fields)
         if set(fields) != {"client_orderid"}:
-            return refusal_reply(self._operation, Refusal(422, "body", "The one field is client_orderid."))
+            return refusal_reply(
+                self._operation, Refusal(422, "body", "The body must have exactly one field, client_orderid.")
+            )
         order_id = fields["client_orderid"]
-        line = self._known().get(order_id)
-        status = None if line is None else self._status(line)
+        line = self._latest_lines().get(order_id)
+        status = None if line is None else self._current_status(line)
         if line is None or status is None:
-            refusal = Refusal(200, "unknown", "There is no such order here.", order_id)
+            refusal = Refusal(200, "unknown", "There is no such order.", order_id)
             return refusal_reply(self._operation, refusal, status=self._enquiries.not_found)
         order = Order(order_id, line.country, line.currency, line.amount, line.account_number, line.purpose)
         return answer_reply(self._operation, order, Answer(status=status), order_id=order_id, reference=line.reference)
 
-    def _known(self) -> Mapping[str, RecordLine]:
-        """Return the latest line of every order. The records are read again when one has grown."""
+    def _latest_lines(self) -> Mapping[str, RecordLine]:
+        """Return the latest line of every order, rereading the records if one has grown."""
         sizes = [path.stat().st_size for path in self._records]
         if sizes != self._sizes:
             self._lines = {line.client_orderid: line for path in self._records for line in read_record(path)}
             self._sizes = sizes
         return self._lines
 
-    def _status(self, line: RecordLine) -> str | None:
+    def _current_status(self, line: RecordLine) -> str | None:
         """Return the current status word of an order, or None if the order was never accepted."""
         word = line.answer
         if word in _FAULTS:

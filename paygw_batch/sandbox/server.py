@@ -1,6 +1,6 @@
-"""Serves the sandbox on a loopback port: an ASGI callable verifies each request, and records and answers the order.
+"""Serves the sandbox on a loopback port: verifies each request, and records and answers its order.
 
-It is served in a thread during a run, or in the foreground by its own command.
+It runs in a thread during a run, or in the foreground as `paygw-batch sandbox`.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from paygw_batch.clock import HEED_EVERY_S
+from paygw_batch.clock import SIGNAL_CHECK_INTERVAL_S
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, InternalError, OutputError
 from paygw_batch.language import say
 from paygw_batch.sandbox.callback import CallbackProof, Callbacks
-from paygw_batch.sandbox.form import Expects, Order, Refusal, Request
+from paygw_batch.sandbox.form import Expectations, Order, Refusal, Request
 from paygw_batch.sandbox.record import Record, RecordLine
 from paygw_batch.sandbox.reply import (
     BARE_500,
@@ -36,7 +36,7 @@ from paygw_batch.sandbox.reply import (
     Answer,
     AnswerChoice,
     Behaviour,
-    EnquiryDesk,
+    EnquiryResponder,
     Fault,
     answer_reply,
     refusal_reply,
@@ -48,52 +48,57 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """An operation that the sandbox serves. `rules` has the operator's purposes; `record_path` gets accepted orders."""
+class ServedOperation:
+    """An operation that the sandbox serves. Accepted orders are recorded at `record_path`."""
 
     operation: Operation
     rules: Rules
     record_path: Path
-    expects: Expects = Expects()  # noqa: RUF009 (frozen)
+    expects: Expectations = Expectations()  # noqa: RUF009 (frozen)
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxConfig:
-    """The configuration of the sandbox. `profile` is a `signature_profile`; `served` has at least one operation."""
+    """The configuration of the sandbox. `profile` is a `signature_profile`; `served` must not be empty."""
 
     endpoint_id: str
     consumer_key: str
     public_key_pem: bytes = field(repr=False)
     profile: str
-    served: tuple[Served, ...]
+    served: tuple[ServedOperation, ...]
     behaviour: Behaviour
     callback_proof: CallbackProof | None = None
-    """The proof of the sandbox's notifications, or None."""
+    """The proof of notifications, or None if they carry none."""
     enquiry: Operation | None = None
-    """The operation that enquires about orders, or None."""
+    """The operation of status enquiries, or None."""
 
     @property
     def callback_record_path(self) -> Path:
-        """The file with the merchant's answers to notifications."""
+        """The file that records the merchant's replies to notifications."""
         return self.served[0].record_path.with_name("sandbox-callbacks.csv")
 
 
 class SandboxApp:
-    """The ASGI callable. The `state` of its scope must have `transport`, so that a connection can be dropped.
+    """The sandbox as an ASGI application, for one event loop only.
 
-    The constructor raises `ConfigurationError` when `config` cannot be used. Use it in one event loop only.
+    The `state` of each scope must contain `transport`, so that a connection can be dropped. The constructor raises
+    `ConfigurationError` if `config` cannot be used.
     """
 
     def __init__(
         self, config: SandboxConfig, records: Mapping[str, Record], *, clock: Callable[[], float] = time.time
     ) -> None:
-        """`records` are open, and are found by the name of the operation whose orders they have."""
+        """Initialize the application with the open records of its operations, by operation name."""
         try:
             profile = VerifiedProfile(config.profile)
         except ValueError:
             known = ", ".join(VerifiedProfile)
             raise ConfigurationError(
-                say("The sandbox has no signature_profile {profile}: {known}.", profile=config.profile, known=known)
+                say(
+                    "The sandbox does not support the signature_profile {profile}, only {known}.",
+                    profile=config.profile,
+                    known=known,
+                )
             ) from None
         self._clock = clock
         self._choice = AnswerChoice(config.behaviour)
@@ -102,7 +107,7 @@ class SandboxApp:
             consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
         )
 
-        def verifier(operation: Operation, rules: Rules, expects: Expects) -> Verifier:
+        def verifier(operation: Operation, rules: Rules, expects: Expectations) -> Verifier:
             return Verifier(
                 endpoint_id=config.endpoint_id,
                 operation=operation,
@@ -112,18 +117,18 @@ class SandboxApp:
                 expects=expects,
             )
 
-        self._desks = [
+        self._verifiers = [
             (verifier(served.operation, served.rules, served.expects), records[served.operation.name])
             for served in config.served
         ]
-        self._enquiries: EnquiryDesk | None = None
+        self._enquiries: EnquiryResponder | None = None
         if config.enquiry is not None:
             paths = [served.record_path for served in config.served]
-            enquirer = verifier(config.enquiry, {}, Expects())
-            self._enquiries = EnquiryDesk(enquirer, paths, config.behaviour.enquiry, clock)
+            enquirer = verifier(config.enquiry, {}, Expectations())
+            self._enquiries = EnquiryResponder(enquirer, paths, config.behaviour.enquiry, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. A request that does not arrive whole is ignored."""
+        """Serve one request. An incomplete request is ignored."""
         try:
             reply = await self._serve(requests.Request(scope, receive))
             await reply(scope, receive, send)
@@ -134,14 +139,14 @@ class SandboxApp:
             raise
 
     async def _serve(self, arriving: requests.Request) -> ASGIApp:
-        request = _request(arriving, await _read_body(arriving))
-        verifier, record = next((desk for desk in self._desks if desk[0].is_asked(request)), self._desks[0])
+        request = _convert_request(arriving, await _read_body(arriving))
+        verifier, record = next((entry for entry in self._verifiers if entry[0].can_serve(request)), self._verifiers[0])
         if len(request.body) > MAX_BODY_BYTES:
             refusal = Refusal(413, "body", f"The body is longer than {MAX_BODY_BYTES} bytes.")
             reply = refusal_reply(verifier.operation, refusal)
             reply.headers["Connection"] = "close"
             return reply
-        if self._enquiries is not None and self._enquiries.is_asked(request):
+        if self._enquiries is not None and self._enquiries.can_serve(request):
             return self._enquiries.reply(request)
         verdict = verifier.verify(request)
         if isinstance(verdict, Refusal):
@@ -152,8 +157,8 @@ class SandboxApp:
         answer = self._choice.choose(order)
         reference = secrets.token_hex(8)
         try:
-            # The order is recorded before a byte of the answer is sent, because only recorded orders are accepted.
-            record.append(self._line(order, answer, reference))
+            # The order is recorded before any byte of the answer is sent, because recording it is what accepts it.
+            record.append(self._record_line(order, answer, reference))
         except OutputError as problem:
             _log.error("%s", problem.message)
             return BARE_500
@@ -167,20 +172,20 @@ class SandboxApp:
             case None | Fault.WRONG_ECHO:
                 return reply
             case Fault.SILENCE:
-                return _silence
+                return _never_answer
             case Fault.GARBAGE:
                 return GARBAGE
             case Fault.DROP_BEFORE | Fault.DROP_AFTER:
                 arriving.state.transport.abort()
-                return _silence
+                return _never_answer
             case Fault.HTTP_500:
                 return BARE_500
             case Fault.SLOW_DRIP:
-                return StreamingResponse(_drops(reply, answer.drip_interval_s), reply.status_code, reply.headers)
+                return StreamingResponse(_drip(reply, answer.drip_interval_s), reply.status_code, reply.headers)
             case _:
                 assert_never(answer.fault)
 
-    def _line(self, order: Order, answer: Answer, reference: str) -> RecordLine:
+    def _record_line(self, order: Order, answer: Answer, reference: str) -> RecordLine:
         now = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
         return RecordLine(
             received_at=now.replace("+00:00", "Z"),
@@ -196,7 +201,7 @@ class SandboxApp:
         )
 
 
-def _request(arriving: requests.Request, body: bytes) -> Request:
+def _convert_request(arriving: requests.Request, body: bytes) -> Request:
     return Request(
         http_version=arriving.scope["http_version"],
         method=arriving.method,
@@ -208,7 +213,7 @@ def _request(arriving: requests.Request, body: bytes) -> Request:
 
 
 async def _read_body(arriving: requests.Request) -> bytes:
-    """Return the body of a request, which is not read far beyond the limit."""
+    """Return the body of a request, read only slightly beyond the limit."""
     body = b""
     async for piece in arriving.stream():
         body += piece
@@ -217,12 +222,12 @@ async def _read_body(arriving: requests.Request) -> bytes:
     return body
 
 
-async def _silence(_scope: Scope, receive: Receive, _send: Send) -> None:
+async def _never_answer(_scope: Scope, receive: Receive, _send: Send) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _drops(reply: Response, interval_s: float) -> AsyncIterator[bytes]:
+async def _drip(reply: Response, interval_s: float) -> AsyncIterator[bytes]:
     for position in range(len(reply.body)):
         await asyncio.sleep(interval_s)
         yield bytes(reply.body[position : position + 1])
@@ -231,11 +236,11 @@ async def _drops(reply: Response, interval_s: float) -> AsyncIterator[bytes]:
 _BACKLOG = 2048
 _START_LIMIT_S = 30
 _STOP_LIMIT_S = 10
-_LAST_WORDS_S = 0.1
+_SHUTDOWN_GRACE_S = 0.1
 
 
 class _DroppableProtocol(HttpToolsProtocol):
-    """Adds the transport to the `state` in every request's scope, so that the application can drop the connection."""
+    """Adds the transport to the `state` of every request, so that the application can drop the connection."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         self.app_state = {**self.app_state, "transport": transport}
@@ -244,22 +249,24 @@ class _DroppableProtocol(HttpToolsProtocol):
 
 @contextmanager
 def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
-    """Run the sandbox in a thread of this process during the context, and yield its base URL.
+    """Run the sandbox in a thread of this process, and yield its base URL.
 
-    The sandbox listens on loopback only, on a free port unless `port` names one. At the end every open connection is
-    cut. Raises `ConfigurationError` if the port is in use, or a record or key cannot be used.
+    It listens on loopback, on a free port unless `port` is given. At the end open connections are cut. Raises
+    `ConfigurationError` if the port is in use, or if a record or key cannot be used.
     """
     with ExitStack() as stack:
-        records = {each.operation.name: stack.enter_context(Record(each.record_path)) for each in config.served}
+        records = {
+            operation.operation.name: stack.enter_context(Record(operation.record_path)) for operation in config.served
+        }
         app = SandboxApp(config, records)
         listener = listen_on_loopback(port, backlog=_BACKLOG, who=say("The sandbox"))
         server = _SandboxServer(app, http=_DroppableProtocol, grace_s=0)
         thread = threading.Thread(target=server.run, args=([listener],), name="paygw-sandbox", daemon=True)
         thread.start()
         try:
-            give_up_at_s = time.monotonic() + _START_LIMIT_S
+            deadline_s = time.monotonic() + _START_LIMIT_S
             while not server.started:
-                if not thread.is_alive() or time.monotonic() > give_up_at_s:
+                if not thread.is_alive() or time.monotonic() > deadline_s:
                     raise InternalError("The sandbox did not start.")
                 time.sleep(0.002)
             yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
@@ -270,34 +277,34 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
 
 
 def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> None:
-    """Run the sandbox until SIGINT or SIGTERM. `ready` is called with the base URL once the sandbox answers."""
+    """Run the sandbox until SIGINT or SIGTERM. `ready` is called with the base URL when it has started."""
     stop = threading.Event()
 
-    def leave(_signal: int, _frame: FrameType | None) -> None:
+    def set_stop(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    before = {each: signal.signal(each, leave) for each in (signal.SIGINT, signal.SIGTERM)}
+    earlier_handlers = {number: signal.signal(number, set_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with running_sandbox(config, port=port) as base_url:
             ready(base_url)
-            while not stop.wait(HEED_EVERY_S):
+            while not stop.wait(SIGNAL_CHECK_INTERVAL_S):
                 pass
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in earlier_handlers.items():
+            signal.signal(number, handler)
 
 
 class _SandboxServer(LocalServer):
-    """Cuts open connections when it stops, because a silent or slow answer would delay the end."""
+    """A server that cuts open connections when it stops, because slow answers would delay it."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop as soon as open answers have seen the closed listener. The library's own method waits for a while."""
-        for listening in (*self.servers, *(sockets or ())):
-            listening.close()
+        """Stop after a moment for open answers to notice. The base class would wait longer."""
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
         if answering := set(self.server_state.tasks):
-            _, late = await asyncio.wait(answering, timeout=_LAST_WORDS_S)
-            for each in late:
-                each.cancel()
+            _, late = await asyncio.wait(answering, timeout=_SHUTDOWN_GRACE_S)
+            for task in late:
+                task.cancel()

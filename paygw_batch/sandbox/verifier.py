@@ -1,8 +1,8 @@
-"""Verifies who sent a request, and that it is a payment or a collection. Every request is verified here.
+"""Verifies the sender and the content of every request to the sandbox.
 
-The code follows the interface and not the client, on purpose, because it tests the client's signatures. Sources:
-sections 4 and 5 of the gateway's interface (POST, the path, the three headers), RFC 5849 and RFC 3986 (the header, the
-signature, nonces that may be used once), sections 2.1 to 2.4 (the form), section 5 (the control).
+The code is deliberately based on the interface and not on the client, because it tests the client's signatures.
+Sources: sections 4 and 5 of the gateway's interface (POST, the path, the three headers), RFC 5849 and RFC 3986 (the
+header, the signature, nonces that may be used once), sections 2.1 to 2.4 (the form), section 5 (the control).
 """
 
 import base64
@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
-from paygw_batch.sandbox.form import Expects, FormCheck, Order, Refusal, Request, order_id_of, parse_body
+from paygw_batch.sandbox.form import Expectations, FormCheck, Order, Refusal, Request, order_id_of, parse_body
 
 CLOCK_TOLERANCE_S = 300
-"""The maximum difference between a timestamp and the sandbox's own clock, before or after."""
+"""The maximum difference between a timestamp and the sandbox's clock."""
 
 _SIGNATURE = "oauth_signature"
 _PARAMETERS = frozenset(
@@ -40,32 +40,34 @@ _PARAMETERS = frozenset(
 _PARAMETER = re.compile(r'([a-z_]+)="([A-Za-z0-9._~%-]+)"')
 _TIMESTAMP = re.compile(r"[1-9][0-9]{0,11}")
 _NONCE_CHARACTERS = 22
-"""The minimum length of a nonce. A shorter text of the 66 unreserved characters cannot contain 128 random bits."""
+"""The minimum length of a nonce: fewer of the 66 unreserved characters cannot contain 128 random bits."""
 
 
 class VerifiedProfile(StrEnum):
-    """How the signed text is composed, which the interface leaves open."""
+    """The composition of the signed text, which the interface leaves open."""
 
     JSON_PARAMS = "json-params"
-    """The text has the body's fields and the `oauth_` parameters together, as RFC 5849 does with a form."""
+    """The body's fields together with the `oauth_` parameters, like a form in RFC 5849."""
     RAW_BODY = "raw-body"
-    """The text has the `oauth_` parameters, followed by the body as one more part."""
+    """The `oauth_` parameters, followed by the body as another part."""
 
 
 def parse_authorization(header: str) -> Mapping[str, str] | Refusal:
-    """Return the six parameters of an `Authorization` header, decoded, or a refusal if it has not exactly these."""
-    scheme, _, rest = header.partition(" ")
+    """Return the six decoded parameters of an `Authorization` header, or a refusal if it has others."""
+    scheme, _, parameter_list = header.partition(" ")
     if scheme != "OAuth":
         return _refuse("authorization", "The Authorization header does not start with the scheme word OAuth.")
     parameters: dict[str, str] = {}
-    for part in rest.split(","):
+    for part in parameter_list.split(","):
         match = _PARAMETER.fullmatch(part.strip(" "))
         if match is None:
             return _refuse("authorization", 'The Authorization header is not a list of name="value".')
         name, encoded = match.groups()
         value = unquote(encoded, errors="replace")
         if quote(value, safe="") != encoded:
-            return _refuse("authorization", "A value of the Authorization header is not percent-encoded as RFC 3986.")
+            return _refuse(
+                "authorization", "A value of the Authorization header is not percent-encoded as RFC 3986 requires."
+            )
         if name in parameters:
             return _refuse("authorization", "The Authorization header names a parameter twice.")
         parameters[name] = value
@@ -79,8 +81,8 @@ def base_string(
 ) -> bytes:
     """Return the text that must have been signed for a POST to `url`, which has no query.
 
-    `parameters` are those of the header (the signature is left out), `fields` are the body's fields as text, and `body`
-    has its bytes.
+    `parameters` are those of the header, of which the signature is left out. `fields` are the fields of the body as
+    text.
     """
     signed = [(quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items() if name != _SIGNATURE]
     if profile is VerifiedProfile.JSON_PARAMS:
@@ -93,18 +95,18 @@ def base_string(
 
 
 class NonceMemory:
-    """The nonces of at least the last ten minutes. Older requests are refused for their timestamps."""
+    """The nonces of at least the last ten minutes. Older requests are refused because of their timestamps."""
 
     def __init__(self) -> None:
         self._older: set[str] = set()
         self._newer: set[str] = set()
-        self._turned_at_s = float("-inf")
+        self._swapped_at_s = float("-inf")
 
-    def first_use(self, nonce: str, now_s: float) -> bool:
-        """Remember `nonce`, and return whether it is new."""
-        if now_s - self._turned_at_s > 2 * CLOCK_TOLERANCE_S:
+    def remember(self, nonce: str, now_s: float) -> bool:
+        """Remember a nonce, and return whether it is new."""
+        if now_s - self._swapped_at_s > 2 * CLOCK_TOLERANCE_S:
             self._older, self._newer = self._newer, set()
-            self._turned_at_s = now_s
+            self._swapped_at_s = now_s
         if nonce in self._older or nonce in self._newer:
             return False
         self._newer.add(nonce)
@@ -112,7 +114,7 @@ class NonceMemory:
 
 
 class Authenticator:
-    """Checks that a request is from the merchant, who has one consumer key, one public key and one profile."""
+    """Checks that requests are from the merchant, by consumer key, public key and profile."""
 
     def __init__(self, *, consumer_key: str, public_key_pem: bytes, profile: VerifiedProfile) -> None:
         self._consumer_key = consumer_key
@@ -121,9 +123,9 @@ class Authenticator:
         self._nonces = NonceMemory()
 
     def check(self, request: Request, fields: Mapping[str, str], now_s: float) -> Refusal | None:
-        """Return a refusal if the request is not from the merchant, has a wrong time or is not new; otherwise None.
+        """Return a refusal for a forged, outdated or repeated request, or None.
 
-        A nonce counts as used only after a properly signed request.
+        Only a correctly signed request uses up its nonce.
         """
         headers = request.header("authorization")
         if len(headers) != 1:
@@ -138,13 +140,13 @@ class Authenticator:
         signed = base_string(self._profile, url, parameters, fields, request.body)
         if not self._is_signed(signed, parameters[_SIGNATURE]):
             return _refuse("signature", f"The signature does not fit the request under the profile {self._profile}.")
-        if not self._nonces.first_use(parameters["oauth_nonce"], now_s):
+        if not self._nonces.remember(parameters["oauth_nonce"], now_s):
             return _refuse("nonce", "oauth_nonce was used before.")
         return None
 
     def _check_parameters(self, parameters: Mapping[str, str], now_s: float) -> Refusal | None:
         if parameters["oauth_consumer_key"] != self._consumer_key:
-            return Refusal(403, "consumer_key", "oauth_consumer_key is unknown here.")
+            return Refusal(403, "consumer_key", "oauth_consumer_key is unknown.")
         if parameters["oauth_signature_method"] != "RSA-SHA256":
             return _refuse("signature_method", "oauth_signature_method must be RSA-SHA256.")
         if parameters["oauth_version"] != "1.0":
@@ -181,13 +183,13 @@ def _refuse(code: str, message: str) -> Refusal:
 
 
 MAX_BODY_BYTES = 65536
-"""The maximum length of a body. A longer one is refused without parsing; the largest form is much shorter."""
+"""The maximum length of a body, much longer than the largest form. Longer bodies are refused unparsed."""
 
 _JSON_HEADERS = (("content-type", 415), ("accept", 406))
 
 
 class Verifier:
-    """Separates the requests of one operation from all others. Its authenticator keeps nonces, in one thread only."""
+    """Verifies the requests of one operation. Not thread-safe, because it remembers nonces."""
 
     def __init__(
         self,
@@ -197,9 +199,9 @@ class Verifier:
         rules: Rules,
         authenticator: Authenticator,
         clock: Callable[[], float],
-        expects: Expects = Expects(),  # noqa: B008 (frozen)
+        expects: Expectations = Expectations(),  # noqa: B008 (frozen)
     ) -> None:
-        """`clock` returns the seconds since 1970 with which timestamps are compared."""
+        """Initialize the verifier. `clock` returns seconds since 1970."""
         self.operation = operation
         self._path_stem = operation.path.format(endpoint_id="")
         self._path = operation.path.format(endpoint_id=endpoint_id)
@@ -207,18 +209,18 @@ class Verifier:
         self._authenticator = authenticator
         self._clock = clock
 
-    def is_asked(self, request: Request) -> bool:
-        """Whether the request's path is that of this operation, with any endpoint."""
+    def can_serve(self, request: Request) -> bool:
+        """Return whether the path of a request is that of this operation, for any endpoint."""
         return request.path.startswith(self._path_stem)
 
     def verify(self, request: Request) -> Order | Refusal:
-        """Return the order to pay, or a refusal (HTTP status 400 to 422), after which nothing may be paid."""
-        fields = self.authenticated(request)
+        """Return the order in a request, or a refusal (HTTP status 400 to 422)."""
+        fields = self.authenticate(request)
         return fields if isinstance(fields, Refusal) else self._form_check.check(fields)
 
-    def authenticated(self, request: Request) -> Mapping[str, str] | Refusal:
-        """Return the fields of a request with the right address and signature, with any values, or a refusal."""
-        refusal = self._check_head(request)
+    def authenticate(self, request: Request) -> Mapping[str, str] | Refusal:
+        """Return the unchecked fields of a request with the right address and signature, or a refusal."""
+        refusal = self._check_request_line(request)
         if refusal is not None:
             return refusal
         fields = parse_body(request.body)
@@ -229,19 +231,19 @@ class Verifier:
             return Refusal(refusal.http_status, refusal.code, refusal.message, order_id_of(fields))
         return fields
 
-    def _check_head(self, request: Request) -> Refusal | None:
+    def _check_request_line(self, request: Request) -> Refusal | None:
         if request.http_version != "1.1":
-            return Refusal(400, "http", "Only HTTP/1.1 is spoken here.")
+            return Refusal(400, "http", "Only HTTP/1.1 is supported.")
         if request.path != self._path or request.query:
             if request.path.startswith(self._path_stem) and not request.query:
                 return Refusal(403, "endpoint", "The endpoint id in the path is not the merchant's.")
-            return Refusal(404, "path", "There is nothing under this path.")
+            return Refusal(404, "path", "There is nothing at this path.")
         if request.method != "POST":
-            return Refusal(405, "method", "The one method is POST.")
+            return Refusal(405, "method", "The method must be POST.")
         if len(request.header("host")) != 1:
             return Refusal(400, "host", "There must be exactly one Host header.")
         if request.header("content-encoding"):
-            return Refusal(415, "content-encoding", "Content-Encoding is not known here.")
+            return Refusal(415, "content-encoding", "Content-Encoding is not supported.")
         for name, http_status in _JSON_HEADERS:
             if request.header(name) != ("application/json",):
                 return Refusal(http_status, name, f"There must be exactly one {name} header: application/json.")

@@ -22,11 +22,11 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.countries.data import reason_of
+from paygw_batch.countries.data import validation_message
 from paygw_batch.countries.rules import OperatorTerms, PurposeTerms
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
-from paygw_batch.processes import HANDED_ON
+from paygw_batch.processes import INHERITED_VARIABLES
 from paygw_batch.settings.sections import (
     KEY_SCHEMES,
     ApprovalSection,
@@ -54,19 +54,19 @@ from paygw_batch.settings.sections import (
     TimetableSection,
 )
 from paygw_batch.settings.user_directories import state_directory
-from paygw_batch.trusted_files import Others, read_with_mode
+from paygw_batch.trusted_files import OtherUsers, read_and_check_access
 
 SANDBOX = "sandbox"
 """The `base_url` that starts the built-in gateway for the duration of a run."""
 
 
-_OWN_PORTS = {"https": 443, "http": 80}
+_DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
-def _further_port(address: SplitResult) -> int | None:
+def _non_default_port(address: SplitResult) -> int | None:
     """Return the port of an address, or None if it is the scheme's default. An invalid port is refused elsewhere."""
     try:
-        return address.port if address.port != _OWN_PORTS.get(address.scheme) else None
+        return address.port if address.port != _DEFAULT_PORTS.get(address.scheme) else None
     except ValueError:
         return None
 
@@ -98,7 +98,7 @@ class Settings(Section):
     timetable: TimetableSection = TimetableSection()
 
     @model_validator(mode="after")
-    def _has_workers(self) -> "Settings":
+    def _validate_timetable(self) -> "Settings":
         if self.timetable.model_fields_set and self.journal.url is None:
             raise ValueError(
                 say("a timetable is run by workers; set [journal] url (docs/several-hosts.md), or use cron")
@@ -106,12 +106,12 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
-    def _secret(self) -> "Settings":
-        if handed_on := sorted(secret_variables(self) & HANDED_ON):
+    def _validate_secret_variables(self) -> "Settings":
+        if inherited := sorted(secret_variables(self) & INHERITED_VARIABLES):
             raise ValueError(
                 say(
                     "a secret cannot be in the variable {handed_on}, which is passed to other programs",
-                    handed_on=handed_on[0],
+                    handed_on=inherited[0],
                 )
             )
         return self
@@ -149,14 +149,14 @@ class Settings(Section):
     def endpoint_identity(self) -> EndpointIdentity:
         """Return the identity of the endpoint to which payments are sent: the same for every spelling of its host."""
         gateway = self.gateway
-        port = None if self.uses_sandbox else _further_port(urlsplit(gateway.base_url or ""))
-        return EndpointIdentity.of(self._host(), gateway.endpoint_id or "unset", gateway.consumer_key, port=port)
+        port = None if self.uses_sandbox else _non_default_port(urlsplit(gateway.base_url or ""))
+        return EndpointIdentity.create(self._host(), gateway.endpoint_id or "unset", gateway.consumer_key, port=port)
 
     def _host(self) -> str:
         return SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
 
     def journal_place(self) -> str:
-        """Return the place of the journal, for people: its path, or the address of its database without the user."""
+        """Return the location of the journal for people: its path, or the address of its database without the user."""
         if self.journal.url is None:
             return str(self.journal_path())
         address = urlsplit(self.journal.url)
@@ -177,9 +177,10 @@ class Settings(Section):
         return state_directory() / folder / "journal.sqlite3"
 
     def known_journals_directory(self, journal: Path | None = None) -> Path:
-        """Return the folder of the known journals, with what left from each. It is never beside a journal.
+        """Return the folder of the known journals and their sent logs. It is never beside a journal.
 
-        Only a sandbox's journal (None: the configured one) has the folder beside it, to be thrown away with it.
+        Only the folder of a sandbox's journal (by default the configured one) is beside it, so that both are deleted
+        together.
         """
         if self.uses_sandbox:
             path = journal or self.journal_path()
@@ -219,7 +220,7 @@ _FILE_ONLY = ("submission", "quarantine_h")
 """A key that guards against a second payment, which the environment and the command line must not weaken."""
 _PROFILE = ("sheet", "column_profile")
 """A key whose value is a name, or the path of a file that ends in .toml."""
-_NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_IMAGE", "PAYGW_JOURNAL", "PAYGW_LANG", "PAYGW_APPROVAL_PASSPHRASE")
+_OTHER_VARIABLES = ("PAYGW_CONFIG", "PAYGW_IMAGE", "PAYGW_JOURNAL", "PAYGW_LANG", "PAYGW_APPROVAL_PASSPHRASE")
 
 
 def environment_keys() -> Mapping[str, tuple[str, str]]:
@@ -247,15 +248,15 @@ def load_settings(
     writer decides where money goes (with the built-in gateway no money goes anywhere). If `distrusts` is given, the
     error about other users is added to it instead.
     """
-    source = None if file is None else read_with_mode(file, str(file), Others.MAY_READ, most_bytes=1 << 20)
-    tables = {} if file is None or source is None else _tables(file, source.content)
-    base = file.resolve().parent if file is not None else Path.cwd()
-    for (section, key), value in {**_from_environment(environ), **(flags or {})}.items():
+    source = None if file is None else read_and_check_access(file, str(file), OtherUsers.MAY_READ, max_bytes=1 << 20)
+    tables = {} if file is None or source is None else _parse_tables(file, source.content)
+    base_folder = file.resolve().parent if file is not None else Path.cwd()
+    for (section, key), value in {**_environment_values(environ), **(flags or {})}.items():
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
             raise ConfigurationError(say("{file}: [{section}] must be a table.", file=file, section=section))
         table[key] = value
-    settings = _settings(tables, base, "" if file is None else f"{file}: ")
+    settings = _validate_settings(tables, base_folder, "" if file is None else f"{file}: ")
     if source is not None and source.distrust is not None and not settings.uses_sandbox:
         if distrusts is None:
             raise source.distrust
@@ -263,22 +264,22 @@ def load_settings(
     return settings
 
 
-def settings_of_text(text: str, file: Path) -> Settings:
+def parse_settings(text: str, file: Path) -> Settings:
     """Return the settings in `text`, which is to become the configuration `file`, without environment and flags.
 
     Raises `ConfigurationError` with every wrong key at once.
     """
-    return _settings(_tables(file, text.encode()), file.resolve().parent, "")
+    return _validate_settings(_parse_tables(file, text.encode()), file.resolve().parent, "")
 
 
-def _settings(tables: Mapping[str, Any], base: Path, where: str) -> Settings:
+def _validate_settings(tables: Mapping[str, Any], base_folder: Path, prefix: str) -> Settings:
     try:
-        return Settings.model_validate(tables, context=base)
+        return Settings.model_validate(tables, context=base_folder)
     except ValidationError as error:
-        raise ConfigurationError(where + " ".join(_sentences(error))) from None
+        raise ConfigurationError(prefix + " ".join(_describe_errors(error))) from None
 
 
-def _tables(file: Path, content: bytes) -> dict[str, Any]:
+def _parse_tables(file: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -287,7 +288,7 @@ def _tables(file: Path, content: bytes) -> dict[str, Any]:
         ) from None
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
+def _environment_values(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
     values: dict[tuple[str, str], object] = {}
     if "PAYGW_QUARANTINE_H" in environ:
         raise ConfigurationError(
@@ -299,17 +300,17 @@ def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], objec
         if text is None:
             continue
         annotation = _ENVIRONMENT_SECTIONS[section].model_fields[key].annotation
-        value = _from_text(name, text, annotation)
+        value = _parse_variable(name, text, annotation)
         is_own_profile = (section, key) == _PROFILE and text.endswith(".toml")
-        values[section, key] = _path_from_text(name, text) if is_own_profile else value
+        values[section, key] = _parse_path_variable(name, text) if is_own_profile else value
     if (path := environ.get("PAYGW_JOURNAL")) is not None:
-        values["journal", "path"] = _path_from_text("PAYGW_JOURNAL", path)
+        values["journal", "path"] = _parse_path_variable("PAYGW_JOURNAL", path)
     return values
 
 
-def _from_text(name: str, text: str, annotation: Any) -> object:
+def _parse_variable(name: str, text: str, annotation: Any) -> object:
     """Return the value of an environment variable in the type of its key."""
-    options = _kinds(annotation)
+    options = _annotated_types(annotation)
     try:
         if int in options:
             return int(text)
@@ -319,16 +320,16 @@ def _from_text(name: str, text: str, annotation: Any) -> object:
         raise ConfigurationError(say("{name} is {text!r}, which is not a number.", name=name, text=text)) from None
     if Path in options:
         is_address = str in options and text.startswith(KEY_SCHEMES)
-        return text if is_address else _path_from_text(name, text)
+        return text if is_address else _parse_path_variable(name, text)
     return text
 
 
-def _kinds(annotation: Any) -> set[Any]:
+def _annotated_types(annotation: Any) -> set[Any]:
     """Return the types that a value may have, including those inside `Annotated`."""
-    return {annotation}.union(*map(_kinds, get_args(annotation)))
+    return {annotation}.union(*map(_annotated_types, get_args(annotation)))
 
 
-def _path_from_text(name: str, text: str) -> str:
+def _parse_path_variable(name: str, text: str) -> str:
     """Return the absolute path in a variable. Refuses an empty text, which would be the current directory."""
     if not text.strip():
         raise ConfigurationError(
@@ -348,11 +349,11 @@ def secret_variables(settings: Settings) -> frozenset[str]:
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
     """Return the `PAYGW_` variables that set no key and are most likely misspelt."""
     configured = {*secret_variables(settings), settings.notifications.public_key_env}
-    known = {*environment_keys(), *_NOT_SETTINGS, *configured}
+    known = {*environment_keys(), *_OTHER_VARIABLES, *configured}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
 
 
-def _sentences(error: ValidationError) -> Iterable[str]:
+def _describe_errors(error: ValidationError) -> Iterable[str]:
     for problem in error.errors(include_url=False, include_input=False):
         key = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
@@ -364,7 +365,7 @@ def _sentences(error: ValidationError) -> Iterable[str]:
                 else say("{key} is not a known key.", key=key)
             )
         else:
-            yield f"{key}: {reason_of(problem)}." if key else f"{reason_of(problem)}."
+            yield f"{key}: {validation_message(problem)}." if key else f"{validation_message(problem)}."
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
@@ -373,7 +374,7 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
         if model is Settings and part == "countries":
             model = CountrySection
         elif isinstance(part, str) and part in model.model_fields:
-            kinds = _kinds(model.model_fields[part].annotation)
+            kinds = _annotated_types(model.model_fields[part].annotation)
             model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
     return [field.alias or name for name, field in model.model_fields.items()]
 
@@ -384,7 +385,7 @@ _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
-    """One setting: its key with dots, its value as text (empty if not set), and the place where it was set."""
+    """One setting: its dotted key, its value as text (empty if not set), and where it was set."""
 
     key: str
     value: str
@@ -398,32 +399,30 @@ def setting_origins(
 
     `settings` were read from `file` before, so the file exists and is TOML.
     """
-    in_file = dict(_leaves(tomllib.loads(file.read_text(encoding="utf-8")))) if file is not None else {}
-    in_environment = {
-        f"{section}.{key}": name for name, (section, key) in environment_keys().items() if name in environ
-    }
-    values = dict(_leaves(settings.model_dump(by_alias=True)))
+    file_keys = dict(_flatten_tables(tomllib.loads(file.read_text(encoding="utf-8")))) if file is not None else {}
+    variables = {f"{section}.{key}": name for name, (section, key) in environment_keys().items() if name in environ}
+    values = dict(_flatten_tables(settings.model_dump(by_alias=True)))
     values["journal.path"] = settings.journal_path()
     for key, value in values.items():
         if key == "journal.path" and journal_origin is not None:
             origin = journal_origin
-        elif key in in_environment:
-            origin = f"environment: {in_environment[key]}"
+        elif key in variables:
+            origin = f"environment: {variables[key]}"
         else:
-            origin = "file" if key in in_file else "default"
-        yield SettingOrigin(key, _USER_INFO.sub("...@", _text(value)), origin)
+            origin = "file" if key in file_keys else "default"
+        yield SettingOrigin(key, _USER_INFO.sub("...@", _format_value(value)), origin)
 
 
-def _leaves(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+def _flatten_tables(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
     for name, value in tables.items():
         key = f"{above}{name}"
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{key}.")
+            yield from _flatten_tables(value, f"{key}.")
         else:
             yield key, value
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, str | Path | Decimal):

@@ -7,18 +7,18 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationError
 
 from paygw_batch.core.batch import ControlTotals
-from paygw_batch.countries.data import nearest, reason_of
+from paygw_batch.countries.data import nearest, validation_message
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.settings.sections import AmountText, Encoding, Names, Numbers, Section
 
 MAX_NOTE_BYTES = 64 * 1024
 _HINT = mark(
-    "Nothing was sent. Correct the cover note (docs/cron.md says what it may hold), and drop it again with the sheet."
+    "Nothing was sent. Correct the cover note (docs/cron.md lists its keys), and drop it again with the sheet."
 )
 
 
-def _one_line(words: str) -> str:
+def _validate_line(words: str) -> str:
     if not words.strip() or not words.isprintable():
         raise ValueError(say("write one line of text"))
     return words
@@ -48,7 +48,7 @@ class CoverNote(Section):
     repeats_meant: bool = False
     new_payees: Sequence[_Text] = ()
     urgent: bool = False
-    by: Annotated[str, AfterValidator(_one_line)] | None = None
+    by: Annotated[str, AfterValidator(_validate_line)] | None = None
 
     @property
     def totals(self) -> ControlTotals:
@@ -60,20 +60,20 @@ def parse_cover_note(content: bytes, name: str) -> CoverNote:
     if len(content) > MAX_NOTE_BYTES:
         raise SheetError(say("{name} is too long to be a cover note.", name=name), hint=say(_HINT))
     try:
-        stated = tomllib.loads(content.decode())
-        if not stated:
-            raise SheetError(say("{name} is empty, but a cover note must say something.", name=name), hint=say(_HINT))
-        return CoverNote.model_validate(stated)
+        values = tomllib.loads(content.decode())
+        if not values:
+            raise SheetError(say("The cover note {name} is empty.", name=name), hint=say(_HINT))
+        return CoverNote.model_validate(values)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SheetError(say("{name} is not TOML: {error}.", name=name, error=error), hint=say(_HINT)) from None
     except ValidationError as error:
-        wrong = []
+        problems = []
         for problem in error.errors(include_url=False, include_input=False):
             key = ".".join(str(part) for part in problem["loc"] if part != "[key]")
             if problem["type"] == "extra_forbidden":
-                wrong.append(
+                problems.append(
                     say("{key} is not a known key; {nearest}", key=key, nearest=nearest(key, CoverNote.model_fields))
                 )
             else:
-                wrong.append(say("{key}: {problem}.", key=key, problem=reason_of(problem)))
-        raise SheetError(say("{name}: {wrong}", name=name, wrong=" ".join(wrong)), hint=say(_HINT)) from None
+                problems.append(say("{key}: {problem}.", key=key, problem=validation_message(problem)))
+        raise SheetError(say("{name}: {wrong}", name=name, wrong=" ".join(problems)), hint=say(_HINT)) from None

@@ -44,22 +44,22 @@ class NewEndpoint:
     open_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def endpoint_text(endpoint: NewEndpoint) -> str:
+def render_endpoint_configuration(endpoint: NewEndpoint) -> str:
     """Return the configuration of a real endpoint. A setting that is not known yet becomes a comment."""
-    return _rendered("configuration.toml.jinja", line=_line, **asdict(endpoint))
+    return _render_template("configuration.toml.jinja", line=_format_setting, **asdict(endpoint))
 
 
-def sandbox_text(shipped: str, journal: str | None) -> str:
-    """Return the shipped configuration of the sandbox, with its journal at `journal` (None: in the state directory)."""
-    place = f"[journal]\n{_line('path', journal)}\n" if journal else ""
-    text, places = _JOURNAL_TABLE.subn(lambda _: place, shipped)
-    if places != 1:
+def render_sandbox_configuration(shipped: str, journal: str | None) -> str:
+    """Return the sandbox's configuration, with its journal at `journal`, or by default in the state directory."""
+    journal_table = f"[journal]\n{_format_setting('path', journal)}\n" if journal else ""
+    text, count_replaced = _JOURNAL_TABLE.subn(lambda _: journal_table, shipped)
+    if count_replaced != 1:
         raise ValueError("the shipped configuration of the sandbox has no table [journal]")
     settings = text[text.index("[gateway]") :]
     return f"# Written by `paygw-batch init --sandbox`. The built-in gateway: no money moves.\n\n{settings}"
 
 
-def _line(key: str, value: str | None) -> str:
+def _format_setting(key: str, value: str | None) -> str:
     """Return the line of a setting, or the empty text if it has no value."""
     if value is None:
         return ""
@@ -67,11 +67,11 @@ def _line(key: str, value: str | None) -> str:
         raise UsageError(
             say("{key} has a control character or a line break.", key=key), hint=say("Write it again, on one line.")
         )
-    name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quoted(key)
-    return f"{name} = {_quoted(value)}\n"
+    name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quote_toml(key)
+    return f"{name} = {_quote_toml(value)}\n"
 
 
-def _quoted(text: str) -> str:
+def _quote_toml(text: str) -> str:
     """Return a text as TOML writes it. JSON writes it in the same way, because it has no control character."""
     return json.dumps(text, ensure_ascii=False)
 
@@ -84,22 +84,22 @@ def operator_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str,
         text = f"{next(numbers)}. {caller()}"
         return f"{textwrap.fill(text, _WIDTH, subsequent_indent='   ', break_on_hyphens=False)}\n   [{place}]\n\n"
 
-    def lacking(key: str) -> list[str]:
+    def countries_without(key: str) -> list[str]:
         return [code for code in endpoint.countries if key in endpoint.open_keys.get(code, ())]
 
-    return _rendered(
+    return _render_template(
         "letter.txt.jinja",
         question=question,
         payout_url=payout_url,
         public_key=public_key_pem.strip(),
         fingerprint=fingerprint,
-        without_purpose=[code for code in lacking("purpose") if endpoint.countries[code] is None],
-        without_form=lacking("form"),
+        without_purpose=[code for code in countries_without("purpose") if endpoint.countries[code] is None],
+        without_form=countries_without("form"),
         **asdict(endpoint),
     )
 
 
-def _rendered(template: str, **values: object) -> str:
+def _render_template(template: str, **values: object) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 (only `init` writes these)
 
     folder = FileSystemLoader(Path(__file__).parent / "templates")

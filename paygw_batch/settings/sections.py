@@ -25,7 +25,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-def _path(value: object) -> object:
+def _parse_path(value: object) -> object:
     if not isinstance(value, str):
         return value
     if not value.strip() or "\0" in value:
@@ -39,34 +39,34 @@ KEY_SCHEMES = ("pkcs11:", "awskms:")
 """The beginnings of the address of a private key that is not a file: in a token (RFC 7512), or in AWS KMS."""
 
 
-def _key_place(value: object) -> object:
-    return value if isinstance(value, str) and value.startswith(KEY_SCHEMES) else _path(value)
+def _parse_key_location(value: object) -> object:
+    return value if isinstance(value, str) and value.startswith(KEY_SCHEMES) else _parse_path(value)
 
 
-def _from_base(place: Any, info: ValidationInfo) -> Any:
+def _resolve_path(path: Any, info: ValidationInfo) -> Any:
     """Return a path relative to the folder of the configuration file, which is the context of the validation."""
-    if not isinstance(place, Path) or info.context is None:
-        return place
+    if not isinstance(path, Path) or info.context is None:
+        return path
     # Links are not followed, because the code that opens the file must see them.
-    return Path(os.path.abspath(info.context / place))  # noqa: PTH100 (Path.resolve would follow them)
+    return Path(os.path.abspath(info.context / path))  # noqa: PTH100 (Path.resolve would follow them)
 
 
-def _file(path: Path) -> Path:
+def _require_file_name(path: Path) -> Path:
     if not path.name:
         raise ValueError(say("the path does not name a file"))
     return path
 
 
-def _profile(name: str, info: ValidationInfo) -> str:
-    return str(_from_base(Path(name), info)) if name.endswith(".toml") else name
+def _resolve_profile(name: str, info: ValidationInfo) -> str:
+    return str(_resolve_path(Path(name), info)) if name.endswith(".toml") else name
 
 
-def _statements(text: str, info: ValidationInfo) -> str:
+def _resolve_statements(text: str, info: ValidationInfo) -> str:
     is_folder = text.startswith(FOLDER_PREFIX)
-    return f"{FOLDER_PREFIX}{_from_base(Path(text.removeprefix(FOLDER_PREFIX)), info)}" if is_folder else text
+    return f"{FOLDER_PREFIX}{_resolve_path(Path(text.removeprefix(FOLDER_PREFIX)), info)}" if is_folder else text
 
 
-def _decimal(value: object) -> object:
+def _parse_amount_text(value: object) -> object:
     if not isinstance(value, str):
         raise ValueError(say('write the amount in quotes, as in "250000"'))  # noqa: TRY004 (pydantic asks for ValueError)
     amount = parse_amount(value, minor_units=4)
@@ -75,13 +75,13 @@ def _decimal(value: object) -> object:
     return amount
 
 
-def _encoding(name: str) -> str:
+def _validate_encoding(name: str) -> str:
     if not is_encoding(name):
         raise ValueError(say("{name!r} is not a text encoding; for example cp1252 or cp1256", name=name))
     return name
 
 
-def _time_zone(name: str) -> str:
+def _validate_time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -89,15 +89,15 @@ def _time_zone(name: str) -> str:
     return name
 
 
-Encoding = Annotated[str, AfterValidator(_encoding)]
+Encoding = Annotated[str, AfterValidator(_validate_encoding)]
 Numbers = Literal["comma", "point", "as-written"]
 Names = Literal["words", "as-written"]
-TimeZone = Annotated[str, AfterValidator(_time_zone)]
-FilePath = Annotated[Path, BeforeValidator(_path), AfterValidator(_from_base)]
+TimeZone = Annotated[str, AfterValidator(_validate_time_zone)]
+FilePath = Annotated[Path, BeforeValidator(_parse_path), AfterValidator(_resolve_path)]
 """A path. A relative path starts at the folder of the configuration file."""
-KeyPlace = Annotated[Path | str, BeforeValidator(_key_place), AfterValidator(_from_base)]
+KeyLocation = Annotated[Path | str, BeforeValidator(_parse_key_location), AfterValidator(_resolve_path)]
 """The path of a private key, or its address if it is not a file."""
-AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
+AmountText = Annotated[Decimal, BeforeValidator(_parse_amount_text)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Address = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
 CONTROL_PARTS = ("client_orderid", "amount", "currency")
@@ -129,8 +129,8 @@ _PROFILES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
 class NotificationsSection(Section):
     """`[notifications]`: how the gateway's notifications are received, and how a notification is proven.
 
-    Without `authenticity` no notification is proven, and each is evidence that a person confirms. `on_unproven`: what
-    follows a notification that is not proven.
+    Without `authenticity` no notification is proven, and each is evidence that a person confirms. `on_unproven` is the
+    action after a notification that is not proven.
     """
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8087
@@ -157,11 +157,11 @@ class NotificationsSection(Section):
     fields: NotificationFieldsSection = NotificationFieldsSection()
 
     @model_validator(mode="after")
-    def _fits_its_profile(self) -> "NotificationsSection":
+    def _validate_profile(self) -> "NotificationsSection":
         if self.authenticity is None:
             return self
         keys, algorithms = _PROFILES[self.authenticity]
-        others = frozenset().union(*(used for used, _ in _PROFILES.values())) - keys
+        others = frozenset().union(*(profile_keys for profile_keys, _ in _PROFILES.values())) - keys
         if unused := sorted(key for key in others if getattr(self, key) is not None):
             raise ValueError(
                 say(
@@ -234,7 +234,7 @@ class PayinSection(Section):
     control_secret_file: FilePath | None = None
 
     @model_validator(mode="after")
-    def _one_control(self) -> "PayinSection":
+    def _validate_control(self) -> "PayinSection":
         order = self.control_order
         if order is not None and (len(set(order)) != len(order) or not {*order} >= {*CONTROL_PARTS}):
             raise ValueError(
@@ -275,7 +275,7 @@ class PurposeSection(Section):
     operator: str | None = None
 
 
-def _purpose(value: object) -> object:
+def _parse_purpose(value: object) -> object:
     return {"purpose": value} if isinstance(value, str) else value
 
 
@@ -302,7 +302,7 @@ class PayoutTermsSection(_TermsSection):
     form: str | None = None
     bank_account_pattern: str | None = None
     phone_is_account: bool | None = None
-    purposes: Mapping[str, Annotated[PurposeSection, BeforeValidator(_purpose)]] = Field(default_factory=dict)
+    purposes: Mapping[str, Annotated[PurposeSection, BeforeValidator(_parse_purpose)]] = Field(default_factory=dict)
 
 
 class PayinTermsSection(_TermsSection):
@@ -328,7 +328,7 @@ class GatewaySection(Section):
     base_url: str | None = None
     endpoint_id: str | None = None
     consumer_key: str | None = None
-    private_key: KeyPlace | None = None
+    private_key: KeyLocation | None = None
     private_key_passphrase_env: str | None = None
     private_key_passphrase_file: FilePath | None = None
     pkcs11_module: FilePath | None = None
@@ -342,7 +342,7 @@ class GatewaySection(Section):
     proxy: str | None = None
 
     @model_validator(mode="after")
-    def _bounded(self) -> "GatewaySection":
+    def _validate_timeouts(self) -> "GatewaySection":
         if self.read_timeout_s < MIN_READ_TIMEOUT_S:
             raise ValueError(
                 say(
@@ -369,24 +369,27 @@ class SubmissionSection(Section):
 
 
 class JournalSection(Section):
-    """`[journal]`: the place of the journal, which is a file of this machine or a database that several hosts share.
+    """`[journal]`: the location of the journal, a file on this machine or a database that several hosts share.
 
     `url` is the address of a PostgreSQL database, without a password; `replication` says how it is copied. After
     `intent_lives_s` of silence, a process's intents are given up: their rows are in doubt. A request may leave in half
     that time.
     """
 
-    path: Annotated[Path, BeforeValidator(_path), AfterValidator(_file), AfterValidator(_from_base)] | None = None
+    path: (
+        Annotated[Path, BeforeValidator(_parse_path), AfterValidator(_require_file_name), AfterValidator(_resolve_path)]
+        | None
+    ) = None
     url: str | None = None
     replication: Literal["synchronous", "asynchronous", "provider", "none"] | None = None
     intent_lives_s: Annotated[float, Field(ge=5, le=600)] = 30
 
     @model_validator(mode="after")
-    def _in_one_place(self) -> "JournalSection":
+    def _validate_location(self) -> "JournalSection":
         if self.url is None:
             return self
         if self.path is not None:
-            raise ValueError(say("path and url are both set; a journal is in one place: leave one of them out"))
+            raise ValueError(say("path and url are both set; remove one of them"))
         if not self.url.startswith(("postgresql://", "postgres://")):
             raise ValueError(say("url must begin with postgresql://"))
         address = urlsplit(self.url)
@@ -410,7 +413,7 @@ class JournalSection(Section):
         return self
 
 
-def _cron(expression: str) -> str:
+def _validate_cron(expression: str) -> str:
     try:
         from croniter import croniter  # noqa: PLC0415 (of the extra `cluster`, and only where there is a timetable)
     except ModuleNotFoundError:
@@ -429,7 +432,7 @@ def _cron(expression: str) -> str:
 
 
 _CRON_FIELDS = 5
-Cron = Annotated[str, AfterValidator(_cron)]
+Cron = Annotated[str, AfterValidator(_validate_cron)]
 """The times at which a job is done, as the five fields of cron."""
 
 
@@ -466,7 +469,7 @@ class TimetableSection(Section):
     backup: BackupSection | None = None
 
     @model_validator(mode="after")
-    def _says_its_zone(self) -> "TimetableSection":
+    def _validate_entries(self) -> "TimetableSection":
         folders = [entry.folder for entry in self.pick_up]
         if self.model_fields_set and self.time_zone is None:
             raise ValueError(say('time_zone is not set; set the zone of the times, for example "Africa/Nairobi"'))
@@ -494,7 +497,7 @@ class SheetSection(Section):
     encoding: Encoding | None = None
     numbers: Numbers | None = None
     names: Names | None = None
-    column_profile: Annotated[str, Field(min_length=1), AfterValidator(_profile)] | None = None
+    column_profile: Annotated[str, Field(min_length=1), AfterValidator(_resolve_profile)] | None = None
     repeat_days: Annotated[int, Field(ge=0, le=366)] = REPEAT_DAYS
     look_alike_days: Annotated[int, Field(ge=0, le=366)] = LOOK_ALIKE_DAYS
 
@@ -517,13 +520,13 @@ class EvidenceSection(Section):
     `statement_key`. `folder:PATH`: a folder that only a transfer writes.
     """
 
-    statements: Annotated[str, Field(pattern=rf"^(signed|{FOLDER_PREFIX}.+)$"), AfterValidator(_statements)] | None = (
-        None
-    )
+    statements: (
+        Annotated[str, Field(pattern=rf"^(signed|{FOLDER_PREFIX}.+)$"), AfterValidator(_resolve_statements)] | None
+    ) = None
     statement_key: FilePath | None = None
 
     @model_validator(mode="after")
-    def _names_its_key(self) -> "EvidenceSection":
+    def _validate_statement_key(self) -> "EvidenceSection":
         if (self.statements == "signed") != (self.statement_key is not None):
             raise ValueError(say('statements = "signed" and statement_key belong together'))
         return self
@@ -559,7 +562,7 @@ class ApprovalSection(Section):
     approvers: Mapping[str, Keys] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _peopled(self) -> "ApprovalSection":
+    def _validate_people(self) -> "ApprovalSection":
         if self.model_fields_set and not (self.makers and self.approvers):
             raise ValueError(say("name at least one key under makers and one under approvers"))
         return self
@@ -591,7 +594,7 @@ class ConsoleSection(Section):
     time_zone: TimeZone = "UTC"
 
     @model_validator(mode="after")
-    def _can_have_passkeys(self) -> "ConsoleSection":
+    def _validate_origin(self) -> "ConsoleSection":
         """Refuse an origin for which no browser makes passkeys, or that browsers write in another way."""
         if self.origin is None:
             return self
@@ -620,13 +623,13 @@ class ReportingSection(Section):
     hook_timeout_s: Seconds = 60
 
 
-def _mail_server(text: str) -> str:
+def _parse_mail_server(text: str) -> str:
     """Return the address of a mail server with its scheme: smtp (STARTTLS), or smtps (TLS from the first byte)."""
     full = text if "://" in text else f"smtp://{text}"
     address = urlsplit(full)
     is_whole = address.scheme in {"smtp", "smtps"} and bool(address.hostname) and not address.path.strip("/")
     is_plain = re.fullmatch(r"[!-~]+", full) is not None  # `urlsplit` silently removes line ends
-    if not is_whole or not _has_port(address) or address.query or address.fragment or not is_plain:
+    if not is_whole or not _has_valid_port(address) or address.query or address.fragment or not is_plain:
         raise ValueError(
             say('this is not a mail server; write "smtp://mail.example.com:587" or "smtps://mail.example.com"')
         )
@@ -635,7 +638,7 @@ def _mail_server(text: str) -> str:
     return full
 
 
-def _has_port(address: SplitResult) -> bool:
+def _has_valid_port(address: SplitResult) -> bool:
     try:
         return address.port != 0
     except ValueError:
@@ -645,13 +648,13 @@ def _has_port(address: SplitResult) -> bool:
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _MAILBOX = re.compile(rf"(?=[^@]{{1,64}}@.{{1,255}}$){_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*", re.ASCII)
-_SHOWN, _MAX_NAME = 100, 200
+_MAX_SHOWN, _MAX_NAME = 100, 200
 
 
-def _mailbox(text: str) -> str:
+def _validate_mailbox(text: str) -> str:
     if not _MAILBOX.fullmatch(text):
         raise ValueError(
-            say('{text!r} is not an e-mail address; write it as "treasury@example.com"', text=text[:_SHOWN])
+            say('{text!r} is not an e-mail address; write it as "treasury@example.com"', text=text[:_MAX_SHOWN])
         )
     return text
 
@@ -659,28 +662,28 @@ def _mailbox(text: str) -> str:
 _SENDER = re.compile(r'(?P<name>[^<>"]+?) *<(?P<address>[^<>]+)>')
 
 
-def name_and_address(sender: str) -> tuple[str, str]:
+def parse_sender(sender: str) -> tuple[str, str]:
     """Return the name and the address of a sender (`Payouts <payouts@example.com>`, or an address without a name)."""
     match = _SENDER.fullmatch(sender)
     return ("", sender) if match is None else (match["name"], match["address"])
 
 
-def _sender(text: str) -> str:
-    name, address = name_and_address(text)
+def _validate_sender(text: str) -> str:
+    name, address = parse_sender(text)
     if name and not name.isprintable():
         raise ValueError(say("the name of the sender contains a character that cannot be printed"))
     if len(name) > _MAX_NAME or "=?" in name:
         raise ValueError(
             say("the name of the sender is longer than {count} characters, or contains =?", count=_MAX_NAME)
         )
-    _mailbox(address)
+    _validate_mailbox(address)
     return text
 
 
-def webhook_address(text: str) -> str:
+def validate_webhook_address(text: str) -> str:
     """Return the address of a webhook. Raises `ValueError`, without quoting it, if it is not safe or not an address."""
     address = urlsplit(text)
-    if not re.fullmatch(r"[!-~]+", text) or not address.hostname or not _has_port(address) or address.fragment:
+    if not re.fullmatch(r"[!-~]+", text) or not address.hostname or not _has_valid_port(address) or address.fragment:
         raise ValueError(say('this is not the address of a webhook; write "https://hooks.example.com/payouts"'))
     if address.username is not None:
         raise ValueError(say("the address of a webhook must not contain a name or password"))
@@ -690,7 +693,7 @@ def webhook_address(text: str) -> str:
     return text
 
 
-def _language(name: str) -> str:
+def _validate_language(name: str) -> str:
     if name not in languages():
         raise ValueError(
             say(
@@ -702,7 +705,7 @@ def _language(name: str) -> str:
     return name
 
 
-Mailbox = Annotated[str, AfterValidator(_mailbox)]
+Mailbox = Annotated[str, AfterValidator(_validate_mailbox)]
 OccasionKey = Literal["run_ended", "sheet_refused", "plan_waits", "in_doubt", "contradicted", "worker_died", "runs_out"]
 OCCASIONS: tuple[OccasionKey, ...] = get_args(OccasionKey)
 """The occasions of notices, which are the keys of `[notices]` that list recipients."""
@@ -714,11 +717,11 @@ class NoticesSection(Section):
     The key of an occasion lists the recipients. `personal_data` lists the recipients who may get payees' data.
     """
 
-    smtp: Annotated[str, AfterValidator(_mail_server)] | None = None
+    smtp: Annotated[str, AfterValidator(_parse_mail_server)] | None = None
     smtp_user: Annotated[str, Field(min_length=1)] | None = None
     smtp_password_env: str | None = None
     smtp_password_file: FilePath | None = None
-    sender: Annotated[str, AfterValidator(_sender)] | None = Field(default=None, alias="from")
+    sender: Annotated[str, AfterValidator(_validate_sender)] | None = Field(default=None, alias="from")
     run_ended: list[Mailbox] = Field(default_factory=list)
     sheet_refused: list[Mailbox] = Field(default_factory=list)
     plan_waits: list[Mailbox] = Field(default_factory=list)
@@ -728,8 +731,8 @@ class NoticesSection(Section):
     runs_out: list[Mailbox] = Field(default_factory=list)
     in_doubt_h: Annotated[float, Field(ge=0, le=8760)] = 24
     personal_data: list[Mailbox] = Field(default_factory=list)
-    language: Annotated[str, AfterValidator(_language)] = ENGLISH
-    webhook: Annotated[str, AfterValidator(webhook_address)] | None = None
+    language: Annotated[str, AfterValidator(_validate_language)] = ENGLISH
+    webhook: Annotated[str, AfterValidator(validate_webhook_address)] | None = None
     webhook_env: str | None = None
     webhook_file: FilePath | None = None
     webhook_format: Literal["standard", "slack", "teams"] = "standard"
@@ -739,13 +742,15 @@ class NoticesSection(Section):
     ca_bundle: FilePath | None = None
 
     @model_validator(mode="after")
-    def _complete(self) -> "NoticesSection":
+    def _validate_notices(self) -> "NoticesSection":
         if self.recipients() and (self.smtp is None or self.sender is None):
             raise ValueError(say("recipients are listed; set smtp (the mail server) and from (the sender)"))
         if self.smtp_user is not None and self.smtp_password_env is None and self.smtp_password_file is None:
             raise ValueError(say("smtp_user is set; also set smtp_password_env or smtp_password_file"))
-        if strangers := sorted(set(self.personal_data) - self.recipients()):
-            raise ValueError(say("personal_data names {name}, who is not a recipient of any notice", name=strangers[0]))
+        if unknown_names := sorted(set(self.personal_data) - self.recipients()):
+            raise ValueError(
+                say("personal_data names {name}, who is not a recipient of any notice", name=unknown_names[0])
+            )
         if sum(place is not None for place in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
             raise ValueError(say("webhook, webhook_env and webhook_file set the same address: keep one of them"))
         if self.webhook is not None and self.webhook_format != "standard":
@@ -764,8 +769,8 @@ class NoticesSection(Section):
         return frozenset(mailbox for occasion in OCCASIONS for mailbox in self.mailboxes(occasion))
 
     def mailboxes(self, occasion: str) -> list[str]:
-        found: list[str] = getattr(self, occasion)
-        return found
+        addresses: list[str] = getattr(self, occasion)
+        return addresses
 
     @property
     def has_webhook(self) -> bool:

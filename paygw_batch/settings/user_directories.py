@@ -10,7 +10,7 @@ def state_directory() -> Path:
     return Path(platformdirs.user_state_dir("paygw-batch", appauthor=False))
 
 
-def default_configuration() -> Path:
+def default_configuration_path() -> Path:
     """Return the configuration file that `init` writes, and that commands read if no other file is named.
 
     It is never in the current directory, because anyone who can write there would decide where money goes.
@@ -18,7 +18,7 @@ def default_configuration() -> Path:
     return Path(platformdirs.user_config_dir("paygw-batch", appauthor=False)) / "paygw.toml"
 
 
-def own_configuration() -> Path | None:
+def find_user_configuration() -> Path | None:
     """Return the configuration file that this user's `init` wrote, or None."""
-    path = default_configuration()
+    path = default_configuration_path()
     return path if path.exists() else None

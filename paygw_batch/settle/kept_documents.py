@@ -11,23 +11,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from paygw_batch.approval.approval_keys import ApprovalKey, People, party_named_by, read_own_spelling
+from paygw_batch.approval.approval_keys import ApprovalKey, People, claimed_party, parse_canonical_key
 from paygw_batch.approval.order import ForgetOrder, Order
-from paygw_batch.approval.signed_document import SignedDocument, SignedPart, has_signed_by, signed_bytes
+from paygw_batch.approval.signed_document import SignedDocument, SignedPart, encode_signed_text, is_valid_signature
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import FactKind, Resolved, kind_of
-from paygw_batch.core.shown_states import kept_text
+from paygw_batch.core.shown_states import encode_text
 from paygw_batch.errors import ApprovalError, JournalCorrupt
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, Withdrawal
 from paygw_batch.language import say
 from paygw_batch.settle.row_order import RowOrder
 
-_Kept = RowOrder | ForgetOrder
-_READER: TypeAdapter[_Kept] = TypeAdapter(Annotated[_Kept, Field(discriminator="document")])
+_KeptOrder = RowOrder | ForgetOrder
+_ORDER_ADAPTER: TypeAdapter[_KeptOrder] = TypeAdapter(Annotated[_KeptOrder, Field(discriminator="document")])
 _FORGOTTEN = "forgotten"
 
-_Deed = tuple[str, int | None, int | None, str, str]
-"""The batch, row, attempt and kind of a fact, and the evidence of a settlement; other facts have no evidence."""
+_OrderedFact = tuple[str, int | None, int | None, str, str]
+"""The batch, row, attempt and kind of a fact, and the evidence if it is a settlement."""
 
 
 def check_kept_orders(journal: JournalReader) -> int:
@@ -41,35 +41,39 @@ def check_kept_orders(journal: JournalReader) -> int:
         if not (texts := journal.signed_orders(name)):
             continue
         # The journal keeps an order to forget people under no batch; the facts of the order are in each of its batches.
-        own = [record for record in records if name in {"", record.batch}]
-        done = [(entry.order, _deed_of(batch, entry)) for batch in own for entry in journal.history(batch.number)]
+        own_batches = [record for record in records if name in {"", record.batch}]
+        ordered_facts = [
+            (entry.order, _recorded_fact(batch, entry))
+            for batch in own_batches
+            for entry in journal.history(batch.number)
+        ]
         for text in texts:
-            _check(_order_of(text, name), name, journal.head().journal_id, done)
+            _check_order(_parse_order(text, name), name, journal.head().journal_id, ordered_facts)
             count += 1
     return count
 
 
-def kept_orders(journal: JournalReader, batch: str) -> Sequence[_Kept]:
+def kept_orders(journal: JournalReader, batch: str) -> Sequence[_KeptOrder]:
     """Return the signed orders that were carried out for a batch (empty: to forget people), oldest first."""
-    return [_order_of(text, batch) for text in journal.signed_orders(batch)]
+    return [_parse_order(text, batch) for text in journal.signed_orders(batch)]
 
 
 def is_kept(journal: JournalReader, order: Order) -> bool:
-    """Return whether the journal keeps an order, with any approvals. If so, the order was carried out."""
+    """Return whether the journal keeps an order, and so whether it was carried out."""
     digest = order.digest()
     return any(other.digest() == digest for other in kept_orders(journal, order.batch))
 
 
-def _order_of(text: str, batch: str) -> _Kept:
+def _parse_order(text: str, batch: str) -> _KeptOrder:
     try:
-        return _READER.validate_json(text)
+        return _ORDER_ADAPTER.validate_json(text)
     except ValueError:
         raise JournalCorrupt(say("A signed order of batch {batch} cannot be read.", batch=batch or "-")) from None
 
 
-def _check(order: _Kept, batch: str, journal_id: str, done: Sequence[tuple[str, _Deed]]) -> None:
-    """Raise `JournalCorrupt` unless an order is genuine. `done` has facts, each with the digest of its order."""
-    digest, deeds = order.digest(), set(_deeds(order))
+def _check_order(order: _KeptOrder, batch: str, journal_id: str, done: Sequence[tuple[str, _OrderedFact]]) -> None:
+    """Raise `JournalCorrupt` unless an order is genuine. `done` pairs each fact with the digest of its order."""
+    digest, expected = order.digest(), set(_expected_facts(order))
     names = {"order": digest[:16], "batch": batch or "-"}
     if not _is_signed_by_its_keys(order):
         raise JournalCorrupt(
@@ -79,37 +83,37 @@ def _check(order: _Kept, batch: str, journal_id: str, done: Sequence[tuple[str, 
         raise JournalCorrupt(
             say("The signed order {order} of batch {batch} is about another journal or another batch.", **names)
         )
-    recorded = {deed for by_order, deed in done if by_order == digest}
-    if recorded != deeds:
+    facts = {fact for by_order, fact in done if by_order == digest}
+    if facts != expected:
         raise JournalCorrupt(
             say(
                 "The signed order {order} of batch {batch} differs from the journal: {done} of {asked} decisions fit.",
-                done=len(recorded & deeds),
-                asked=len(deeds),
+                done=len(facts & expected),
+                asked=len(expected),
                 **names,
             )
         )
 
 
 def _is_signed_by_its_keys(document: SignedDocument) -> bool:
-    """Return whether the maker and every approver signed a document, each with a different key of those that it names.
+    """Return whether the maker and every approver signed a document with the different keys that it names.
 
-    The owners of the keys are not checked, because past documents were judged when they were carried out.
+    The owners of the keys are not checked: they were checked when the document was carried out.
     """
     signed_by = {document.maker: (document.signature, "")}
     signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
     for text, (signature, approved_at) in signed_by.items():
-        key = read_own_spelling(text)
+        key = parse_canonical_key(text)
         if key is None:
             return False
         signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
-        party = None if isinstance(signature, str) else party_named_by(signature)
-        if not has_signed_by(key, signed_text, signature, party):
+        party = None if isinstance(signature, str) else claimed_party(signature)
+        if not is_valid_signature(key, signed_text, signature, party):
             return False
     return len(signed_by) == 1 + len(document.approvals) > 1
 
 
-def _deeds(order: _Kept) -> Iterator[_Deed]:
+def _expected_facts(order: _KeptOrder) -> Iterator[_OrderedFact]:
     if isinstance(order, ForgetOrder):
         for batch in order.content.batches:
             yield f"{batch.operation} {batch.batch}", None, None, _FORGOTTEN, ""
@@ -120,10 +124,10 @@ def _deeds(order: _Kept) -> Iterator[_Deed]:
             yield name, row.row, row.attempt, FactKind.RELEASED.value, ""
         else:
             kind = kind_of(Resolved(row.decision.settlement.resolution, "", "")).value
-            yield name, row.row, row.attempt, kind, kept_text(row.decision.settlement.said)
+            yield name, row.row, row.attempt, kind, encode_text(row.decision.settlement.said)
 
 
-def _deed_of(record: BatchRecord, entry: HistoryEntry) -> _Deed:
+def _recorded_fact(record: BatchRecord, entry: HistoryEntry) -> _OrderedFact:
     evidence = "" if entry.kind in {FactKind.RELEASED, _FORGOTTEN} else entry.said
     return f"{record.operation} {record.batch}", entry.row, entry.attempt, entry.kind, evidence
 
@@ -142,16 +146,16 @@ class WithdrawalDocument(SignedPart):
 
     def signed_text(self) -> bytes:
         """Return the text that the signature covers: every value except the signature."""
-        return signed_bytes(self.document, self.model_dump(exclude={"signature"}))
+        return encode_signed_text(self.document, self.model_dump(exclude={"signature"}))
 
 
-def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
+def sign_withdrawal(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
     """Return the withdrawal of a document, signed by the document's maker or by anyone who may approve.
 
     Raises `ApprovalError` for the key of anyone else.
     """
     owner = people.owner_of(key.public)
-    maker = read_own_spelling(document.maker)
+    maker = parse_canonical_key(document.maker)
     is_maker = owner is not None and maker is not None and people.owner_of(maker) == owner
     if owner is None or not (is_maker or owner.approver_keys):
         raise ApprovalError(
@@ -159,12 +163,12 @@ def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, n
             hint=say("Nothing was withdrawn."),
             for_terminal=False,
         )
-    return _withdrawal(document, owner.name, now, key)
+    return _build_withdrawal(document, owner.name, now, key)
 
 
-def withdrawn_at_a_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
-    """Return the withdrawal of a document by a person who is signed in. As it pays nothing, it needs no key."""
-    return _withdrawal(document, name, now, None)
+def withdraw_on_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
+    """Return the withdrawal of a document by a signed-in person. It needs no key, because it pays nothing."""
+    return _build_withdrawal(document, name, now, None)
 
 
 def require_unused(document: SignedDocument, journal: JournalReader) -> None:
@@ -202,16 +206,18 @@ def check_kept_withdrawals(journal: JournalReader) -> int:
             signed = WithdrawalDocument.model_validate_json(entry.document)
         except ValueError:
             raise JournalCorrupt(say("A withdrawal in the journal cannot be read.")) from None
-        key = read_own_spelling(signed.key)
+        key = parse_canonical_key(signed.key)
         is_signed = key.has_signed(signed.signed_text(), signed.signature) if key is not None else not signed.key
         if not is_signed or (signed.sha256, signed.by, signed.journal) != (entry.sha256, entry.by, journal_id):
             raise JournalCorrupt(say("The withdrawal of {sha256} was changed after signing.", sha256=entry.sha256[:16]))
     return len(withdrawals)
 
 
-def _withdrawal(document: SignedDocument, name: str, now: datetime, key: ApprovalKey | None) -> Withdrawal:
+def _build_withdrawal(document: SignedDocument, name: str, now: datetime, key: ApprovalKey | None) -> Withdrawal:
     journal, digest, public = document.content.journal, document.digest(), "" if key is None else key.public.text
-    made = WithdrawalDocument(journal=journal, sha256=digest, by=name, at=timestamp(now), key=public, signature="")
+    document_to_sign = WithdrawalDocument(
+        journal=journal, sha256=digest, by=name, at=timestamp(now), key=public, signature=""
+    )
     if key is not None:
-        made = made.model_copy(update={"signature": key.sign(made.signed_text())})
-    return Withdrawal(digest, name, made.model_dump_json(), made.at)
+        document_to_sign = document_to_sign.model_copy(update={"signature": key.sign(document_to_sign.signed_text())})
+    return Withdrawal(digest, name, document_to_sign.model_dump_json(), document_to_sign.at)

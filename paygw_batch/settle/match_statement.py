@@ -1,12 +1,12 @@
 """Compares a statement with a batch: the rows that it settles, the lines that agree, and the lines that do not match.
 
-A statement is a claim about money, so nothing is guessed: a line is used only if its order id, amount and currency are
+A statement is a claim about money, so nothing is inferred: a line is used only if its order id, amount and currency are
 those of a row's latest attempt. A row that the statement does not mention is left unchanged, because absence is no
 evidence.
 
 An order id may have served several attempts. A line settles a row only if it can be about the latest attempt: because
 there is no other, or because the line's time says so (`line_time`). A line about an order that could still be sent, or
-that was never sent from here, holds the order's row, in any batch. Such lines are in `contrary`.
+that was never sent from here, holds the order's row, in any batch. Such lines are in `blocking`.
 """
 
 from collections import Counter, defaultdict
@@ -20,42 +20,42 @@ from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.evidence import (
     GATEWAY_HAS_ORDER,
-    HOLDING,
+    HOLDING_FINDINGS,
+    AttemptMatch,
     Candidate,
     Claim,
     Evidence,
     EvidenceSource,
     Finding,
-    Meant,
     Proof,
     Ruling,
-    Span,
     StatedTimes,
+    TimeInterval,
     came_first,
-    fitting,
     is_only_attempt,
-    meant_attempt,
-    rule,
+    judge_claim,
+    match_attempt,
+    matching_candidates,
 )
 from paygw_batch.core.lifecycle import Basis, Resolution, State
-from paygw_batch.core.money import from_minor, with_separators
+from paygw_batch.core.money import format_amount, from_minor
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.shown_states import shown_state, state_words
-from paygw_batch.core.text import spelled_alike, without_damage
-from paygw_batch.engine.quarantine import MAX_AHEAD_S, JournalClock, latest_start
+from paygw_batch.core.shown_states import display_state, state_label
+from paygw_batch.core.text import normalise_spelling, repair_order_id
+from paygw_batch.engine.quarantine import MAX_AHEAD_S, JournalClock, latest_departure
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, FirstReading, JournalReader, RowState, canonical
 from paygw_batch.language import mark, say
 from paygw_batch.settle.resolve import Settlement, quarantine_sentence
-from paygw_batch.settle.statement import WRITTEN, Statement, StatementLine, TimeSpan, read_time
+from paygw_batch.settle.statement import TIME_EXAMPLES, Statement, StatementLine, TimeSpan, parse_time_span
 
 _UNSETTLED = frozenset({State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED})
 
-_SAYS: Mapping[str, Resolution] = {resolution.value: resolution for resolution in Resolution}
-_OF_WORD: Mapping[OutcomeKind, Resolution] = {
+_RESOLUTION_OF_ANSWER: Mapping[str, Resolution] = {resolution.value: resolution for resolution in Resolution}
+_RESOLUTION_OF_OUTCOME: Mapping[OutcomeKind, Resolution] = {
     OutcomeKind.PAID: Resolution.PAID,
     OutcomeKind.REJECTED: Resolution.REJECTED,
 }
-_AGREES: Mapping[State, frozenset[Resolution]] = {
+_AGREEING_RESOLUTIONS: Mapping[State, frozenset[Resolution]] = {
     State.PAID: frozenset({Resolution.PAID}),
     State.RETURNED: frozenset({Resolution.PAID, Resolution.REJECTED}),
     State.REJECTED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
@@ -63,10 +63,10 @@ _AGREES: Mapping[State, frozenset[Resolution]] = {
     State.REPLACED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
 }
 """The resolutions in a statement that agree with the journal, by the state of a row that is already settled."""
-_OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
-_MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
-"""The states from which a run may send a row, at once or after a person's decision."""
-_EARLIER_TOO = mark(
+_OUTCOME_OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
+_SENDABLE = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
+"""The states from which a row may be sent, at once or after a person's decision."""
+_EARLIER_ATTEMPT = mark(
     "The line is about an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
 )
 _TWO_OPERATIONS = mark(
@@ -84,7 +84,7 @@ DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask 
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """The times at which a line was true, and of the attempt that it is about. `wrong` says why they cannot be used.
+    """The times of a line and of its attempt. `wrong` is the reason why they cannot be used, or None.
 
     `own` are the times that the line itself states. These come from the gateway, and not from a person.
     """
@@ -96,25 +96,25 @@ class LineTime:
 
 
 def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, true_by: str = "") -> LineTime:
-    """Return the times of a line. The statement was true `as_of` a time, if a person gave one.
+    """Return the times of a line. `as_of` is the time of the statement, if a person gave one.
 
     `true_by` is when the same file was first carried out, or empty. No line of the file can be newer.
     """
-    own, sent_at, wrong = read_time(line.time), read_time(line.sent_at), None
+    own, sent_at, wrong = parse_time_span(line.time), parse_time_span(line.sent_at), None
     for text, span in ((line.sent_at, sent_at), (line.time, own)):
         if text and span is None:
-            wrong = say("The time {text!r} is unclear: write it as {written}.", text=text, written=WRITTEN)
+            wrong = say("The time {text!r} is unclear: write it as {written}.", text=text, written=TIME_EXAMPLES)
         if span is not None and span.start > now + timedelta(seconds=MAX_AHEAD_S):
             wrong = say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now))
     if wrong is not None:
         return LineTime(StatedTimes(), StatedTimes(), "", wrong)
-    true_at = [_span(time) for time in (own, as_of) if time is not None]
+    true_at = [_to_span(time) for time in (own, as_of) if time is not None]
     if true_by:
-        true_at.append(Span("", true_by))
+        true_at.append(TimeInterval("", true_by))
     before = say("{time} at the latest (the file was applied then)", time=true_by) if true_by else ""
     return LineTime(
-        StatedTimes(tuple(true_at), _span(sent_at) if sent_at is not None else None),
-        StatedTimes((_span(own),) if own is not None else ()),
+        StatedTimes(tuple(true_at), _to_span(sent_at) if sent_at is not None else None),
+        StatedTimes((_to_span(own),) if own is not None else ()),
         line.time or line.sent_at or (say("its time") if as_of is not None else before),
     )
 
@@ -122,10 +122,10 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
 def other_attempt_sentence(
     line: StatementLine, left_at: str | None, time: LineTime, *, is_only_attempt: bool, came_first: bool
 ) -> str | None:
-    """Return why a line cannot be about its row's latest attempt, sent at `left_at`; None if it can.
+    """Return why a line cannot be about its row's latest attempt, sent at `left_at`, or None if it can.
 
-    With `came_first`, the journal has the first reading of the file before the intent of that attempt. The file cannot
-    know of the attempt then, whatever the clocks said.
+    With `came_first`, the file was first read before that attempt was recorded, so it cannot know of the attempt,
+    whatever the clocks said.
     """
     if came_first:
         return say(
@@ -133,37 +133,37 @@ def other_attempt_sentence(
             order_id=line.order_id,
         )
     order = {"order_id": line.order_id, "intended_at": left_at}
-    match meant_attempt(time.times, left_at):
-        case Meant.EARLIER:
+    match match_attempt(time.times, left_at):
+        case AttemptMatch.EARLIER:
             return say(
                 "{order_id}: {shown} is before the latest attempt ({intended_at}), so the line is about "
                 "an earlier one.",
                 shown=time.shown,
                 **order,
             )
-        case Meant.NONE:
+        case AttemptMatch.NONE:
             return say(
                 "No attempt of {order_id} was sent at {sent_at}: the latest was sent at {intended_at}.",
                 sent_at=line.sent_at,
                 **order,
             )
-        case Meant.UNSTATED if not is_only_attempt:
+        case AttemptMatch.UNSTATED if not is_only_attempt:
             return say(
                 "{order_id} was sent more than once, the last time at {intended_at}, and the line does not say which "
                 "attempt it is about. Give an exact time: in a column time, in the column sent_at of the question "
                 "list, or for the whole file.",
                 **order,
             )
-        case Meant.LATEST | Meant.UNSTATED:
+        case AttemptMatch.LATEST | AttemptMatch.UNSTATED:
             return None
 
 
-def _span(time: TimeSpan) -> Span:
-    return Span(timestamp(time.start), timestamp(time.end))
+def _to_span(time: TimeSpan) -> TimeInterval:
+    return TimeInterval(timestamp(time.start), timestamp(time.end))
 
 
 def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -> str | None:
-    """Return a sentence if a line and its row disagree about the money, or None if they agree."""
+    """Return how a line and its row differ in amount or currency, or None if they agree."""
     ours = from_minor(row.minor, minor_units=minor_units)
     if line.currency != row.currency:
         return say(
@@ -183,21 +183,21 @@ def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -
         return say(
             "The statement has {order_id} with {stated}; it was sent with {sent}.",
             order_id=line.order_id,
-            stated=f"{row.currency} {with_separators(line.amount_text)}",
-            sent=f"{row.currency} {with_separators(ours)}",
+            stated=f"{row.currency} {format_amount(line.amount_text)}",
+            sent=f"{row.currency} {format_amount(ours)}",
         )
     return None
 
 
-def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: bool) -> str | None:
-    """Return why a line matches no order of the batch, or None if another batch has the order.
+def other_order_sentence(order_id: str, clash: Clash | None, *, is_blocking: bool) -> str | None:
+    """Return why a line matches no order of the batch, or None if it is another batch's order.
 
-    `clash` is the order in the journal, or None if the journal has no such order. `is_contrary` says that the line
+    `clash` is the order in the journal, or None if the journal has no such order. `is_blocking` is set if the line
     holds a row.
     """
-    if clash is not None and not is_contrary:
+    if clash is not None and not is_blocking:
         return None
-    if not is_contrary:
+    if not is_blocking:
         return say(
             "The journal has no order {order_id}: was it sent from elsewhere, or was its id changed?", order_id=order_id
         )
@@ -213,24 +213,24 @@ def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: boo
             "Row {sheet_row} of batch {batch} is {state} in the journal.",
             sheet_row=clash.sheet_row,
             batch=clash.batch,
-            state=state_words(shown_state(clash.state)),
+            state=state_label(display_state(clash.state)),
         )
     return f"{sentence} {say(DO_NOT_SEND)}"
 
 
 def nearest_order_sentence(line: StatementLine, near: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
-    """Return the question whether an unmatched line is about one of `near`, whose order ids are almost its own.
+    """Return the question whether an unmatched line is about one of `near`, rows with similar order ids.
 
-    The question settles nothing: only a person can say which payment is meant.
+    Only a person can tell which payment is meant.
     """
     row = min(near, key=lambda row: other_money_sentence(line, row, minor_units[row.currency]) is not None)
     ours = row.sent_orderid or row.client_orderid
-    are_zeros = spelled_alike(line.order_id).replace("0", "") == spelled_alike(ours).replace("0", "")
+    are_zeros = normalise_spelling(line.order_id).replace("0", "") == normalise_spelling(ours).replace("0", "")
     return say(
         "The journal has no order {order_id}. The nearest is {near}, {money}: {question}",
         order_id=line.order_id,
         near=ours,
-        money=f"{row.currency} {with_separators(from_minor(row.minor, minor_units=minor_units[row.currency]))}",
+        money=f"{row.currency} {format_amount(from_minor(row.minor, minor_units=minor_units[row.currency]))}",
         question=say("has a spreadsheet dropped the zeros?") if are_zeros else say("has a program changed the id?"),
     )
 
@@ -245,15 +245,15 @@ class StatementDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class StatementMatch:
     """The result of comparing a statement with one batch.
 
     - `settlements`: decisions that may be made as they are. `standings`: their rows as they were compared, because the
       statement is not about a later attempt.
     - `agreeing`, `elsewhere`, `waiting`: the numbers of lines that match the journal, that are about orders of other
       batches, and whose orders the gateway has not decided.
-    - `silent`: rows in doubt that the statement does not settle.
-    - `contrary`: lines, also among the differences, that must keep their orders from being sent: evidence for the
+    - `unsettled_rows`: rows in doubt that the statement does not settle.
+    - `blocking`: lines, also among the differences, that must keep their orders from being sent: evidence for the
       journal.
     - `attempts`: the present number of attempts of each named instruction that may be sent again. The journal keeps
       these numbers, because the file cannot be about a later attempt.
@@ -264,21 +264,21 @@ class Matched:
     agreeing: int
     elsewhere: int
     waiting: int
-    silent: Sequence[RowState]
-    contrary: Sequence[StatementLine]
+    unsettled_rows: Sequence[RowState]
+    blocking: Sequence[StatementLine]
     attempts: Mapping[int, int]
     standings: Mapping[int, RowState]
 
 
-class _Nothing(Enum):
-    """The reason why nothing has to be done about a line."""
+class _NothingToDo(Enum):
+    """The reason why a line needs no action."""
 
     AGREES = "the journal knows this already"
     ELSEWHERE = "the order belongs to another batch"
     WAITS = "the gateway has not decided or answered yet"
 
 
-_Reading = Settlement | StatementDifference | _Nothing
+_Reading = Settlement | StatementDifference | _NothingToDo
 
 
 class StatementReader:
@@ -307,173 +307,175 @@ class StatementReader:
         self._now = now
         self._as_of = as_of
         self._clock = JournalClock.read(journal, now())
-        self._first = FirstReading()
+        self._first_reading = FirstReading()
         self._is_proven = False
-        self._contrary_ids: Collection[str] = ()
+        self._blocking_ids: Collection[str] = ()
 
-    def match(self, statement: Statement) -> Matched:
+    def match(self, statement: Statement) -> StatementMatch:
         """Return the settlements of a statement, and every line that does not match."""
-        times = Counter(line.order_id for line in statement.lines)
-        rows, doubtful = self._rows(times)
-        earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
-        # These order ids are used by another operation, too.
-        shared = {clash.client_orderid for clash in self._used(times, but=self._batch.operation)}
-        self._first = self._journal.first_reading(statement.sha256)
+        line_counts = Counter(line.order_id for line in statement.lines)
+        rows, doubtful = self._named_rows(line_counts)
+        earlier, elsewhere = self._other_orders([order_id for order_id in line_counts if order_id not in rows])
+        # Another operation uses these order ids too.
+        shared = {
+            clash.client_orderid for clash in self._used_orders(line_counts, except_operation=self._batch.operation)
+        }
+        self._first_reading = self._journal.first_reading(statement.sha256)
         self._is_proven = statement.proof.is_proven
-        self._contrary_ids = contrary = self._contrary(statement)
+        self._blocking_ids = blocking = self._blocking_lines(statement)
         kind = "Proven statement" if self._is_proven else "Statement"
         evidence = f"{kind} {statement.name} (SHA-256 {statement.sha256[:16]})"
-        nearest = self._nearest({*times} - {"", *rows, *earlier, *elsewhere, *contrary})
+        nearest = self._nearest_rows({*line_counts} - {"", *rows, *earlier, *elsewhere, *blocking})
         readings: list[_Reading] = []
         for line in statement.lines:
             if not line.order_id:
-                readings.append(_differs(line, say("The line has no order id.")))
-            elif times[line.order_id] > 1:
-                named = {"order_id": line.order_id, "times": times[line.order_id]}
+                readings.append(_difference(line, say("The line has no order id.")))
+            elif line_counts[line.order_id] > 1:
+                named = {"order_id": line.order_id, "times": line_counts[line.order_id]}
                 sentence = say("The statement has {times} lines for {order_id}: which one is right?", **named)
-                readings.append(_differs(line, sentence))
-            elif line.order_id in shared and len(self._fitting(line)) > 1:
-                readings.append(_differs(line, say(_TWO_OPERATIONS, order_id=line.order_id)))
+                readings.append(_difference(line, sentence))
+            elif line.order_id in shared and len(self._fitting_candidates(line)) > 1:
+                readings.append(_difference(line, say(_TWO_OPERATIONS, order_id=line.order_id)))
             elif (row := rows.get(line.order_id)) is not None:
-                readings.append(self._read(line, row, evidence))
+                readings.append(self._read_line(line, row, evidence))
             elif line.order_id in earlier:
                 readings.append(self._read_earlier(line, earlier[line.order_id]))
             elif near := nearest.get(line.order_id):
-                readings.append(_differs(line, nearest_order_sentence(line, near, self._minor_units)))
+                readings.append(_difference(line, nearest_order_sentence(line, near, self._minor_units)))
             else:
-                clash, is_contrary = elsewhere.get(line.order_id), line.order_id in contrary
-                wrong = other_order_sentence(line.order_id, clash, is_contrary=is_contrary)
-                readings.append(_differs(line, wrong) if wrong else _Nothing.ELSEWHERE)
+                clash, is_blocking = elsewhere.get(line.order_id), line.order_id in blocking
+                mismatch = other_order_sentence(line.order_id, clash, is_blocking=is_blocking)
+                readings.append(_difference(line, mismatch) if mismatch else _NothingToDo.ELSEWHERE)
         settlements = [reading for reading in readings if isinstance(reading, Settlement)]
         settled = {settlement.row for settlement in settlements}
-        return Matched(
+        return StatementMatch(
             settlements=settlements,
             differences=[reading for reading in readings if isinstance(reading, StatementDifference)],
-            agreeing=readings.count(_Nothing.AGREES),
-            elsewhere=readings.count(_Nothing.ELSEWHERE),
-            waiting=readings.count(_Nothing.WAITS),
-            silent=[row for row in doubtful if row.row not in settled],
-            contrary=list(contrary.values()),
-            attempts=self._attempts(rows.values(), {**earlier, **elsewhere}, contrary),
+            agreeing=readings.count(_NothingToDo.AGREES),
+            elsewhere=readings.count(_NothingToDo.ELSEWHERE),
+            waiting=readings.count(_NothingToDo.WAITS),
+            unsettled_rows=[row for row in doubtful if row.row not in settled],
+            blocking=list(blocking.values()),
+            attempts=self._resendable_attempts(rows.values(), {**earlier, **elsewhere}, blocking),
             standings={row.row: row for row in rows.values() if row.row in settled},
         )
 
-    def evidence(self, statement: Statement, contrary: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
-        """Return the lines that must keep their orders from being sent, as evidence for which `by` vouches."""
+    def evidence(self, statement: Statement, blocking: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
+        """Return the lines that must block their orders, as evidence for which `by` vouches."""
         of_file = {"statement": statement.name, "sha256": statement.sha256, "by": by}
         entries = []
-        for line in contrary:
+        for line in blocking:
             body = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
             times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
             attempts = [(order.number, order.standing.attempt) for order in self._journal.orders(line.order_id)]
-            content = canonical(of_file | body | times | {"word": _word(line)})
+            content = canonical(of_file | body | times | {"word": _status_word(line)})
             lasting = canonical({"attempts": attempts, "sha256": statement.sha256})
-            entries.append(Evidence(EvidenceSource.STATEMENT, self._claim(line), content, lasting=lasting))
+            entries.append(Evidence(EvidenceSource.STATEMENT, self._build_claim(line), content, lasting=lasting))
         return entries
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
-        """Return the meanings of a statement's words, including the answers of a person."""
-        by_word = {_word(line): self._meaning(line) for line in statement.lines}
+        """Return the outcomes of a statement's words, including a person's answers."""
+        by_word = {_status_word(line): self._outcome_of_line(line) for line in statement.lines}
         return {word: meaning for word, meaning in by_word.items() if meaning is not None}
 
-    def _attempts(
-        self, rows: Iterable[RowState], others: Mapping[str, Clash], contrary: Iterable[str]
+    def _resendable_attempts(
+        self, rows: Iterable[RowState], others: Mapping[str, Clash], blocking: Iterable[str]
     ) -> Mapping[int, int]:
         """Return the number of attempts of each named instruction that may be sent again."""
-        attempts = {row.instruction: row.attempt for row in rows if row.state in _MAY_BE_SENT}
-        for order_id in {*contrary, *(other for other, clash in others.items() if clash.state in _MAY_BE_SENT)}:
+        attempts = {row.instruction: row.attempt for row in rows if row.state in _SENDABLE}
+        for order_id in {*blocking, *(other for other, clash in others.items() if clash.state in _SENDABLE)}:
             attempts |= {candidate.number: candidate.standing.attempt for candidate in self._journal.orders(order_id)}
         return attempts
 
-    def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
-        """Return, by order id, the lines that say that the gateway has an order which the journal might still send."""
-        meant = {line.order_id: line for line in reversed(statement.lines) if self._meaning(line) is not None}
+    def _blocking_lines(self, statement: Statement) -> Mapping[str, StatementLine]:
+        """Return, by order id, the lines about orders that the gateway has and the journal might still send."""
+        meant = {line.order_id: line for line in reversed(statement.lines) if self._outcome_of_line(line) is not None}
         suspects = {order_id: line for order_id, line in meant.items() if first_order_id(order_id)}
-        for clash in self._used(meant):
+        for clash in self._used_orders(meant):
             line, state = meant[clash.client_orderid], clash.state
-            if state is State.READY or (state in _MAY_BE_SENT and self._meaning(line) in GATEWAY_HAS_ORDER):
+            if state is State.READY or (state in _SENDABLE and self._outcome_of_line(line) in GATEWAY_HAS_ORDER):
                 suspects[line.order_id] = line
-        return {order_id: line for order_id, line in suspects.items() if self._is_contrary(line)}
+        return {order_id: line for order_id, line in suspects.items() if self._is_blocking(line)}
 
-    def _is_contrary(self, line: StatementLine) -> bool:
-        meaning, candidates = self._meaning(line), self._journal.orders(line.order_id)
-        if meaning is None or not any(candidate.standing.state in _MAY_BE_SENT for candidate in candidates):
+    def _is_blocking(self, line: StatementLine) -> bool:
+        meaning, candidates = self._outcome_of_line(line), self._journal.orders(line.order_id)
+        if meaning is None or not any(candidate.standing.state in _SENDABLE for candidate in candidates):
             return False
-        ruling = rule(self._claim(line), candidates, {_word(line): meaning})
-        findings = HOLDING if meaning in GATEWAY_HAS_ORDER else {Finding.CONTRADICTING}
+        ruling = judge_claim(self._build_claim(line), candidates, {_status_word(line): meaning})
+        findings = HOLDING_FINDINGS if meaning in GATEWAY_HAS_ORDER else {Finding.CONTRADICTING}
         return isinstance(ruling, Ruling) and ruling.finding in findings
 
-    def _meaning(self, line: StatementLine) -> OutcomeKind | None:
+    def _outcome_of_line(self, line: StatementLine) -> OutcomeKind | None:
         if line.status is not None:
             return self._words.get(line.status)
-        return _OF_ANSWER.get(line.answer or "")
+        return _OUTCOME_OF_ANSWER.get(line.answer or "")
 
-    def _used(self, order_ids: Collection[str], *, but: str = "") -> Iterator[Clash]:
-        """Yield an entry for each of the order ids that the journal has, in every operation except `but`."""
-        for operation in sorted({record.operation for record in self._journal.batches()} - {but}):
+    def _used_orders(self, order_ids: Collection[str], *, except_operation: str = "") -> Iterator[Clash]:
+        """Yield the orders that the journal has under these order ids, in every operation except one."""
+        for operation in sorted({record.operation for record in self._journal.batches()} - {except_operation}):
             _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
             yield from clashes
 
-    def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
-        return fitting(self._claim(line), self._journal.orders(line.order_id))
+    def _fitting_candidates(self, line: StatementLine) -> Sequence[Candidate]:
+        return matching_candidates(self._build_claim(line), self._journal.orders(line.order_id))
 
-    def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
+    def _named_rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
         """Return, by order id, the rows whose latest attempt the statement names, and all rows in doubt."""
         by_order_id: dict[str, RowState] = {}
         doubtful = []
-        for row in self._journal.rows(self._batch.number, numbers=self._concerned(order_ids)):
+        for row in self._journal.rows(self._batch.number, numbers=self._relevant_row_numbers(order_ids)):
             if row.sent_orderid is not None and row.sent_orderid in order_ids:
                 by_order_id[row.sent_orderid] = row
             if row.state in {State.IN_DOUBT, State.IN_FLIGHT}:
                 doubtful.append(row)
         return by_order_id, doubtful
 
-    def _concerned(self, order_ids: Mapping[str, int]) -> set[int]:
-        """Return the rows that are in doubt or that the statement names. In a large batch these are usually few."""
+    def _relevant_row_numbers(self, order_ids: Mapping[str, int]) -> set[int]:
+        """Return the numbers of the rows that are in doubt or that the statement names, usually few."""
         row, state, sent = (LINE_COLUMNS.index(name) for name in ("row", "state", "sent_orderid"))
         doubtful = {State.IN_DOUBT.value, State.IN_FLIGHT.value}
         return {
             int(line[row] or 0)
-            for lines in self._journal.standing_lines(self._batch.number)
+            for lines in self._journal.batch_lines(self._batch.number)
             for line in lines
             if line[sent] in order_ids or line[state] in doubtful
         }
 
-    def _nearest(self, unknown: Collection[str]) -> Mapping[str, Sequence[RowState]]:
-        """Return, by unknown order id, the sent rows whose ids differ from it only as programs change ids."""
+    def _nearest_rows(self, unknown: Collection[str]) -> Mapping[str, Sequence[RowState]]:
+        """Return, by unknown order id, the sent rows whose ids differ only as programs damage ids."""
         if not unknown:
             return {}
-        damaged = {order_id: without_damage(order_id) for order_id in unknown}
+        damaged = {order_id: repair_order_id(order_id) for order_id in unknown}
         meant, near = frozenset(damaged.values()), defaultdict[str, list[RowState]](list)
         row, sent = LINE_COLUMNS.index("row"), LINE_COLUMNS.index("sent_orderid")
         keys = {
             int(line[row] or 0): key
-            for lines in self._journal.standing_lines(self._batch.number)
+            for lines in self._journal.batch_lines(self._batch.number)
             for line in lines
-            if line[sent] is not None and (key := without_damage(str(line[sent]))) in meant
+            if line[sent] is not None and (key := repair_order_id(str(line[sent]))) in meant
         }
         for sent_row in self._journal.rows(self._batch.number, numbers=set(keys)):
             near[keys[sent_row.row]].append(sent_row)
         return {order_id: near[key] for order_id, key in damaged.items() if key in near}
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
-        """Return the orders of this batch that name no latest attempt, and the orders of other batches, by order id."""
+        """Return, by order id, this batch's orders of earlier attempts, and the orders of other batches."""
         own: dict[str, Clash] = {}
         other: dict[str, Clash] = {}
-        for clash in self._used(order_ids):
+        for clash in self._used_orders(order_ids):
             (own if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
         return own, other
 
-    def _read(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
+    def _read_line(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
         if (sentence := other_money_sentence(line, row, self._minor_units[row.currency])) is not None:
-            return _differs(line, sentence)
+            return _difference(line, sentence)
         if line.answer == "":
-            return _Nothing.WAITS
-        resolution, time = self._said(line), self._time(line)
+            return _NothingToDo.WAITS
+        resolution, time = self._stated_resolution(line), self._line_time(line)
         if isinstance(resolution, StatementDifference):
             return resolution
         if time.wrong is not None:
-            return _differs(line, time.wrong)
+            return _difference(line, time.wrong)
         if row.state in _UNSETTLED:
             return self._read_unsettled(line, row, resolution, time, evidence)
         return self._read_settled(line, row, resolution, time)
@@ -481,111 +483,117 @@ class StatementReader:
     def _read_unsettled(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
-        """Return the reading of a line about an unsettled row. The line must be about the row's latest attempt."""
-        is_only = all(map(is_only_attempt, self._fitting(line)))
-        left_at = self._left_at(row)
-        is_older = came_first(self._first.attempts, row.instruction, row.attempt)
+        """Return the reading of a line about the latest attempt of an unsettled row."""
+        is_only = all(map(is_only_attempt, self._fitting_candidates(line)))
+        left_at = self._departure_time(row)
+        is_older = came_first(self._first_reading.attempts, row.instruction, row.attempt)
         sentence = other_attempt_sentence(line, left_at, time, is_only_attempt=is_only, came_first=is_older)
         if sentence is not None:
-            return _differs(line, sentence)
+            return _difference(line, sentence)
         if resolution is None:  # the gateway has not decided yet
-            return _Nothing.WAITS
+            return _NothingToDo.WAITS
         if resolution is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
                 return self._contradiction(line, row, say("not received"))
             quarantine = self._clock.quarantine(self._quarantine_h)
             if (sentence := quarantine_sentence(row, quarantine, self._now())) is not None:
-                return _differs(line, sentence)
+                return _difference(line, sentence)
         # If the gateway rejected a row, it may be sent again at once; if a person says so, only after the quarantine.
         # So the file must be proven, and its line must have the gateway's own status, at a time after the latest
         # attempt.
-        is_own_word = line.status is not None and meant_attempt(time.own, left_at) is Meant.LATEST
+        is_own_word = line.status is not None and match_attempt(time.own, left_at) is AttemptMatch.LATEST
         basis = Basis.GATEWAY if self._is_proven and is_own_word else Basis.PERSON
         at = f" at {line.time}" if line.time else ""
-        return Settlement(row.row, resolution, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
+        return Settlement(row.row, resolution, f"{evidence}, line {line.line}: {_status_word(line)}{at}", basis)
 
     def _read_settled(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime
     ) -> _Reading:
-        """Return the reading of a line about a settled row: the line agrees with the journal, or contradicts it."""
+        """Return the reading of a line about a settled row, which it confirms or contradicts."""
         if resolution is None:
             waits = say("still being worked on")
-            return _Nothing.AGREES if row.state is State.PAID else self._contradiction(line, row, waits)
-        is_before = came_first(self._first.attempts, row.instruction, row.attempt) or (
-            meant_attempt(time.times, self._left_at(row)) is Meant.EARLIER
+            return _NothingToDo.AGREES if row.state is State.PAID else self._contradiction(line, row, waits)
+        is_before = came_first(self._first_reading.attempts, row.instruction, row.attempt) or (
+            match_attempt(time.times, self._departure_time(row)) is AttemptMatch.EARLIER
         )
-        is_of_another = is_before and not all(map(is_only_attempt, self._fitting(line)))
+        is_of_another = is_before and not all(map(is_only_attempt, self._fitting_candidates(line)))
         if is_of_another and resolution is not Resolution.PAID:
-            return _Nothing.AGREES
+            return _NothingToDo.AGREES
         difference = self._contradiction(line, row, say(resolution.value.replace("-", " ")))
         if is_of_another:
-            return replace(difference, sentence=f"{difference.sentence} {say(_EARLIER_TOO)}")
+            return replace(difference, sentence=f"{difference.sentence} {say(_EARLIER_ATTEMPT)}")
         return (
-            _Nothing.AGREES
-            if resolution in _AGREES[row.state] and line.order_id not in self._contrary_ids
+            _NothingToDo.AGREES
+            if resolution in _AGREEING_RESOLUTIONS[row.state] and line.order_id not in self._blocking_ids
             else difference
         )
 
-    def _time(self, line: StatementLine) -> LineTime:
-        return line_time(line, self._as_of, self._now(), true_by=self._first.at)
+    def _line_time(self, line: StatementLine) -> LineTime:
+        return line_time(line, self._as_of, self._now(), true_by=self._first_reading.at)
 
-    def _left_at(self, row: RowState) -> str | None:
+    def _departure_time(self, row: RowState) -> str | None:
         """Return the latest time at which a row's latest attempt can have left, or None if nothing left."""
-        return None if row.intended_at is None else latest_start(self._clock.noted, row.intended_at)
+        return None if row.intended_at is None else latest_departure(self._clock.noted, row.intended_at)
 
-    def _claim(self, line: StatementLine) -> Claim:
-        """Return the claim of a line. The person who gives the statement to `resolve` vouches for the claim by name."""
+    def _build_claim(self, line: StatementLine) -> Claim:
+        """Return the claim of a line, for which the person who submits the statement vouches."""
         amount = None if line.amount is None else f"{line.amount:f}"
         return Claim(
             line.order_id,
             amount,
             line.currency,
-            _word(line),
+            _status_word(line),
             proof=Proof.VOUCHED,
             is_current=True,
-            times=self._time(line).times,
-            attempts=self._first.attempts,
+            times=self._line_time(line).times,
+            attempts=self._first_reading.attempts,
         )
 
     def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
-        """Return the reading of a line about a rejected attempt, released since, or about a row that was never sent."""
-        resolution = self._said(line)
+        """Return the reading of a line about an earlier, rejected attempt, or about a row that was never sent."""
+        resolution = self._stated_resolution(line)
         if isinstance(resolution, StatementDifference):
             return resolution
-        is_no = resolution in {Resolution.REJECTED, Resolution.NOT_RECEIVED}
-        if line.answer == "" or (is_no and line.order_id not in self._contrary_ids):
-            return _Nothing.AGREES
-        if is_no or not any(candidate.sent_order_id for candidate in self._journal.orders(line.order_id)):
+        is_negative = resolution in {Resolution.REJECTED, Resolution.NOT_RECEIVED}
+        if line.answer == "" or (is_negative and line.order_id not in self._blocking_ids):
+            return _NothingToDo.AGREES
+        if is_negative or not any(candidate.sent_order_id for candidate in self._journal.orders(line.order_id)):
             sentence = say(
                 "According to the journal, row {row} was never sent; the statement says otherwise.", row=clash.sheet_row
             )
-            return _differs(line, f"{sentence} {say(DO_NOT_SEND)}")
-        return _differs(line, say(_EARLIER_REJECTED, order_id=line.order_id))
+            return _difference(line, f"{sentence} {say(DO_NOT_SEND)}")
+        return _difference(line, say(_EARLIER_REJECTED, order_id=line.order_id))
 
-    def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
+    def _stated_resolution(self, line: StatementLine) -> Resolution | StatementDifference | None:
         """Return the resolution that a line states for its order, or None if the gateway has not decided."""
         if line.status is None:
-            resolution = _SAYS.get(line.answer or "")
+            resolution = _RESOLUTION_OF_ANSWER.get(line.answer or "")
             if resolution is None and line.answer:
-                says = ", ".join(_SAYS)
-                return _differs(line, say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=says))
+                answers = ", ".join(_RESOLUTION_OF_ANSWER)
+                return _difference(
+                    line, say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=answers)
+                )
             return resolution
         meaning = self._words.get(line.status)
-        return _differs(line, say(_NOT_LISTED, status=line.status)) if meaning is None else _OF_WORD.get(meaning)
+        return (
+            _difference(line, say(_NOT_LISTED, status=line.status))
+            if meaning is None
+            else _RESOLUTION_OF_OUTCOME.get(meaning)
+        )
 
     def _contradiction(self, line: StatementLine, row: RowState, words: str) -> StatementDifference:
-        state = state_words(shown_state(row.state))
+        state = state_label(display_state(row.state))
         sentence = say(
             "Row {row} is {state} in the journal, and {said} in the statement.", row=row.row, state=state, said=words
         )
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
             sentence += f" {say(DO_NOT_SEND)}"
-        return _differs(line, sentence)
+        return _difference(line, sentence)
 
 
-def _differs(line: StatementLine, sentence: str) -> StatementDifference:
+def _difference(line: StatementLine, sentence: str) -> StatementDifference:
     return StatementDifference(line.line, line.order_id, sentence)
 
 
-def _word(line: StatementLine) -> str:
+def _status_word(line: StatementLine) -> str:
     return line.status if line.status is not None else line.answer or ""

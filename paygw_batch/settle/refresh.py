@@ -19,38 +19,38 @@ from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.evidence import (
     Candidate,
     Claim,
+    Deferral,
     Evidence,
     EvidenceSource,
     Finding,
-    Span,
     StatedTimes,
-    Waits,
-    rule,
+    TimeInterval,
+    judge_claim,
 )
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import OutcomeKind, PauseRun, StopRun
-from paygw_batch.engine.pacing import Rhythm
+from paygw_batch.engine.pacing import RateLimiter
 from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.enquiry import EnquiryAnswer
-from paygw_batch.gateway.message import Expected
+from paygw_batch.gateway.message import ExpectedReply
 from paygw_batch.journal import BatchRecord, Journal, Notification, RowState, canonical, encode_notification
 from paygw_batch.language import say
 
-OFTEN_EVERY_S = 5.0
-OFTEN_FOR_S = 300.0
-SELDOM_EVERY_S = 60.0
+EARLY_INTERVAL_S = 5.0
+EARLY_PERIOD_S = 300.0
+LATE_INTERVAL_S = 60.0
 SILENT_ROUNDS = 3
-"""The number of rounds in a row without any reply after which the gateway counts as unreachable."""
+"""The number of successive rounds without a reply after which the gateway counts as unreachable."""
 OPEN_STATES = frozenset({State.ACCEPTED, State.IN_DOUBT})
 
-Ask = Callable[[Expected, str | None], Awaitable[EnquiryAnswer]]
-"""A function that asks about one order at the endpoint with this id (None: unknown). No network error is raised."""
+Ask = Callable[[ExpectedReply, str | None], Awaitable[EnquiryAnswer]]
+"""A function that asks about an order at the endpoint with this id, if known. It raises no network errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks of a refresh: a monotonic clock in seconds, a function that waits, and the wall clock."""
+    """The clocks of a refresh: monotonic seconds, a sleep function, and the wall clock."""
 
     monotonic_s: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
@@ -58,8 +58,8 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Politeness:
-    """The limits on enquiries: how many at once, how many a second, and for how many seconds."""
+class EnquiryLimits:
+    """The limits on enquiries: concurrency, rate per second, and total time in seconds."""
 
     concurrency: int
     rate_per_s: float
@@ -67,7 +67,7 @@ class Politeness:
 
 
 @dataclass(slots=True)
-class Refreshed:
+class RefreshResult:
     """The result of a refresh. `findings` counts the effects of the recorded answers."""
 
     asked: int = 0
@@ -79,30 +79,30 @@ class Refreshed:
 
 
 class _Enquiries(ABC):
-    """Asks the gateway within the limits. `words` has the meanings of status words, from `[outcomes]`."""
+    """Asks the gateway within the limits. `words` maps status words to outcomes, as in `[outcomes]`."""
 
-    def __init__(self, ask: Ask, words: Mapping[str, OutcomeKind], politeness: Politeness, clock: Clock) -> None:
-        self._ask, self._words, self._politeness, self._clock = ask, words, politeness, clock
-        self._rhythm = Rhythm(politeness.rate_per_s)
+    def __init__(self, ask: Ask, words: Mapping[str, OutcomeKind], limits: EnquiryLimits, clock: Clock) -> None:
+        self._ask, self._words, self._politeness, self._clock = ask, words, limits, clock
+        self._rate_limiter = RateLimiter(limits.rate_per_s)
 
-    def _take_turn(self) -> float:
-        """Take the next turn to ask, and return the seconds until then."""
-        wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
-        self._rhythm.start(self._clock.monotonic_s())
+    def _reserve_turn(self) -> float:
+        """Reserve the next turn to ask, and return the seconds until then."""
+        wait_s = self._rate_limiter.wait_s(self._clock.monotonic_s())
+        self._rate_limiter.start(self._clock.monotonic_s())
         return wait_s
 
-    def _heed(self, answer: EnquiryAnswer) -> None:
+    def _apply_advice(self, answer: EnquiryAnswer) -> None:
         match answer.advice:
             case StopRun(reason):
                 self._stop(reason)
             case PauseRun(pause_s):
-                self._rhythm.pause(self._clock.monotonic_s(), pause_s)
+                self._rate_limiter.pause(self._clock.monotonic_s(), pause_s)
             case _:
                 pass
 
     @abstractmethod
     def _stop(self, reason: str) -> None:
-        """Ask no more questions, or none for a while."""
+        """Stop asking, permanently or for a while."""
 
 
 class Refresh(_Enquiries):
@@ -116,35 +116,40 @@ class Refresh(_Enquiries):
         *,
         words: Mapping[str, OutcomeKind],
         minor_units: Mapping[str, int],
-        politeness: Politeness,
+        limits: EnquiryLimits,
         clock: Clock,
-        take_in: Callable[[], None],
+        record_arrivals: Callable[[], None],
     ) -> None:
-        """Prepare to ask about `batch`. `take_in` records the notifications that wait."""
-        super().__init__(ask, words, politeness, clock)
-        self.result = Refreshed()
-        self._journal, self._batch, self._minor_units, self._take_in = journal, batch, minor_units, take_in
+        """Prepare to ask about `batch`. `record_arrivals` records waiting notifications."""
+        super().__init__(ask, words, limits, clock)
+        self.result = RefreshResult()
+        self._journal, self._batch, self._minor_units, self._record_arrivals = (
+            journal,
+            batch,
+            minor_units,
+            record_arrivals,
+        )
         self._not_found: set[str] = set()
         self._silent_rounds = 0
         self._stopping = asyncio.Event()
 
     def drain(self) -> None:
-        """Start no new enquiry. The run then waits for the enquiries under way."""
+        """Start no new enquiry. The run then waits for enquiries in progress."""
         self.result.interrupted = True
         self._stopping.set()
 
-    async def run(self) -> Refreshed:
-        """Ask until every row has its final state, the time limit passes, or something stops the refresh."""
-        began_s = self._clock.monotonic_s()
+    async def run(self) -> RefreshResult:
+        """Ask until every row has a final state, time runs out, or something stops the refresh."""
+        started_s = self._clock.monotonic_s()
         while rows := self._open_rows():
-            await self._round(rows)
-            self._take_in()
-            elapsed_s = self._clock.monotonic_s() - began_s
-            wait_s = OFTEN_EVERY_S if elapsed_s < OFTEN_FOR_S else SELDOM_EVERY_S
+            await self._ask_about_all(rows)
+            self._record_arrivals()
+            elapsed_s = self._clock.monotonic_s() - started_s
+            wait_s = EARLY_INTERVAL_S if elapsed_s < EARLY_PERIOD_S else LATE_INTERVAL_S
             if self._stopping.is_set() or not self._open_rows():
                 break
             if elapsed_s + wait_s > self._politeness.limit_s:
-                self.result.stop_reason = say("time ran out. The same command continues asking.")
+                self.result.stop_reason = say("time ran out. Run the same command to continue.")
                 break
             await self._wait(wait_s)
         return self.result
@@ -154,37 +159,39 @@ class Refresh(_Enquiries):
             return []
         return list(self._journal.rows(self._batch.number, states=OPEN_STATES))
 
-    async def _round(self, rows: Sequence[RowState]) -> None:
-        """Ask about every row once. Record new answers in groups of a few rows."""
+    async def _ask_about_all(self, rows: Sequence[RowState]) -> None:
+        """Ask about every row once, and record new answers in groups."""
         replied = 0
-        at_once = self._politeness.concurrency
-        for start in range(0, len(rows), at_once):
+        group_size = self._politeness.concurrency
+        for start in range(0, len(rows), group_size):
             if self._stopping.is_set():
                 return
-            group = rows[start : start + at_once]
-            answers = await asyncio.gather(*map(self._asked, group))
-            heard = [(row, answer) for row, answer in zip(group, answers, strict=True) if answer is not None]
-            replied += sum(answer.has_replied for _, answer in heard)
-            self._keep(heard)
-            for _, answer in heard:
-                self._heed(answer)
+            group = rows[start : start + group_size]
+            answers = await asyncio.gather(*map(self._ask_about_row, group))
+            answered = [(row, answer) for row, answer in zip(group, answers, strict=True) if answer is not None]
+            replied += sum(answer.has_replied for _, answer in answered)
+            self._keep(answered)
+            for _, answer in answered:
+                self._apply_advice(answer)
         self._silent_rounds = 0 if replied else self._silent_rounds + 1
         if self._silent_rounds >= SILENT_ROUNDS:
             self._stop(say("the gateway does not answer enquiries."))
 
-    async def _asked(self, row: RowState) -> EnquiryAnswer | None:
-        await self._wait(self._take_turn())
+    async def _ask_about_row(self, row: RowState) -> EnquiryAnswer | None:
+        await self._wait(self._reserve_turn())
         if self._stopping.is_set():
             return None
         self.result.asked += 1
         amount = Decimal(from_minor(row.minor, minor_units=self._minor_units[row.currency]))
-        return await self._ask(Expected(row.sent_orderid or row.client_orderid, amount, row.currency), row.endpoint_id)
+        return await self._ask(
+            ExpectedReply(row.sent_orderid or row.client_orderid, amount, row.currency), row.endpoint_id
+        )
 
-    def _keep(self, heard: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
-        """Record the answers that say something new."""
+    def _keep(self, answered: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
+        """Record the answers that change anything."""
         at = timestamp(self._clock.now())
         evidence = []
-        for row, answer in heard:
+        for row, answer in answered:
             claim = answer.claim
             if claim is None:
                 self.result.causes[answer.cause] += 1
@@ -216,29 +223,29 @@ class Refresh(_Enquiries):
             task.cancel()
 
 
-AGAIN_AFTER_S = 5.0
-"""The seconds before the gateway is asked again, after an answer was missing or inconclusive."""
-MAX_ASKED = 6
+RETRY_AFTER_S = 5.0
+"""The delay before asking again, if the last answer was missing or inconclusive."""
+MAX_ENQUIRIES = 6
 """The maximum number of enquiries for one notification."""
 MAX_WAITING = 10_000
-"""The maximum number of orders that wait for an enquiry. Further orders are left to a person."""
-AFTER_REFUSAL_S = 60.0
-"""The seconds for which all enquiries pause after the gateway has refused to answer any."""
-_ASKED_ABOUT = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
-_EVER = "0001-01-01T00:00:00.000Z"
+"""The maximum number of orders waiting for an enquiry. Further orders are left to a person."""
+REFUSAL_PAUSE_S = 60.0
+"""The pause of all enquiries after the gateway has refused one."""
+_FINDINGS_TO_CHECK = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
+_EARLIEST_TIME = "0001-01-01T00:00:00.000Z"
 
 
-def asked_about(
+def instructions_to_ask_about(
     claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]
-) -> Sequence[Candidate] | Waits:
-    """Return the instructions to ask about because of an unproven claim, or `Waits` while one of them is in flight.
+) -> Sequence[Candidate] | Deferral:
+    """Return the instructions to ask about for an unproven claim, or `Deferral` while one of them is in flight.
 
     These are the instructions that the claim, if true, would move or contradict, and those without a final state.
     """
-    ruling = rule(claim, candidates, words)
-    if isinstance(ruling, Waits):
+    ruling = judge_claim(claim, candidates, words)
+    if isinstance(ruling, Deferral):
         return ruling
-    if ruling.finding in _ASKED_ABOUT:
+    if ruling.finding in _FINDINGS_TO_CHECK:
         return candidates
     if ruling.finding in {Finding.FORGED, Finding.UNLISTED}:
         return [candidate for candidate in candidates if candidate.standing.state in OPEN_STATES]
@@ -246,16 +253,16 @@ def asked_about(
 
 
 @dataclass(frozen=True, slots=True)
-class _Doubt:
+class _QueuedClaim:
     claim: Claim
-    asked: int = 0
+    enquiries: int = 0
 
 
 class FollowUp(_Enquiries):
-    """Asks about orders in the background of the listener's event loop, within the limits, and keeps the answers.
+    """Asks about orders in the background of the listener's event loop, and keeps the answers.
 
-    `look` returns the journal's instructions for an order id, and is called in a thread. `keep` makes an answer
-    durable.
+    `look` returns the journal's instructions for an order id, and is called in a thread. `keep` stores an answer
+    durably.
     """
 
     def __init__(
@@ -265,95 +272,97 @@ class FollowUp(_Enquiries):
         keep: Callable[[str], Awaitable[None]],
         *,
         words: Mapping[str, OutcomeKind],
-        politeness: Politeness,
+        limits: EnquiryLimits,
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
-        super().__init__(ask, words, politeness, clock)
-        self._look, self._keep, self._tell, self._told = look, keep, tell, ""
-        self._queue: asyncio.Queue[_Doubt] = asyncio.Queue()
+        super().__init__(ask, words, limits, clock)
+        self._find_instructions, self._keep, self._tell, self._last_sentence = look, keep, tell, ""
+        self._queue: asyncio.Queue[_QueuedClaim] = asyncio.Queue()
         self._waiting: set[str] = set()
 
-    def doubt(self, claim: Claim) -> None:
-        """Queue an unproven claim, unless its order waits already."""
-        self._put(_Doubt(claim))
+    def queue_claim(self, claim: Claim) -> None:
+        """Queue an unproven claim, unless its order is queued already."""
+        self._enqueue(_QueuedClaim(claim))
 
     async def run(self, doubts: Iterable[Claim] = ()) -> None:
         """Ask until cancelled, first about the earlier `doubts`."""
         for claim in doubts:
-            self.doubt(claim)
+            self.queue_claim(claim)
         async with asyncio.TaskGroup() as group:
             for _ in range(self._politeness.concurrency):
-                group.create_task(self._work(group))
+                group.create_task(self._process_queue(group))
 
-    def _put(self, doubt: _Doubt) -> None:
-        order_id = doubt.claim.order_id
+    def _enqueue(self, queued: _QueuedClaim) -> None:
+        order_id = queued.claim.order_id
         if order_id is None or order_id in self._waiting:
             return
         if len(self._waiting) >= MAX_WAITING:
-            self._tell_once(say("Too many unproven notifications wait: the gateway is not asked about all of them."))
+            self._tell_if_new(
+                say("Too many unproven notifications are waiting, so the gateway is not asked about all of them.")
+            )
             return
         self._waiting.add(order_id)
-        self._queue.put_nowait(doubt)
+        self._queue.put_nowait(queued)
 
-    async def _work(self, group: asyncio.TaskGroup) -> None:
+    async def _process_queue(self, group: asyncio.TaskGroup) -> None:
         while True:
-            doubt = await self._queue.get()
-            self._waiting.discard(doubt.claim.order_id or "")
-            again: _Doubt | None = replace(doubt, asked=doubt.asked + 1)
+            queued = await self._queue.get()
+            self._waiting.discard(queued.claim.order_id or "")
+            next_claim: _QueuedClaim | None = replace(queued, enquiries=queued.enquiries + 1)
             try:
-                again = await self._follow(doubt)
+                next_claim = await self._follow_claim(queued)
             except Exception as error:  # noqa: BLE001 (one order must not end the asking about all others)
-                why = (
+                reason = (
                     error.message
                     if isinstance(error, PaygwError)
                     else say("unexpected error ({kind}).", kind=type(error).__name__)
                 )
-                self._tell_once(say("The gateway cannot be asked about an unproven notification: {why}", why=why))
-            if again is not None and again.asked < MAX_ASKED:
-                group.create_task(self._put_later(again))
+                self._tell_if_new(say("The gateway cannot be asked about an unproven notification: {why}", why=reason))
+            if next_claim is not None and next_claim.enquiries < MAX_ENQUIRIES:
+                group.create_task(self._enqueue_later(next_claim))
 
-    async def _put_later(self, doubt: _Doubt) -> None:
-        await self._clock.sleep(AGAIN_AFTER_S)
-        self._put(doubt)
+    async def _enqueue_later(self, queued: _QueuedClaim) -> None:
+        await self._clock.sleep(RETRY_AFTER_S)
+        self._enqueue(queued)
 
-    async def _follow(self, doubt: _Doubt) -> _Doubt | None:
-        """Ask about the order of one claim. Return the doubt to ask about later, or None."""
-        order_id = doubt.claim.order_id or ""
-        instructions = await asyncio.to_thread(self._look, order_id)
-        candidates = asked_about(doubt.claim, instructions, self._words)
-        if isinstance(candidates, Waits):
-            return doubt
+    async def _follow_claim(self, queued: _QueuedClaim) -> _QueuedClaim | None:
+        """Ask about the order of one claim. Returns the claim to ask about later, or None."""
+        order_id = queued.claim.order_id or ""
+        instructions = await asyncio.to_thread(self._find_instructions, order_id)
+        candidates = instructions_to_ask_about(queued.claim, instructions, self._words)
+        if isinstance(candidates, Deferral):
+            return queued
         is_settled = True
         for candidate in candidates:
-            is_settled &= await self._settled(candidate, order_id)
-        return None if is_settled else replace(doubt, asked=doubt.asked + 1)
+            is_settled &= await self._ask_and_keep(candidate, order_id)
+        return None if is_settled else replace(queued, enquiries=queued.enquiries + 1)
 
-    async def _settled(self, candidate: Candidate, order_id: str) -> bool:
-        """Ask about one instruction, and keep an answer that says something new. Return whether the answer did."""
-        await self._clock.sleep(self._take_turn())
+    async def _ask_and_keep(self, candidate: Candidate, order_id: str) -> bool:
+        """Ask about one instruction, keep an answer with news, and return whether there was one."""
+        await self._clock.sleep(self._reserve_turn())
         at = timestamp(self._clock.now())
-        expected = Expected(order_id, Decimal(candidate.amount), candidate.currency)
+        expected = ExpectedReply(order_id, Decimal(candidate.amount), candidate.currency)
         answer = await self._ask(expected, candidate.endpoint_id)
-        self._heed(answer)
+        self._apply_advice(answer)
         claim = answer.claim
         if claim is None:
             return False
         meaning = self._words.get(claim.status or "")
         if meaning is not None and meaning.value == candidate.standing.state.value:
             return False
-        # The answer was true before the question was sent, so it says nothing about an attempt sent since.
-        dated = replace(claim, times=StatedTimes(true_at=(Span(_EVER, at),)))
+        # The answer is dated before the enquiry was sent, so it says nothing about an attempt sent since.
+        dated = replace(claim, times=StatedTimes(true_at=(TimeInterval(_EARLIEST_TIME, at),)))
         # The answer is kept in the form of a notification, although nobody sent a request.
         kept = Notification(at, "", "", "", b"", length=0, problem="", claim=dated, source=EvidenceSource.ENQUIRY)
         await self._keep(encode_notification(kept))
         return True
 
     def _stop(self, reason: str) -> None:
-        self._tell_once(say("The gateway refuses enquiries: {reason}", reason=reason))
-        self._rhythm.pause(self._clock.monotonic_s(), AFTER_REFUSAL_S)
+        self._tell_if_new(say("The gateway refuses enquiries: {reason}", reason=reason))
+        self._rate_limiter.pause(self._clock.monotonic_s(), REFUSAL_PAUSE_S)
 
-    def _tell_once(self, sentence: str) -> None:
-        if sentence != self._told:
-            self._told = sentence
+    def _tell_if_new(self, sentence: str) -> None:
+        if sentence != self._last_sentence:
+            self._last_sentence = sentence
             self._tell(sentence)

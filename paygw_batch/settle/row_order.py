@@ -1,4 +1,4 @@
-"""Makes orders about rows of a batch. One person writes the order, another approves it, and it is carried out once.
+"""Makes orders about rows of a batch: one person writes an order, another approves it, and it is applied once.
 
 An order names the latest attempt and the state of each row, and is valid while these are unchanged. An order is the
 decision of people. If it cites the gateway, the statement that it names is read and verified again.
@@ -12,28 +12,28 @@ from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from paygw_batch.approval.approval_keys import PublicKey
-from paygw_batch.approval.order import Order, agreed, require_place, require_true
+from paygw_batch.approval.order import Order, require_agreement, require_same_journal, require_unchanged
 from paygw_batch.approval.signed_document import ApprovalPolicy, SignedPart
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import state_words
+from paygw_batch.core.shown_states import state_label
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal import BatchRecord, CarriedOut, JournalReader
+from paygw_batch.journal import BatchRecord, JournalReader, StatementNote
 from paygw_batch.language import mark, say
-from paygw_batch.settle.match_statement import Matched
-from paygw_batch.settle.resolve import Settlement, said_by, standings_of
+from paygw_batch.settle.match_statement import StatementMatch
+from paygw_batch.settle.resolve import Settlement, evidence_text, row_states
 from paygw_batch.settle.statement import Statement
 
-_SHOWN_CHANGES = 5
+_MAX_SHOWN_CHANGES = 5
 """The maximum number of rows that a refusal names."""
 
 
 class RowAct(StrEnum):
-    """The effect of an order on a row: it settles the row, as `Resolution` says, or releases it for an attempt."""
+    """The effect of an order on a row: a resolution that settles it, or a release for another attempt."""
 
     PAID = "paid"
     REJECTED = "rejected"
@@ -42,7 +42,7 @@ class RowAct(StrEnum):
 
 
 class Decision(NamedTuple):
-    """A decision about a row: the act, its evidence, and who vouches for it. `words` are shown before the evidence."""
+    """A decision about a row: the act, its evidence and who vouches for it. `words` precede the evidence."""
 
     row: int
     act: RowAct
@@ -51,7 +51,7 @@ class Decision(NamedTuple):
     words: str = ""
 
     @classmethod
-    def of(cls, entry: Settlement) -> Self:
+    def from_settlement(cls, entry: Settlement) -> Self:
         return cls(entry.row, RowAct(entry.resolution.value), entry.evidence, entry.basis, entry.words)
 
     @property
@@ -63,7 +63,7 @@ class Decision(NamedTuple):
 class OrderedRow(SignedPart):
     """A row of an order: the payment, its latest attempt, and the act.
 
-    `order_id` and `sent_at`, the time of that attempt, are empty if nothing ever left. `hold` is the number of the
+    `order_id` and `sent_at`, the time of that attempt, are empty if nothing was ever sent. `hold` is the number of the
     evidence that holds a ready row, or 0. Lifting a hold changes no state, so only this number keeps an order from
     lifting the next hold, too. `duplicate_of` is the attempt that the row might duplicate, because that attempt's
     outcome was not received as a reply; 0 if there is none.
@@ -91,15 +91,15 @@ class OrderedRow(SignedPart):
 
     @property
     def said(self) -> str:
-        return said_by(self.evidence, self.words)
+        return evidence_text(self.evidence, self.words)
 
     @property
-    def whose_word(self) -> str:
-        """Words that say who vouches for the resolution of the row."""
+    def basis_text(self) -> str:
+        """Who vouches for the resolution of the row, in words."""
         return say("the gateway's, proven by its statement") if self.basis is Basis.GATEWAY else say("a person's")
 
-    def consequence(self, quarantine: Quarantine, shown: Callable[[str], str] = str) -> str:
-        """Return whether and when the row can be paid again once the order is carried out. `shown` formats a time."""
+    def consequence(self, quarantine: Quarantine, format_time: Callable[[str], str] = str) -> str:
+        """Return whether and when the row can be paid again after the order. `format_time` formats a time."""
         if self.act is RowAct.RELEASE:
             if not self.duplicate_of:
                 return say("it is sent again")
@@ -112,7 +112,7 @@ class OrderedRow(SignedPart):
             )
         return say(
             "can be paid again, not before {opens}; marked as a possible duplicate of attempt {attempt}",
-            opens=shown(timestamp(quarantine.opens(self.sent_at))),
+            opens=format_time(timestamp(quarantine.ends_at(self.sent_at))),
             attempt=self.attempt,
         )
 
@@ -188,11 +188,11 @@ class RowOrder(Order):
         return [row.decision.settlement for row in self.content.rows]
 
     @property
-    def claims_the_gateways_word(self) -> bool:
+    def cites_gateway(self) -> bool:
         """Whether the order settles a row in the gateway's name, which only the gateway's statement can prove."""
         return any(row.basis is Basis.GATEWAY for row in self.content.rows)
 
-    def require_said_by(self, statement: Statement | None, match: Callable[[Statement], Matched]) -> None:
+    def require_confirmed_by(self, statement: Statement | None, match: Callable[[Statement], StatementMatch]) -> None:
         """Raise `ApprovalError` unless the statement, read now, confirms all that the order attributes to the gateway.
 
         `match` compares the statement with the batch. The statement is None if its file is missing.
@@ -220,26 +220,26 @@ class RowOrder(Order):
                     hint=say("Nothing was settled. Make a new order, on a person's word or from the statement."),
                 )
 
-    def carried_out(self, by: str) -> CarriedOut | None:
+    def carried_out(self, by: str) -> StatementNote | None:
         """Return the statement that the order carries out, or None if the order was not read from one."""
         content = self.content
         if not content.statement_sha256:
             return None
         attempts = tuple(content.attempts)
-        return CarriedOut(content.batch, content.statement, content.statement_sha256, by, attempts=attempts)
+        return StatementNote(content.batch, content.statement, content.statement_sha256, by, attempts=attempts)
 
     def changes(self, actual: RowContent) -> Sequence[str]:
-        now = {row.row: row for row in actual.rows}
-        changed = [row for row in self.content.rows if now.get(row.row) != row]
-        sentences = [_change(row, now.get(row.row)) for row in changed[:_SHOWN_CHANGES]]
-        if (more := len(changed) - _SHOWN_CHANGES) > 0:
-            sentences.append(say("and {changes:,} more rows", changes=more))
+        current_rows = {row.row: row for row in actual.rows}
+        changed = [row for row in self.content.rows if current_rows.get(row.row) != row]
+        sentences = [_change_sentence(row, current_rows.get(row.row)) for row in changed[:_MAX_SHOWN_CHANGES]]
+        if (more_count := len(changed) - _MAX_SHOWN_CHANGES) > 0:
+            sentences.append(say("and {changes:,} more rows", changes=more_count))
         return sentences or [say("the batch is not the one that the order names")]
 
 
 @dataclass(frozen=True, slots=True)
 class OrderInForce:
-    """An order that may be carried out now: its batch, who decided (as recorded), and the order to keep."""
+    """An order that may be carried out now: its batch, who decided it, and the signed order to keep."""
 
     batch: BatchRecord
     by: str
@@ -249,19 +249,19 @@ class OrderInForce:
 def order_in_force(
     order: RowOrder, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str, endpoint: str
 ) -> OrderInForce:
-    """Return an order that `by` may carry out. Raises `ApprovalError` unless it is approved, and true of every row.
+    """Return an order that `by` may carry out. Raises `ApprovalError` unless it is approved and up to date.
 
     Whether the rows may be settled or released at all is checked later, as for any settlement or release.
     """
     batch = batch_of_order(order, journal, endpoint)
-    decided, signed_order = agreed(order, journal, policy, now, by=by)
-    require_true(order, content_now(order, journal, batch, endpoint))
-    return OrderInForce(batch, decided, signed_order)
+    decided_by, signed_order = require_agreement(order, journal, policy, now, by=by)
+    require_unchanged(order, current_content(order, journal, batch, endpoint))
+    return OrderInForce(batch, decided_by, signed_order)
 
 
 def batch_of_order(order: RowOrder, journal: JournalReader, endpoint: str) -> BatchRecord:
     """Return the batch that an order is about. Raises `ApprovalError` if this journal does not have the batch."""
-    require_place(order, journal, endpoint)
+    require_same_journal(order, journal, endpoint)
     content = order.content
     batch = journal.batch(content.batch, operation=content.operation)
     if batch is None:
@@ -269,10 +269,10 @@ def batch_of_order(order: RowOrder, journal: JournalReader, endpoint: str) -> Ba
     return batch
 
 
-def content_now(order: RowOrder, journal: JournalReader, batch: BatchRecord, endpoint: str) -> RowContent:
+def current_content(order: RowOrder, journal: JournalReader, batch: BatchRecord, endpoint: str) -> RowContent:
     """Return the content that an order with the same decisions would have now."""
     decisions = [row.decision for row in order.content.rows]
-    return order.content.model_copy(update=_as_now(journal, batch, decisions, endpoint))
+    return order.content.model_copy(update=_current_fields(journal, batch, decisions, endpoint))
 
 
 def row_content(
@@ -284,21 +284,23 @@ def row_content(
     statement: Statement | None = None,
     attempts: Mapping[int, int] | None = None,
 ) -> RowContent:
-    """Return the present content of an order about rows of a batch, decided by a person or by a `statement`.
+    """Return the content of a new order about rows of a batch, decided by a person or by a `statement`.
 
-    `attempts` are those of the instructions that the statement names (`Matched.attempts`).
+    `attempts` are those of the instructions that the statement names (`StatementMatch.attempts`).
     """
     return RowContent(
-        **_as_now(journal, batch, decisions, endpoint),
+        **_current_fields(journal, batch, decisions, endpoint),
         statement="" if statement is None else statement.name,
         statement_sha256="" if statement is None else statement.sha256,
         attempts=sorted((attempts or {}).items()),
     )
 
 
-def _as_now(journal: JournalReader, batch: BatchRecord, decisions: Sequence[Decision], endpoint: str) -> dict[str, Any]:
-    """Return the part of a content that the journal knows. Rows that the batch does not have are left out."""
-    standings = standings_of(journal, batch, {decision.row for decision in decisions})
+def _current_fields(
+    journal: JournalReader, batch: BatchRecord, decisions: Sequence[Decision], endpoint: str
+) -> dict[str, Any]:
+    """Return the fields of an order that come from the journal. Rows that the batch does not have are left out."""
+    standings = row_states(journal, batch, {decision.row for decision in decisions})
     holds, units = journal.holds(batch.number), minor_units_by_currency()
     rows = [
         OrderedRow(
@@ -331,17 +333,17 @@ def unsigned_order(content: RowContent, maker: PublicKey, now: datetime) -> RowO
     return RowOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
 
 
-def _change(ordered: OrderedRow, now: OrderedRow | None) -> str:
-    """Return how a row differs from the row that an order names. `now` is None if the batch has no such row."""
+def _change_sentence(ordered: OrderedRow, now: OrderedRow | None) -> str:
+    """Return how a row differs from the row that an order names, or that the batch has no such row."""
     if now is None:
         return say("row {row} is not in the batch", row=ordered.row)
     if (now.attempt, now.state) != (ordered.attempt, ordered.state):
         return say(
             "row {row} was {state} after attempt {attempt}, and is {now} after attempt {now_attempt}",
             row=ordered.row,
-            state=state_words(ordered.state.value),
+            state=state_label(ordered.state.value),
             attempt=ordered.attempt,
-            now=state_words(now.state.value),
+            now=state_label(now.state.value),
             now_attempt=now.attempt,
         )
     if now.hold != ordered.hold:

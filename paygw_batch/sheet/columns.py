@@ -1,4 +1,4 @@
-"""Names the columns that a sheet may have (section 3 of the interface), and the columns that only our files have."""
+"""Name the columns of sheets (section 3 of the interface) and of the files that we write."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,20 +13,22 @@ def known_columns() -> tuple[str, ...]:
 
 
 def columns_of_operation(operation: str) -> tuple[str, ...]:
-    """Return the columns that sheets of `operation` may have. The columns of another operation are unknown in them."""
+    """Return the columns that sheets of `operation` may have. Other operations' columns are unknown in them."""
     return sheet_columns().of_operation[operation]
 
 
 def reconciled_columns(operation: str) -> tuple[str, ...]:
-    """Return the fields of the forms that the reconciliation shows under their own names, after its own columns."""
-    return tuple(name for name in sheet_columns().reconciled[operation] if name not in RECONCILED_OF[operation])
+    """Return the form fields that follow the reconciliation's own columns, under their own names."""
+    return tuple(
+        name for name in sheet_columns().reconciled[operation] if name not in RECONCILIATION_COLUMNS_OF[operation]
+    )
 
 
 PAYMENT_COLUMNS = (
     *("client_orderid", "country", "currency", "amount"),
     *("account_name", "account_number", "phone", "purpose"),
 )
-"""The columns in which the reconciliation shows the payment of a row."""
+"""The columns of the reconciliation that show a row's payment."""
 RECONCILIATION_COLUMNS = (
     "row",
     *PAYMENT_COLUMNS,
@@ -41,35 +43,36 @@ RECONCILIATION_COLUMNS = (
     "first_sent_at",
     "updated_at",
 )
-"""The columns with which every reconciliation file starts. The sheet's unknown columns follow."""
+"""The first columns of every reconciliation file. The sheet's unknown columns follow."""
 
-ALWAYS_NEEDED = ("country", "amount")
-"""The columns without which no row of any country can be understood."""
+REQUIRED_COLUMNS = ("country", "amount")
+"""The columns that every sheet must have."""
 
 QUESTION_COLUMNS = ("order_id", "amount", "currency", "country", "sent_at", "http_status", "what_we_saw", "answer")
 """The columns of the file of questions to the gateway's support."""
 
 REJECTS_COLUMNS = ("row", "problems")
-"""The two columns that a rejects file has beside the sender's own. A sheet that has both is a mended rejects file."""
+"""The two columns that a rejects file adds to the sender's. A sheet with both is a corrected rejects file.
+"""
 
 HELP_TITLE = mark("How to fill in this sheet")
 PROBLEMS_TITLE = mark("Problems in this workbook")
-"""The first cell of each worksheet of problems that we write, in the language of the person for whom we write it."""
+"""The first cell of a worksheet of problems, in the reader's language."""
 
 CUSTOMER_URL = "customer_url"
-"""The address at which the customer of a collection pays: a column of the collection's reconciliation."""
-RECONCILED_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+"""A column of the reconciliation of collections: the address at which the customer pays."""
+RECONCILIATION_COLUMNS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"payout": RECONCILIATION_COLUMNS, "payin": (*RECONCILIATION_COLUMNS, CUSTOMER_URL)}
 )
-"""Operation -> the columns that its reconciliation files start with."""
+"""Operation -> the first columns of its reconciliation files."""
 
 
 CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x{9f}\x{2028}\x{2029}]"
-"""Control characters and line breaks of every kind except the tab. None of them belongs inside a field."""
+"""Control characters and line breaks, except the tab. None of them belongs in a field."""
 
 
-def label_of(column: str) -> str:
-    """Return the name of a column in words, in the chosen language."""
+def column_label(column: str) -> str:
+    """Return the name of a column for people, in the chosen language."""
     if column == COUNTRY_COLUMN:
         return say("Country")
     label = sheet_columns().labels.get(column)

@@ -1,4 +1,4 @@
-"""Holds the defects or the warnings of a sheet: their counts, the first findings, and all findings on demand."""
+"""The defects or warnings of a sheet: counts, the first findings, and all findings on demand."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,29 +21,29 @@ DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
 }
 """The columns of every frame of defects or warnings.
 
-`message` is for people, and no program reads it. `correction` is the only text that would be right. An empty correction
-empties the cell, and null says that there is no correction.
+`message` is for people only; no program reads it. `correction` is the only valid replacement. An empty correction
+empties the cell, and null means that there is none.
 """
 
-_SHARED = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
+_WITH_SHARED_EXPRESSIONS = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
 
 NO_CORRECTION = pl.lit(None, dtype=pl.String)
 
 SHOWN_CHARACTERS = 60
-"""Values that are shown are cut at this length."""
+"""The maximum length of a value in a message."""
 
 
-def no_defects() -> pl.DataFrame:
+def empty_findings() -> pl.DataFrame:
     return pl.DataFrame(schema=DEFECT_SCHEMA)
 
 
-def as_defects(lines: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
-    """Return a frame of defects or warnings without corrections, from lines in the order of `DEFECT_SCHEMA`."""
+def build_findings(lines: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
+    """Build a frame of findings without corrections, from tuples in the order of `DEFECT_SCHEMA`."""
     schema = {name: dtype for name, dtype in DEFECT_SCHEMA.items() if name != "correction"}
     return pl.DataFrame(list(lines), schema=schema, orient="row").with_columns(correction=NO_CORRECTION)
 
 
-def defects_of(
+def defects_for_rows(
     rows: pl.DataFrame,
     column: str,
     code: str,
@@ -51,83 +51,83 @@ def defects_of(
     value: pl.Expr | None = None,
     correction: pl.Expr = NO_CORRECTION,
 ) -> pl.DataFrame:
-    """Return one defect or warning for each of `rows`. Its value is the column's value, unless `value` is given."""
+    """Return a finding for each of `rows`. Its value is the column's value, unless `value` is given."""
     if not rows.height:
-        return no_defects()
-    text = shown(column) if value is None else value
-    # Some sentences use an expression many times. A lazy frame computes it once.
+        return empty_findings()
+    shown = shortened_value(column) if value is None else value
+    # A message may use one expression many times. A lazy frame computes it once.
     findings = rows.lazy().select(
-        "row", column=pl.lit(column), value=text, code=pl.lit(code), message=message, correction=correction
+        "row", column=pl.lit(column), value=shown, code=pl.lit(code), message=message, correction=correction
     )
-    return findings.collect(optimizations=_SHARED).match_to_schema(DEFECT_SCHEMA)
+    return findings.collect(optimizations=_WITH_SHARED_EXPRESSIONS).match_to_schema(DEFECT_SCHEMA)
 
 
-def worded(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
-    """Return a sentence in the chosen language.
+def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
+    """Return a message in the chosen language, as an expression.
 
-    Each `{name}` in it is filled row by row; texts and numbers are constants. The template is translated here, once for
-    all rows.
+    Each `{name}` is filled row by row; strings and numbers are constants. The template is translated once for all rows.
     """
     pieces: list[pl.Expr] = []
-    for text, name, _, _ in Formatter().parse(say(template)):
-        if text:
-            pieces.append(pl.lit(text))
+    for shown, name, _, _ in Formatter().parse(say(template)):
+        if shown:
+            pieces.append(pl.lit(shown))
         if name is not None:
             part = parts[name]
             pieces.append(part if isinstance(part, pl.Expr) else pl.lit(str(part)))
     return pl.concat_str(pieces)
 
 
-def shown(column: str) -> pl.Expr:
-    """Return a column's values, cut to the length in which a sentence shows them."""
-    text = pl.col(column)
+def shortened_value(column: str) -> pl.Expr:
+    """Return a column's values, cut to `SHOWN_CHARACTERS`."""
+    shown = pl.col(column)
     return (
-        pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
-        .then(pl.concat_str(text.str.slice(0, SHOWN_CHARACTERS), pl.lit("...")))
-        .otherwise(text)
+        pl.when(shown.str.len_chars() > SHOWN_CHARACTERS)
+        .then(pl.concat_str(shown.str.slice(0, SHOWN_CHARACTERS), pl.lit("...")))
+        .otherwise(shown)
     )
 
 
-class BuiltOnUse:
-    """Builds a frame on first use, because `validate` never needs most frames."""
+class DeferredFrame:
+    """A frame that is built on first use. Most callers of `validate` never need most frames."""
 
-    def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
-        self._make = make
+    def __init__(self, build: Callable[[], pl.DataFrame]) -> None:
+        self._build = build
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        return self._make()
+        return self._build()
 
 
-LISTED = 1000
-"""The number of findings, from the first on, that `Findings.few` has."""
-EXAMPLES = 3
-"""The number of findings of each code that `Findings.few` has."""
+MAX_LISTED = 1000
+"""The maximum number of first findings in `Findings.sample`."""
+EXAMPLES_PER_CODE = 3
+"""The number of findings of each code in `Findings.sample`."""
 
 KIND_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "is_of_rows": pl.Boolean()}
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The defects or the warnings of a sheet (`DEFECT_SCHEMA`), ordered by row.
+    """All defects or all warnings of a sheet (`DEFECT_SCHEMA`), ordered by row.
 
-    - `counts`: the number of findings of each code (`KIND_SCHEMA`), and whether any is about a row, not the whole
-      sheet.
+    - `counts`: the number of findings of each code (`KIND_SCHEMA`), and whether any of them is about a single row.
     - `rows`: the numbers of the rows with a finding.
-    - `few`: the first `LISTED` findings, and the first `EXAMPLES` of each code, computed on first use.
-    - `every`: all findings. For a large sheet, this judges the sheet once more.
+    - `sample`: the first `MAX_LISTED` findings, and the first `EXAMPLES_PER_CODE` of each code, computed on first use.
+    - `all_findings`: all findings. For a large sheet, this checks the sheet again.
     """
 
     counts: pl.DataFrame
     rows: pl.Series
-    few: BuiltOnUse
-    every: BuiltOnUse
+    sample: DeferredFrame
+    all_findings: DeferredFrame
 
     @classmethod
-    def of(cls, frame: pl.DataFrame) -> "Findings":
-        """Return the findings of a frame that has all of them, in their order."""
+    def from_frame(cls, frame: pl.DataFrame) -> "Findings":
+        """Return the findings of a complete and ordered frame."""
         rows = frame["row"].unique(maintain_order=True)
-        return cls(_counts(frame), rows, BuiltOnUse(lambda: few_of(frame)), BuiltOnUse(lambda: frame))
+        return cls(
+            _count_by_code(frame), rows, DeferredFrame(lambda: sample_findings(frame)), DeferredFrame(lambda: frame)
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -135,47 +135,49 @@ class Findings:
 
     @property
     def first(self) -> pl.DataFrame:
-        """The first `LISTED` findings."""
-        return self.few.frame.head(LISTED)
+        """The first `MAX_LISTED` findings."""
+        return self.sample.frame.head(MAX_LISTED)
 
     def kinds(self) -> pl.DataFrame:
-        """Return `counts` with frequent codes first. Equally frequent codes are in the order in which they occur."""
-        occurring = self.few.frame.select(pl.col("code").unique(maintain_order=True))
+        """Return `counts`, the most frequent codes first. Equally frequent codes keep the order of their first rows."""
+        occurring = self.sample.frame.select(pl.col("code").unique(maintain_order=True))
         ordered = occurring.join(self.counts, on="code", how="left", maintain_order="left")
         return ordered.sort("count", descending=True, maintain_order=True)
 
     def examples(self, code: str) -> pl.DataFrame:
-        return self.few.frame.filter(pl.col("code") == code).head(EXAMPLES)
+        return self.sample.frame.filter(pl.col("code") == code).head(EXAMPLES_PER_CODE)
 
-    def joined(self, further: pl.DataFrame, *, first: bool = False) -> "Findings":
-        """Return these and `further` findings. Within one value, the further ones come last, or `first`."""
-        return self._with(further, lambda own: in_order(pl.concat([further, own] if first else [own, further])))
+    def with_findings(self, added: pl.DataFrame, *, first: bool = False) -> "Findings":
+        """Return these and the `added` findings. Within one value, the added ones come last, or `first`."""
+        return self._combine(
+            added, lambda existing: sort_findings(pl.concat([added, existing] if first else [existing, added]))
+        )
 
-    def after(self, of_sheet: pl.DataFrame) -> "Findings":
-        """Return these findings after those of the whole sheet."""
-        return self._with(of_sheet, lambda own: pl.concat([of_sheet, own]))
+    def with_sheet_findings(self, of_sheet: pl.DataFrame) -> "Findings":
+        """Return these findings, preceded by those of the whole sheet."""
+        return self._combine(of_sheet, lambda existing: pl.concat([of_sheet, existing]))
 
-    def _with(self, further: pl.DataFrame, put: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
-        if further.is_empty():
+    def _combine(self, added: pl.DataFrame, combine: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
+        if added.is_empty():
             return self
-        few, every = self.few, self.every
+        sample, all_findings = self.sample, self.all_findings
         return Findings(
-            summed([self.counts, _counts(further)]),
-            pl.concat([self.rows, further["row"]]).unique(),
-            BuiltOnUse(lambda: few_of(put(few.frame))),
-            BuiltOnUse(lambda: put(every.frame)),
+            sum_counts([self.counts, _count_by_code(added)]),
+            pl.concat([self.rows, added["row"]]).unique(),
+            DeferredFrame(lambda: sample_findings(combine(sample.frame))),
+            DeferredFrame(lambda: combine(all_findings.frame)),
         )
 
 
-def few_of(findings: pl.DataFrame) -> pl.DataFrame:
-    """Return the first `LISTED` of ordered findings, and the first `EXAMPLES` of each code."""
-    if findings.height <= LISTED:
+def sample_findings(findings: pl.DataFrame) -> pl.DataFrame:
+    """Return the first `MAX_LISTED` of ordered findings, and `EXAMPLES_PER_CODE` of each code."""
+    if findings.height <= MAX_LISTED:
         return findings
-    is_example = pl.int_range(pl.len()).over("code") < EXAMPLES
-    return findings.filter((pl.int_range(pl.len()) < LISTED) | is_example)
+    is_example = pl.int_range(pl.len()).over("code") < EXAMPLES_PER_CODE
+    return findings.filter((pl.int_range(pl.len()) < MAX_LISTED) | is_example)
 
 
-def summed(counts: list[pl.DataFrame]) -> pl.DataFrame:
+def sum_counts(counts: list[pl.DataFrame]) -> pl.DataFrame:
     return (
         pl.concat([pl.DataFrame(schema=KIND_SCHEMA), *counts])
         .group_by("code", maintain_order=True)
@@ -183,19 +185,19 @@ def summed(counts: list[pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-def _counts(findings: pl.DataFrame) -> pl.DataFrame:
+def _count_by_code(findings: pl.DataFrame) -> pl.DataFrame:
     return findings.group_by("code", maintain_order=True).agg(count=pl.len(), is_of_rows=(pl.col("row") > 0).any())
 
 
-def in_order(findings: pl.DataFrame) -> pl.DataFrame:
-    """Return defects by row, then in the order of columns; a defect of the whole row is first."""
+def sort_findings(findings: pl.DataFrame) -> pl.DataFrame:
+    """Sort findings by row, then by column. Findings about the whole row come first."""
     ranks = {name: rank for rank, name in enumerate(known_columns())}
     rank = pl.col("column").replace_strict(ranks, default=-1, return_dtype=pl.Int32)
     return findings.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
 
 
-def ranges_of(rows: Iterable[int]) -> str:
-    """Return the numbers of rows, which are in order, as ranges: `2-31 40`."""
+def format_row_ranges(rows: Iterable[int]) -> str:
+    """Format ordered row numbers as ranges: `2-31 40`."""
     ranges: list[list[int]] = []
     for row in rows:
         if ranges and ranges[-1][1] == row - 1:
@@ -205,19 +207,19 @@ def ranges_of(rows: Iterable[int]) -> str:
     return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
 
 
-def told_once(message: str, rows: pl.Series) -> str:
-    """Return the sentence of a finding at row 0, with the numbers of all its rows."""
+def append_row_numbers(message: str, rows: pl.Series) -> str:
+    """Append the row numbers to the message of a finding at row 0."""
     return say_count(
         rows.len(),
         "{message} ({count:,} row: {rows})",
         "{message} ({count:,} rows: {rows})",
         message=message,
-        rows=ranges_of(rows).replace(" ", ", "),
+        rows=format_row_ranges(rows).replace(" ", ", "),
     )
 
 
-def listed(findings: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the first defects or warnings as they are in the JSON summary.
+def summary_findings(findings: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the first findings as the JSON summary has them.
 
     `headings` maps each column of the sheet to the sender's own heading.
     """
@@ -225,6 +227,6 @@ def listed(findings: Findings, headings: Mapping[str, str]) -> list[dict[str, An
     return [{**line, "heading": headings.get(line["column"], line["column"])} for line in lines]
 
 
-def warnings_told(warnings: Findings, headings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the members of the JSON summary that are about warnings: the number of rows, and the first warnings."""
-    return {"warnings": warnings.rows.len(), "warning_list": listed(warnings, headings)}
+def warning_summary(warnings: Findings, headings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the warnings of the JSON summary: the number of rows, and the first warnings."""
+    return {"warnings": warnings.rows.len(), "warning_list": summary_findings(warnings, headings)}

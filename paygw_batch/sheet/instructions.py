@@ -1,6 +1,6 @@
-"""Makes instructions from valid rows: the fields of a request, order ids, the batch id, and columns for the journal.
+"""Make instructions from valid rows: request fields, order ids, the batch id, and columns for the journal.
 
-No Python object is made for a row before it is stored.
+No Python object is created for a row before it is stored.
 """
 
 import hashlib
@@ -11,15 +11,15 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import polars as pl
 
-from paygw_batch.core.batch import BILLION, NAMES_A_PAYEE, InstructionTotals, payee_mark
-from paygw_batch.core.text import without_damage
+from paygw_batch.core.batch import BILLION, PAYEE_FIELD_SUFFIXES, InstructionTotals, payee_mark
+from paygw_batch.core.text import repair_order_id
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import minor_value
-from paygw_batch.sheet.clean import PhoneColumn, bare, chosen_purpose
+from paygw_batch.sheet.clean import PhoneColumn, bare_column, chosen_purpose
 from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.model import LINE_COLUMNS
 
@@ -41,23 +41,24 @@ INSTRUCTION_COLUMNS = (
 )
 """The columns of `journal.values.NewInstruction`, in its order."""
 SHOWN_COLUMNS = ("account_name", "account_number", "phone")
-"""Columns that the reconciliation shows in another form than the sheet, or fills from other columns."""
+"""Columns that the reconciliation reformats, or fills from other columns."""
 WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
-"""The columns that the country's rules compute for a valid row, beside `SHOWN_COLUMNS`."""
+"""The columns that the country's rules compute for a valid row, in addition to `SHOWN_COLUMNS`."""
 
 _MINOR_DIGITS = 19
 """The maximum number of digits in 64 bits."""
-_FORM_LETTERS = 12
-_MINOR_AT = len("KE KES ")
-_HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
-"""The length of the head of a content. It is fixed, so the fields always start at the same place."""
+_FORM_NAME_WIDTH = 12
+_MINOR_OFFSET = len("KE KES ")
+_HEAD_LENGTH = len("KE KES  ") + _MINOR_DIGITS + _FORM_NAME_WIDTH
+"""The fixed length of the head of a content. The fields start after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
     """One of `SHOWN_COLUMNS`, for valid rows with cleaned values.
 
-    `text` is computed for all rows. Where `is_plain` is false, `other` replaces it (None: `text` is right everywhere).
+    `text` is computed for all rows. In rows in which `is_plain` is false, `other` replaces it. Both are None if `text`
+    is correct in all rows.
     """
 
     name: str
@@ -67,32 +68,32 @@ class ShownColumn:
 
 
 def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
-    """Return `SHOWN_COLUMNS` for valid, cleaned rows of one country, with their values as sent."""
+    """Return `SHOWN_COLUMNS` for valid, cleaned rows of one country, with values as sent."""
     fields = {field.name: field for field in _own_fields(rule, form)}
     columns = []
-    for name, sources in _sources(form).items():
-        values = [_value(rule, fields[source]) for source in sources if source in fields]
-        # If the country has a field of exactly this name, that field is used instead.
+    for name, sources in _source_fields(form).items():
+        values = [_field_value(rule, fields[source]) for source in sources if source in fields]
+        # A field of this very name takes precedence.
         field = fields.get(name)
         if field is not None and field.kind in NUMBER_KINDS:
-            number = PhoneColumn.of(rule, name, field.kind)
-            columns.append(ShownColumn(name, pl.col(bare(number.source)), number.is_as_sent, number.wire))
+            number = PhoneColumn.for_field(rule, name, field.kind)
+            columns.append(ShownColumn(name, pl.col(bare_column(number.source)), number.is_in_wire_form, number.wire))
         else:
-            columns.append(ShownColumn(name, _value(rule, field) if field is not None else _joined(values)))
+            columns.append(ShownColumn(name, _field_value(rule, field) if field is not None else _join_texts(values)))
     return columns
 
 
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    """Return the expressions that turn valid, cleaned rows of one country into the fields of a request.
+    """Return the expressions that turn one country's valid, cleaned rows into request fields.
 
     The result has `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String). `content` contains every decision
     of a person: country, currency, amount, form and the fields of the form. A value that the configuration fills in is
     no decision about the payment, so the content does not depend on today's configuration. `own_fields` is null if
-    exactly the fields in the content are sent; then `_fields` cuts them out of it.
+    exactly the fields in the content are sent; then `_sent_fields` cuts them out of it.
     """
     fields, minor = _own_fields(rule, form), minor_value("amount", rule.minor_units)
-    head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
-    if len("".join(head)) + _MINOR_DIGITS != _HEAD_LETTERS:
+    head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_NAME_WIDTH}}")
+    if len("".join(head)) + _MINOR_DIGITS != _HEAD_LENGTH:
         raise InternalError(f"{rule.code}, {rule.currency} and {form.name} do not fit the head of a content")
     order = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
     filled_in = any(field.name in rule.defaults for field in fields)
@@ -105,18 +106,18 @@ def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
 
 
 def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
-    """Return the fields that an instruction holds. The purpose is one of them only if a row may choose it."""
+    """Return the fields of an instruction. The purpose is included only if a row may choose it."""
     return [
         field
         for field in form.fields
         if field.name not in rule.omitted
-        and (not KINDS[field.kind].is_instructed or (field.kind is FieldKind.PURPOSE and rule.purposes))
+        and (not KINDS[field.kind].is_outside_fields or (field.kind is FieldKind.PURPOSE and rule.purposes))
     ]
 
 
-def _value(rule: CountryRule, field: FormField) -> pl.Expr:
+def _field_value(rule: CountryRule, field: FormField) -> pl.Expr:
     if field.kind in NUMBER_KINDS:
-        return PhoneColumn.of(rule, field.name, field.kind).wire
+        return PhoneColumn.for_field(rule, field.name, field.kind).wire
     if field.kind is FieldKind.COUNTRY:
         return pl.lit(rule.code)
     if field.kind is FieldKind.PURPOSE:
@@ -124,17 +125,19 @@ def _value(rule: CountryRule, field: FormField) -> pl.Expr:
     return pl.col(field.name)
 
 
-def _fields(wire: pl.DataFrame) -> pl.Series:
-    """Return the fields that are sent: slices of the content that share its memory, which is most of a batch's."""
-    fields, own_fields = wire["content"].str.slice(_HEAD_LETTERS), wire["own_fields"]
+def _sent_fields(wire: pl.DataFrame) -> pl.Series:
+    """Return the fields to send, as slices that share the memory of the content."""
+    fields, own_fields = wire["content"].str.slice(_HEAD_LENGTH), wire["own_fields"]
     at = own_fields.is_not_null().arg_true()
     return (fields.scatter(at, own_fields.gather(at)) if at.len() else fields).alias("fields")
 
 
 def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> list[pl.Expr]:
-    """Return the pieces of a JSON object of texts, with the fields that have a value or a default."""
+    """Return the parts of a JSON object with all fields that have a value or a default."""
     members = [_json_member(rule, field, with_default=with_defaults) for field in fields]
-    if all(always for _, always in members):  # a single concatenation copies each text only once
+    if all(
+        is_always_present for _, is_always_present in members
+    ):  # a single concatenation copies each string only once
         pieces_and_commas = [piece for pieces, _ in members for piece in (pl.lit(","), *pieces)]
         return [pl.lit("{"), *pieces_and_commas[1:], pl.lit("}")]
     joined = pl.concat_str(*(pl.concat_str(pieces) for pieces, _ in members), separator=",", ignore_nulls=True)
@@ -142,59 +145,59 @@ def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: b
 
 
 def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> tuple[list[pl.Expr], bool]:
-    """Return the pieces of one member of a JSON object (null in rows without it), and whether every row has it."""
-    value = _value(rule, field)
+    """Return the parts of a JSON member (null in rows without it), and whether every row has it."""
+    value = _field_value(rule, field)
     is_needed = field.name in rule.required and field.name not in rule.defaults
-    always = field.kind is FieldKind.COUNTRY or (is_needed and field.kind is not FieldKind.PURPOSE)
+    is_always_present = field.kind is FieldKind.COUNTRY or (is_needed and field.kind is not FieldKind.PURPOSE)
     if with_default and field.name in rule.defaults:
-        value, always = value.fill_null(pl.lit(rule.defaults[field.name])), True
-    if KINDS[field.kind].checking is Checking.TEXT:  # only texts can have quotation marks or backslashes
+        value, is_always_present = value.fill_null(pl.lit(rule.defaults[field.name])), True
+    if KINDS[field.kind].checking is Checking.TEXT:  # only text fields can have quotation marks or backslashes
         value = value.str.replace_all(r'(["\\])', r"\${1}")
-    return [pl.lit(f'"{field.name}":"'), value, pl.lit('"')], always
+    return [pl.lit(f'"{field.name}":"'), value, pl.lit('"')], is_always_present
 
 
-def _sources(form: Form | None) -> Mapping[str, tuple[str, ...]]:
-    """Return the fields that fill each of `SHOWN_COLUMNS`: those that the form states, or the field of that name."""
+def _source_fields(form: Form | None) -> Mapping[str, tuple[str, ...]]:
+    """Return the fields that fill each of `SHOWN_COLUMNS`: those of the form, or the field of that name."""
     if form is None:
         return {name: (name,) for name in SHOWN_COLUMNS}
     names = {field.name for field in form.fields}
     return {name: (name,) if name in names else () for name in SHOWN_COLUMNS} | dict(form.shown)
 
 
-def _joined(values: list[pl.Expr]) -> pl.Expr:
+def _join_texts(values: list[pl.Expr]) -> pl.Expr:
     if len(values) > 1:
         return pl.concat_str(values, separator=" ", ignore_nulls=True)
     return values[0] if values else pl.lit(None, pl.String)
 
 
-def shown_as_written(rule: CountryRule | None) -> list[pl.Expr]:
-    """Return the expressions for `SHOWN_COLUMNS` of invalid rows: the sheet's own text."""
+def received_columns(rule: CountryRule | None) -> list[pl.Expr]:
+    """Return `SHOWN_COLUMNS` of invalid rows, as received."""
     columns = []
-    for name, sources in _sources(rule.form if rule is not None else None).items():
-        text = _joined([pl.col(source) for source in sources])
+    for name, sources in _source_fields(rule.form if rule is not None else None).items():
+        text = _join_texts([pl.col(source) for source in sources])
         columns.append(pl.when(text != "").then(text).alias(name) if len(sources) > 1 else text.alias(name))
     return columns
 
 
-def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
-    """Return the instructions of the valid `lines` (as in `Validated.rows`). `wire` has their `WIRE_COLUMNS`."""
+def build_instructions(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
+    """Build the instructions of the valid `lines` (as in `Validated.rows`). `wire` has their `WIRE_COLUMNS`."""
     valid = lines.filter("valid") if not lines["valid"].all() else lines
     if not valid["row"].equals(wire["row"]):
         raise InternalError("the rows on the wire are not the valid rows")
-    payee = payee_of(valid)
-    further = [*wire.select("minor", "form", "content"), _fields(wire), payee]
+    payee = payee_column(valid)
+    further = [*wire.select("minor", "form", "content"), _sent_fields(wire), payee]
     instructions = valid.hstack(further).select(INSTRUCTION_COLUMNS)
-    agree = instructions.select(
+    is_consistent = instructions.select(
         (pl.col("fields").str.contains(pl.concat_str(pl.lit('"'), "payee", pl.lit('"')), literal=True)).all(),
-        (pl.col("content").str.slice(_MINOR_AT, _MINOR_DIGITS).cast(pl.Int64) == pl.col("minor")).all(),
+        (pl.col("content").str.slice(_MINOR_OFFSET, _MINOR_DIGITS).cast(pl.Int64) == pl.col("minor")).all(),
     )
-    if payee.null_count() or not all(agree.row(0)):
+    if payee.null_count() or not all(is_consistent.row(0)):
         raise InternalError("what is sent for a row does not name the payee and the amount that are shown for it")
     return instructions
 
 
-def payee_of(valid: pl.DataFrame) -> pl.Series:
-    """Return the `payee` of valid lines: the account, or the phone if the form has no account."""
+def payee_column(valid: pl.DataFrame) -> pl.Series:
+    """Return the payee of valid lines: the account, or the phone if the form has no account."""
     account = valid["account_number"]
     payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
     return payee.alias("payee")
@@ -203,50 +206,50 @@ def payee_of(valid: pl.DataFrame) -> pl.Series:
 _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
 
-def payees_of(instructions: pl.DataFrame, staff_number: pl.Series | None) -> pl.DataFrame:
-    """Return whom each instruction pays: `row`, `payee`, and the digest `content` that orders one payee's payments.
+def payee_digests(instructions: pl.DataFrame, staff_number: pl.Series | None) -> pl.DataFrame:
+    """Return `row`, `payee` and the digest `content`, by which one payee's payments are ordered.
 
-    A payee is a staff number, or else an account in a country. The digest is a part of a SHA-256, because polars' own
-    hashes differ between its versions.
+    A payee is a staff number, or an account in a country. The digest is part of a SHA-256, because the hashes of polars
+    differ between versions.
     """
     account = pl.format("{} {}", "country", "payee")
     payee = instructions.select("row", payee=account)
     if staff_number is not None and staff_number.null_count() < staff_number.len():
-        staff = [None if text is None else f"staff {without_damage(text)}" for text in staff_number]
+        staff = [None if text is None else f"staff {repair_order_id(text)}" for text in staff_number]
         payee = payee.with_columns(payee=pl.coalesce(pl.Series(staff, dtype=pl.String), "payee"))
     digests = [hashlib.sha256(text.encode()).digest()[:8] for text in instructions["content"]]
     return payee.with_columns(content=pl.Series(digests, dtype=pl.Binary))
 
 
-def derived_ids(paid: pl.DataFrame, reference: str) -> pl.DataFrame:
-    """Return an order id `REFERENCE-PAYEE-N` for every row of `payees_of`, in the columns `row` and `client_orderid`.
+def derive_order_ids(payees: pl.DataFrame, reference: str) -> pl.DataFrame:
+    """Derive an order id `REFERENCE-PAYEE-N` for each row of `payee_digests`.
 
-    N counts the payments to one payee. Their order does not depend on other rows or on places in the sheet, so editing,
-    adding or moving rows of other payees changes no id. Raises `UsageError` for a reference that is not 1 to 90
-    printable ASCII characters.
+    The result has the columns `row` and `client_orderid`. N counts the payments to one payee. Their order depends
+    neither on other rows nor on positions in the sheet, so editing, adding or moving rows of other payees changes no
+    id. Raises `UsageError` for a reference that is not 1 to 90 printable ASCII characters.
     """
     if not pl.Series([reference]).str.contains(_REFERENCE).item():
         raise UsageError(
             say("The reference of a payment run has 1 to 90 printable ASCII characters."),
             hint=say("Such as payroll-2026-11."),
         )
-    single = paid.select("row", "payee").with_columns(number=pl.lit(1, pl.Int64))
-    if (several := paid.filter(pl.col("payee").is_duplicated())).height:
-        several = several.sort("payee", "content", "row").select(
+    numbered = payees.select("row", "payee").with_columns(number=pl.lit(1, pl.Int64))
+    if (repeated := payees.filter(pl.col("payee").is_duplicated())).height:
+        repeated = repeated.sort("payee", "content", "row").select(
             "row", other=pl.int_range(1, pl.len() + 1).over("payee")
         )
-        single = single.join(several, on="row", how="left", maintain_order="left")
-        single = single.with_columns(number=pl.coalesce("other", "number"))
-    marks = pl.Series([payee_mark(reference, payee) for payee in single["payee"]], dtype=pl.String)
-    return single.select("row", client_orderid=pl.format("{}-{}-{}", pl.lit(reference), marks, "number"))
+        numbered = numbered.join(repeated, on="row", how="left", maintain_order="left")
+        numbered = numbered.with_columns(number=pl.coalesce("other", "number"))
+    marks = pl.Series([payee_mark(reference, payee) for payee in numbered["payee"]], dtype=pl.String)
+    return numbered.select("row", client_orderid=pl.format("{}-{}-{}", pl.lit(reference), marks, "number"))
 
 
-_NOT_SAID = "purpose"
-_DIGITS = 16
+_CONFIGURED_COLUMN = "purpose"
+_BATCH_ID_DIGITS = 16
 
 
-class _HashedText(io.RawIOBase):
-    """Hashes the bytes that are written to it, and keeps none of them."""
+class _HashingWriter(io.RawIOBase):
+    """A file that only hashes the bytes written to it."""
 
     def __init__(self, digest: "hashlib._Hash") -> None:
         self._digest = digest
@@ -260,23 +263,23 @@ class _HashedText(io.RawIOBase):
 
 
 class BatchDigest:
-    """Computes the batch id, 16 hex digits, from a sheet's content and its operation.
+    """Computes the batch id (16 hex digits) from a sheet's content and operation.
 
     The id depends on row numbers, validity, order ids, every text, the names of `unknown` columns, and the operation,
     so that a batch of collections never has the id of a batch of payouts. The id does not depend on a purpose that the
     configuration fills in, our own sentences, the file's name and format, the order of known columns, or empty columns
-    (`held` has the columns with a value in some row).
+    (`filled_columns` are the columns with a value in some row).
     """
 
-    def __init__(self, operation: str, unknown: Collection[str], held: Collection[str]) -> None:
-        self._lines = [name for name in LINE_COLUMNS if name != _NOT_SAID]
+    def __init__(self, operation: str, unknown: Collection[str], filled_columns: Collection[str]) -> None:
+        self._lines = [name for name in LINE_COLUMNS if name != _CONFIGURED_COLUMN]
         shown = sheet_columns().shown_otherwise.union(self._lines)
-        further = [name for name in columns_of_operation(operation) if name not in shown and name in held]
+        further = [name for name in columns_of_operation(operation) if name not in shown and name in filled_columns]
         self._raw = [*map(pl.col, unknown), *(pl.col(name).alias(f"sheet:{name}") for name in further)]
         self._digest = hashlib.sha256(b"" if operation == "payout" else f"{operation}:".encode())
         columns = [*self._lines, *unknown, *(f"sheet:{name}" for name in further)]
         self._digest.update(repr(columns).encode())
-        self._text = cast("IO[bytes]", _HashedText(self._digest))
+        self._text = cast("IO[bytes]", _HashingWriter(self._digest))
 
     def add(self, lines: pl.DataFrame, raw: pl.DataFrame) -> None:
         """Add the next rows to the digest: `lines` (`LINE_COLUMNS`), and the same rows as received."""
@@ -286,7 +289,7 @@ class BatchDigest:
     @property
     def batch(self) -> str:
         """The id of the batch, once all rows are added."""
-        return self._digest.hexdigest()[:_DIGITS]
+        return self._digest.hexdigest()[:_BATCH_ID_DIGITS]
 
 
 _CANONICAL = (
@@ -296,22 +299,25 @@ _CANONICAL = (
 """The values of an instruction's canonical text, in its order (`journal/new_batch.py`)."""
 
 _FIELD = "[a-z0-9_]"
-_TO_A_PAYEE = rf'"{_FIELD}*(?:{"|".join(NAMES_A_PAYEE)})":"'
+_PAYEE_FIELD_START = rf'"{_FIELD}*(?:{"|".join(PAYEE_FIELD_SUFFIXES)})":"'
 _OTHER_FIELD = rf'"{_FIELD}+":"(?:[^"\\]|\\.)*"'
-"""In the JSON of fields, the name of a field that names a payee, and any other field as a whole.
+"""Patterns for the JSON of fields: the start of a field that names a payee, and any other whole field.
 
 No quotation mark in a value is followed by a colon and another quotation mark, because each has a backslash before it.
 """
 _ROWS_AT_ONCE = 10_000
-"""The number of rows whose texts are in memory at a time."""
+"""The number of rows whose canonical text is in memory at a time."""
 
 
-_END = "\0\n\0"
-"""Ends a text. A value that is a single line break would look the same, so the digest counts texts and values."""
+_TEXT_END = "\0\n\0"
+"""The end of a canonical text.
+
+A value that is a single line break would look the same, so the digest counts texts and values.
+"""
 
 
 class InstructionColumns:
-    """Rows of `Validated.instructions` in the form of the journal's `NewInstructions`."""
+    """`Validated.instructions` as the journal's `NewInstructions`."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame
@@ -335,13 +341,13 @@ class InstructionColumns:
             buffer = io.BytesIO()
             # No quotation marks are needed: NUL separates the values, and no value contains NUL.
             texts.select(_CANONICAL).write_csv(
-                buffer, include_header=False, separator="\0", line_terminator=_END, quote_style="never"
+                buffer, include_header=False, separator="\0", line_terminator=_TEXT_END, quote_style="never"
             )
-            yield from buffer.getvalue().split(_END.encode())[:-1]
+            yield from buffer.getvalue().split(_TEXT_END.encode())[:-1]
             first += rows.height
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals of each country and currency. Places in them count from the first of these instructions."""
+        """Return the totals of each country and currency. Positions count from the first instruction."""
         place, minor = pl.col("place"), pl.col("minor")
         placed = self._frame.select("country", "currency", "minor").with_row_index("place")
         counted = placed.group_by("country", "currency").agg(
@@ -354,15 +360,15 @@ class InstructionColumns:
         return {(country, currency): InstructionTotals(*total) for country, currency, *total in counted.iter_rows()}
 
     def payee_words(self) -> Iterable[str]:
-        """Return the texts that name the payee of each instruction, separated by neither letters nor digits."""
-        return self._frame["fields"].str.replace_all(_TO_A_PAYEE, " ").str.replace_all(_OTHER_FIELD, "")
+        """Return the strings that name the payee of each instruction, separated by neither letters nor digits."""
+        return self._frame["fields"].str.replace_all(_PAYEE_FIELD_START, " ").str.replace_all(_OTHER_FIELD, "")
 
     def have_ascii_ids(self) -> bool:
         """Whether all order ids are ASCII."""
         ids = self._frame["client_orderid"]
         return bool((ids.str.len_bytes() == ids.str.len_chars()).all())
 
-    def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
+    def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
         """Return the values of each instruction.
 
         A content that ends with the fields is cut before them, and gets `mark` in front. A content that begins with the
@@ -388,25 +394,25 @@ def to_pages(frame: pl.DataFrame) -> Iterator[bytes]:
 
 
 class Pager:
-    """Makes pages of a frame that comes in parts. The pages are the same as those of the whole frame."""
+    """Splits a frame that comes in parts into the same pages as the whole frame."""
 
     def __init__(self) -> None:
         self._rest: pl.DataFrame | None = None
 
-    def take(self, part: pl.DataFrame) -> list[bytes]:
-        """Add the next rows, and return the pages that are full by now."""
+    def add_rows(self, part: pl.DataFrame) -> list[bytes]:
+        """Add the next rows, and return the pages that are now full."""
         rows = part if self._rest is None else pl.concat([self._rest, part])
         full = rows.height - rows.height % ROWS_A_PAGE
         self._rest = rows.slice(full).rechunk()
         return list(to_pages(rows.head(full))) if full else []
 
     def last(self) -> list[bytes]:
-        """Return a page of the remaining rows, if there are any."""
+        """Return a page of the remaining rows, if any."""
         return list(to_pages(self._rest)) if self._rest is not None and self._rest.height else []
 
 
 def from_pages(pages: Iterable[bytes]) -> pl.DataFrame:
-    """Return the frame that `to_pages` turned into these pages. Raises `InternalError` when there is no page."""
+    """Restore the frame from the pages of `to_pages`. Raises `InternalError` if there are none."""
     parts = [pl.read_ipc(io.BytesIO(page)) for page in pages]
     if not parts:
         raise InternalError("a batch of the journal has no page of its sheet")

@@ -1,4 +1,4 @@
-"""Holds a sheet, and the results of its validation, as frames: no Python object is made for a row."""
+"""A sheet and the results of its validation, as frames. No Python object is created for a row."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ import polars as pl
 
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.sheet.columns import PAYMENT_COLUMNS
-from paygw_batch.sheet.findings import BuiltOnUse, Findings, no_defects
+from paygw_batch.sheet.findings import DeferredFrame, Findings, empty_findings
 
 LINE_COLUMNS = ("row", "valid", *PAYMENT_COLUMNS)
-"""The columns of a row's line, which shows the row as the reconciliation does."""
+"""The columns of a line, which shows a row as the reconciliation does."""
 
 COUNT_KEYS = ("country", "currency", "valid")
 
@@ -22,16 +22,16 @@ class Sheet:
     - `name`: the name of the file. If several worksheets of a workbook look like a sheet of payees, the name of the one
       that was read follows in brackets: `pay.xlsx [October]`.
     - `sha256`: the digest of exactly the bytes that were parsed.
-    - `frame`: `row` (UInt32, the row's number in a spreadsheet), then every column as String. Known columns have our
+    - `frame`: `row` (UInt32, the row's number in a spreadsheet), then all columns as String, known ones under our
       names.
     - `headers`: each column of `frame` -> the sender's heading.
     - `unknown`: the columns that are not known, in the sheet's order, under their own headings.
-    - `notes`: sentences about the whole file that a person should read. They refuse nothing.
-    - `defects` (`DEFECT_SCHEMA`): mistakes that only the file itself shows, such as a row with a field too many, or a
-      number that the spreadsheet has cut.
-    - `warnings` (`DEFECT_SCHEMA`): doubts that only the file itself shows, about rows that may well be good.
+    - `notes`: sentences about the whole file that a person should read. They don't make the sheet invalid.
+    - `defects` (`DEFECT_SCHEMA`): defects that only the file shows, such as an extra field, or a number that the
+      spreadsheet has truncated.
+    - `warnings` (`DEFECT_SCHEMA`): warnings that only the file shows.
     - `operation`: the operation of the rows, which determines the known columns.
-    - `encoding`: the encoding, if a person had to name it because the text does not say it; otherwise empty.
+    - `encoding`: the encoding, if a person had to name it; otherwise empty.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Sheet:
     headers: Mapping[str, str]
     unknown: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    defects: pl.DataFrame = field(default_factory=no_defects)
-    warnings: pl.DataFrame = field(default_factory=no_defects)
+    defects: pl.DataFrame = field(default_factory=empty_findings)
+    warnings: pl.DataFrame = field(default_factory=empty_findings)
     operation: str = "payout"
     encoding: str = ""
 
@@ -71,24 +71,24 @@ class Validated:
       have all findings, ordered by row: `row` (UInt32), then as String `column, value, code, message, correction`.
     - `totals`: the number of all rows, and for each currency the sum of every readable amount, valid or not.
     - `counts`: `COUNT_KEYS`, and for all rows that share them `count`, and `sum` (Decimal) of every readable amount.
-    - `held`: the columns of the sheet in which any row has a value.
+    - `filled_columns`: the columns of the sheet in which any row has a value.
     - `read`: the cells whose meaning differs from their text (`spelling.readings`). The sheet has the meaning.
 
     `rows` and `instructions` are computed on first use; `height` does not need them. `parts` yields both together. If
-    the sheet has several pieces (`streamed`), `parts` judges each piece once more, and only a few pieces are in memory.
+    the sheet has several pieces (`streamed`), `parts` checks each piece again, and keeps only a few in memory.
     """
 
     sheet: Sheet
     batch: str
-    lines: BuiltOnUse
-    made: BuiltOnUse
+    deferred_rows: DeferredFrame
+    deferred_instructions: DeferredFrame
     defects_found: Findings
     warnings_found: Findings
     totals: ControlTotals
     counts: pl.DataFrame
-    held: frozenset[str] = frozenset()
+    filled_columns: frozenset[str] = frozenset()
     streamed: Callable[[], Iterator[ValidatedPart]] | None = None
-    read: pl.DataFrame = field(default_factory=no_defects)
+    read: pl.DataFrame = field(default_factory=empty_findings)
 
     def parts(self) -> Iterator[ValidatedPart]:
         """Yield all rows of the sheet in parts, in the sheet's order."""
@@ -98,13 +98,13 @@ class Validated:
 
     @property
     def defects(self) -> pl.DataFrame:
-        """Every defect. If a large sheet has very many, this judges the sheet again."""
-        return self.defects_found.every.frame
+        """All defects. For a large sheet with very many, this checks the sheet again."""
+        return self.defects_found.all_findings.frame
 
     @property
     def warnings(self) -> pl.DataFrame:
-        """Every warning, found as `defects` are."""
-        return self.warnings_found.every.frame
+        """All warnings, computed like `defects`."""
+        return self.warnings_found.all_findings.frame
 
     @property
     def payable(self) -> int:
@@ -118,10 +118,10 @@ class Validated:
 
     @property
     def rows(self) -> pl.DataFrame:
-        """One line for every row of the sheet, as the reconciliation shows it."""
-        return self.lines.frame
+        """A line for every row of the sheet, as the reconciliation shows it."""
+        return self.deferred_rows.frame
 
     @property
     def instructions(self) -> pl.DataFrame:
-        """One line for every valid row, with its instruction."""
-        return self.made.frame
+        """The instruction of each valid row."""
+        return self.deferred_instructions.frame

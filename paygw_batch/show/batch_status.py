@@ -1,7 +1,7 @@
-"""Counts the rows of batches by state, finds the next step for rows that need a person, and searches for payments.
+"""Counts rows by state, finds the next step for rows that need a person, and parses searches for payments.
 
-The journal is only read, and its lock is never touched. A row in flight counts as being sent while the run that sends
-it is alive, and as in doubt after that.
+The journal is only read, and its lock is never touched. A row in flight counts as being sent while its run is alive,
+and as in doubt after that.
 """
 
 import re
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, counted_state, shown_state
+from paygw_batch.core.shown_states import DISPLAYED_IN_DOUBT, INVALID, STATES, display_state, format_state_count
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.countries.rules import MobileNumbers
 from paygw_batch.engine.quarantine import JournalClock
@@ -35,7 +35,7 @@ from paygw_batch.journal import (
     WaitingEvidence,
 )
 from paygw_batch.language import say
-from paygw_batch.opening.open_journal import place_of
+from paygw_batch.opening.open_journal import journal_location
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.next_step import (
     NEED_PERSON,
@@ -45,30 +45,30 @@ from paygw_batch.show.next_step import (
     next_step,
 )
 from paygw_batch.show.remittance import Payee, payee_of
-from paygw_batch.show.summary import ExitCode, Summary, of_states, worst
+from paygw_batch.show.summary import ExitCode, Summary, exit_code_for, worst_code
 
 _NUMBER = re.compile(r"\+?[\d\s().\-/]+", re.ASCII)
-_SHORTEST_NUMBER = 4
-_ABROAD = "00"
+_MIN_DIGITS = 4
+_INTERNATIONAL_PREFIX = "00"
 
 
 def is_number(typed: str) -> bool:
-    """Return whether a typed text is a number rather than a word: digits, perhaps with separators."""
-    return _NUMBER.fullmatch(typed) is not None and len(_digits(typed)) >= _SHORTEST_NUMBER
+    """Return whether a typed text is a number rather than a word: digits, possibly with separators."""
+    return _NUMBER.fullmatch(typed) is not None and len(_digits(typed)) >= _MIN_DIGITS
 
 
-def spellings_of_number(typed: str, numbers: Iterable[MobileNumbers]) -> list[str]:
-    """Return the spellings in which a journal may hold a typed number.
+def number_spellings(typed: str, numbers: Iterable[MobileNumbers]) -> list[str]:
+    """Return the spellings under which a journal may have a typed number.
 
-    A journal has international numbers without the plus sign, or national numbers with a leading zero. A person may
-    have typed either form, of any of the countries in `numbers`.
+    The journal has international numbers without a plus sign, or national numbers with a leading zero. The typed
+    number may have either form, in any of the countries in `numbers`.
     """
     digits = _digits(typed)
-    abroad = digits.removeprefix(_ABROAD)
-    spellings = {digits: None, abroad: None}
+    international = digits.removeprefix(_INTERNATIONAL_PREFIX)
+    spellings = {digits: None, international: None}
     for country in numbers:
-        if abroad.startswith(country.dialling_code):
-            own = abroad.removeprefix(country.dialling_code)
+        if international.startswith(country.dialling_code):
+            own = international.removeprefix(country.dialling_code)
             spellings |= dict.fromkeys((own, f"{country.trunk_prefix}{own}", own.removeprefix(country.trunk_prefix)))
             spellings[f"{country.dialling_code}{own.removeprefix(country.trunk_prefix)}"] = None
         national = digits if country.keeps_zero else digits.removeprefix(country.trunk_prefix)
@@ -76,74 +76,74 @@ def spellings_of_number(typed: str, numbers: Iterable[MobileNumbers]) -> list[st
             spellings |= dict.fromkeys(
                 (f"{country.dialling_code}{national}", f"{country.trunk_prefix}{national}", national)
             )
-    return [spelling for spelling in spellings if len(spelling) >= _SHORTEST_NUMBER]
+    return [spelling for spelling in spellings if len(spelling) >= _MIN_DIGITS]
 
 
 def _digits(typed: str) -> str:
     return re.sub(r"\D", "", typed, flags=re.ASCII)
 
 
-MAX_FOUND = 500
-"""The maximum number of payments shown. A search with more matches is too broad to be about one person."""
-_SHORTEST_BEGINNING = 3
+MAX_MATCHES = 500
+"""Maximum number of payments shown. A search with more matches is too broad to find one person."""
+_MIN_PREFIX_LETTERS = 3
 
 
-def payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
-    """Return the search for a typed text: a number in any spelling, words of a name, or an order id.
+def parse_payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
+    """Parse a typed text as a number in any spelling, words of a name, or an order id.
 
     `numbers` has the rules for mobile numbers of each country.
     """
     countries = list(numbers)
     typed = text.strip()
     words = [typed] if is_number(typed) else [word for word in typed.split() if any(map(str.isalnum, word))]
-    return PaymentSearch(tuple(tuple(_alternatives(word, countries)) for word in words), typed)
+    return PaymentSearch(tuple(tuple(_word_alternatives(word, countries)) for word in words), typed)
 
 
-def _alternatives(word: str, numbers: Sequence[MobileNumbers]) -> Iterator[str]:
+def _word_alternatives(word: str, numbers: Sequence[MobileNumbers]) -> Iterator[str]:
     if is_number(word):
-        yield from spellings_of_number(word, numbers)
+        yield from number_spellings(word, numbers)
     else:
-        yield f"{word}*" if len(word) >= _SHORTEST_BEGINNING else word
+        yield f"{word}*" if len(word) >= _MIN_PREFIX_LETTERS else word
 
 
 def batch_summary(journal: JournalReader, record: BatchRecord) -> Summary:
-    """Return the summary of a batch as it is now, without reading its sheet."""
-    tallies = tallies_now(journal, record.number)
-    return summary_of(record, states_of(record, tallies), totals_of(tallies), journal.messages(record.number))
+    """Return the current summary of a batch, without reading its sheet."""
+    tallies = current_tallies(journal, record.number)
+    return build_summary(record, count_states(record, tallies), sum_totals(tallies), journal.messages(record.number))
 
 
-def tallies_now(journal: JournalReader, batch: int) -> Sequence[StateTally]:
-    """Return the present tallies of a batch, in which rows of dead processes are in doubt (`with_living`)."""
+def current_tallies(journal: JournalReader, batch: int) -> Sequence[StateTally]:
+    """Return the current tallies of a batch, in which rows of dead processes are in doubt."""
     tallies = journal.tallies(batch)
-    return with_living(tallies, rows_being_sent(journal, batch, tallies))
+    return resolve_in_flight(tallies, rows_being_sent(journal, batch, tallies))
 
 
 def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
-    """Return the rows of a batch that living processes are sending, at most as many as `tallies` has in flight."""
+    """Return the rows of a batch that live processes are sending, at most as many as `tallies` has in flight."""
     in_flight = sum(tally.count for tally in tallies if tally.state is State.IN_FLIGHT)
-    return journal.being_sent(batch)[:in_flight] if in_flight else ()
+    return journal.rows_being_sent(batch)[:in_flight] if in_flight else ()
 
 
-def with_living(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent]) -> Sequence[StateTally]:
-    """Return the tallies with only the rows of living processes in flight. Those of dead processes are in doubt."""
-    living: Counter[tuple[str, str]] = Counter()
+def resolve_in_flight(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent]) -> Sequence[StateTally]:
+    """Count only the rows of live processes as in flight, and those of dead processes as in doubt."""
+    live_counts: Counter[tuple[str, str]] = Counter()
     sums: Counter[tuple[str, str]] = Counter()
     for row in being_sent:
-        living[row.country, row.currency] += 1
+        live_counts[row.country, row.currency] += 1
         sums[row.country, row.currency] += row.minor
-    counted: list[StateTally] = []
+    adjusted: list[StateTally] = []
     for tally in tallies:
         key = (tally.country, tally.currency)
-        if tally.state is State.IN_FLIGHT and living[key]:
-            counted.append(replace(tally, count=living[key], minor=sums[key]))
-            tally = replace(tally, count=tally.count - living[key], minor=tally.minor - sums[key])  # noqa: PLW2901
+        if tally.state is State.IN_FLIGHT and live_counts[key]:
+            adjusted.append(replace(tally, count=live_counts[key], minor=sums[key]))
+            tally = replace(tally, count=tally.count - live_counts[key], minor=tally.minor - sums[key])  # noqa: PLW2901
         if tally.state is State.IN_FLIGHT:
             tally = replace(tally, state=State.IN_DOUBT)  # noqa: PLW2901
-        counted.append(tally)
-    return [tally for tally in counted_once(counted, ()) if tally.count]
+        adjusted.append(tally)
+    return [tally for tally in combine_tallies(adjusted, ()) if tally.count]
 
 
-def summary_of(
+def build_summary(
     record: BatchRecord,
     states: Mapping[str, int],
     totals: Mapping[str, Mapping[str, str]],
@@ -152,14 +152,14 @@ def summary_of(
     stop_reason: str | None = None,
     interrupted: bool = False,
 ) -> Summary:
-    """Return the summary of a batch from its `states`, `totals` and `messages`, without reading the journal."""
+    """Build the summary of a batch from its `states`, `totals` and `messages`, without the journal."""
     contradictions, waiting = len(messages.contradictions), len(messages.waiting)
-    parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
+    parts = [", ".join(format_state_count(count, state) for state, count in states.items()) + "."]
     if stop_reason:
         parts.append(say("The run stopped early: {reason}", reason=stop_reason))
     parts += batch_steps(states, record.batch, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
     return Summary(
-        of_states(states, interrupted=interrupted, contradictions=contradictions + waiting),
+        exit_code_for(states, interrupted=interrupted, contradictions=contradictions + waiting),
         " ".join(parts),
         batch=record.batch,
         sheet=record.sheet_name,
@@ -170,34 +170,34 @@ def summary_of(
     )
 
 
-def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
-    """Return the number of rows of a batch's sheet in each state, from the tallies of `with_living`.
+def count_states(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
+    """Count the rows of a batch's sheet in each state, from the tallies of `resolve_in_flight`.
 
     Rows without an instruction, and replaced rows, count as invalid.
     """
     counts: Counter[str] = Counter()
-    for tally in to_be_paid(tallies):
+    for tally in without_replaced(tallies):
         counts[tally.state.value] += tally.count
     counts[INVALID] = record.rows - counts.total()
     return {state: counts[state] for state in STATES if counts[state]}
 
 
-def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:
-    """Return the combined tallies of several batches, less their `known` rows, so that each row counts once."""
+def combine_tallies(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:
+    """Add up the tallies of several batches and subtract their `known` rows, so that each row counts once."""
     counts: Counter[tuple[str, str, State]] = Counter()
     sums: Counter[tuple[str, str, State]] = Counter()
-    for sign, part in ((1, tallies), (-1, known)):
+    for factor, part in ((1, tallies), (-1, known)):
         for tally in part:
             key = (tally.country, tally.currency, tally.state)
-            counts[key] += sign * tally.count
-            sums[key] += sign * tally.minor
+            counts[key] += factor * tally.count
+            sums[key] += factor * tally.minor
     return [StateTally(*key, count, sums[key]) for key, count in counts.items() if count]
 
 
-def totals_of(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
-    """Return the exact sums by currency and state, as text with the currency's decimals, without replaced rows."""
+def sum_totals(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
+    """Return exact sums by currency and state, as text with the currency's decimals. Skips replaced rows."""
     units, sums = minor_units_by_currency(), dict[str, Counter[str]]()
-    for tally in to_be_paid(tallies):
+    for tally in without_replaced(tallies):
         sums.setdefault(tally.currency, Counter())[tally.state.value] += tally.minor
     return {
         currency: {state: from_minor(minor, minor_units=units[currency]) for state, minor in by_state.items()}
@@ -205,13 +205,13 @@ def totals_of(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
     }
 
 
-def to_be_paid(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
-    """Return the tallies without those of replaced rows. Another row is paid instead of a replaced row."""
+def without_replaced(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
+    """Return the tallies without replaced rows, in place of which other rows are paid."""
     return (tally for tally in tallies if tally.state is not State.REPLACED)
 
 
 def sums_by_currency(amounts: Iterable[StateTally | RowState]) -> Mapping[str, str]:
-    """Return the exact sums by currency, as text with the currency's decimals."""
+    """Return exact sums by currency, as text with the currency's decimals."""
     units, minor = minor_units_by_currency(), Counter[str]()
     for entry in amounts:
         minor[entry.currency] += entry.minor
@@ -219,12 +219,12 @@ def sums_by_currency(amounts: Iterable[StateTally | RowState]) -> Mapping[str, s
 
 
 PERSON_STATES = ("in_doubt", "rejected", "returned")
-"""The states that always wait for a person."""
+"""The states that always need a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStatus:
-    """A row that needs a person, with the person's next step, and the evidence that holds the row, if any."""
+    """A row that needs a person, the next step, and the evidence that holds the row, if any."""
 
     row: RowState
     step: NextStep | None
@@ -233,10 +233,10 @@ class RowStatus:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """The state of a batch.
+    """The status of a batch.
 
-    `needing` is the number of rows that need a person, and `rows` are the first of them. `evidence` has the number of
-    the gateway's messages about rows of the batch, by finding. `waiting` are the messages that wait for a person.
+    `needing` is the number of rows that need a person, and `rows` are the first of them. `evidence` counts the
+    gateway's messages about rows of the batch by finding. `waiting` are the messages that need a person.
     """
 
     record: BatchRecord
@@ -257,16 +257,18 @@ def batch_status(
     only_doubt: bool = False,
     limit: int | None = None,
 ) -> BatchStatus:
-    """Return the state of a batch, with at most `limit` rows that need a person, or all such rows if it is None."""
+    """Return the status of a batch, with at most `limit` rows that need a person, or all if it is None."""
     now, batch = utc_now(), record.number
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
     being_sent = rows_being_sent(journal, batch, tallies)
-    current = with_living(tallies, being_sent)
-    needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
+    current = resolve_in_flight(tallies, being_sent)
+    needing, rows = _rows_needing_person(
+        journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit
+    )
     return BatchStatus(
         record,
         current,
-        summary_of(record, states_of(record, current), totals_of(current), messages),
+        build_summary(record, count_states(record, current), sum_totals(current), messages),
         needing,
         _row_statuses(settings, journal, record, rows, now, holds),
         journal.message_counts(batch),
@@ -291,7 +293,7 @@ def _row_statuses(
     ]
 
 
-def _needing_person(
+def _rows_needing_person(
     journal: JournalReader,
     batch: int,
     tallies: Sequence[StateTally],
@@ -302,17 +304,17 @@ def _needing_person(
     only_doubt: bool,
     limit: int | None,
 ) -> tuple[int, Sequence[RowState]]:
-    """Return the number of rows that need a person, and the first: held rows, then rows that may have been paid."""
+    """Return the number of rows that need a person, and the first ones: held, then possibly paid."""
     until = long_accepted_until(now)
     if any(tally.state is State.ACCEPTED for tally in tallies):
         tallies = journal.tallies(batch, accepted_until=until)
-    sent = {row.row for row in being_sent}  # a living process will record the outcomes of these rows
-    most = None if limit is None else limit + len(sent)
-    doubtful = journal.rows(batch, states=SHOWN_IN_DOUBT, limit=most)
+    sent = {row.row for row in being_sent}  # A live process will record their outcomes.
+    max_rows = None if limit is None else limit + len(sent)
+    doubtful = journal.rows(batch, states=DISPLAYED_IN_DOUBT, limit=max_rows)
     rows = [row for row in doubtful if row.row not in sent][:limit]
-    count = _count(tallies, SHOWN_IN_DOUBT) - len(sent)
+    count = _count(tallies, DISPLAYED_IN_DOUBT) - len(sent)
     if not only_doubt:
-        other_states = NEED_PERSON - SHOWN_IN_DOUBT
+        other_states = NEED_PERSON - DISPLAYED_IN_DOUBT
         remaining = None if limit is None else limit - len(rows)
         rows += journal.rows(batch, states=other_states, accepted_until=until, limit=remaining)
         count += _count(tallies, other_states)
@@ -330,8 +332,8 @@ def _count(tallies: Sequence[StateTally], states: Collection[State]) -> int:
 class ListedBatch:
     """A batch in the list of all batches.
 
-    `known` are the tallies of rows that belong to an earlier batch and are counted in it. `contradictions` is the
-    number of messages that contradict a row or wait for a person. `age` is the time since the batch was opened.
+    `known` are the tallies of rows that belong to an earlier batch and count there. `contradictions` is the number of
+    messages that contradict a row or need a person. `age` is the time since the batch was opened.
     """
 
     record: BatchRecord
@@ -349,7 +351,7 @@ class ListedBatch:
 
 @dataclass(frozen=True, slots=True)
 class JournalStatus:
-    """All batches of a journal, oldest first. `states` and `totals` count each row once."""
+    """The batches of a journal, oldest first. `states` and `totals` count each row once."""
 
     batches: Sequence[ListedBatch]
     states: Mapping[str, int]
@@ -359,8 +361,8 @@ class JournalStatus:
     @property
     def exit_code(self) -> ExitCode:
         """The worst exit code of any batch."""
-        codes = {of_states(batch.states, contradictions=batch.contradictions) for batch in self.batches}
-        return worst({ExitCode.DONE} | codes)
+        codes = {exit_code_for(batch.states, contradictions=batch.contradictions) for batch in self.batches}
+        return worst_code({ExitCode.DONE} | codes)
 
     @property
     def needing(self) -> int:
@@ -370,20 +372,22 @@ class JournalStatus:
 def journal_status(journal: JournalReader) -> JournalStatus:
     now = utc_now()
     batches = [listed_batch(journal, record, now) for record in journal.batches()]
-    once = tallies_once(batches)
+    combined = combined_tallies(batches)
     counts = Counter({INVALID: sum(batch.states.get(INVALID, 0) for batch in batches)})
-    for tally in to_be_paid(once):
+    for tally in without_replaced(combined):
         counts[tally.state.value] += tally.count
     states = {state: counts[state] for state in STATES if counts[state]}
-    return JournalStatus(batches, states, totals_of(once), journal.message_counts())
+    return JournalStatus(batches, states, sum_totals(combined), journal.message_counts())
 
 
-def tallies_once(listed: Sequence[ListedBatch]) -> Sequence[StateTally]:
-    """Return the combined tallies of several batches, adjusted by `with_living`. Each row counts once."""
-    once = counted_once(
-        (tally for batch in listed for tally in batch.tallies), (t for batch in listed for t in batch.known)
+def combined_tallies(listed: Sequence[ListedBatch]) -> Sequence[StateTally]:
+    """Return the combined current tallies of several batches. Each row counts once."""
+    combined = combine_tallies(
+        (tally for batch in listed for tally in batch.tallies), (tally for batch in listed for tally in batch.known)
     )
-    return with_living(once, [*{row.instruction: row for batch in listed for row in batch.being_sent}.values()])
+    return resolve_in_flight(
+        combined, [*{row.instruction: row for batch in listed for row in batch.being_sent}.values()]
+    )
 
 
 def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
@@ -393,7 +397,7 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
         record,
         tallies,
         journal.tallies(record.number, kind=TallyKind.KNOWN),
-        states_of(record, with_living(tallies, being_sent)),
+        count_states(record, resolve_in_flight(tallies, being_sent)),
         len(messages.contradictions) + len(messages.waiting),
         now - datetime.fromisoformat(record.opened_at),
         being_sent,
@@ -402,9 +406,9 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
 
 @dataclass(frozen=True, slots=True)
 class FollowedBatch:
-    """A batch as a page shows it: the number of rows in each state, and sums by currency and state.
+    """A batch on a page: the number of rows in each state, and sums by currency and state.
 
-    `running` is the process whose run holds the journal, for this batch or another one; None if there is no run.
+    `running` is the process whose run holds the journal, for this batch or another one, or None if there is no run.
     """
 
     record: BatchRecord
@@ -424,13 +428,13 @@ class FollowedBatch:
 
     @property
     def answered(self) -> int:
-        """The number of rows that need nothing more from a run."""
+        """The number of rows that no run has to send any more."""
         return self.payable - self.counts.get("ready", 0) - self.counts.get(State.IN_FLIGHT, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedRow:
-    """A row as a page shows it."""
+    """A row on a page."""
 
     standing: RowState
     state: str
@@ -440,7 +444,7 @@ class FollowedRow:
 
 @dataclass(frozen=True, slots=True)
 class FollowedRowHistory:
-    """One row with its replies and its history. `step` is a person's next step; None if there is none."""
+    """A row with its replies and history. `step` is a person's next step, or None if there is none."""
 
     followed: FollowedRow
     step: NextStep | None
@@ -448,9 +452,9 @@ class FollowedRowHistory:
     history: Sequence[HistoryEntry]
 
 
-def running_now(settings: Settings) -> LockHolder | None:
-    """Return the process whose run holds the journal, without touching the lock; None if there is no run."""
-    holder = place_of(settings).holder()
+def running_process(settings: Settings) -> LockHolder | None:
+    """Return the process whose run holds the journal, or None. Never touches the lock."""
+    holder = journal_location(settings).holder()
     return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
 
 
@@ -460,13 +464,13 @@ def followed_batch(
     record: BatchRecord,
     tallies: Callable[[], Sequence[StateTally]] | None = None,
 ) -> FollowedBatch:
-    """Return a batch with its counts and sums. `tallies` replaces the count in the journal, if it is given."""
-    # The run is looked for before the rows are counted. Otherwise a run that ends meanwhile would seem to leave rows.
-    running = running_now(settings)
+    """Return a batch with its counts and sums. `tallies` replaces the count in the journal, if given."""
+    # Look for the run before counting rows. Otherwise a run that ends in between would seem to leave rows unsent.
+    running = running_process(settings)
     counted = journal.tallies(record.number) if tallies is None else tallies()
     if running is None:
-        counted = with_living(counted, ())
-    return FollowedBatch(record, states_of(record, counted), totals_of(counted), running)
+        counted = resolve_in_flight(counted, ())
+    return FollowedBatch(record, count_states(record, counted), sum_totals(counted), running)
 
 
 def followed_rows(
@@ -474,14 +478,14 @@ def followed_rows(
 ) -> Sequence[FollowedRow]:
     """Return the first `limit` rows of a batch after row `after`.
 
-    `state` selects the rows that a page shows in this state; empty means all. Raises `UsageError` for an unknown state.
+    `state` selects the rows shown in this state, and empty selects all. Raises `UsageError` for an unknown state.
     """
-    running = running_now(settings)
+    running = running_process(settings)
     states: Collection[State] | None = None
     if state:
         if state not in STATES or state == INVALID:
             raise UsageError(say("There is no state {state!r}.", state=state))
-        states = {State(state)} if state != State.IN_DOUBT or running is not None else SHOWN_IN_DOUBT
+        states = {State(state)} if state != State.IN_DOUBT or running is not None else DISPLAYED_IN_DOUBT
     standings = list(journal.rows(record.number, states=states, after=after, limit=limit))
     return with_payees(journal, record, standings, running)
 
@@ -489,25 +493,25 @@ def followed_rows(
 def with_payees(
     journal: JournalReader, record: BatchRecord, standings: Sequence[RowState], running: LockHolder | None
 ) -> Sequence[FollowedRow]:
-    """Return rows of a batch with their payees and amounts. `running` is the process whose run holds the journal."""
+    """Return rows of a batch with their payees and amounts. `running` is the process that holds the journal."""
     payments = journal.payments(record.number, [row.row for row in standings])
     pairs = ((row, payments[row.row]) for row in standings)
     return [
-        FollowedRow(row, _shown(row.state, running), payee_of(payment.form, payment.fields), payment.amount)
+        FollowedRow(row, _shown_state(row.state, running), payee_of(payment.form, payment.fields), payment.amount)
         for row, payment in pairs
     ]
 
 
 def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
-    """Return a row with its replies and its history. Raises `UsageError` if the batch has no such row."""
+    """Return a row with its replies and history. Raises `UsageError` if the batch does not have it."""
     standing = next(journal.rows(record.number, numbers={row}), None)
     if standing is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))
-    (followed,) = with_payees(journal, record, [standing], running_now(settings))
+    (followed,) = with_payees(journal, record, [standing], running_process(settings))
     (status,) = _row_statuses(settings, journal, record, [standing], utc_now(), journal.holds(record.number))
     history = [entry for entry in journal.history(record.number) if entry.row == row]
     return FollowedRowHistory(followed, status.step, journal.replies(standing.instruction), history)
 
 
-def _shown(state: State, running: LockHolder | None) -> str:
-    return state if state is State.IN_FLIGHT and running is not None else shown_state(state)
+def _shown_state(state: State, running: LockHolder | None) -> str:
+    return state if state is State.IN_FLIGHT and running is not None else display_state(state)

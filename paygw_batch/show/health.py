@@ -1,4 +1,4 @@
-"""The values of health checks, which each folder and each extra makes for `doctor`."""
+"""The health checks of `doctor`, which each package and extra contributes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,20 +18,22 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One check of `doctor` and its result.
+    """A check of `doctor` and its result.
 
-    `what` is the check's name, marked for the catalogue, and `of` its subject: a country or a person. `found` is a
+    `name` is the check's name, marked for the catalogue, and `subject` its subject: a country or a person. `found` is a
     sentence about the result. `code` is the exit code if the check fails.
     """
 
-    what: str
+    name: str
     health: Health
     found: str
     code: ExitCode = ExitCode.USAGE
-    of: str = ""
+    subject: str = ""
 
     @classmethod
-    def failed(cls, what: str, error: PaygwError, code: ExitCode = ExitCode.USAGE) -> "HealthCheck":
-        """Return a failed check for an error. Its sentence is the error's message and hint."""
-        hint = "" if error.hint == say(ConfigurationError.default_hint) else error.hint  # it names `doctor`
-        return cls(what, Health.BAD, f"{error.message} {hint}".strip(), code)
+    def failed(cls, name: str, error: PaygwError, code: ExitCode = ExitCode.USAGE) -> "HealthCheck":
+        """Return a failed check with the message and hint of an error."""
+        hint = (
+            "" if error.hint == say(ConfigurationError.default_hint) else error.hint
+        )  # The default hint names `doctor` itself.
+        return cls(name, Health.BAD, f"{error.message} {hint}".strip(), code)

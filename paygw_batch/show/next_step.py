@@ -1,6 +1,6 @@
 """Finds a person's next step for a row or a batch, as a value and as a sentence about commands.
 
-The console's pages have sentences of their own for the same steps.
+The console words the same steps differently.
 """
 
 import shlex
@@ -14,20 +14,20 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT
+from paygw_batch.core.shown_states import DISPLAYED_IN_DOUBT, INVALID
 from paygw_batch.countries.rules import Operation
 from paygw_batch.engine.quarantine import JournalClock, Quarantine
 from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowState
 from paygw_batch.language import mark, mark_all, say, say_count
-from paygw_batch.settle.resolve import open_from
+from paygw_batch.settle.resolve import quarantine_end
 
 _WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "witness", "pay", "collect")
-"""The names of sources of evidence and the verbs of operations, marked here so that the catalogue has them."""
+"""The names of evidence sources and the verbs of operations, marked for the catalogue."""
 HELD_FOR_OFFICERS = mark("A message from the gateway contradicts this row's state, so no run sends it.")
 LONG_ACCEPTED_H = 24
-"""The hours after its attempt from which an accepted row without a final answer needs a question to the gateway."""
+"""Hours after which somebody must ask the gateway about an accepted row without a final answer."""
 NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
-"""The states in which a row may need a person. An accepted row needs one only after `LONG_ACCEPTED_H`."""
+"""The states in which a row may need a person. Accepted rows need one only after `LONG_ACCEPTED_H`."""
 
 
 class RowStep(StrEnum):
@@ -38,18 +38,18 @@ class RowStep(StrEnum):
     RESOLVE_ACCEPTED = "resolve_accepted"
     WAIT_FOR_RUN = "wait_for_run"
     RETRY_AFTER_PERSON = "retry_after_person"
-    """The row is rejected only because a person said so."""
+    """Only a person's word says that the row was rejected."""
     RETRY = "retry"
     SEND = "send"
-    PAY_ANEW = "pay_anew"
+    PAY_AGAIN = "pay_anew"
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """A person's next step for `row` of a batch.
+    """A person's next step for a row of a batch.
 
-    `batch` is the id of the batch, shortened or not. `verb` is the verb of its operation, and `hold` the evidence that
-    holds the row. `not_before` is the time from which the person may let the row be sent again; empty if that is now.
+    `batch` is the id of the batch, which may be shortened. `verb` is the verb of its operation, and `hold` the evidence
+    that holds the row. `not_before` is the time from which the row may be sent again, or empty if that is now.
     """
 
     step: RowStep
@@ -63,15 +63,15 @@ class NextStep:
 def next_step(
     row: RowState, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> NextStep | None:
-    """Return a person's next step for a row; None if there is nothing to do."""
-    step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
+    """Return a person's next step for a row, or None if there is nothing to do."""
+    step = RowStep.RESOLVE_HELD if hold is not None else _row_step(row, now)
     if step is None:
         return None
-    opens = open_from(row, quarantine, hold)
-    return NextStep(step, batch, row, verb, "" if opens is None or now >= opens else timestamp(opens), hold)
+    ends_at = quarantine_end(row, quarantine, hold)
+    return NextStep(step, batch, row, verb, "" if ends_at is None or now >= ends_at else timestamp(ends_at), hold)
 
 
-def _step_of(row: RowState, now: datetime) -> RowStep | None:
+def _row_step(row: RowState, now: datetime) -> RowStep | None:
     match row.state:
         case State.IN_DOUBT:
             return RowStep.RESOLVE_DOUBT
@@ -85,7 +85,7 @@ def _step_of(row: RowState, now: datetime) -> RowStep | None:
         case State.READY:
             return RowStep.SEND
         case State.RETURNED:
-            return RowStep.PAY_ANEW
+            return RowStep.PAY_AGAIN
         case State.PAID | State.REPLACED:
             return None
         case _:
@@ -93,42 +93,42 @@ def _step_of(row: RowState, now: datetime) -> RowStep | None:
 
 
 def long_accepted_until(now: datetime) -> str:
-    """Return the time of the latest intent whose accepted row has waited too long by `now`."""
+    """Return the time before which an intent makes its accepted row overdue at `now`."""
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
-def held_sentence(hold: Hold) -> str:
+def hold_sentence(hold: Hold) -> str:
     if hold.source is EvidenceSource.WITNESS:
         return say(
             "Held: its order was sent, but the journal lost the record of it (evidence {number}), and no run sends it.",
             number=hold.number,
         )
-    about = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
+    values = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
     if hold.said == OutcomeKind.PAID:
         return say(
-            "Held: the {source} of {time} says that it is paid (evidence {number}), and no run sends it.", **about
+            "Held: the {source} of {time} says that it is paid (evidence {number}), and no run sends it.", **values
         )
     if hold.said == OutcomeKind.REJECTED:
         return say(
             "Held: the {source} of {time} says that it was rejected, although it had not been sent (evidence "
             "{number}); no run sends it.",
-            **about,
+            **values,
         )
     return say(
-        "Held: the {source} of {time} says that the gateway has it (evidence {number}), and no run sends it.", **about
+        "Held: the {source} of {time} says that the gateway has it (evidence {number}), and no run sends it.", **values
     )
 
 
-def in_command_words(step: NextStep) -> str:
-    row, marked = step.row, step.row.possible_duplicate_of
+def step_sentence(step: NextStep) -> str:
+    row, earlier_attempt = step.row, step.row.possible_duplicate_of
     again = (
         ""
-        if marked is None
-        else say(" It may repeat attempt {attempt}: first make sure that it was not paid.", attempt=marked)
+        if earlier_attempt is None
+        else say(" It may repeat attempt {attempt}: first make sure that it was not paid.", attempt=earlier_attempt)
     )
     return say(
-        _COMMAND_WORDS[step.step],
-        held="" if step.hold is None else f"{held_sentence(step.hold)} ",
+        _STEP_SENTENCES[step.step],
+        held="" if step.hold is None else f"{hold_sentence(step.hold)} ",
         verb=say(step.verb),
         batch=step.batch,
         row=row.row,
@@ -140,7 +140,7 @@ def in_command_words(step: NextStep) -> str:
     )
 
 
-_COMMAND_WORDS: Mapping[RowStep, str] = {
+_STEP_SENTENCES: Mapping[RowStep, str] = {
     RowStep.RESOLVE_HELD: mark(
         "{held}Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}; {resolve} "
         "paid, rejected (`retry` may then send it again), or, if the gateway never had it, not-received{later}."
@@ -165,17 +165,17 @@ _COMMAND_WORDS: Mapping[RowStep, str] = {
         "{row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
     ),
     RowStep.SEND: mark("`paygw-batch resume {batch}` sends it.{again}"),
-    RowStep.PAY_ANEW: mark(
+    RowStep.PAY_AGAIN: mark(
         "The money was returned: find out why, and {verb} it under another order id in a new sheet."
     ),
 }
-"""The sentence about commands for each step."""
+"""A sentence about commands for each step."""
 
 
 def batch_steps(
     states: Mapping[str, int], batch: str, *, contradictions: int, waiting: int, interrupted: bool
 ) -> Iterator[str]:
-    """Yield a person's next steps for a batch, as sentences about commands."""
+    """Yield a person's next steps for a batch as sentences about commands."""
     if states.get(State.IN_DOUBT):
         yield say(
             "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status "
@@ -206,14 +206,14 @@ def batch_steps(
 
 @dataclass(frozen=True, slots=True)
 class StateStep:
-    """A person's next step for all rows of a batch in one state, and the commands for it."""
+    """A person's next step for all rows in one state, with its commands."""
 
     sentence: str
     commands: Sequence[str] = ()
 
 
-def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first_row: int) -> StateStep:
-    """Return the next step for all rows of a batch that people see in `state`. Example commands name `first_row`."""
+def state_step(state: str, batch: BatchRecord, operation: Operation, *, first_row: int) -> StateStep:
+    """Return the next step for all rows shown in `state`. Example commands name `first_row`."""
     sheet = shlex.quote(batch.sheet_path or batch.sheet_name)
     match state:
         case State.IN_DOUBT:
@@ -254,7 +254,7 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
             option = "" if operation.command == "submit" else f"--{operation.command} "
             return StateStep(
                 say(
-                    "They have defects, and nothing was sent for them. This command writes them to a file: correct it "
+                    "They have defects, so they were not sent. This command writes them to a file. Correct the file "
                     "and submit it."
                 ),
                 (f"paygw-batch validate {option}{sheet} --rejects mended.xlsx",),
@@ -266,25 +266,25 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
 def next_steps(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int], *, verb: str, quarantine_h: float
 ) -> Mapping[int, str]:
-    """Return the next step of each of `rows` that needs its own: in doubt, held, or rejected by a person.
+    """Return the next step of each of `rows` that is in doubt, held, or rejected by a person.
 
-    The steps are those of the time when the batch was opened. So the same journal always gives the same text, and a
-    quarantine is named even after its end.
+    The steps are those at the time when the batch was opened, so the same journal always gives the same text, and a
+    quarantine is named even after it ended.
     """
-    holds, opened = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
-    quarantine, steps = JournalClock.read(journal, opened).quarantine(quarantine_h), {}
+    holds, opened_at = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
+    quarantine, steps = JournalClock.read(journal, opened_at).quarantine(quarantine_h), {}
     for row in journal.rows(batch.number, numbers=rows):
         hold = holds.get(row.row)
-        if hold is None and row.state not in SHOWN_IN_DOUBT and row.quarantined_since is None:
+        if hold is None and row.state not in DISPLAYED_IN_DOUBT and row.quarantined_since is None:
             continue
-        step = next_step(row, batch=batch.batch, verb=verb, quarantine=quarantine, now=opened, hold=hold)
+        step = next_step(row, batch=batch.batch, verb=verb, quarantine=quarantine, now=opened_at, hold=hold)
         if step is not None:
-            steps[row.row] = in_command_words(step)
+            steps[row.row] = step_sentence(step)
     return steps
 
 
 def order_steps(words: str) -> str:
-    """Return the commands with which two people carry out an order. `words` are arguments of `paygw-batch order`."""
+    """Return a sentence on how two people carry out an order. `words` are arguments of `paygw-batch order`."""
     return say(
         "`paygw-batch order {words} --out ORDER.json --key KEY` writes an order; another person approves it "
         "(`paygw-batch approve ORDER.json --key KEY`); `paygw-batch carry-out ORDER.json` carries it out.",

@@ -1,4 +1,4 @@
-"""Checks where a command may write: a file may replace an older output of the same kind, and nothing else."""
+"""Checks where a command may write. A file may replace only an older output of the same kind."""
 
 import os
 import re
@@ -11,19 +11,19 @@ from types import MappingProxyType
 
 from paygw_batch.core import generator_marks
 from paygw_batch.core.generator_marks import PageKind
-from paygw_batch.files import Output, ProtectedFile, check_outputs, head_of
+from paygw_batch.files import Output, ProtectedFile, check_outputs, read_head
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import Section
 from paygw_batch.settings.user_directories import state_directory
 from paygw_batch.sheet.columns import QUESTION_COLUMNS, RECONCILIATION_COLUMNS, REJECTS_COLUMNS
-from paygw_batch.sheet.formats import has_strings, table_format
+from paygw_batch.sheet.formats import contains_texts, table_format
 
 _HEAD_BYTES = 64 * 1024
 
 
 class OutputKind(StrEnum):
-    """The kinds of files that a command writes. Without --force, a file is replaced only by a file of the same kind."""
+    """The kind of a file that a command writes. Without --force, a file replaces only files of its kind."""
 
     RECONCILIATION = "reconciliation"
     REJECTS = "rejects"
@@ -37,14 +37,14 @@ class OutputKind(StrEnum):
     LOG = "log"
     METRICS = "metrics"
     CONFIGURATION = "configuration"
-    """A configuration file. It replaces an existing file only with --force, even a file that this program wrote."""
+    """A configuration file. Overwrites an existing file only with --force, even one that this program wrote."""
     NEW = "new file"
-    """A file of any kind. It never replaces an existing file, even with --force."""
+    """A file of any kind that never overwrites an existing file, even with --force."""
 
 
-NOTHING_READ: Mapping[str, Path | None] = MappingProxyType({})
+NO_INPUTS: Mapping[str, Path | None] = MappingProxyType({})
 _NOT_NEEDED = frozenset({OutputKind.LOG, OutputKind.METRICS})
-"""The outputs without which a run continues if they cannot be written: docs/decisions/0044."""
+"""Outputs that may fail to be written without stopping a run: docs/decisions/0044."""
 _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
     {
         OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
@@ -52,16 +52,16 @@ _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
         OutputKind.QUESTIONS: QUESTION_COLUMNS,
     }
 )
-"""The first columns by which a table is recognised as an output of this program, of earlier versions too."""
+"""The first columns that identify a table as an output of this program, including earlier versions."""
 
 
-def _page(kind: PageKind) -> re.Pattern[bytes]:
+def _page_pattern(kind: PageKind) -> re.Pattern[bytes]:
     return re.compile(f"<!doctype html>.*{re.escape(kind.generator)}".encode(), re.DOTALL)
 
 
 _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
-        # Plans in the first format began with their content, without a "document" member.
+        # Plans in the first format began with their content instead of a "document" member.
         OutputKind.PLAN: re.compile(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
         ),
@@ -69,20 +69,20 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
         OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
         OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
         OutputKind.MAP: re.compile(re.escape(generator_marks.HEADINGS).encode()),
-        OutputKind.REPORT: _page(PageKind.REPORT),
-        OutputKind.PLAN_PAGE: _page(PageKind.PLAN),
-        OutputKind.REMITTANCE: _page(PageKind.REMITTANCE),
+        OutputKind.REPORT: _page_pattern(PageKind.REPORT),
+        OutputKind.PLAN_PAGE: _page_pattern(PageKind.PLAN),
+        OutputKind.REMITTANCE: _page_pattern(PageKind.REMITTANCE),
     }
 )
-"""The patterns that the other files begin with, in any language."""
+"""Patterns at the beginning of the other files, in any language."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
     """A file that a command may have to write.
 
-    `named` is the option that asks for it, such as `--out`, and `path` is None if the option was not given. `run_of` is
-    the sheet, or the id of the batch, that a run with this output sends.
+    `named` is its option, such as `--out`, and `path` is None if the option was not given. `run_of` is the sheet or the
+    batch id of the run that writes it.
     """
 
     named: str
@@ -93,22 +93,22 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class OutputGuard:
-    """Keeps a command from replacing files that it must not replace. `config` is the configuration file."""
+    """Prevents a command from overwriting other files. `config` is the configuration file."""
 
     settings: Settings
     config: Path | None
     force: bool = False
 
     def check(
-        self, *wanted: RequestedOutput, inputs: Mapping[str, Path | None] = NOTHING_READ, reporting: bool = False
+        self, *outputs_to_check: RequestedOutput, inputs: Mapping[str, Path | None] = NO_INPUTS, reporting: bool = False
     ) -> None:
-        """Raise `OutputError` unless every wanted file may be written. Call this before anything is read or sent.
+        """Raise `OutputError` unless every output may be written. Call this before reading or sending anything.
 
-        `inputs` has the path of each file that the command reads, by its name in words (`the sheet`). With `reporting`,
-        the log and the metrics file of the configuration are checked as well.
+        `inputs` has the paths of the files that the command reads by their names in words (`the sheet`). With
+        `reporting`, the configured log and metrics file are checked as well.
         """
         section = self.settings.reporting
-        requested = [*wanted]
+        requested = [*outputs_to_check]
         if reporting:
             requested.append(RequestedOutput("reporting.log", section.log, OutputKind.LOG))
             requested.append(RequestedOutput("reporting.metrics", section.metrics, OutputKind.METRICS))
@@ -116,42 +116,44 @@ class OutputGuard:
         for output in requested:
             if output.path is not None:
                 if output.kind in _COLUMNS:
-                    table_format(output.path, is_read_again=output.kind is not OutputKind.RECONCILIATION)
+                    table_format(output.path, must_be_readable=output.kind is not OutputKind.RECONCILIATION)
                 needed = output.kind not in _NOT_NEEDED
-                outputs.append(Output(output.named, output.path, _recogniser(output.kind), needed))
-        read = [ProtectedFile(words, path) for words, path in inputs.items() if path is not None]
-        results = [place for output in wanted for place in self._console_results(output.run_of)]
-        check_outputs(outputs, [*read, *self._kept(results)], force=self.force)
+                outputs.append(Output(output.named, output.path, _build_recogniser(output.kind), needed))
+        input_files = [ProtectedFile(words, path) for words, path in inputs.items() if path is not None]
+        results = [path for output in outputs_to_check for path in self._console_results(output.run_of)]
+        check_outputs(outputs, [*input_files, *self._protected_files(results)], force=self.force)
 
     def is_own(self, path: Path) -> bool:
-        """Return whether a file is one of the program's own: its configuration, a key, the journal, a log."""
-        return any(protected.is_hit_by(path) for protected in self._own())
+        """Return whether a file belongs to the program: its configuration, a key, the journal or a log."""
+        return any(protected.is_overwritten_by(path) for protected in self._own_files())
 
-    def own_in(self, folder: Path) -> str | None:
-        """Return words for an own file or the home directory in a folder, at any depth; None if it has neither."""
-        within = Path(os.path.realpath(folder))
-        for protected in self._own():
-            its = Path(os.path.realpath(protected.path))
-            if its.is_relative_to(within) or (protected.is_directory and within.is_relative_to(its)):
-                return f"{protected.what} ({its})"
+    def find_own_file(self, folder: Path) -> str | None:
+        """Describe a file of the program, or the home directory, within a folder. Returns None if there is none."""
+        real_folder = Path(os.path.realpath(folder))
+        for protected in self._own_files():
+            real_path = Path(os.path.realpath(protected.path))
+            if real_path.is_relative_to(real_folder) or (
+                protected.is_directory and real_folder.is_relative_to(real_path)
+            ):
+                return f"{protected.what} ({real_path})"
         home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 (Path.home raises if there is none)
-        return say("this user's home directory") if home.is_relative_to(within) else None
+        return say("this user's home directory") if home.is_relative_to(real_folder) else None
 
-    def _own(self) -> Iterator[ProtectedFile]:
+    def _own_files(self) -> Iterator[ProtectedFile]:
         section = self.settings.reporting
-        yield from self._kept()
+        yield from self._protected_files()
         for name, path in (("reporting.log", section.log), ("reporting.metrics", section.metrics)):
             if path is not None:
                 yield ProtectedFile(name, path)
 
     def _console_results(self, run_of: Path | str | None) -> Iterator[Path]:
-        """Yield the path of a console run's results: in the payout's folder, or named after the batch."""
+        """Yield the path of a console run's reconciliation, in the payout's folder or named after the batch."""
         if isinstance(run_of, str):
             yield self.settings.console_runs_directory() / f"{run_of}.reconciliation.csv"
         elif run_of is not None and (folder := run_of.parent.parent).parent == self.settings.console_directory():
             yield folder / f"{run_of.stem}.reconciliation.csv"
 
-    def _kept(self, results: Sequence[Path] = ()) -> Iterator[ProtectedFile]:
+    def _protected_files(self, results: Sequence[Path] = ()) -> Iterator[ProtectedFile]:
         settings = self.settings
         journal = settings.journal_path()
         yield ProtectedFile(say("the journal or one of its files"), journal, has_neighbours=True)
@@ -173,15 +175,15 @@ class OutputGuard:
                         yield ProtectedFile(say("the file of {name}.{key}", name=name, key=key), value)
 
 
-def _recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
-    if kind is OutputKind.CONFIGURATION:  # people edit this file, so its content does not show who wrote it
+def _build_recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
+    if kind is OutputKind.CONFIGURATION:  # People edit this file, so its content does not show who wrote it.
         return lambda _path: False
-    return None if kind is OutputKind.NEW else partial(_is_ours, kind)
+    return None if kind is OutputKind.NEW else partial(_is_own_output, kind)
 
 
-def _is_ours(kind: OutputKind, path: Path) -> bool:
-    """Return whether the content of the file at `path` shows that this program wrote it as an output of `kind`."""
+def _is_own_output(kind: OutputKind, path: Path) -> bool:
+    """Return whether this program wrote the file at `path` as an output of `kind`, judging by its content."""
     if kind in _MARKS:
-        return _MARKS[kind].match(head_of(path, _HEAD_BYTES)) is not None
-    is_copy = kind is OutputKind.REJECTS and has_strings(path, [f">{generator_marks.PROBLEMS}<"])
+        return _MARKS[kind].match(read_head(path, _HEAD_BYTES)) is not None
+    is_copy = kind is OutputKind.REJECTS and contains_texts(path, [f">{generator_marks.PROBLEMS}<"])
     return is_copy or table_format(path).recognise(path, _COLUMNS[kind])

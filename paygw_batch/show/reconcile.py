@@ -1,4 +1,4 @@
-"""Joins a sheet with the state of every row, and lists the rows in doubt as questions to the gateway.
+"""Joins a sheet with the states of its rows, and lists rows in doubt as questions to the gateway.
 
 The results depend only on the sheet and the journal.
 """
@@ -10,19 +10,19 @@ import polars as pl
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import CODED, INVALID, SHOWN_IN_DOUBT, recorded, shown_state
+from paygw_batch.core.shown_states import CODED, DISPLAYED_IN_DOUBT, INVALID, display_state, render_record
 from paygw_batch.errors import InternalError
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, JournalReader
 from paygw_batch.language import say
-from paygw_batch.settle.resolve import require_remembered
+from paygw_batch.settle.resolve import require_people_not_forgotten
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.columns import CUSTOMER_URL, QUESTION_COLUMNS, RECONCILED_OF
+from paygw_batch.sheet.columns import CUSTOMER_URL, QUESTION_COLUMNS, RECONCILIATION_COLUMNS_OF
 from paygw_batch.sheet.instructions import from_pages
-from paygw_batch.show.next_step import HELD_FOR_OFFICERS, held_sentence
+from paygw_batch.show.next_step import HELD_FOR_OFFICERS, hold_sentence
 
 
-def _ours(name: str) -> str:
-    """Return the name of a journal's column in a joined frame. No sheet can have a column of this name."""
+def _journal_column(name: str) -> str:
+    """Return the name of a journal column in a joined frame, which no column of a sheet can have."""
     return name if name == "row" else f"\0{name}"
 
 
@@ -32,40 +32,42 @@ _NUMBERS: Mapping[str, type[pl.DataType]] = {
     "http_status": pl.Int64,
     "minor": pl.Int64,
 }
-_LINE_SCHEMA = {_ours(name): _NUMBERS.get(name, pl.String) for name in LINE_COLUMNS}
+_LINE_SCHEMA = {_journal_column(name): _NUMBERS.get(name, pl.String) for name in LINE_COLUMNS}
 _OWN_COLUMNS = {name for name in _LINE_SCHEMA if name != "row"}
 _STATES = pl.Series([state.value for state in State])
-_AS_SHOWN = pl.Series([str(shown_state(state)) for state in State])
+_SHOWN_STATES = pl.Series([str(display_state(state)) for state in State])
 _URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
 
 
 def reconciliation(
     journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int], *, is_for_officers: bool = False
 ) -> pl.DataFrame:
-    """Return one line for every row of the batch's sheet, with the columns of the reconciliation file.
+    """Return a line for every row of the batch's sheet with the columns of the reconciliation file.
 
-    `minor_units` has the number of decimals of each currency. Messages for officers have no codes and logins. Raises
-    `InternalError` if rows or amounts differ from those of the journal, so that no wrong file is written.
+    `minor_units` has the number of decimals of each currency. Messages for officers have no codes or logins. Raises
+    `InternalError` if rows or amounts differ from the journal, so that no wrong file is written.
     """
-    return pl.concat(reconciled(journal, batch, minor_units, is_for_officers=is_for_officers))
+    return pl.concat(reconciliation_pieces(journal, batch, minor_units, is_for_officers=is_for_officers))
 
 
-def reconciled(
+def reconciliation_pieces(
     journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int], *, is_for_officers: bool = False
 ) -> Iterator[pl.DataFrame]:
     """Yield the frame of `reconciliation` in pieces. Raises `InternalError` before the end, as it does."""
-    require_remembered(journal, batch)
+    require_people_not_forgotten(journal, batch)
     holds = {
-        row: say(HELD_FOR_OFFICERS) if is_for_officers else held_sentence(hold)
+        row: say(HELD_FOR_OFFICERS) if is_for_officers else hold_sentence(hold)
         for row, hold in journal.holds(batch.number).items()
     }
-    columns = RECONCILED_OF[batch.operation]
+    columns = RECONCILIATION_COLUMNS_OF[batch.operation]
     urls = _customer_urls(journal, batch) if CUSTOMER_URL in columns else None
-    being_sent = [row.row for row in journal.being_sent(batch.number)]
+    rows_being_sent = [row.row for row in journal.rows_being_sent(batch.number)]
     rows, newest = 0, -1
-    for joined in _pieces(journal, batch, minor_units):
-        frame = _with_holds(_shown(_worded(joined, is_for_officers=is_for_officers), being_sent), holds)
-        rows, newest = rows + frame.height, _checked_order(batch, newest, frame["row"])
+    for joined in _joined_pages(journal, batch, minor_units):
+        frame = _add_hold_reasons(
+            _select_shown(_translate_messages(joined, is_for_officers=is_for_officers), rows_being_sent), holds
+        )
+        rows, newest = rows + frame.height, _check_order(batch, newest, frame["row"])
         if urls is not None:
             frame = frame.join(urls, on="row", how="left", maintain_order="left")
         unknown = [name for name in frame.columns if name not in (*columns, "valid")]
@@ -74,13 +76,13 @@ def reconciled(
         raise InternalError(f"the reconciliation of batch {batch.batch} has {rows} rows, not {batch.rows}")
 
 
-def with_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Yield the pieces of a reconciliation with typed columns for amounts and times, added after the others.
+def add_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Append typed columns for amounts and times to the pieces of a reconciliation.
 
-    The text columns stay as they are. An unreadable amount is null in the typed column.
+    The text columns do not change. An unreadable amount is null in its typed column.
     """
     for piece in pieces:
-        names = {typed: _free_name(typed, piece.columns) for typed in ("amount_decimal", *_TYPED_TIMES)}
+        names = {typed: _unused_name(typed, piece.columns) for typed in ("amount_decimal", *_TYPED_TIMES)}
         yield piece.with_columns(
             readable_amount("amount").alias(names["amount_decimal"]),
             *(
@@ -92,57 +94,61 @@ def with_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]
 
 _TIME = "%Y-%m-%dT%H:%M:%S%.fZ"
 _TYPED_TIMES = {"first_sent_at_utc": "first_sent_at", "updated_at_utc": "updated_at"}
-"""The text column for each typed column."""
+"""The text column of each typed column."""
 
 
-def _free_name(name: str, taken: Sequence[str]) -> str:
-    while name in taken:
+def _unused_name(name: str, existing_names: Sequence[str]) -> str:
+    while name in existing_names:
         name += "_"
     return name
 
 
-def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield the sheet's pages joined with the states of their rows. At most one page is in memory twice."""
-    standings = _standings(journal.standing_lines(batch.number))
-    ahead = next(standings)
+def _joined_pages(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+    """Yield the sheet's pages joined with their rows' states. At most one page is in memory twice."""
+    line_frames = _line_frames(journal.batch_lines(batch.number))
+    ahead = next(line_frames)
     for page in journal.pages(batch.number):
         rows = from_pages([page])
         while rows.height and (ahead.is_empty() or ahead["row"][-1] < rows["row"][-1]):
-            if (more := next(standings, None)) is None:
+            if (more := next(line_frames, None)) is None:
                 break
             ahead = more if ahead.is_empty() else pl.concat([ahead, more])
         joined = rows.join(ahead, on="row", how="left", maintain_order="left")
         _check_states_and_amounts(batch, joined, minor_units)
         yield joined
-        are_all_joined = joined[_ours("state")].count() == ahead.height
+        are_all_joined = joined[_journal_column("state")].count() == ahead.height
         ahead = ahead.clear() if are_all_joined else ahead.join(rows, on="row", how="anti")
-    if ahead.height or next(standings, None) is not None:
+    if ahead.height or next(line_frames, None) is not None:
         raise InternalError(f"the journal of batch {batch.batch} has rows that its sheet does not have")
 
 
-def _shown(joined: pl.DataFrame, being_sent: Sequence[int]) -> pl.DataFrame:
-    """Return joined rows with only the columns that a person is shown, and `valid`."""
-    ours = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
-    is_sent = pl.col("row").is_in(being_sent) & (ours["state"] == State.IN_FLIGHT)
-    shown = pl.when(is_sent).then(ours["state"]).otherwise(ours["state"].replace(_STATES, _AS_SHOWN))
+def _select_shown(joined: pl.DataFrame, rows_being_sent: Sequence[int]) -> pl.DataFrame:
+    """Select the columns that are shown to people, and `valid`."""
+    journal_columns = {name: pl.col(_journal_column(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
+    is_sent = pl.col("row").is_in(rows_being_sent) & (journal_columns["state"] == State.IN_FLIGHT)
+    shown = (
+        pl.when(is_sent)
+        .then(journal_columns["state"])
+        .otherwise(journal_columns["state"].replace(_STATES, _SHOWN_STATES))
+    )
     return joined.select(
-        *(name for name in joined.columns if name not in ours and name not in _OWN_COLUMNS),
+        *(name for name in joined.columns if name not in journal_columns and name not in _OWN_COLUMNS),
         **{
-            **ours,
+            **journal_columns,
             "state": pl.when("valid").then(shown).otherwise(pl.lit(INVALID)),
-            "attempts": ours["attempts"].fill_null(0),
-            "purpose": pl.coalesce(ours["purpose"], "purpose"),
-            "error_code": pl.coalesce("error_code", ours["error_code"]),
-            "message": pl.coalesce("message", ours["message"]),
+            "attempts": journal_columns["attempts"].fill_null(0),
+            "purpose": pl.coalesce(journal_columns["purpose"], "purpose"),
+            "error_code": pl.coalesce("error_code", journal_columns["error_code"]),
+            "message": pl.coalesce("message", journal_columns["message"]),
         },
     )
 
 
-def _worded(rows: pl.DataFrame, *, is_for_officers: bool) -> pl.DataFrame:
-    messages = rows[_ours("message")].drop_nulls()
+def _translate_messages(rows: pl.DataFrame, *, is_for_officers: bool) -> pl.DataFrame:
+    messages = rows[_journal_column("message")].drop_nulls()
     coded = messages.filter(messages.str.starts_with(CODED)).unique()
-    texts = pl.Series([recorded(message, is_for_officers=is_for_officers) for message in coded], dtype=pl.String)
-    return rows.with_columns(pl.col(_ours("message")).replace(coded, texts)) if coded.len() else rows
+    texts = pl.Series([render_record(message, is_for_officers=is_for_officers) for message in coded], dtype=pl.String)
+    return rows.with_columns(pl.col(_journal_column("message")).replace(coded, texts)) if coded.len() else rows
 
 
 def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
@@ -150,13 +156,13 @@ def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
     return pl.DataFrame({"row": list(urls), CUSTOMER_URL: list(urls.values())}, schema=_URL_SCHEMA)
 
 
-def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Iterator[pl.DataFrame]:
+def _line_frames(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Iterator[pl.DataFrame]:
     yield pl.DataFrame(schema=_LINE_SCHEMA)
     for chunk in lines:
         yield pl.DataFrame(chunk, schema=_LINE_SCHEMA, orient="row")
 
 
-def _with_holds(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataFrame:
+def _add_hold_reasons(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataFrame:
     if not holds:
         return frame
     reasons = pl.DataFrame(
@@ -170,10 +176,10 @@ def _with_holds(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataFrame:
     return shown.drop("\0held")
 
 
-def _checked_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
-    """Return the last of the row numbers `rows`. Raises `InternalError` unless they increase, starting above `newest`.
+def _check_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
+    """Return the last of `rows`. Raises `InternalError` unless the row numbers increase from `newest` on.
 
-    Together with the count of all rows, this proves that every row of the sheet appears exactly once.
+    Together with the number of rows, this proves that every row of the sheet appears exactly once.
     """
     above = pl.Series([newest]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
     if not (above > 0).all():
@@ -184,14 +190,15 @@ def _checked_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
 def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
     """Raise `InternalError` unless the journal pays exactly the valid rows, with exactly the amounts shown.
 
-    Both are checked in one pass over the rows. As every amount is right, every sum is right as well.
+    One pass over the rows checks both. If every amount is right, every sum is right as well.
     """
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
     factor = pl.col("currency").replace_strict(factors, default=None, return_dtype=pl.Decimal(10, 0))
-    paid = pl.col(_ours("minor")).cast(pl.Decimal(38, 0))
+    paid = pl.col(_journal_column("minor")).cast(pl.Decimal(38, 0))
     is_off = pl.col("valid") & (readable_amount("amount") * factor).ne_missing(paid)
     agree, off = joined.select(
-        agree=(pl.col("valid") == pl.col(_ours("state")).is_not_null()).all(), off=pl.col("row").filter(is_off).first()
+        agree=(pl.col("valid") == pl.col(_journal_column("state")).is_not_null()).all(),
+        off=pl.col("row").filter(is_off).first(),
     ).row(0)
     if not agree:
         raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
@@ -205,9 +212,9 @@ _QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
 
 
 def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
-    """Return one line (`QUESTION_COLUMNS`) for every row of the batch in doubt, in the sheet's order.
+    """Return a line (`QUESTION_COLUMNS`) for every row in doubt, in the sheet's order.
 
-    A line names an order and no person, because the gateway knows the payee. The gateway's support fills the empty
+    A line names an order but no person, because the gateway knows the payee. The gateway's support fills in the
     column `answer` with paid, rejected or not-received. `resolve statement` reads the completed list.
     """
     lines = [
@@ -221,6 +228,6 @@ def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[s
             row.error_code,
             "",
         )
-        for row in journal.rows(batch.number, states=SHOWN_IN_DOUBT)
+        for row in journal.rows(batch.number, states=DISPLAYED_IN_DOUBT)
     ]
     return pl.DataFrame(lines, schema=_QUESTION_SCHEMA, orient="row")

@@ -1,4 +1,4 @@
-"""Builds the summary at the end of a command, and chooses the exit code."""
+"""Builds a command's final summary and chooses its exit code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ExitCode(IntEnum):
-    """The exit code of the program. If several codes apply, `worst` chooses one."""
+    """The program's exit code. If several codes apply, `worst_code` chooses one."""
 
     DONE = 0
     UNEXPECTED = 1
@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-_ORDER = (
+_PRECEDENCE = (
     ExitCode.UNEXPECTED,
     ExitCode.USAGE,
     ExitCode.JOURNAL,
@@ -36,16 +36,16 @@ _ORDER = (
 )
 
 
-def worst(codes: set[ExitCode]) -> ExitCode:
-    """Return the code that comes first in the documented order; `DONE` if there is none."""
-    return next((code for code in _ORDER if code in codes), ExitCode.DONE)
+def worst_code(codes: set[ExitCode]) -> ExitCode:
+    """Return the code that comes first in the documented order, or `DONE` if there is none."""
+    return next((code for code in _PRECEDENCE if code in codes), ExitCode.DONE)
 
 
-def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradictions: int = 0) -> ExitCode:
-    """Return the exit code of a batch from the number of its rows in each state.
+def exit_code_for(states: Mapping[str, int], *, interrupted: bool = False, contradictions: int = 0) -> ExitCode:
+    """Return the exit code of a batch, given the number of its rows in each state.
 
-    After an interruption, rows that were not sent count as `INTERRUPTED` rather than `STOPPED_EARLY`.
-    `contradictions` is the number of messages that a person must look at.
+    After an interruption, unsent rows mean `INTERRUPTED` rather than `STOPPED_EARLY`. `contradictions` is the number of
+    messages that need a person.
     """
     codes = {ExitCode.DONE}
     if states.get("in_doubt") or contradictions:
@@ -56,12 +56,12 @@ def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradic
         codes.add(ExitCode.STOPPED_EARLY)
     if states.get("rejected") or states.get("returned") or states.get("invalid"):
         codes.add(ExitCode.SOME_REJECTED)
-    return worst(codes)
+    return worst_code(codes)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of a command. `totals` are exact sums by currency and state, as text with the currency's decimals."""
+    """A command's result. `totals` are exact sums by currency and state, as text with the currency's decimals."""
 
     exit_code: ExitCode
     message: str
@@ -77,9 +77,9 @@ class Summary:
     reconciliation: Path | None = None
     further: Mapping[str, Any] = field(default_factory=dict)
     option: str = ""
-    """The option that lets a refused sheet through (`PaygwError.option`). It is not in the JSON object."""
+    """The option that admits a refused sheet (`PaygwError.option`). Not in the JSON object."""
     is_under_way: bool = False
-    """Whether workers still send the batch. It is not in the JSON object."""
+    """Whether workers are still sending the batch. Not in the JSON object."""
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -23,20 +23,20 @@ STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "paid": ("#A9D18E", "#274E13"),
     }
 )
-"""The fill and ink colours of each state on white, readable in greyscale. States that need a person come first."""
+"""Fill and text colours of each state, distinct in greyscale. States that need a person come first."""
 
 
 _KEYS = ("country", "currency", "state")
 _ROWS_AT_ONCE = 100_000
-"""The number of rows that are counted at a time. It is limited because exact decimals take much memory."""
+"""Number of rows counted at a time. It is limited, because exact decimals take much memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
     """Counts and sums of the rows of a sheet.
 
-    `states` are the counts by state, and `totals` the sums as text by currency and state. Each of `lines` has country,
-    currency, state, count, and the sum as text. The sum is empty for invalid rows, whose amounts may be unreadable.
+    `states` has the counts by state, and `totals` the sums as text by currency and state. Each of `lines` has country,
+    currency, state, count, and the sum as text, which is empty for invalid rows, whose amounts may be unreadable.
     """
 
     states: Mapping[str, int]
@@ -58,39 +58,39 @@ class CurrencyTotals:
     states: Sequence[tuple[str, int, str]]
 
 
-def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
-    """Return the totals of each currency over all countries. Rows without a currency come last."""
+def group_by_currency(batch_totals: BatchTotals) -> Sequence[CurrencyTotals]:
+    """Add up the totals of each currency over all countries. Rows without a currency come last."""
     counts: dict[str, dict[str, int]] = {}
     sums: dict[str, dict[str, Decimal]] = {}
-    for _, currency, state, count, amount in books.lines:
-        of_state, money = counts.setdefault(currency, {}), sums.setdefault(currency, {})
-        of_state[state] = of_state.get(state, 0) + count
+    for _, currency, state, count, amount in batch_totals.lines:
+        state_counts, state_sums = counts.setdefault(currency, {}), sums.setdefault(currency, {})
+        state_counts[state] = state_counts.get(state, 0) + count
         if state != INVALID:
-            money[state] = money.get(state, Decimal(0)) + Decimal(amount)
+            state_sums[state] = state_sums.get(state, Decimal(0)) + Decimal(amount)
     return [
         CurrencyTotals(
             currency,
-            sum(counts[currency][state] for state in money),
-            f"{sum(money.values(), Decimal(0)):f}",
+            sum(counts[currency][state] for state in state_sums),
+            f"{sum(state_sums.values(), Decimal(0)):f}",
             [
-                (state, counts[currency][state], f"{money[state]:f}" if state in money else "")
+                (state, counts[currency][state], f"{state_sums[state]:f}" if state in state_sums else "")
                 for state in sorted(STATE_COLOURS, key=INVALID.__eq__)
                 if state in counts[currency]
             ],
         )
-        for currency, money in sorted(sums.items(), key=lambda item: (not item[0], item[0]))
+        for currency, state_sums in sorted(sums.items(), key=lambda item: (not item[0], item[0]))
     ]
 
 
 class RunningTotals:
-    """Exact counts and sums of the rows of frames that pass through `counting`."""
+    """Exact counts and sums of the rows that pass through `count_rows`."""
 
     def __init__(self, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
         self._parts: list[pl.DataFrame] = []
 
-    def counting(self, pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Yield the frames unchanged, and count their rows.
+    def count_rows(self, pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        """Yield the frames unchanged and count their rows.
 
         A frame needs the columns `country, currency, amount, state`. An unreadable amount adds nothing to a sum.
         """
@@ -101,28 +101,28 @@ class RunningTotals:
             )
             yield piece
 
-    def books(self) -> BatchTotals:
-        return _books(pl.concat(self._parts), self._minor_units)
+    def batch_totals(self) -> BatchTotals:
+        return _build_totals(pl.concat(self._parts), self._minor_units)
 
 
-def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
-    return books_of_pieces([frame], minor_units)
+def batch_totals(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
+    return totals_of_pieces([frame], minor_units)
 
 
-def books_of_pieces(pieces: Iterable[pl.DataFrame], minor_units: Mapping[str, int]) -> BatchTotals:
-    """Return the totals of frames, as `RunningTotals` counts them, without keeping any frame."""
+def totals_of_pieces(pieces: Iterable[pl.DataFrame], minor_units: Mapping[str, int]) -> BatchTotals:
+    """Return the totals of a stream of frames, keeping none of them in memory."""
     counter = RunningTotals(minor_units)
-    deque(counter.counting(pieces), maxlen=0)
-    return counter.books()
+    deque(counter.count_rows(pieces), maxlen=0)
+    return counter.batch_totals()
 
 
-def totals_of_sheet(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
+def sheet_totals(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
     """Return the totals of a sheet that was not submitted, from its `Validated.counts`."""
     state = pl.when("valid").then(pl.lit("ready")).otherwise(pl.lit(INVALID))
-    return _books(counts.select("country", "currency", "count", "sum", state=state), minor_units)
+    return _build_totals(counts.select("country", "currency", "count", "sum", state=state), minor_units)
 
 
-def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
+def _build_totals(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
     groups = parts.group_by(_KEYS).sum().sort(_KEYS, nulls_last=True)
     states = dict.fromkeys(STATES, 0)
     sums: dict[str, dict[str, Decimal]] = {}
@@ -130,19 +130,19 @@ def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
     for country, currency, state, count, amount in groups.iter_rows():
         states[state] += count
         if currency:
-            of_currency = sums.setdefault(currency, {})
-            of_currency[state] = of_currency.get(state, Decimal(0)) + amount
-        sum_text = "" if state == INVALID else money_text(amount, minor_units.get(currency))
+            currency_sums = sums.setdefault(currency, {})
+            currency_sums[state] = currency_sums.get(state, Decimal(0)) + amount
+        sum_text = "" if state == INVALID else amount_text(amount, minor_units.get(currency))
         lines.append((country or "", currency or "", state, count, sum_text))
     totals = {
-        currency: {state: money_text(amount, minor_units.get(currency)) for state, amount in by_state.items()}
+        currency: {state: amount_text(amount, minor_units.get(currency)) for state, amount in by_state.items()}
         for currency, by_state in sorted(sums.items())
     }
     return BatchTotals({state: count for state, count in states.items() if count}, totals, tuple(lines))
 
 
-def money_text(amount: Decimal, minor_units: int | None) -> str:
-    """Return an amount as text with the decimals of its currency, or with more if it needs them."""
+def amount_text(amount: Decimal, minor_units: int | None) -> str:
+    """Format an amount with the decimals of its currency, or with more if needed."""
     if minor_units is not None and amount == (rounded := round(amount, minor_units)):
         return format(rounded, "f")
     return format(amount.normalize(), "f")

@@ -1,4 +1,4 @@
-"""Writes the reconciliation as a workbook with three worksheets: payments to read and print, totals, all columns."""
+"""Writes the reconciliation as a workbook with three worksheets: payments, totals, all columns."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,18 +9,18 @@ from typing import Any
 import polars as pl
 
 from paygw_batch.core.money import parse_amount
-from paygw_batch.core.shown_states import INVALID, state_words
+from paygw_batch.core.shown_states import INVALID, state_label
 from paygw_batch.errors import OutputError
 from paygw_batch.journal import BatchRecord
 from paygw_batch.language import mark, mark_all, say, say_all, say_count
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from paygw_batch.sheet.formats import workbook_options
-from paygw_batch.show.totals import STATE_COLOURS, BatchTotals, CurrencyTotals, by_currency
+from paygw_batch.show.totals import STATE_COLOURS, BatchTotals, CurrencyTotals, group_by_currency
 
 EXACT_DIGITS = 15
-"""The number of digits that a spreadsheet keeps of a number. An amount that may need more is written as text."""
+"""Number of digits that a spreadsheet stores. An amount that may need more is written as text."""
 MAX_ROWS = 1_048_400
-"""The number of rows that fit in a worksheet between its header and the totals at the bottom."""
+"""Number of rows that fit in a worksheet between the header and the totals at the bottom."""
 
 _COLUMNS: Mapping[str, int] = {
     mark("Row"): 7,
@@ -35,36 +35,38 @@ _COLUMNS: Mapping[str, int] = {
     mark("Sent (UTC)"): 17,
     mark("Last change (UTC)"): 18,
 }
-"""The columns of the printed worksheet, in order, with their widths in characters."""
+"""The columns of the printed worksheet with their widths in characters."""
 _AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED = (
     [*_COLUMNS].index(name) for name in ("Amount", "State", "What is known", "Sent (UTC)", "Last change (UTC)")
 )
 _TOTALS = dict(zip(mark_all("Currency", "Country", "State", "Rows", "Sum"), (10, 14, 12, 10, 24), strict=True))
 _WIDTHS = {"message": 44, "row": 7, "country": 9, "currency": 9, "state": 10, "attempts": 9, "http_status": 11}
-"""The widths of columns in the worksheet of all columns, except those of `_USUAL_WIDTH`."""
+"""Widths in the worksheet of all columns. Other columns have the `_USUAL_WIDTH`."""
 _USUAL_WIDTH = 20
 _LETTERS_A_LINE = int(1.1 * _COLUMNS["What is known"])
-"""The letters that fit on one line of a sentence. A width counts digits, and letters are narrower on average."""
+"""Number of letters per line. Widths are in digits, and letters are narrower on average."""
 _LINE_POINTS, _MAX_LINES = 15, 20
 _LINED = {"bottom": 1, "bottom_color": "#D9D9D9"}
 _RIGHT = {"align": "right"}
 _GAP = "_)"
-"""The end of a number format, which leaves a small space on the right."""
+"""End of a number format that leaves a small space on the right."""
 _A4 = 9
 _MAX_PRINTED = 80
-"""The maximum length of a sheet's name in a page header. The whole header may have 255 characters."""
+"""Maximum length of a sheet's name in a page header, which may have 255 characters in all."""
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
 _DAY_MS = 86_400_000
 _FIRST_DAY = 25_569
-"""1970-01-01 as a spreadsheet's day number."""
+"""1970-01-01 as a spreadsheet serial date."""
 
 
-def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, minor_units: Mapping[str, int]) -> bytes:
-    """Return a reconciliation frame as the bytes of an .xlsx file. The `excel` extra must be installed.
+def build_workbook(
+    frame: pl.DataFrame, batch_totals: BatchTotals, batch: BatchRecord, minor_units: Mapping[str, int]
+) -> bytes:
+    """Build an .xlsx file from a reconciliation frame. Needs the `excel` extra.
 
-    An amount is a number if a spreadsheet keeps it exactly; otherwise it is text. The worksheet of all columns has
-    exactly the texts of the CSV. The same arguments give the same bytes. Raises `OutputError` if there are more than
-    `MAX_ROWS` rows.
+    An amount is a number if a spreadsheet stores it exactly, and text otherwise. The worksheet of all columns has
+    exactly the texts of the CSV. The same arguments give the same bytes. Raises `OutputError` for more than `MAX_ROWS`
+    rows.
     """
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
@@ -75,48 +77,50 @@ def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, min
     file = io.BytesIO()
     with Workbook(file, workbook_options()) as workbook:
         workbook.set_properties({"title": batch.batch, "created": datetime.fromisoformat(batch.opened_at)})
-        pen = _Pen(workbook, minor_units)
+        writer = _CellWriter(workbook, minor_units)
         payments, totals, all_columns = (
             workbook.add_worksheet(name) for name in say_all("Payments", "Totals", "All columns")
         )
-        # These column names come first among the texts of the file, and show `outputs.py` that this program wrote it.
-        pen.headings(all_columns, {name: _WIDTHS.get(name, _USUAL_WIDTH) for name in frame.columns})
-        _add_payments(pen, payments, frame, books)
-        _add_totals(pen, totals, books)
-        for at, line in enumerate(frame.iter_rows(), start=1):
-            pen.line(all_columns, at, line)
+        # These headings come first among the file's strings, where `outputs.py` recognises them.
+        writer.write_headings(all_columns, {name: _WIDTHS.get(name, _USUAL_WIDTH) for name in frame.columns})
+        _write_payments(writer, payments, frame, batch_totals)
+        _write_totals(writer, totals, batch_totals)
+        for line_number, line in enumerate(frame.iter_rows(), start=1):
+            writer.write_line(all_columns, line_number, line)
         all_columns.autofilter(0, 0, frame.height, frame.width - 1)
         for sheet in (payments, totals, all_columns):
-            _set_up_pages(sheet, batch)
+            _set_page_layout(sheet, batch)
     return file.getvalue()
 
 
-def _add_payments(pen: "_Pen", sheet: Any, frame: pl.DataFrame, books: BatchTotals) -> None:
-    """Write a line for each row, with the sender's own columns after `_COLUMNS`. The totals are below the lines."""
-    of_sender = [name for name in frame.columns if name not in RECONCILIATION_COLUMNS]
-    pen.headings(sheet, {say(name): width for name, width in _COLUMNS.items()}, right=[say("Amount")])
-    pen.headings(sheet, dict.fromkeys(of_sender, _USUAL_WIDTH), first=len(_COLUMNS))
+def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batch_totals: BatchTotals) -> None:
+    """Write a line for each row, with the sender's own columns last, and the totals below."""
+    sender_columns = [name for name in frame.columns if name not in RECONCILIATION_COLUMNS]
+    writer.write_headings(sheet, {say(name): width for name, width in _COLUMNS.items()}, right=[say("Amount")])
+    writer.write_headings(sheet, dict.fromkeys(sender_columns, _USUAL_WIDTH), first=len(_COLUMNS))
     texts = 0
-    for at, line in enumerate(_for_people(frame, of_sender).iter_rows(), start=1):
-        apart = {place: line[place] for place in (_AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED)}
-        pen.line(sheet, at, [None if place in apart else cell or "" for place, cell in enumerate(line)])
-        is_number = pen.money(sheet, at, _AMOUNT, line[_AMOUNT], line[_AMOUNT + 1])
+    for line_number, line in enumerate(_printed_frame(frame, sender_columns).iter_rows(), start=1):
+        special_cells = {column: line[column] for column in (_AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED)}
+        writer.write_line(
+            sheet, line_number, [None if column in special_cells else cell or "" for column, cell in enumerate(line)]
+        )
+        is_number = writer.write_money(sheet, line_number, _AMOUNT, line[_AMOUNT], line[_AMOUNT + 1])
         texts += not is_number and line[_STATE] != INVALID
-        pen.state(sheet, at, _STATE, line[_STATE])
-        pen.sentence(sheet, at, _KNOWN, line[_KNOWN] or "")
-        for place in (_SENT, _CHANGED):
-            if line[place] is not None:
-                sheet.write_number(at, place, line[place], pen.time)
+        writer.write_state(sheet, line_number, _STATE, line[_STATE])
+        writer.write_sentence(sheet, line_number, _KNOWN, line[_KNOWN] or "")
+        for column in (_SENT, _CHANGED):
+            if line[column] is not None:
+                sheet.write_number(line_number, column, line[column], writer.time)
             else:
-                sheet.write_blank(at, place, None, pen.time)
-    sheet.autofilter(0, 0, frame.height, len(_COLUMNS) + len(of_sender) - 1)
-    foot = _add_foot(pen, sheet, frame.height + 2, books)
+                sheet.write_blank(line_number, column, None, writer.time)
+    sheet.autofilter(0, 0, frame.height, len(_COLUMNS) + len(sender_columns) - 1)
+    foot = _write_foot(writer, sheet, frame.height + 2, batch_totals)
     if texts:
-        pen.line(sheet, foot, (None, _as_text(texts)))
+        writer.write_line(sheet, foot, (None, _text_amounts_note(texts)))
     sheet.print_area(0, 0, foot, len(_COLUMNS) - 1)
 
 
-def _as_text(count: int) -> str:
+def _text_amounts_note(count: int) -> str:
     return say_count(
         count,
         "{count:,} amount is written as text, because a spreadsheet's number would not be exact. The "
@@ -126,8 +130,8 @@ def _as_text(count: int) -> str:
     )
 
 
-def _for_people(frame: pl.DataFrame, of_sender: Sequence[str]) -> pl.DataFrame:
-    """Return a frame of `_COLUMNS` and the sender's own columns. Times are a spreadsheet's day numbers."""
+def _printed_frame(frame: pl.DataFrame, sender_columns: Sequence[str]) -> pl.DataFrame:
+    """Return a frame of `_COLUMNS` and the sender's own columns. Times are spreadsheet serial dates."""
     sent, changed = (
         pl.col(name).str.to_datetime(_TIME, time_zone="UTC").dt.epoch("ms") / _DAY_MS + _FIRST_DAY
         for name in ("first_sent_at", "updated_at")
@@ -144,48 +148,50 @@ def _for_people(frame: pl.DataFrame, of_sender: Sequence[str]) -> pl.DataFrame:
         pl.coalesce("sent_orderid", "client_orderid").alias("\0order"),
         sent,
         changed,
-        *of_sender,
+        *sender_columns,
     )
 
 
-def _add_foot(pen: "_Pen", sheet: Any, at: int, books: BatchTotals) -> int:
-    """Write the totals of each currency from line `at` on, and return the next free line."""
-    for total in by_currency(books):
+def _write_foot(writer: "_CellWriter", sheet: Any, line_number: int, batch_totals: BatchTotals) -> int:
+    """Write the totals of each currency from line `line_number` on, and return the next free line."""
+    for total in group_by_currency(batch_totals):
         name = say("Total {currency}", currency=total.currency) if total.currency else say("Total without a currency")
-        for state, rows, amount in _lines_of(total):
+        for state, rows, amount in _total_lines(total):
             texts = ("" if state else name, say_count(rows, "{count:,} row", "{count:,} rows"), None, total.currency)
-            pen.line(sheet, at, (None, *texts), is_total=not state)
-            pen.money(sheet, at, _AMOUNT, amount, total.currency, is_total=not state)
-            pen.state(sheet, at, _STATE, state)
-            at += 1
-    return at
+            writer.write_line(sheet, line_number, (None, *texts), is_total=not state)
+            writer.write_money(sheet, line_number, _AMOUNT, amount, total.currency, is_total=not state)
+            writer.write_state(sheet, line_number, _STATE, state)
+            line_number += 1
+    return line_number
 
 
-def _lines_of(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
-    """Return the lines of a currency as (state, rows, sum). The first, without a state, is for all rows to be paid."""
+def _total_lines(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
+    """Return a currency's lines as (state, rows, sum). The first, without a state, is for all rows to be paid."""
     return [*([("", total.rows, total.sum)] if total.rows else []), *total.states]
 
 
-def _add_totals(pen: "_Pen", sheet: Any, books: BatchTotals) -> None:
+def _write_totals(writer: "_CellWriter", sheet: Any, batch_totals: BatchTotals) -> None:
     lines = [
         (total.currency, "" if state else say("all"), state, rows, amount)
-        for total in by_currency(books)
-        for state, rows, amount in _lines_of(total)
+        for total in group_by_currency(batch_totals)
+        for state, rows, amount in _total_lines(total)
     ]
     below = len(lines) + 3
-    for at in (0, below - 1):
+    for line_number in (0, below - 1):
         widths = {say(name): width for name, width in _TOTALS.items()}
-        pen.headings(sheet, widths, right=say_all("Rows", "Sum"), at=at)
-    by_country = [(currency, country, state, rows, amount) for country, currency, state, rows, amount in books.lines]
-    for at, (currency, country, state, rows, amount) in [*enumerate(lines, 1), *enumerate(by_country, below)]:
-        pen.line(sheet, at, (currency, country), is_total=not state)
-        pen.count(sheet, at, 3, rows, is_total=not state)
-        pen.state(sheet, at, 2, state)
-        pen.money(sheet, at, 4, amount, currency, is_total=not state)
+        writer.write_headings(sheet, widths, right=say_all("Rows", "Sum"), line_number=line_number)
+    by_country = [
+        (currency, country, state, rows, amount) for country, currency, state, rows, amount in batch_totals.lines
+    ]
+    for line_number, (currency, country, state, rows, amount) in [*enumerate(lines, 1), *enumerate(by_country, below)]:
+        writer.write_line(sheet, line_number, (currency, country), is_total=not state)
+        writer.write_count(sheet, line_number, 3, rows, is_total=not state)
+        writer.write_state(sheet, line_number, 2, state)
+        writer.write_money(sheet, line_number, 4, amount, currency, is_total=not state)
 
 
-def _set_up_pages(sheet: Any, batch: BatchRecord) -> None:
-    """Keep the headings of a worksheet visible, and make it print on A4 landscape."""
+def _set_page_layout(sheet: Any, batch: BatchRecord) -> None:
+    """Keep the headings of a worksheet visible and make it print on A4 landscape."""
     sheet.freeze_panes(1, 2 if sheet.get_name() != say("Totals") else 0)
     sheet.ignore_errors({"number_stored_as_text": "A1:XFD1048576"})
     sheet.set_landscape()
@@ -198,8 +204,8 @@ def _set_up_pages(sheet: Any, batch: BatchRecord) -> None:
     sheet.set_footer(f"&L{say('Opened {time}', time=batch.opened_at)}&R{say('Page &P of &N')}")
 
 
-class _Pen:
-    """Writes the cells of a workbook, each in the format for its kind of value."""
+class _CellWriter:
+    """Writes cells in the format for their kind of value."""
 
     def __init__(self, workbook: Any, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
@@ -222,62 +228,71 @@ class _Pen:
             for is_total, weight in weights.items()
         }
 
-    def headings(
-        self, sheet: Any, widths: Mapping[str, int], *, first: int = 0, at: int = 0, right: Iterable[str] = ()
+    def write_headings(
+        self, sheet: Any, widths: Mapping[str, int], *, first: int = 0, line_number: int = 0, right: Iterable[str] = ()
     ) -> None:
-        """Write headings in line `at` from column `first` on, and set the widths of their columns."""
-        for place, (name, width) in enumerate(widths.items(), start=first):
-            sheet.set_column(place, place, width)
-            sheet.write_string(at, place, name, self._head_right if name in right else self._head)
+        """Write headings in line `line_number` from column `first` on and set the widths of their columns."""
+        for column, (name, width) in enumerate(widths.items(), start=first):
+            sheet.set_column(column, column, width)
+            sheet.write_string(line_number, column, name, self._head_right if name in right else self._head)
 
-    def line(self, sheet: Any, at: int, cells: Sequence[str | int | None], *, is_total: bool = False) -> None:
-        """Write a line of texts and counts. None leaves a cell as it is."""
-        for place, cell in enumerate(cells):
+    def write_line(
+        self, sheet: Any, line_number: int, cells: Sequence[str | int | None], *, is_total: bool = False
+    ) -> None:
+        """Write a line of texts and counts. A cell that is None is left as it is."""
+        for column, cell in enumerate(cells):
             if isinstance(cell, str):
-                _write_text(sheet, at, place, cell, self._texts[is_total])
+                _write_text(sheet, line_number, column, cell, self._texts[is_total])
             elif cell is not None:
-                sheet.write_number(at, place, cell, self._number)
+                sheet.write_number(line_number, column, cell, self._number)
 
-    def count(self, sheet: Any, at: int, place: int, count: int, *, is_total: bool) -> None:
-        sheet.write_number(at, place, count, self._money[0, is_total])
+    def write_count(self, sheet: Any, line_number: int, column: int, count: int, *, is_total: bool) -> None:
+        sheet.write_number(line_number, column, count, self._money[0, is_total])
 
-    def sentence(self, sheet: Any, at: int, place: int, sentence: str) -> None:
-        """Write a wrapped text and set the height of its row, because not every spreadsheet adjusts the height."""
-        _write_text(sheet, at, place, sentence, self._wrapped)
+    def write_sentence(self, sheet: Any, line_number: int, column: int, sentence: str) -> None:
+        """Write a wrapped text and set its row height, which not every spreadsheet adjusts."""
+        _write_text(sheet, line_number, column, sentence, self._wrapped)
         lines = ceil(len(sentence) / _LETTERS_A_LINE)
         if lines > 1:
-            sheet.set_row(at, _LINE_POINTS * min(lines, _MAX_LINES))
+            sheet.set_row(line_number, _LINE_POINTS * min(lines, _MAX_LINES))
 
-    def state(self, sheet: Any, at: int, place: int, state: str) -> None:
-        """Write the words of a state in its colours. The empty state means all rows that are to be paid."""
-        sheet.write_string(at, place, state_words(state) if state else say("to be paid"), self._states[state])
+    def write_state(self, sheet: Any, line_number: int, column: int, state: str) -> None:
+        """Write a state in its colours. The empty state means all rows to be paid."""
+        sheet.write_string(line_number, column, state_label(state) if state else say("to be paid"), self._states[state])
 
-    def money(
-        self, sheet: Any, at: int, place: int, amount: str | None, currency: str | None, *, is_total: bool = False
+    def write_money(
+        self,
+        sheet: Any,
+        line_number: int,
+        column: int,
+        amount: str | None,
+        currency: str | None,
+        *,
+        is_total: bool = False,
     ) -> bool:
-        """Write an amount or a sum. Return whether it was written as a number rather than as text."""
+        """Write an amount. Return whether it was written as a number rather than as text."""
         units = self._minor_units.get(currency or "")
         if units is not None and amount and is_exact(amount, units):
-            sheet.write_number(at, place, float(amount), self._money[units, is_total])
+            sheet.write_number(line_number, column, float(amount), self._money[units, is_total])
             return True
-        _write_text(sheet, at, place, amount or "", self._money[None, is_total])
+        _write_text(sheet, line_number, column, amount or "", self._money[None, is_total])
         return False
 
 
-def _write_text(sheet: Any, at: int, place: int, text: str, style: Any) -> None:
-    """Write a text so that it stays text, even if it looks like a number or a formula."""
+def _write_text(sheet: Any, line_number: int, column: int, text: str, style: Any) -> None:
+    """Write a text that stays text even if it looks like a number or a formula."""
     if text:
-        sheet.write_string(at, place, text, style)
+        sheet.write_string(line_number, column, text, style)
     else:
-        sheet.write_blank(at, place, None, style)
+        sheet.write_blank(line_number, column, None, style)
 
 
 def _money_pattern(units: int | None) -> str:
-    """Return the number format for money with `units` decimals, or the format for text if `units` is None."""
+    """Return the number format for `units` decimals, or the text format if `units` is None."""
     return "@" if units is None else f"#,##0{'.' if units else ''}{'0' * units}{_GAP}"
 
 
 def is_exact(amount: str, minor_units: int) -> bool:
-    """Return whether a number in a spreadsheet shows an amount exactly, with all decimals of its currency."""
+    """Return whether a spreadsheet number stores an amount exactly, with its currency's decimals."""
     whole_digits = len(amount.partition(".")[0])
     return whole_digits + minor_units <= EXACT_DIGITS and parse_amount(amount, minor_units=minor_units) is not None

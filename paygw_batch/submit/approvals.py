@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from paygw_batch.approval.order import require_true
+from paygw_batch.approval.order import require_unchanged
 from paygw_batch.approval.plan_document import (
-    NOT_ASKED_FOR,
-    Approved,
-    Content,
+    NO_APPROVAL,
+    PlanApproval,
+    PlanContent,
     PlanDocument,
     check_plan,
     needs_approval,
@@ -25,33 +25,33 @@ from paygw_batch.approval.signed_document import (
     read_document,
     require_journal,
     require_not_withdrawn,
-    signatures_of,
+    verify_signatures,
 )
 from paygw_batch.clock import utc_now
 from paygw_batch.errors import ApprovalError, JournalError
 from paygw_batch.journal import JournalReader, KeptPlan, Withdrawal
 from paygw_batch.language import say
-from paygw_batch.opening.open_journal import Tell, database_of, journal_to_read, place_of
+from paygw_batch.opening.open_journal import Tell, database_location, journal_location, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import require_unused
-from paygw_batch.settle.row_order import RowOrder, batch_of_order, content_now
-from paygw_batch.submit.notices import add_notices, plan_notices, unheard
+from paygw_batch.settle.row_order import RowOrder, batch_of_order, current_content
+from paygw_batch.submit.notices import add_notices, ignore_sentence, plan_notices
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.submission import Submission, planned_content, require_true_findings
 
 
-def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
-    """Return why an order about rows is no longer valid, or an empty text. Signatures are not checked."""
+def why_order_is_invalid(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
+    """Return why an order about rows is no longer valid, or an empty string. Signatures are not checked."""
     try:
         endpoint = settings.endpoint()
-        require_true(order, content_now(order, journal, batch_of_order(order, journal, endpoint), endpoint))
+        require_unchanged(order, current_content(order, journal, batch_of_order(order, journal, endpoint), endpoint))
     except ApprovalError as error:
         return error.message
     return ""
 
 
 def named_plan(submission: Submission) -> PlanDocument | None:
-    """Return the plan that a person named, or None if nobody named a plan.
+    """Return the plan that a person named, or None.
 
     Raises `ApprovalError` if no policy asks for a plan, or if the plan cannot be read.
     """
@@ -63,22 +63,22 @@ def named_plan(submission: Submission) -> PlanDocument | None:
             say("{file} is named as the approved plan, but the configuration has no [approval].", file=file),
             hint=say("Nothing was sent. Use the configuration that has [approval], or submit without a plan."),
         )
-    if (code := code_in(settings, file)) is not None:
-        return required_plan(settings, code).document
+    if (code := parse_plan_code(settings, file)) is not None:
+        return load_plan_by_code(settings, code).document
     return read_document(file, PlanDocument)
 
 
-def require_about(document: PlanDocument, planned: Plan) -> None:
+def require_plan_for_sheet(document: PlanDocument, planned: Plan) -> None:
     """Raise `ApprovalError` unless a plan is for this sheet's batch."""
     if document.content.batch != planned.validated.batch:
         raise ApprovalError(
             say("The plan is for another sheet, or this sheet has changed since."),
-            hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
+            hint=say("Nothing was sent. Make a new plan for this sheet and have it approved."),
         )
 
 
-def require_approval(submission: Submission, planned: Plan, journal: JournalReader) -> Approved:
-    """Return who prepared and approved the batch that `planned` would open in `journal`, if it needs approval.
+def require_approval(submission: Submission, planned: Plan, journal: JournalReader) -> PlanApproval:
+    """Return who prepared and approved the batch that `planned` would open.
 
     A batch already in the journal was approved when it was opened. Raises `ApprovalError` if the plan lacks valid
     approvals for exactly this content, has other findings than the sheet, or has opened another batch.
@@ -88,45 +88,48 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
     """
     policy = policy_of(submission.given.settings)
     if policy is None:
-        return NOT_ASKED_FOR
-    now, withdrawn = utc_now(), journal.withdrawals()
-    dead = {withdrawal.sha256 for withdrawal in withdrawn}
+        return NO_APPROVAL
+    now, withdrawals = utc_now(), journal.withdrawals()
+    withdrawn_digests = {withdrawal.sha256 for withdrawal in withdrawals}
     if planned.existing is not None:
         if (named := named_plan(submission)) is not None:
-            require_not_withdrawn(named, withdrawn)
-        return NOT_ASKED_FOR
+            require_not_withdrawn(named, withdrawals)
+        return NO_APPROVAL
     content, _ = planned_content(submission, planned, journal)
     if not needs_approval(content, policy):
         named = named_plan(submission)
-        if (at_hand := named or _plan_at_hand(submission, content, policy, now, dead)) is not None:
-            require_not_withdrawn(at_hand, withdrawn)
+        if (
+            optional_plan := named or _find_optional_plan(submission, content, policy, now, withdrawn_digests)
+        ) is not None:
+            require_not_withdrawn(optional_plan, withdrawals)
         if named is None:
-            return NOT_ASKED_FOR
+            return NO_APPROVAL
         require_same_content(named, content)
-        signatures_of(named, policy, now)
+        verify_signatures(named, policy, now)
         require_true_findings(named, submission, journal)
-        return replace(NOT_ASKED_FOR, answered=tuple(named.answered))
-    document = _best_plan(submission, content, policy, now, dead)
+        return replace(NO_APPROVAL, answered=tuple(named.answered))
+    document = _find_best_plan(submission, content, policy, now, withdrawn_digests)
     if document is None:
         raise ApprovalError(
             say("This sheet needs an approved plan, but there is none at {file}.", file=submission.plan),
             hint=say(
-                "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves."
+                "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one. Then another person "
+                "approves it."
             ),
         )
-    require_not_withdrawn(document, withdrawn)
+    require_not_withdrawn(document, withdrawals)
     opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
     approved = check_plan(document, content, policy, now, used=opened)
     require_true_findings(document, submission, journal)
     return approved
 
 
-def _plan_at_hand(
-    submission: Submission, content: Content, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
+def _find_optional_plan(
+    submission: Submission, content: PlanContent, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return the plan of a payout that needs no approval, from its file or the database. None: none can be read."""
+    """Return the plan of a payout that needs no approval, or None if no plan can be read."""
     try:
-        plan = _best_plan(submission, content, policy, now, withdrawn)
+        plan = _find_best_plan(submission, content, policy, now, withdrawn)
     except ApprovalError:
         return None
     return None if plan is None or plan.content.batch != content.batch else plan
@@ -137,16 +140,16 @@ def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: 
 
     Raises `ApprovalError` if the document is for another journal, or was used already: its run has started.
     """
-    with journal_to_read(settings, must_be_known=True) as journal:
+    with open_journal_to_read(settings, must_be_known=True) as journal:
         require_journal(document, journal.head().journal_id, say("Nothing was withdrawn."))
         require_unused(document, journal)
-    place_of(settings).withdraw(withdrawal)
-    # A use from before the withdrawal is in the journal by now, and no use can follow the withdrawal.
-    with journal_to_read(settings, must_be_known=True) as journal:
+    journal_location(settings).withdraw(withdrawal)
+    # Any earlier use of the document is in the journal by now, and no use can follow the withdrawal.
+    with open_journal_to_read(settings, must_be_known=True) as journal:
         require_unused(document, journal)
 
 
-_CODE = re.compile(r"[0-9a-f]{16}")
+_PLAN_CODE = re.compile(r"[0-9a-f]{16}")
 
 
 def require_in_force(settings: Settings, document: SignedDocument) -> None:
@@ -155,7 +158,7 @@ def require_in_force(settings: Settings, document: SignedDocument) -> None:
     The machine of an approver may have no journal. `submit` does have the journal, and refuses the document there.
     """
     try:
-        with journal_to_read(settings, must_be_known=True) as journal:
+        with open_journal_to_read(settings, must_be_known=True) as journal:
             withdrawals = journal.withdrawals()
     except JournalError:
         return
@@ -170,79 +173,79 @@ class SharedPlan:
     kept: KeptPlan
 
 
-def code_in(settings: Settings, name: Path) -> str | None:
-    """Return the plan code that a person typed in place of a file, without blanks and hyphens; None for a file."""
+def parse_plan_code(settings: Settings, name: Path) -> str | None:
+    """Return the plan code typed in place of a file, without spaces and hyphens, or None for a file."""
     if settings.journal.url is None:
         return None
     code = re.sub(r"[ -]", "", str(name)).lower()
-    return code if _CODE.fullmatch(code) and not name.exists() else None
+    return code if _PLAN_CODE.fullmatch(code) and not name.exists() else None
 
 
 def share_plan(
-    settings: Settings, document: PlanDocument, before: KeptPlan | None = None, *, tell: Tell = unheard
+    settings: Settings, document: PlanDocument, before: KeptPlan | None = None, *, tell: Tell = ignore_sentence
 ) -> bool:
-    """Store a plan in the database as the version after `before`, and return whether there is a database.
+    """Store a plan in the database after version `before`. Returns False if there is no database.
 
-    For a new plan, the same transaction writes the notices that it waits for approval. Raises `ApprovalError` if
+    For a new plan, the same transaction writes the notices that the plan waits for approval. Raises `ApprovalError` if
     someone else has approved the plan since it was read.
     """
     notices = plan_notices(settings, document)
-    if (place := database_of(settings)) is None:
+    if (place := database_location(settings)) is None:
         add_notices(settings, notices, tell)
         return False
     payments, text = payments_sha256(document.content), document.model_dump_json(indent=1)
     if place.keep_plan(payout_code(document), text, before, payments=payments, notices=notices):
         return True
     raise ApprovalError(
-        say("Another person signed at the same moment. Nothing was written."), hint=say("Run the same command again.")
+        say("Someone else signed at the same time. Nothing was written."), hint=say("Run the same command again.")
     )
 
 
-def _plans_of(settings: Settings, content: Content) -> Iterator[SharedPlan]:
-    """Yield the plans of these payments in the database, newest first. Several people may have made a plan."""
-    place = database_of(settings)
-    return map(_read, () if place is None else place.plans_of(payments_sha256(content)))
+def _shared_plans(settings: Settings, content: PlanContent) -> Iterator[SharedPlan]:
+    """Yield the plans of these payments in the database, newest first."""
+    place = database_location(settings)
+    return map(_parse_kept_plan, () if place is None else place.plans_of(payments_sha256(content)))
 
 
-def _read(kept: KeptPlan) -> SharedPlan:
+def _parse_kept_plan(kept: KeptPlan) -> SharedPlan:
     return SharedPlan(read_document(Path(kept.code), PlanDocument, data=kept.content.encode()), kept)
 
 
-def newest_version(settings: Settings, document: PlanDocument) -> SharedPlan | None:
-    """Return a plan with its newest approvals, and its version in the database; None if the database lacks it."""
-    for shared in _plans_of(settings, document.content):
+def newest_shared_plan(settings: Settings, document: PlanDocument) -> SharedPlan | None:
+    """Return the newest version of a plan in the database, or None if the database does not have it."""
+    for shared in _shared_plans(settings, document.content):
         if shared.document.digest() == document.digest():
             has_more = len(document.approvals) > len(shared.document.approvals)  # its file was signed elsewhere
             return replace(shared, document=document) if has_more else shared
     return None
 
 
-def required_plan(settings: Settings, code: str) -> SharedPlan:
+def load_plan_by_code(settings: Settings, code: str) -> SharedPlan:
     """Return the newest plan with this code in the database. Raises `ApprovalError` if there is none."""
-    place = database_of(settings)
+    place = database_location(settings)
     if place is None or (kept := place.newest_plan(code)) is None:
         raise ApprovalError(
-            say("The database of the journal has no plan {code}.", code=code),
+            say("The journal's database has no plan {code}.", code=code),
             hint=say("Nothing was approved. First prepare the plan with `paygw-batch plan`, with [journal] url set."),
         )
-    return _read(kept)
+    return _parse_kept_plan(kept)
 
 
-def _best_plan(
-    submission: Submission, content: Content, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
+def _find_best_plan(
+    submission: Submission, content: PlanContent, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return a payout's plan from its file or the database, whichever has more valid approvals; None if there is none.
+    """Return the plan of a payout with the most valid approvals, from its file or the database, or None.
 
     A plan whose digest is in `withdrawn` is chosen only if there is no other.
     """
     settings, file = submission.given.settings, submission.plan
-    if (code := code_in(settings, file)) is not None:
-        return required_plan(settings, code).document
+    if (code := parse_plan_code(settings, file)) is not None:
+        return load_plan_by_code(settings, code).document
     plans = [read_document(file, PlanDocument)] if file.exists() else []
-    plans += [shared.document for shared in _plans_of(settings, content)]
+    plans += [shared.document for shared in _shared_plans(settings, content)]
 
-    def worth(plan: PlanDocument) -> tuple[bool, bool, int]:
-        valid = len(signatures_of(plan, policy, now).valid)
+    def rank(plan: PlanDocument) -> tuple[bool, bool, int]:
+        valid = len(verify_signatures(plan, policy, now).valid)
         return plan.content == content, plan.digest() not in withdrawn, valid
 
-    return max(plans, key=worth, default=None)
+    return max(plans, key=rank, default=None)

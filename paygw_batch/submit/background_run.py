@@ -21,15 +21,15 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import InternalError, UsageError
-from paygw_batch.journal import BatchRecord, Due, FoundPayment, JournalReader, RowState
+from paygw_batch.journal import BatchRecord, DueRow, FoundPayment, JournalReader, RowState
 from paygw_batch.language import say
 from paygw_batch.show.remittance import payee_of
-from paygw_batch.submit.send import OUTCOME_OF_STATE, Drained
+from paygw_batch.submit.send import OUTCOME_OF_STATE, Drainable
 
 T = TypeVar("T")
 
-OUTCOMES_WAITING = 1_000
-"""The number of waiting outcomes from which on no further row is signed."""
+MAX_WAITING_OUTCOMES = 1_000
+"""The number of waiting outcomes at which signing pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class RowOutcome:
         return self.instruction.currency
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values by name, for JSON. They include the payee and the account."""
+        """Return the values as a dictionary for JSON, including the payee and the account."""
         names = ("row", "client_orderid", "order_id", "payee", "account", "amount", "currency")
         of_gateway = ("gateway_status", "gateway_reference", "error_code", "message")
         return {name: getattr(self, name) for name in names} | {
@@ -79,7 +79,7 @@ class RowOutcome:
 
 
 class RunHandle:
-    """Queues the outcomes of a run for the program that holds it, and stops the run. May be used from any thread."""
+    """Queues the outcomes of a run for the calling program, and stops the run. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -92,18 +92,18 @@ class RunHandle:
         self._total = 0
         self._counts: Counter[OutcomeKind] = Counter()
 
-    # The run calls the next methods.
+    # The run calls the following methods.
 
-    def opened(self, batch: str) -> None:
+    def set_batch(self, batch: str) -> None:
         with self._changed:
             self._batch = batch
 
-    def started(self, due: int) -> None:
+    def set_total(self, due: int) -> None:
         with self._changed:
             self._total = due
 
-    def concluded(self, due: Due, outcome: Outcome) -> None:
-        """Queue an outcome, unless it says that nothing was sent. Such a row is retried, or remains ready."""
+    def record_outcome(self, due: DueRow, outcome: Outcome) -> None:
+        """Queue an outcome, unless nothing was sent: such a row is retried or remains ready."""
         if outcome.kind is OutcomeKind.NOT_SENT:
             return
         with self._changed:
@@ -114,7 +114,7 @@ class RunHandle:
             self._counts[outcome.kind] += 1
             self._changed.notify_all()
 
-    def heard(self, outcome: RowOutcome) -> None:
+    def queue_outcome(self, outcome: RowOutcome) -> None:
         with self._changed:
             if not self._discards:
                 self._waiting.append(outcome)
@@ -127,10 +127,10 @@ class RunHandle:
 
     def has_room(self) -> bool:
         with self._changed:
-            return len(self._waiting) < OUTCOMES_WAITING or self._discards
+            return len(self._waiting) < MAX_WAITING_OUTCOMES or self._discards
 
-    def wait_until_room(self) -> None:
-        """Wait until the holder has room for more outcomes, or wants none any more."""
+    def block_until_room(self) -> None:
+        """Wait until fewer outcomes are queued, or the program discards them."""
         with self._changed:
             self._changed.wait_for(self.has_room)
 
@@ -139,7 +139,7 @@ class RunHandle:
         with self._changed:
             self._notes.append(sentence)
 
-    def watch(self, engine: Drained) -> None:
+    def watch(self, engine: Drainable) -> None:
         """Keep the engine, from inside its event loop, so that `stop` can drain it."""
         loop = asyncio.get_running_loop()
         with self._changed:
@@ -164,9 +164,9 @@ class RunHandle:
         with self._changed:
             return tuple(self._notes)
 
-    # The program that holds the run calls the next methods.
+    # The calling program calls the following methods.
 
-    def under_way(self) -> tuple[str, int, Mapping[OutcomeKind, int]]:
+    def snapshot(self) -> tuple[str, int, Mapping[OutcomeKind, int]]:
         """Return the batch, the number of rows due at the start, and the number with each outcome so far."""
         with self._changed:
             return self._batch, self._total, dict(self._counts)
@@ -194,12 +194,12 @@ class RunHandle:
         return outcomes
 
     def wait_until_sending(self) -> None:
-        """Wait until the batch is stored and its rows are about to be sent, or until the run has ended earlier."""
+        """Wait until the batch is stored and sending begins, or the run has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_sending or self._has_ended)
 
     def end(self) -> None:
-        """Note the end of the run, and wake every thread that waits."""
+        """Record the end of the run, and wake every waiting thread."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
@@ -213,12 +213,12 @@ class RunHandle:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop has ended, and the run with it
+    with suppress(RuntimeError):  # the loop and the run have ended
         loop.call_soon_threadsafe(call)
 
 
 class BackgroundRun(Generic[T]):
-    """A run under way. Enter it once, using `with` or, inside asyncio, `async with`.
+    """A run in progress. Enter it once, using `with` or, inside asyncio, `async with`.
 
     Entering returns when the batch is open and rows are about to be sent; it raises if nothing can be sent. Iterate
     over the run for its outcomes. Leaving the block early stops the run: no new row starts, rows in flight finish, and
@@ -228,43 +228,43 @@ class BackgroundRun(Generic[T]):
     def __init__(self, work: Callable[[RunHandle], T], *, stop_on: Iterable[signal.Signals] = ()) -> None:
         self._work = work
         self._stop_on = tuple(stop_on)
-        self._former: dict[signal.Signals, object] = {}
-        self._parts = RunHandle()
-        self._outcome: T | None = None
+        self._previous_handlers: dict[signal.Signals, object] = {}
+        self._handle = RunHandle()
+        self._result: T | None = None
         self._failure: BaseException | None = None
         # The thread is not a daemon: the interpreter waits for its end, because a run must not be cut off.
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="paygw-run")
 
     def stop(self) -> None:
-        """Start no new row, and let rows in flight finish. May be called from any thread and from a signal handler."""
-        self._parts.stop()
+        """Start no new row, and let rows in flight finish. Safe to call from any thread and from signal handlers."""
+        self._handle.stop()
 
     def wait(self) -> T:
         """Wait for the end of the run without taking outcomes, and return the result."""
-        self._parts.discard()
+        self._handle.discard()
         self._thread.join()
         return self.result
 
     async def wait_async(self) -> T:
-        """Do the same as `wait`, inside an event loop. Cancelling this does not stop the run."""
-        self._parts.discard()
+        """Wait for the end of the run inside an event loop. Cancelling the wait does not stop the run."""
+        self._handle.discard()
         await asyncio.to_thread(self._thread.join)
         return self.result
 
     @property
     def batch(self) -> str:
         """The id of the batch, once the run is entered; empty if no batch was opened."""
-        return self._parts.under_way()[0]
+        return self._handle.snapshot()[0]
 
     @property
     def total(self) -> int:
         """The number of rows that were due when sending began."""
-        return self._parts.under_way()[1]
+        return self._handle.snapshot()[1]
 
     @property
     def counts(self) -> Mapping[OutcomeKind, int]:
         """The number of rows with each outcome so far. Rows for which nothing was sent are not counted."""
-        return self._parts.under_way()[2]
+        return self._handle.snapshot()[2]
 
     @property
     def result(self) -> T:
@@ -274,27 +274,27 @@ class BackgroundRun(Generic[T]):
                 say("The run has not ended yet."), hint=say("Its result is available after the with block.")
             )
         self._raise_failure()
-        if self._outcome is None:
+        if self._result is None:
             raise InternalError("a run ended without a result")
-        return self._outcome
+        return self._result
 
     def __enter__(self) -> Self:
         self._start()
         try:
-            self._parts.wait_until_sending()
+            self._handle.wait_until_sending()
         except BaseException:
             self.__exit__(None, None, None)
             raise
-        return self._entered()
+        return self._raise_early_failure()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._leaving(error):
+        with self._stop_on_exit(error):
             self._thread.join()
 
     def __iter__(self) -> Iterator[RowOutcome]:
-        while outcomes := self._parts.take():
+        while outcomes := self._handle.take():
             yield from outcomes
         self._thread.join()
         self._raise_failure()
@@ -302,20 +302,20 @@ class BackgroundRun(Generic[T]):
     async def __aenter__(self) -> Self:
         self._start()
         try:
-            await asyncio.to_thread(self._parts.wait_until_sending)
+            await asyncio.to_thread(self._handle.wait_until_sending)
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
-        return self._entered()
+        return self._raise_early_failure()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._leaving(error):
+        with self._stop_on_exit(error):
             await asyncio.to_thread(self._thread.join)
 
     async def __aiter__(self) -> AsyncIterator[RowOutcome]:
-        while outcomes := await asyncio.to_thread(self._parts.take):
+        while outcomes := await asyncio.to_thread(self._handle.take):
             for outcome in outcomes:
                 yield outcome
         await asyncio.to_thread(self._thread.join)
@@ -323,40 +323,40 @@ class BackgroundRun(Generic[T]):
 
     def _run(self) -> None:
         try:
-            self._outcome = self._work(self._parts)
+            self._result = self._work(self._handle)
         except BaseException as error:  # noqa: BLE001 (it is raised in the thread that holds the run)
-            for note in self._parts.notes():
+            for note in self._handle.notes():
                 error.add_note(note)
             self._failure = error
         finally:
-            self._parts.end()
+            self._handle.end()
 
     def _start(self) -> None:
         if self._stop_on and threading.current_thread() is not threading.main_thread():
-            raise UsageError(say("Signals can be handled only in the main thread."), hint=say("Leave stop_on out."))
+            raise UsageError(say("Signals can be handled only in the main thread."), hint=say("Omit stop_on."))
         self._thread.start()
 
-        def heed(_signal: int, _frame: FrameType | None) -> None:
+        def stop_run(_signal: int, _frame: FrameType | None) -> None:
             self.stop()
 
-        self._former = {number: signal.signal(number, heed) for number in self._stop_on}
+        self._previous_handlers = {number: signal.signal(number, stop_run) for number in self._stop_on}
 
-    def _entered(self) -> Self:
+    def _raise_early_failure(self) -> Self:
         if self._failure is not None:
             self.__exit__(None, None, None)
         return self
 
     @contextmanager
-    def _leaving(self, error: BaseException | None) -> Iterator[None]:
-        """Stop the run; the block waits for its end. Then raise the run's failure, unless `error` is raised already."""
+    def _stop_on_exit(self, error: BaseException | None) -> Iterator[None]:
+        """Stop the run and let the block wait for its end. Raises the run's failure unless `error` is set."""
         try:
             self.stop()
-            self._parts.discard()
+            self._handle.discard()
             yield
         finally:
-            for number, handler in self._former.items():
+            for number, handler in self._previous_handlers.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
-            self._former = {}
+            self._previous_handlers = {}
         if error is None:
             self._raise_failure()
 
@@ -365,43 +365,43 @@ class BackgroundRun(Generic[T]):
             raise self._failure
 
 
-_AT_ONCE = 500
+_PAGE_ROWS = 500
 
 
-class FollowedRows:
-    """Passes on the outcomes of a batch's rows that workers send, in the order of the sheet, to the holder of a run."""
+class WorkerOutcomes:
+    """Passes the outcomes of rows that workers send to a run's handle, in the order of the sheet."""
 
-    def __init__(self, journal: JournalReader, batch: BatchRecord, holder: RunHandle) -> None:
-        self._journal, self._batch, self._holder = journal, batch, holder
+    def __init__(self, journal: JournalReader, batch: BatchRecord, handle: RunHandle) -> None:
+        self._journal, self._batch, self._handle = journal, batch, handle
         self._waiting: list[int] = []
 
     def begin(self) -> None:
-        """Note the rows that wait to be sent, before workers get them."""
+        """Remember the rows that are ready, before workers get them."""
         self._waiting = [row.row for row in self._journal.rows(self._batch.number, states={State.READY})]
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Record the run's counts, and pass on new outcomes while the holder has room for them."""
-        self._holder.counted(counts)
-        self._hand_on(is_end=False)
+        """Record the run's counts, and pass on new outcomes while there is room."""
+        self._handle.counted(counts)
+        self._pass_on_outcomes(is_end=False)
 
     def end(self) -> None:
-        """Pass on every known outcome at the end of the run, waiting for room at the holder."""
-        self._hand_on(is_end=True)
+        """Pass on every known outcome at the end of the run, waiting for room."""
+        self._pass_on_outcomes(is_end=True)
 
-    def _hand_on(self, *, is_end: bool) -> None:
+    def _pass_on_outcomes(self, *, is_end: bool) -> None:
         remaining: list[int] = []
-        for start in range(0, len(self._waiting), _AT_ONCE):
-            page = self._waiting[start : start + _AT_ONCE]
+        for start in range(0, len(self._waiting), _PAGE_ROWS):
+            page = self._waiting[start : start + _PAGE_ROWS]
             if is_end:
-                self._holder.wait_until_room()
-            elif not self._holder.has_room():
+                self._handle.block_until_room()
+            elif not self._handle.has_room():
                 remaining += self._waiting[start:]
                 break
-            concluded = set[int]()
+            record_outcome = set[int]()
             for outcome in self._outcomes(page):
-                self._holder.heard(outcome)
-                concluded.add(outcome.row)
-            remaining += [row for row in page if row not in concluded]
+                self._handle.queue_outcome(outcome)
+                record_outcome.add(outcome.row)
+            remaining += [row for row in page if row not in record_outcome]
         self._waiting = remaining
 
     def _outcomes(self, rows: Sequence[int]) -> Iterator[RowOutcome]:
@@ -409,10 +409,10 @@ class FollowedRows:
         answered = [row for row in states if row.state in OUTCOME_OF_STATE]
         payments = self._journal.payments(self._batch.number, [row.row for row in answered])
         for row in answered:
-            yield _outcome(row, payments[row.row])
+            yield _build_row_outcome(row, payments[row.row])
 
 
-def _outcome(row: RowState, payment: FoundPayment) -> RowOutcome:
+def _build_row_outcome(row: RowState, payment: FoundPayment) -> RowOutcome:
     kind = OUTCOME_OF_STATE[row.state]
     instruction = Instruction(
         row.client_orderid, row.country, row.currency, payment.amount, payment.form, payment.fields

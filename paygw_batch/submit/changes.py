@@ -12,28 +12,28 @@ from types import MappingProxyType
 
 import polars as pl
 
-from paygw_batch.approval.approval_keys import plain_name
+from paygw_batch.approval.approval_keys import normalise_name
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.form_columns import STAFF_NUMBER
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.show.totals import money_text
+from paygw_batch.show.totals import amount_text
 
 CHANGED_ACCOUNT = "payee.account"
 AMOUNT_OFF = "payee.amount"
 NEW_PAYEE = "payee.new"
-GONE = "payee.gone"
+PAYEE_GONE = "payee.gone"
 DANGER: Mapping[str, int] = MappingProxyType(
-    {code: place for place, code in enumerate((CHANGED_ACCOUNT, AMOUNT_OFF, NEW_PAYEE, GONE))}
+    {code: rank for rank, code in enumerate((CHANGED_ACCOUNT, AMOUNT_OFF, NEW_PAYEE, PAYEE_GONE))}
 )
-"""The kinds of changes, most dangerous first (docs/decisions/0206)."""
+"""The rank of each kind of change, most dangerous first (docs/decisions/0206)."""
 
-_MAX_TIMES = 2.0
+_MAX_RATIO = 2.0
 """A batch resembles the sheet if the median ratio of its payments to the sheet's, either way, is at most this."""
-_MONEY_LEFT = frozenset({State.PAID, State.ACCEPTED, State.IN_FLIGHT, State.IN_DOUBT})
-"""The states of a row that paid its payee, or may have paid. Rows in all other states did not."""
+_MAY_HAVE_PAID = frozenset({State.PAID, State.ACCEPTED, State.IN_FLIGHT, State.IN_DOUBT})
+"""The states in which a row has paid its payee, or may have."""
 _PAGE_COLUMNS = ("row", "valid", "country", "currency", "amount", "account_name", "account_number", "phone")
-_ALL = pl.lit(value=True)
+_EVERY_ROW = pl.lit(value=True)
 _NO_HOMONYMS = pl.Series([], dtype=pl.String)
 _EMPTY_PAGE = pl.DataFrame(schema=dict.fromkeys(_PAGE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean})
 _OLD_ACCOUNTS = {"row": pl.Int64, "account": pl.String}
@@ -92,8 +92,8 @@ class Comparison:
     """The differences of a sheet from earlier payments, most dangerous first.
 
     `people` is the number of people in the sheet. `overlap` names the batch that shares most of them, or the newest
-    batch if none shares any; if others approved any batch, it is an approved batch. `known_since` gives the day on
-    which each row's account was first paid; a row that is missing has a new account.
+    batch if none shares any; if others approved any batch, it is an approved batch. `known_since` has the date on
+    which each row's account was first paid; a row without a date has a new account.
     """
 
     changes: Sequence[Change]
@@ -103,7 +103,7 @@ class Comparison:
 
 
 def compare_with_past(
-    now: pl.DataFrame,
+    rows: pl.DataFrame,
     journal: JournalReader,
     batches: Sequence[BatchRecord],
     *,
@@ -116,39 +116,39 @@ def compare_with_past(
     `against` adds the differences from one more batch, and removes none. People count as missing only if they were paid
     in the sheet's countries, by `against` or by a batch that shares half of the sheet's people.
     """
-    paid = accounts(now)
+    paid = payment_rows(rows)
     homonyms = _homonyms(paid)
-    units = _units(_told_apart(paid, homonyms))
-    past = _Past.read(journal, batches, units, homonyms)
-    sheet = _Sheet(units, past, share, minor_units)
-    base = _base(journal, batches, past)
+    units = _group_units(_split_homonyms(paid, homonyms))
+    past = _EarlierPayments.read(journal, batches, units, homonyms)
+    sheet = _CurrentSheet(units, past, share, minor_units)
+    base = _find_base_batch(journal, batches, past)
     changed = sheet.changed_accounts(None)
-    # One more batch excuses nothing: an unusual amount remains listed beside an account that this batch calls changed.
-    also = changed if against is None else sheet.changed_accounts(against)
+    # An extra batch hides nothing: an unusual amount is listed even if only that batch shows a changed account.
+    all_changed = changed if against is None else sheet.changed_accounts(against)
     people = units.select("payee", "person").unique().height
     compared: list[tuple[BatchRecord, Sequence[Change]]] = []
     if base is not None and past.overlap_of(base) * 2 >= people:
         compared.append((base, changed))
     if against is not None and against not in dict(compared):
-        compared.append((against, also))
-    here = pl.col("country").is_in(now["country"].unique().implode())
-    lines = [
-        *also,
-        *sheet.amounts_off({(change.row, change.currency) for change in changed}, against),
+        compared.append((against, all_changed))
+    in_countries = pl.col("country").is_in(rows["country"].unique().implode())
+    changes = [
+        *all_changed,
+        *sheet.unusual_amounts({(change.row, change.currency) for change in changed}, against),
         *sheet.new_payees(),
         *(
             change
-            for batch, moved in compared
-            for change in sheet.gone(_paid_rows(journal, batch, here, homonyms), batch, moved)
+            for batch, changed_here in compared
+            for change in sheet.missing_payees(_paid_rows(journal, batch, in_countries, homonyms), batch, changed_here)
         ),
     ]
     # If nobody was paid before, the newest batch is left out: paying another sheet must not make a plan invalid.
     paid_before = past.touched["unit"].n_unique()
     overlap = None if base is None or not paid_before else Overlap(base, past.overlap_of(base), paid_before)
-    return Comparison(_by_danger(lines, sheet.usual()), people, overlap, sheet.known_since(now))
+    return Comparison(_sort_by_danger(changes, sheet.median_sums()), people, overlap, sheet.known_since(rows))
 
 
-def accounts(rows: pl.DataFrame) -> pl.DataFrame:
+def payment_rows(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the valid rows as `row, name, country, currency, account, value, payee, person, staff`.
 
     A payee is an account in a country, or a phone if there is no account. A person is a name in a country, in one
@@ -164,29 +164,29 @@ def accounts(rows: pl.DataFrame) -> pl.DataFrame:
         payee=pl.format("{} {}", "country", account),
         staff=pl.col(STAFF_NUMBER) if STAFF_NUMBER in rows.columns else pl.lit(None, pl.String),
     )
-    # Most of hundreds of thousands of names are plain ASCII, for which this expression does the same as `plain_name`.
+    # A sheet may have hundreds of thousands of names, most of them ASCII. For these, this is a faster `normalise_name`.
     is_plain = pl.col("name").str.contains(r"^[ -~]*$")
-    simple = pl.col("name").str.to_lowercase().str.replace_all(r" +", " ").str.strip_chars(" ")
-    odd_names = valid.filter(~is_plain).select("name").unique()
-    odd_names = odd_names.with_columns(other=pl.col("name").map_elements(plain_name, pl.String))
-    named = valid.join(odd_names, on="name", how="left", maintain_order="left")
-    named = named.with_columns(plain=pl.when(is_plain).then(simple).otherwise("other"))
+    ascii_name = pl.col("name").str.to_lowercase().str.replace_all(r" +", " ").str.strip_chars(" ")
+    other_names = valid.filter(~is_plain).select("name").unique()
+    other_names = other_names.with_columns(other=pl.col("name").map_elements(normalise_name, pl.String))
+    named = valid.join(other_names, on="name", how="left", maintain_order="left")
+    named = named.with_columns(plain=pl.when(is_plain).then(ascii_name).otherwise("other"))
     person = pl.when(pl.col("plain") != "").then(pl.format("{} {}", "country", "plain"))
     return named.select(*valid.columns, person=person)
 
 
 def _homonyms(paid: pl.DataFrame) -> pl.Series:
-    """Return the persons whose name several staff numbers of a sheet share. `_told_apart` separates them by number."""
+    """Return the persons whose name several staff numbers of a sheet share."""
     return paid.group_by("person").agg(pl.col("staff").drop_nulls().n_unique()).filter(pl.col("staff") > 1)["person"]
 
 
-def _told_apart(paid: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
-    """Return the rows with homonyms as different persons. A homonym without a staff number is known only by account."""
+def _split_homonyms(paid: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
+    """Return the rows with homonyms as different persons, by staff number or else by account."""
     by_number = pl.when(pl.col("person").is_in(homonyms.implode())).then(pl.format("{} {}", "person", "staff"))
     return paid.with_columns(person=by_number.otherwise("person")) if homonyms.len() else paid
 
 
-def _units(paid: pl.DataFrame) -> pl.DataFrame:
+def _group_units(paid: pl.DataFrame) -> pl.DataFrame:
     """Return the sums of a sheet by account, name and currency. `unit` numbers the pairs of account and name."""
     sums = paid.group_by("payee", "person", "currency", maintain_order=True).agg(
         pl.col("row", "name", "account").first(), pl.col("value").sum()
@@ -195,39 +195,39 @@ def _units(paid: pl.DataFrame) -> pl.DataFrame:
     return sums.join(pairs, on=["payee", "person"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def _pages(journal: JournalReader, batch: BatchRecord, homonyms: pl.Series) -> Iterator[pl.DataFrame]:
+def _read_pages(journal: JournalReader, batch: BatchRecord, homonyms: pl.Series) -> Iterator[pl.DataFrame]:
     for page in journal.pages(batch.number):
         has_staff = homonyms.len() and STAFF_NUMBER in pl.read_ipc_schema(io.BytesIO(page))
         columns = [*_PAGE_COLUMNS, STAFF_NUMBER] if has_staff else list(_PAGE_COLUMNS)
-        yield _told_apart(accounts(pl.read_ipc(io.BytesIO(page), columns=columns)), homonyms)
+        yield _split_homonyms(payment_rows(pl.read_ipc(io.BytesIO(page), columns=columns)), homonyms)
 
 
 def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
-    """Return some rows of a batch, and whether these rows are the ones that paid. False: all other rows paid.
+    """Return some rows of a batch, and whether these rows paid or all other rows did.
 
     The smaller of both groups is read, because most batches paid every row.
     """
     counts: dict[State, int] = {}
     for tally in journal.tallies(batch.number):
         counts[tally.state] = counts.get(tally.state, 0) + tally.count
-    money_left = {state for state in counts if state in _MONEY_LEFT}
+    money_left = {state for state in counts if state in _MAY_HAVE_PAID}
     other_states = counts.keys() - money_left
     is_left = sum(counts[state] for state in money_left) < sum(counts[state] for state in other_states)
     chosen = money_left if is_left else other_states
-    # The journal accepts ready rows only in a query of their own.
+    # The journal accepts ready rows only in a separate query.
     groups = [group for group in (chosen & {State.READY}, chosen - {State.READY}) if group]
     return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, is_left
 
 
 def _paid_rows(
-    journal: JournalReader, batch: BatchRecord, condition: pl.Expr = _ALL, homonyms: pl.Series = _NO_HOMONYMS
+    journal: JournalReader, batch: BatchRecord, condition: pl.Expr = _EVERY_ROW, homonyms: pl.Series = _NO_HOMONYMS
 ) -> pl.DataFrame:
-    """Return the rows of a batch that were paid, or may have been, in the form of `accounts`, if `condition` holds."""
+    """Return the `payment_rows` of a batch that were paid, or may have been, if `condition` holds."""
     rows, are_paid = _listed_rows(journal, batch)
     listed = pl.col("row").is_in(list(rows))
     keep = (listed if are_paid else ~listed) & condition
-    pages = [] if are_paid and not rows else _pages(journal, batch, homonyms)
-    return pl.concat([accounts(_EMPTY_PAGE), *(page.filter(keep) for page in pages)])
+    pages = [] if are_paid and not rows else _read_pages(journal, batch, homonyms)
+    return pl.concat([payment_rows(_EMPTY_PAGE), *(page.filter(keep) for page in pages)])
 
 
 def _is_approved(journal: JournalReader, number: int) -> bool:
@@ -235,7 +235,7 @@ def _is_approved(journal: JournalReader, number: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
+class _EarlierPayments:
     """The earlier payments to the accounts and names of a sheet.
 
     - `paid`: sums by `batch, payee, person, currency`, with `name` and `account`.
@@ -252,7 +252,7 @@ class _Past:
     @staticmethod
     def read(
         journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame, homonyms: pl.Series
-    ) -> "_Past":
+    ) -> "_EarlierPayments":
         """Read all batches page by page, and keep the payments to the people in the sheet."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
         is_concerned = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
@@ -264,7 +264,7 @@ class _Past:
             .agg(pl.col("value").sum(), pl.col("name", "account").last())
             for record in records
         ]
-        empty = accounts(_EMPTY_PAGE).with_columns(batch=pl.lit(0, pl.Int64))
+        empty = payment_rows(_EMPTY_PAGE).with_columns(batch=pl.lit(0, pl.Int64))
         paid = pl.concat([empty.select(*keys, "value", "name", "account"), *frames])
         pairs = units.select("unit", "payee", "person").unique()
         by_name = pairs.join(paid.select("person", "batch").unique(), on="person")
@@ -283,7 +283,7 @@ class _Past:
             if approved
             else pl.lit(value=False),
         )
-        return _Past(
+        return _EarlierPayments(
             {record.number: record for record in records}, paid, touched, batches.match_to_schema(_NO_BATCHES.schema)
         )
 
@@ -291,7 +291,7 @@ class _Past:
         """Return the number of people in the sheet that this batch paid."""
         return int(self.batches.filter(batch=batch.number)["overlap"].sum())
 
-    def base(self) -> BatchRecord | None:
+    def base_batch(self) -> BatchRecord | None:
         """Return the batch with most of the sheet's people, preferring a similar batch that has at least half as many.
 
         Approved batches come first: a payment that only its maker saw must not hide that someone is missing.
@@ -300,7 +300,7 @@ class _Past:
             return None
         counted = self.batches.filter(pl.col("is_approved") == pl.col("is_approved").any())
         large = counted.filter(_is_large())
-        alike = large.filter(_is_alike())
+        alike = large.filter(_is_similar())
         ranked = (
             alike.sort("overlap", "batch", descending=True)
             if alike.height
@@ -308,7 +308,7 @@ class _Past:
         )
         return self.records[ranked["batch"][0]]
 
-    def references(self, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    def reference_batches(self, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
         """Return, for each of `keys` among `candidates`, the batch to compare with (`alike`) and the `latest` batch.
 
         Approved batches come before those that only their maker saw. Then come batches with at least half as many of
@@ -320,7 +320,7 @@ class _Past:
         )
         large = eligible.filter(_is_large(*keys))
         latest = large.group_by(keys).agg(latest=pl.col("batch").max())
-        alike = eligible.filter(_is_alike()).filter(_is_large(*keys)).group_by(keys).agg(alike=pl.col("batch").max())
+        alike = eligible.filter(_is_similar()).filter(_is_large(*keys)).group_by(keys).agg(alike=pl.col("batch").max())
         nearest = (
             large.sort("distance", "batch", descending=[False, True])
             .group_by(keys, maintain_order=True)
@@ -334,12 +334,12 @@ class _Past:
 
 
 def _is_large(*keys: str) -> pl.Expr:
-    most = pl.col("overlap").max()
-    return pl.col("overlap") * 2 >= (most.over(keys) if keys else most)
+    largest = pl.col("overlap").max()
+    return pl.col("overlap") * 2 >= (largest.over(keys) if keys else largest)
 
 
-def _is_alike() -> pl.Expr:
-    return pl.col("distance") <= _MAX_TIMES
+def _is_similar() -> pl.Expr:
+    return pl.col("distance") <= _MAX_RATIO
 
 
 def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -> pl.DataFrame:
@@ -351,7 +351,7 @@ def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -
     matched: list[pl.DataFrame] = []
     for keys in (("payee", "person"), ("person",), ("payee",)):
         on = ["batch", *keys, "currency"]
-        if matched:  # by now few rows are left, so their sums are cheap
+        if matched:  # few rows remain by now, so their sums are cheap
             sums = paid.join(lines, on=on, how="semi").group_by(on).agg(before=pl.col("value").sum())
         matched.append(lines.join(sums, on=on).select("batch", "value", "before"))
         lines = lines.join(sums, on=on, how="anti")
@@ -361,27 +361,31 @@ def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -
     return middle.select("batch", distance=pl.max_horizontal(pl.col("ratio"), 1 / pl.col("ratio")))
 
 
-def _base(journal: JournalReader, batches: Sequence[BatchRecord], past: _Past) -> BatchRecord | None:
+def _find_base_batch(
+    journal: JournalReader, batches: Sequence[BatchRecord], past: _EarlierPayments
+) -> BatchRecord | None:
     """Return the batch whose people the sheet should have: an approved batch, if there is any.
 
     A payment that only its maker saw must not hide that someone is missing, even if no other batch shares people.
     """
-    most = past.base()
-    if most is not None and _is_approved(journal, most.number):
-        return most
+    best = past.base_batch()
+    if best is not None and _is_approved(journal, best.number):
+        return best
     newest = [*reversed(batches)]
     approved = (batch for batch in newest if _is_approved(journal, batch.number))
-    return _first_paying(journal, approved) or most or _first_paying(journal, newest)
+    return _find_first_paying(journal, approved) or best or _find_first_paying(journal, newest)
 
 
-def _first_paying(journal: JournalReader, batches: Iterable[BatchRecord]) -> BatchRecord | None:
+def _find_first_paying(journal: JournalReader, batches: Iterable[BatchRecord]) -> BatchRecord | None:
     return next((batch for batch in batches if not _paid_rows(journal, batch).is_empty()), None)
 
 
-class _Sheet:
+class _CurrentSheet:
     """Compares a sheet with the payments of earlier batches to the same people."""
 
-    def __init__(self, units: pl.DataFrame, past: _Past, share: Decimal, minor_units: Mapping[str, int]) -> None:
+    def __init__(
+        self, units: pl.DataFrame, past: _EarlierPayments, share: Decimal, minor_units: Mapping[str, int]
+    ) -> None:
         self._units, self._past = units, past
         self._share, self._minor_units = share, minor_units
         self._firsts = self._first_payments()
@@ -393,7 +397,7 @@ class _Sheet:
         """
         past = self._past
         by_name = past.touched.filter("by_name")
-        references = past.references(by_name.select("unit", "batch"), "unit").unpivot(
+        references = past.reference_batches(by_name.select("unit", "batch"), "unit").unpivot(
             ["alike", "latest"], index="unit", variable_name="kind", value_name="batch"
         )
         if against is not None:
@@ -404,7 +408,7 @@ class _Sheet:
         unknown = (
             references.join(units, on="unit")
             .join(pairs, on=["batch", "payee", "person"], how="anti")
-            .sort("unit", "kind")  # in the order alike, latest, named
+            .sort("unit", "kind")  # the order is alike, latest, named
             .group_by("unit", maintain_order=True)
             .agg(pl.col("batch").first())
         )
@@ -418,11 +422,11 @@ class _Sheet:
         )
         other_names = self._other_names()
         return [
-            self._change(
+            self._build_change(
                 CHANGED_ACCOUNT,
                 line,
                 line["value"],
-                self._payment(line["batch"], line["old_account"], line["currency"], line["before"]),
+                self._build_payment(line["batch"], line["old_account"], line["currency"], line["before"]),
                 other_names.get(line["unit"], ""),
             )
             for line in lines.iter_rows(named=True)
@@ -442,28 +446,28 @@ class _Sheet:
             .agg(pl.col("batch", "old_payee", "old_account").first())
         )
 
-    def amounts_off(self, changed: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
+    def unusual_amounts(self, changed: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
         """Yield the payees whose amount differs by more than the share from that in the batch to compare with."""
         past, pair = self._past, ["payee", "person"]
         touched = past.touched.select("unit").unique()
         pairs = past.paid.select("batch", *pair, "currency", before="value")
         units = self._units.join(touched, on="unit", how="semi", maintain_order="left")
-        ever = past.paid.select(pair).unique()
-        named = units.join(ever, on=pair, how="semi", maintain_order="left", nulls_equal=True)
+        known_pairs = past.paid.select(pair).unique()
+        known = units.join(known_pairs, on=pair, how="semi", maintain_order="left", nulls_equal=True)
         # The account is known, but the name is spelled differently. All that the sheet pays to the account is compared.
         total = self._units.group_by("payee", "currency").agg(total=pl.col("value").sum())
         respelled = (
-            units.join(ever, on=pair, how="anti", nulls_equal=True)
+            units.join(known_pairs, on=pair, how="anti", nulls_equal=True)
             .join(past.paid.select("payee").unique(), on="payee", how="semi")
             .join(total, on=["payee", "currency"])
             .with_columns(value=pl.col("total"))
             .drop("total")
         )
-        paid = past.paid.join(respelled, on="payee", how="semi")
-        payees = paid.group_by("batch", "payee", "currency").agg(before=pl.col("value").sum())
-        for part, sums, keys in ((named, pairs, pair), (respelled, payees, ["payee"])):
+        paid_to_respelled = past.paid.join(respelled, on="payee", how="semi")
+        account_sums = paid_to_respelled.group_by("batch", "payee", "currency").agg(before=pl.col("value").sum())
+        for part, sums, keys in ((known, pairs, pair), (respelled, account_sums, ["payee"])):
             candidates = part.join(sums, on=[*keys, "currency"], nulls_equal=True)
-            chosen = past.references(candidates.select("unit", "currency", "batch"), "unit", "currency")
+            chosen = past.reference_batches(candidates.select("unit", "currency", "batch"), "unit", "currency")
             references = [chosen.select("unit", "currency", batch="alike")]
             if against is not None:
                 references.append(candidates.filter(batch=against.number).select("unit", "currency", "batch"))
@@ -475,44 +479,46 @@ class _Sheet:
                 value, before = line["value"], line["before"]
                 is_off = before is None or abs(value - before) > self._share * before
                 if is_off and (line["row"], line["currency"]) not in changed:
-                    payment = self._payment(line["batch"], line["account"], line["currency"], before)
-                    yield self._change(AMOUNT_OFF, line, value - (before or Decimal(0)), payment)
+                    payment = self._build_payment(line["batch"], line["account"], line["currency"], before)
+                    yield self._build_change(AMOUNT_OFF, line, value - (before or Decimal(0)), payment)
 
     def new_payees(self) -> Iterator[Change]:
         """Yield the payees whose account and name no earlier batch paid."""
         lines = self._units.join(self._past.touched, on="unit", how="anti", maintain_order="left")
         for line in lines.iter_rows(named=True):
-            yield self._change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
+            yield self._build_change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
 
-    def gone(self, rows: pl.DataFrame, batch: BatchRecord, changed: Sequence[Change]) -> Iterator[Change]:
+    def missing_payees(self, rows: pl.DataFrame, batch: BatchRecord, changed: Sequence[Change]) -> Iterator[Change]:
         """Yield the payees that a batch paid and this sheet does not pay. A payee with a new account is not missing."""
         sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
             pl.col("name", "account").first(), pl.col("value").sum()
         )
         is_here = pl.col("payee").is_in(self._units["payee"].unique().implode())
-        olds = pl.DataFrame([(move.row, move.before.account) for move in changed], schema=_OLD_ACCOUNTS, orient="row")
-        moved = olds.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
+        old_accounts = pl.DataFrame(
+            [(move.row, move.before.account) for move in changed], schema=_OLD_ACCOUNTS, orient="row"
+        )
+        moved = old_accounts.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
         # If somebody else has the account now, the person who had it before has not moved to another one.
         moved_on = sums.join(moved, on=["person", "account"], how="semi")
-        # A person that this batch paid to a third account is recognised only by name.
+        # A person whom this batch paid to a third account is recognised only by name.
         elsewhere = moved.join(moved_on, on="person", how="anti")
-        away = (
+        missing = (
             sums.filter(~is_here)
             .join(moved_on, on=["person", "account"], how="anti", maintain_order="left")
             .join(elsewhere, on="person", how="anti", maintain_order="left")
         )
-        for line in away.iter_rows(named=True):
-            payment = self._payment(batch.number, line["account"], line["currency"], line["value"])
+        for line in missing.iter_rows(named=True):
+            payment = self._build_payment(batch.number, line["account"], line["currency"], line["value"])
             values = (line["name"], line["account"], line["currency"])
-            yield Change(0, GONE, *values, "", line["value"], payment)
+            yield Change(0, PAYEE_GONE, *values, "", line["value"], payment)
 
-    def known_since(self, now: pl.DataFrame) -> Mapping[int, str]:
-        """Return the day on which the account of each row was first paid."""
+    def known_since(self, rows: pl.DataFrame) -> Mapping[int, str]:
+        """Return the date on which the account of each row was first paid."""
         first = {payee: self._past.records[batch].opened_at[:10] for payee, (batch, _) in self._firsts.items()}
-        paid = accounts(now).select("row", "payee").iter_rows()
+        paid = payment_rows(rows).select("row", "payee").iter_rows()
         return {row: first[payee] for row, payee in paid if payee in first}
 
-    def usual(self) -> Mapping[str, float]:
+    def median_sums(self) -> Mapping[str, float]:
         """Return the usual (median) sum of a payee in each currency, over earlier batches and this sheet."""
         medians: dict[str, float] = {}
         for frame in (self._past.paid, self._units):
@@ -536,14 +542,14 @@ class _Sheet:
         pairs = units.join(named, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
         return dict(pairs.select("unit", "other_name").iter_rows())
 
-    def _payment(self, number: int | None, account: str, currency: str, value: Decimal | None) -> Payment:
+    def _build_payment(self, number: int | None, account: str, currency: str, value: Decimal | None) -> Payment:
         if number is None:
             return Payment(account, "", "", "", "")
         batch = self._past.records[number]
-        amount = "" if value is None else money_text(value, self._minor_units.get(currency))
+        amount = "" if value is None else amount_text(value, self._minor_units.get(currency))
         return Payment(account, amount, batch.batch, batch.sheet_name, batch.opened_at[:10])
 
-    def _change(
+    def _build_change(
         self, code: str, line: Mapping[str, object], stake: Decimal, before: Payment, shared_with: str = ""
     ) -> Change:
         row, name, account, currency = (
@@ -551,12 +557,12 @@ class _Sheet:
             *(str(line[key]) for key in ("name", "account", "currency")),
         )
         batch, sums = self._firsts.get(str(line["payee"]), (None, {}))
-        first = NO_PAYMENT if batch is None else self._payment(batch, account, currency, sums.get(currency))
-        amount = money_text(Decimal(str(line["value"])), self._minor_units.get(currency))
+        first = NO_PAYMENT if batch is None else self._build_payment(batch, account, currency, sums.get(currency))
+        amount = amount_text(Decimal(str(line["value"])), self._minor_units.get(currency))
         return Change(row, code, name, account, currency, amount, stake, before, first, shared_with)
 
 
-def _by_danger(changes: Sequence[Change], usual: Mapping[str, float]) -> Sequence[Change]:
+def _sort_by_danger(changes: Sequence[Change], median_sums: Mapping[str, float]) -> Sequence[Change]:
     """Return the changes by kind and, within a kind, by the money that they move, largest first.
 
     Money in several currencies is compared in usual payments of each currency. Increases come before decreases. If a
@@ -566,9 +572,9 @@ def _by_danger(changes: Sequence[Change], usual: Mapping[str, float]) -> Sequenc
     for change in changes:
         unique.setdefault((change.row, change.code, change.name, change.account, change.currency), change)
 
-    def order(change: Change) -> tuple[int, bool, float, int, str]:
-        is_less = change.code == AMOUNT_OFF and change.stake < 0
-        payments = abs(float(change.stake)) / (usual.get(change.currency) or 1.0)
-        return DANGER[change.code], is_less, -payments, change.row, change.account
+    def sort_key(change: Change) -> tuple[int, bool, float, int, str]:
+        is_decrease = change.code == AMOUNT_OFF and change.stake < 0
+        payments = abs(float(change.stake)) / (median_sums.get(change.currency) or 1.0)
+        return DANGER[change.code], is_decrease, -payments, change.row, change.account
 
-    return sorted(unique.values(), key=order)
+    return sorted(unique.values(), key=sort_key)

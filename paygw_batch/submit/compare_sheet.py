@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from paygw_batch.journal import Clash, JournalReader, Known, LookAlike, UsedSpelling
+from paygw_batch.journal import Clash, JournalReader, KnownRow, LookAlike, UsedSpelling
 from paygw_batch.language import say
-from paygw_batch.sheet.check.repeats import in_one_spelling
-from paygw_batch.sheet.findings import as_defects
+from paygw_batch.sheet.check.repeats import normalize_ids
+from paygw_batch.sheet.findings import build_findings
 from paygw_batch.sheet.model import Validated
 from paygw_batch.submit.open_questions import WHOLE_SHEET, OpenQuestion
 
@@ -27,7 +27,7 @@ class SheetComparison:
     - `own_ids`: the order ids of the rows in `spelled`, `paid_before` and `rewritten`.
     """
 
-    known: list[Known] = field(default_factory=list)
+    known: list[KnownRow] = field(default_factory=list)
     amended: list[Clash] = field(default_factory=list)
     conflicts: list[Clash] = field(default_factory=list)
     spelled: list[UsedSpelling] = field(default_factory=list)
@@ -36,15 +36,15 @@ class SheetComparison:
     own_ids: dict[int, str] = field(default_factory=dict)
 
     @property
-    def is_any(self) -> bool:
-        """Whether the journal knows anything about these rows."""
+    def has_findings(self) -> bool:
+        """Whether the journal has anything about these rows."""
         return any(self._findings)
 
     @property
     def _findings(self) -> tuple[list[Any], ...]:
         return self.known, self.amended, self.conflicts, self.spelled, self.paid_before, self.rewritten
 
-    def of_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
+    def for_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
         """Return the results for some rows. Look-alikes are kept only if their batch was opened after `since`."""
         return SheetComparison(
             [entry for entry in self.known if entry.row in rows],
@@ -74,9 +74,9 @@ class SheetComparison:
         amended = [clash for clash in clashes if may_replace(clash)]
         conflicts = [clash for clash in clashes if not may_replace(clash)]
         spelled = journal.used_spellings(
-            operation, zip(instructions["row"], order_ids, in_one_spelling(order_ids), strict=True)
+            operation, zip(instructions["row"], order_ids, normalize_ids(order_ids), strict=True)
         )
-        new = without_rows(instructions, (entry.row for entries in (known, conflicts, spelled) for entry in entries))
+        new = exclude_rows(instructions, (entry.row for entries in (known, conflicts, spelled) for entry in entries))
         rows = new.select("row", "client_orderid", "payee", "currency", "minor").iter_rows()
         paid_before = journal.look_alikes(operation, rows, since=since)
         self.known += known
@@ -86,7 +86,7 @@ class SheetComparison:
         self.paid_before += [entry for entry in paid_before if not entry.is_rewritten]
         self.rewritten += [entry for entry in paid_before if entry.is_rewritten]
         if numbers := [entry.row for entries in (spelled, paid_before) for entry in entries]:
-            self.own_ids |= dict(with_rows(instructions, numbers).select("row", "client_orderid").iter_rows())
+            self.own_ids |= dict(select_rows(instructions, numbers).select("row", "client_orderid").iter_rows())
 
 
 def compare_sheet(
@@ -105,14 +105,14 @@ def compare_sheet(
     comparison, operation = SheetComparison(), validated.sheet.operation
     if any(record.operation == operation for record in journal.batches()):
         if memory is not None:
-            return memory.compared(validated, journal, since)
+            return memory.compare(validated, journal, since)
         for part in validated.parts():
             comparison.add(part.instructions, journal, operation, may_replace, since)
     return comparison
 
 
-_ASKED = ("row", "client_orderid", "content", "payee", "currency", "minor")
-"""The columns of an instruction with which the journal is asked."""
+_COMPARED_COLUMNS = ("row", "client_orderid", "content", "payee", "currency", "minor")
+"""The columns of an instruction that are compared with the journal."""
 
 
 class ComparisonMemory:
@@ -121,50 +121,50 @@ class ComparisonMemory:
     def __init__(self) -> None:
         self._head: object = None
         self._since = ""
-        self._asked = pl.DataFrame()
-        self._found = SheetComparison()
+        self._instructions = pl.DataFrame()
+        self._comparison = SheetComparison()
 
-    def compared(self, validated: Validated, journal: JournalReader, since: str) -> SheetComparison:
+    def compare(self, validated: Validated, journal: JournalReader, since: str) -> SheetComparison:
         """Return the comparison of a sheet whose rows may not replace any payment."""
         operation = validated.sheet.operation
         head = (operation, journal.head())  # the head is read before the rows, so that later writes cause a new query
-        instructions = pl.concat(part.instructions.select(_ASKED) for part in validated.parts())
+        instructions = pl.concat(part.instructions.select(_COMPARED_COLUMNS) for part in validated.parts())
         comparison = SheetComparison()
         changed = instructions
         if head == self._head and since >= self._since:
-            changed = instructions.join(self._asked, on=_ASKED, how="anti", maintain_order="left")
-            same = set(instructions["row"]) - set(changed["row"]) if self._found.is_any else set()
-            comparison = self._found.of_rows(same, since)
+            changed = instructions.join(self._instructions, on=_COMPARED_COLUMNS, how="anti", maintain_order="left")
+            same = set(instructions["row"]) - set(changed["row"]) if self._comparison.has_findings else set()
+            comparison = self._comparison.for_rows(same, since)
         comparison.add(changed, journal, operation, lambda _clash: False, since)
         comparison.sort()
-        self._head, self._since, self._asked, self._found = head, since, instructions, comparison
+        self._head, self._since, self._instructions, self._comparison = head, since, instructions, comparison
         return comparison
 
 
-def with_rows(frame: pl.DataFrame, rows: Sequence[int]) -> pl.DataFrame:
+def select_rows(frame: pl.DataFrame, rows: Sequence[int]) -> pl.DataFrame:
     return frame.filter(pl.col("row").is_in(pl.Series(rows, dtype=pl.UInt32).implode()))
 
 
-def without_rows(frame: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
-    left_out = pl.Series(list(rows), dtype=pl.UInt32)
-    return frame.filter(~pl.col("row").is_in(left_out.implode())) if left_out.len() else frame
+def exclude_rows(frame: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
+    excluded = pl.Series(list(rows), dtype=pl.UInt32)
+    return frame.filter(~pl.col("row").is_in(excluded.implode())) if excluded.len() else frame
 
 
-ROWS_NAMED = 20
+MAX_ROWS_NAMED = 20
 """The maximum number of rows that a sentence about one batch names."""
 
 
-def outside_repeat(
+def split_look_alikes(
     look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None
 ) -> tuple[Sequence[LookAlike], Sequence[LookAlike]]:
-    """Return the look-alikes that `repeat` does not cover: those that are alone in their batch, and all others."""
+    """Return the look-alikes that `repeat` does not cover: those alone in their batch, then all others."""
     outside = [row for row in look_alikes if repeat is None or row.batch != repeat.about]
     of_batch = Counter(row.batch for row in outside)
     return [row for row in outside if of_batch[row.batch] == 1], [row for row in outside if of_batch[row.batch] > 1]
 
 
 def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
-    """Return a warning (`DEFECT_SCHEMA`) at row 0 for each batch: which rows resemble rows of the batch, and how many.
+    """Return one warning (`DEFECT_SCHEMA`) at row 0 for each batch, with the rows that resemble its rows.
 
     `sheet_names` has the name of each batch's sheet.
     """
@@ -173,16 +173,16 @@ def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping
         of_batch[row.batch].append(row)
     lines = []
     for batch, alike in of_batch.items():
-        named = ", ".join(str(row.row) for row in alike[:ROWS_NAMED])
-        more = say(" and {count:,} more", count=len(alike) - ROWS_NAMED) if len(alike) > ROWS_NAMED else ""
+        numbers = ", ".join(str(row.row) for row in alike[:MAX_ROWS_NAMED])
+        more = say(" and {count:,} more", count=len(alike) - MAX_ROWS_NAMED) if len(alike) > MAX_ROWS_NAMED else ""
         sentence = say(
             "{count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "
             "other order ids: make sure that all are meant (rows {named}{more}).",
             count=len(alike),
             sheet_name=sheet_names[batch],
             opened_at=alike[0].opened_at[:10],
-            named=named,
+            named=numbers,
             more=more,
         )
         lines.append((WHOLE_SHEET, "client_orderid", batch, "row.look_alike", sentence))
-    return as_defects(lines)
+    return build_findings(lines)

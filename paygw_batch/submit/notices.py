@@ -1,7 +1,7 @@
 """Writes notices to the outbox when something happens, for the people whom the settings name.
 
 The end of a run is not a fact in the journal, because a killed run writes nothing. Its notice is therefore written
-before the first row is sent, and becomes due when the run is over, however it ended. Its figures are read when it is
+before the first row is sent, and becomes due when the run has ended in any way. Its figures are read when it is
 first sent. No error in this module delays a payout or changes an exit code.
 """
 
@@ -13,13 +13,13 @@ from secrets import token_hex
 
 from paygw_batch.approval.plan_document import PlanDocument, needs_approval
 from paygw_batch.approval.policy import policy_of
-from paygw_batch.approval.signed_document import signatures_of
+from paygw_batch.approval.signed_document import verify_signatures
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, SigningKey
 from paygw_batch.journal import BatchRecord, Journal, NewNotice, Occasion
 from paygw_batch.language import say
-from paygw_batch.opening.open_journal import Tell, place_of
+from paygw_batch.opening.open_journal import Tell, journal_location
 from paygw_batch.settings.configuration import Settings
 
 WEBHOOK = "webhook"
@@ -29,8 +29,8 @@ WEBHOOK = "webhook"
 def recipients_of(settings: Settings, occasion: Occasion) -> list[str]:
     """Return the recipients of notices about an occasion: addresses, and the webhook."""
     section = settings.notices
-    is_hooked = section.has_webhook and occasion.value in section.webhook_for
-    return [*dict.fromkeys(section.mailboxes(occasion.value)), *([WEBHOOK] if is_hooked else [])]
+    has_webhook = section.has_webhook and occasion.value in section.webhook_for
+    return [*dict.fromkeys(section.mailboxes(occasion.value)), *([WEBHOOK] if has_webhook else [])]
 
 
 def has_notices(settings: Settings) -> bool:
@@ -38,22 +38,26 @@ def has_notices(settings: Settings) -> bool:
     return settings.notices.has_webhook or bool(settings.notices.recipients())
 
 
-def expect_end(settings: Settings, journal: Journal, batch: BatchRecord, tell: Tell) -> None:
-    """Write the notice about the end of a batch's run, which is about to send its first row."""
+def add_run_end_notice(settings: Settings, journal: Journal, batch: BatchRecord, tell: Tell) -> None:
+    """Write the notice about the end of a run, before the run sends its first row."""
     recipients = recipients_of(settings, Occasion.RUN_ENDED)
     if recipients:
-        with _told_apart(tell):
-            journal.expect_end(
+        with _reporting_failures(tell):
+            journal.schedule_end_notices(
                 [NewNotice(Occasion.RUN_ENDED, token_hex(8), batch.batch, recipients)], timestamp(utc_now())
             )
 
 
-def tell_of_refused_sheet(
+def add_refused_sheet_notice(
     settings: Settings, sheet: str, defects: int, answer: Path | None, tell: Tell, *, subject: str = ""
 ) -> None:
     """Write the notice that a sheet was refused, once for each `subject`. `answer` is the file with the reason."""
-    content = {"sheet": plain(sheet), "defects": defects, "answer": "" if answer is None else plain(str(answer))}
-    _add(settings, Occasion.SHEET_REFUSED, plain(subject) or token_hex(8), content, tell)
+    content = {
+        "sheet": replace_invalid_characters(sheet),
+        "defects": defects,
+        "answer": "" if answer is None else replace_invalid_characters(str(answer)),
+    }
+    _add_notice(settings, Occasion.SHEET_REFUSED, replace_invalid_characters(subject) or token_hex(8), content, tell)
 
 
 def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
@@ -63,62 +67,64 @@ def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> 
         return []
     content = document.content
     data = {
-        "sheet": plain(content.sheet),
+        "sheet": replace_invalid_characters(content.sheet),
         "batch": content.batch,
         "rows": content.rows,
         "totals": content.totals,
-        "maker": signatures_of(document, policy, utc_now()).maker.name,
+        "maker": verify_signatures(document, policy, utc_now()).maker.name,
         "needed": policy.needed,
         "code": document.code,
-        "link": page_address(settings, path),
+        "link": page_url(settings, path),
     }
     return [NewNotice(Occasion.PLAN_WAITS, document.digest(), content.batch, recipients, data)]
 
 
-def unheard(sentence: str) -> None:
-    """Ignore a sentence, because nobody is there to read it."""
+def ignore_sentence(sentence: str) -> None:
+    """Ignore a sentence, for callers without a reader."""
 
 
-def add_notices(settings: Settings, notices: Sequence[NewNotice], tell: Tell = unheard) -> None:
+def add_notices(settings: Settings, notices: Sequence[NewNotice], tell: Tell = ignore_sentence) -> None:
     """Write notices to the outbox in a separate transaction."""
     if any(notice.recipients for notice in notices):
-        with _told_apart(tell), place_of(settings).outbox(write=True) as outbox:
+        with _reporting_failures(tell), journal_location(settings).outbox(write=True) as outbox:
             outbox.add(notices, timestamp(utc_now()))
 
 
-def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
-    """Write the notice that the private key expires soon, and later that it has expired: each of them once."""
+def add_key_expiry_notice(settings: Settings, key: SigningKey, tell: Tell) -> None:
+    """Write a notice, once each, that the private key expires soon and that it has expired."""
     days = key.custody.days_left(utc_now().date())
     if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
         return
     until, place = key.custody.expires.isoformat(), key.custody.place
-    data = {"what": "key", "place": plain(place), "until": until, "has_ended": days < 0}
-    _add(settings, Occasion.RUNS_OUT, f"key {key.public.fingerprint()} {until} {days < 0}", data, tell)
+    data = {"what": "key", "place": replace_invalid_characters(place), "until": until, "has_ended": days < 0}
+    _add_notice(settings, Occasion.RUNS_OUT, f"key {key.public.fingerprint()} {until} {days < 0}", data, tell)
 
 
-def tell_of_disk(settings: Settings, free: int, tell: Tell) -> None:
+def add_disk_notice(settings: Settings, free: int, tell: Tell) -> None:
     """Write the notice that the journal's disk lacks room for a run, once a day."""
     host, today = platform.node(), utc_now().date().isoformat()
-    data = {"what": "disk", "host": plain(host), "free_bytes": free}
-    _add(settings, Occasion.RUNS_OUT, f"disk {today} {data['host']}", data, tell)
+    data = {"what": "disk", "host": replace_invalid_characters(host), "free_bytes": free}
+    _add_notice(settings, Occasion.RUNS_OUT, f"disk {today} {data['host']}", data, tell)
 
 
-def _add(settings: Settings, occasion: Occasion, subject: str, content: Mapping[str, object], tell: Tell) -> None:
+def _add_notice(
+    settings: Settings, occasion: Occasion, subject: str, content: Mapping[str, object], tell: Tell
+) -> None:
     add_notices(settings, [NewNotice(occasion, subject, "", recipients_of(settings, occasion), content)], tell)
 
 
-def page_address(settings: Settings, path: str) -> str:
-    """Return the address of a console page, or an empty text if no console is configured."""
+def page_url(settings: Settings, path: str) -> str:
+    """Return the URL of a console page, or an empty string if no console is configured."""
     return "" if settings.console.origin is None else f"{settings.console.origin}{path}"
 
 
-def plain(text: str) -> str:
-    """Return a text as valid UTF-8. A file name may contain other bytes."""
+def replace_invalid_characters(text: str) -> str:
+    """Return a string that UTF-8 can encode. A file name may contain other bytes."""
     return text.encode(errors="replace").decode()
 
 
 @contextmanager
-def _told_apart(tell: Tell) -> Iterator[None]:
+def _reporting_failures(tell: Tell) -> Iterator[None]:
     """Pass a sentence to `tell` if a notice cannot be written, and continue."""
     try:
         yield

@@ -14,15 +14,15 @@ from itertools import chain, groupby
 
 import polars as pl
 
-from paygw_batch.core.batch import is_of_account
+from paygw_batch.core.batch import is_derived_from_account
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.shown_states import state_words
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.shown_states import state_label
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import OpenSheetQuestion
 from paygw_batch.journal import BatchRecord, JournalReader, RepeatedBatch
 from paygw_batch.language import say, say_count
-from paygw_batch.sheet.findings import as_defects
+from paygw_batch.sheet.findings import build_findings
 from paygw_batch.sheet.model import Validated
 
 REPEATS_A_BATCH = "sheet.repeats_a_batch"
@@ -35,8 +35,8 @@ QUESTION_CODES = frozenset({REPEATS_A_BATCH, PAYEE_TWICE, USED_REFERENCE, MISSIN
 WHOLE_SHEET = 0
 """The row number of a finding about the whole sheet."""
 _MAX_COMPARED = 200
-"""Names are compared for likeness with at most this many missing people. With more, only equal names are found."""
-_LINES = {"row": pl.UInt32, "valid": pl.Boolean} | dict.fromkeys(
+"""The maximum number of missing people whose names are compared for similarity. Above it, only equal names match."""
+_LINE_SCHEMA = {"row": pl.UInt32, "valid": pl.Boolean} | dict.fromkeys(
     ("client_orderid", "country", "currency", "amount", "account_name", "account_number", "phone"), pl.String
 )
 
@@ -62,7 +62,7 @@ class OpenQuestion:
 
     @property
     def key(self) -> str:
-        """The key by which an answer names the question: its code, and its subject."""
+        """The key by which an answer names the question: its code and its subject."""
         return f"{self.code} {self.about}"
 
     def is_answered(self, choices: Choices) -> bool:
@@ -72,29 +72,29 @@ class OpenQuestion:
         if not self.question or not self.names:
             return bool(self.question) and choices.repeats_meant
         # If two new people have the same name, the answer must have that name twice.
-        return Counter(map(spelled_alike, self.names)) <= Counter(map(spelled_alike, choices.new_payees))
+        return Counter(map(normalise_spelling, self.names)) <= Counter(map(normalise_spelling, choices.new_payees))
 
     def as_warnings(self) -> pl.DataFrame:
         """Return the question as warnings (`DEFECT_SCHEMA`): one about the sheet, and one for each person concerned."""
         people = [(row, "client_orderid", value, code, sentence) for row, value, code, sentence in self.people]
-        return as_defects([(WHOLE_SHEET, "client_orderid", self.about, self.code, self.message), *people])
+        return build_findings([(WHOLE_SHEET, "client_orderid", self.about, self.code, self.message), *people])
 
     def refusal(self) -> OpenSheetQuestion:
-        """Return the error that refuses the sheet, after a person said no or because nobody could be asked."""
-        sentences = [self.message, *(sentence for _, _, _, sentence in self.people[:_NAMED])]
+        """Return the error that refuses the sheet, if a person said no or nobody could be asked."""
+        sentences = [self.message, *(sentence for _, _, _, sentence in self.people[:_MAX_NAMED])]
         return OpenSheetQuestion(self.code, " ".join(sentences), hint=self.hint, option=self.option)
 
 
-_NAMED = 20
+_MAX_NAMED = 20
 """The maximum number of people that a refusal names."""
 
 
-def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuestion | None:
+def repeat_question(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuestion | None:
     """Return the question about the batch that more than half of a sheet's rows repeat, or None."""
     repeated = max(batches, key=lambda batch: batch.rows, default=None)
     if repeated is None or repeated.rows * 2 <= of_rows:
         return None
-    day = repeated.opened_at[:10]
+    opened_on = repeated.opened_at[:10]
     return OpenQuestion(
         REPEATS_A_BATCH,
         repeated.batch,
@@ -104,19 +104,21 @@ def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuestion 
             rows=repeated.rows,
             of_rows=of_rows,
             sheet_name=repeated.sheet_name,
-            opened_at=day,
+            opened_at=opened_on,
         ),
         hint=say(
             "Nothing was sent. If every row is meant to be paid again, run the command again with --repeats-meant."
         ),
         option="--repeats-meant",
         question=say(
-            "Is this sheet meant to repeat {sheet_name} of {opened_at}?", sheet_name=repeated.sheet_name, opened_at=day
+            "Is this sheet meant to repeat {sheet_name} of {opened_at}?",
+            sheet_name=repeated.sheet_name,
+            opened_at=opened_on,
         ),
     )
 
 
-def paid_lines(rows: pl.DataFrame) -> pl.DataFrame:
+def payment_lines(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the payments of the valid rows (as in `Validated.rows`).
 
     Columns: `row` (UInt32), then as String `order_id`, `country`, `currency`, `amount`, `name`, `account` (or phone),
@@ -132,30 +134,31 @@ def paid_lines(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def lines_of_batch(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
-    """Return the `paid_lines` of a batch, with its day, its sheet and the texts of the sender's own columns (`own`)."""
-    lines = _with_own(pl.read_ipc(io.BytesIO(page)) for page in journal.pages(batch.number))
+def batch_payment_lines(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
+    """Return the `payment_lines` of a batch, with its date, its sheet and the sender's own columns (`own`)."""
+    lines = _add_own_texts(pl.read_ipc(io.BytesIO(page)) for page in journal.pages(batch.number))
     about = {"batch": batch.batch, "day": batch.opened_at[:10], "sheet": batch.sheet_name}
     return lines.with_columns(pl.lit(value).alias(name) for name, value in about.items())
 
 
-def derived_from(validated: Validated) -> pl.DataFrame:
-    """Return the `paid_lines` of a sheet, with the texts of the sender's own columns (`own`)."""
-    return _with_own(part.rows for part in validated.parts())
+def sheet_payment_lines(validated: Validated) -> pl.DataFrame:
+    """Return the `payment_lines` of a sheet, with the sender's own columns (`own`)."""
+    return _add_own_texts(part.rows for part in validated.parts())
 
 
-def _with_own(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+def _add_own_texts(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(
-        paid_lines(rows).with_columns(own=own_texts(rows)) for rows in chain([pl.DataFrame(schema=_LINES)], parts)
+        payment_lines(rows).with_columns(own=own_texts(rows))
+        for rows in chain([pl.DataFrame(schema=_LINE_SCHEMA)], parts)
     )
 
 
-_OURS = frozenset({*_LINES, "purpose", "error_code", "message"})
+_OUR_COLUMNS = frozenset({*_LINE_SCHEMA, "purpose", "error_code", "message"})
 
 
 def own_texts(rows: pl.DataFrame) -> pl.Series:
     """Return, for each valid row, the texts of the sender's own columns with their headings, in one spelling."""
-    headings = [name for name in sorted(rows.columns) if name not in _OURS]
+    headings = [name for name in sorted(rows.columns) if name not in _OUR_COLUMNS]
     valid = rows.filter("valid")
     if not headings:
         return pl.Series("own", [""], dtype=pl.String).new_from_index(0, valid.height)
@@ -168,7 +171,7 @@ def own_texts(rows: pl.DataFrame) -> pl.Series:
 
 @dataclass(frozen=True, slots=True)
 class UsedReference:
-    """The payments that were opened under a reference. `lines` are those of `lines_of_batch`, each order id once."""
+    """The payments that were opened under a reference. `lines` has each order id of `batch_payment_lines` once."""
 
     reference: str
     lines: pl.DataFrame
@@ -177,7 +180,7 @@ class UsedReference:
     def read(cls, journal: JournalReader, operation: str, reference: str) -> "UsedReference | None":
         """Return the payments under a reference, or None if the reference was never used."""
         lines = [
-            _with_states(lines_of_batch(journal, batch), journal, batch)
+            _add_states(batch_payment_lines(journal, batch), journal, batch)
             for batch in journal.batches()
             if batch.operation == operation and batch.reference == reference
         ]
@@ -194,7 +197,9 @@ class UsedReference:
         is on another worksheet of the same workbook.
         """
         before = self.lines.select(
-            *("country", "account", "sheet"), **{f"before_{name}": name for name in _EARLIER}, before_stem="stem"
+            *("country", "account", "sheet"),
+            **{f"before_{name}": name for name in _EARLIER_COLUMNS},
+            before_stem="stem",
         )
         new = paid.filter(~pl.col("order_id").is_in(self.lines["order_id"].implode()))
         same = new.join(before, on=["country", "account"], maintain_order="left").filter(
@@ -203,25 +208,30 @@ class UsedReference:
         by_row = {
             line["row"]: line
             for line in same.iter_rows(named=True)
-            if any(is_of_account(line[stem], line["country"], line["account"]) for stem in ("stem", "before_stem"))
+            if any(
+                is_derived_from_account(line[stem], line["country"], line["account"])
+                for stem in ("stem", "before_stem")
+            )
         }
         if sheet_name.endswith("]"):
             same_ids = paid.join(before, left_on="order_id", right_on="before_order_id", coalesce=False)
             for line in same_ids.iter_rows(named=True):
                 if _are_worksheets(line["sheet"], sheet_name):
                     by_row.setdefault(line["row"], line)
-        return [(row, {name: line[f"before_{name}"] for name in _EARLIER}) for row, line in sorted(by_row.items())]
+        return [
+            (row, {name: line[f"before_{name}"] for name in _EARLIER_COLUMNS}) for row, line in sorted(by_row.items())
+        ]
 
     def question(self, paid: pl.DataFrame, named: pl.Series, leaving: Collection[int]) -> OpenQuestion | None:
-        """Return the question about another file under this reference, or None if the file repeats the same payments.
+        """Return the question about another file under this reference, or None if it repeats the same payments.
 
-        `paid` are the `paid_lines` of the sheet with their `own` texts. `named` has the order ids of these rows and of
-        refused rows. `leaving` has the rows that would be sent.
+        `paid` are the `payment_lines` of the sheet with their `own` texts. `named` has the order ids of these rows and
+        of refused rows. `leaving` has the rows that would be sent.
         """
         missing = self.lines.filter(~pl.col("order_id").is_in(named.implode()))
         new = paid.join(self.lines, on="order_id", how="anti", maintain_order="left")
         if not missing.height:
-            # A payee's further payment is the question of `paid_twice`. Under another name, it may be somebody else's.
+            # `repeated_payee_question` asks about a payee's further payment. Another name may be another person.
             new = new.join(self.lines, on=["stem", "name"], how="anti", maintain_order="left")
         if not new.height and not missing.height:
             pairs = paid.select("order_id", now="own").join(self.lines, on="order_id", how="left")
@@ -239,18 +249,18 @@ class UsedReference:
             rest = say("Some of them are still to be sent.") if is_unfinished else say("Nothing new would be paid.")
             return OpenQuestion(
                 USED_REFERENCE,
-                _digest([self.reference, *missing["order_id"]]),
+                _short_digest([self.reference, *missing["order_id"]]),
                 f"{opening} {rest}",
                 hint=say("Nothing was sent. For another payment run, use another reference."),
                 option="--reference",
-                question=say("Send the rows of this payment run that are not sent yet?") if is_unfinished else "",
+                question=say("Send the rows of this payment run that have not been sent yet?") if is_unfinished else "",
             )
-        people = _people(new, missing, self.reference)
+        people = _people_findings(new, missing, self.reference)
         names = tuple(line["name"] or line["account"] for line in new.iter_rows(named=True))
-        options = " ".join(f"--new-payee '{name}'" for name in names[:_NAMED])
+        options = " ".join(f"--new-payee '{name}'" for name in names[:_MAX_NAMED])
         return OpenQuestion(
             USED_REFERENCE,
-            _digest([self.reference, *new["order_id"], *missing["order_id"]]),
+            _short_digest([self.reference, *new["order_id"], *missing["order_id"]]),
             opening + " " + say_count(new.height, "{count:,} row is new.", "{count:,} rows are new."),
             hint=say(
                 "Nothing was sent. If these people are new and were not paid under another account, run the command "
@@ -264,15 +274,15 @@ class UsedReference:
         )
 
 
-def _with_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
-    """Return the lines of a batch with `when`: its day, and the state of a row that may not have been paid."""
-    states = {row.row: state_words(row.state.value) for row in journal.rows(batch.number, states=_WORTH_SAYING)}
+def _add_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
+    """Return the lines of a batch with `when`: its date, and the state of each row that may be unpaid."""
+    states = {row.row: state_label(row.state.value) for row in journal.rows(batch.number, states=_UNPAID_STATES)}
     word = pl.col("row").replace_strict(states, default=None, return_dtype=pl.String)
     return lines.with_columns(when=pl.concat_str("day", word, separator=", ", ignore_nulls=True))
 
 
-_WORTH_SAYING = frozenset({State.REJECTED, State.RETURNED, State.IN_DOUBT})
-_EARLIER = ("row", "order_id", "name", "account", "currency", "amount", "batch", "day")
+_UNPAID_STATES = frozenset({State.REJECTED, State.RETURNED, State.IN_DOUBT})
+_EARLIER_COLUMNS = ("row", "order_id", "name", "account", "currency", "amount", "batch", "day")
 
 
 def _are_worksheets(before: str, now: str) -> bool:
@@ -280,42 +290,44 @@ def _are_worksheets(before: str, now: str) -> bool:
     return before != now and before.endswith("]") and before.partition(" [")[0] == now.partition(" [")[0] != now
 
 
-def _people(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -> Sequence[tuple[int, str, str, str]]:
-    """Return a finding for each new person, with the most similar missing one, then for each other missing person."""
-    absent = {spelled_alike(line["name"]): line for line in missing.iter_rows(named=True)}
-    findings, alike = [], set()
+def _people_findings(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -> Sequence[tuple[int, str, str, str]]:
+    """Return a finding for each new person, with the most similar missing person, then for all others missing."""
+    absent = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
+    findings, matched_ids = [], set()
     for line in new.iter_rows(named=True):
-        folded = spelled_alike(line["name"])
-        near = [folded] if folded in absent or len(absent) > _MAX_COMPARED else get_close_matches(folded, absent, n=1)
-        other = absent.get(near[0]) if near else None
-        alike |= set() if other is None else {other["order_id"]}
+        folded = normalise_spelling(line["name"])
+        matches = (
+            [folded] if folded in absent or len(absent) > _MAX_COMPARED else get_close_matches(folded, absent, n=1)
+        )
+        closest = absent.get(matches[0]) if matches else None
+        matched_ids |= set() if closest is None else {closest["order_id"]}
         values = {name: line[name] for name in ("name", "account", "currency", "amount")}
         sentence = (
             say("{name} ({account}, {currency} {amount}) is new in {reference}.", **values, reference=reference)
-            if other is None
+            if closest is None
             else say(
                 "{name} ({account}, {currency} {amount}) is new in {reference}, and {other} ({other_account}, "
                 "{currency} {other_amount}, {when}) is missing now: is it the same person?",
                 **values,
                 reference=reference,
-                other=other["name"],
-                other_account=other["account"],
-                other_amount=other["amount"],
-                when=other["when"],
+                other=closest["name"],
+                other_account=closest["account"],
+                other_amount=closest["amount"],
+                when=closest["when"],
             )
         )
         findings.append((line["row"], line["order_id"], NEW_PAYEE, sentence))
-    for line in missing.filter(~pl.col("order_id").is_in(list(alike))).iter_rows(named=True):
+    for line in missing.filter(~pl.col("order_id").is_in(list(matched_ids))).iter_rows(named=True):
         sentence = say(
-            "{name} ({account}, {currency} {amount}, {when}) is not in this sheet any more.",
+            "{name} ({account}, {currency} {amount}, {when}) is no longer in this sheet.",
             **{name: line[name] for name in ("name", "account", "currency", "amount", "when")},
         )
         findings.append((WHOLE_SHEET, line["order_id"], MISSING_PAYEE, sentence))
     return findings
 
 
-def paid_twice(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | None:
-    """Return the question about payees who are on several rows of a sheet without order ids, if a row would be sent."""
+def repeated_payee_question(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | None:
+    """Return the question about payees on several rows of a sheet without order ids, or None."""
     several = paid.filter(pl.col("stem").is_duplicated()).sort("stem", "row")
     people = []
     for _, group in groupby(several.iter_rows(named=True), key=lambda line: line["stem"]):
@@ -343,7 +355,7 @@ def paid_twice(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | N
     )
     return OpenQuestion(
         PAYEE_TWICE,
-        _digest(f"{row} {rows}" for _, (row, rows, _, _) in people),
+        _short_digest(f"{row} {rows}" for _, (row, rows, _, _) in people),
         f"{message} {say('Was the list pasted twice?')}" if is_pasted else message,
         hint=say(
             "Nothing was sent. Delete the repeated rows. If all of them are meant to be paid, run the command again "
@@ -355,5 +367,5 @@ def paid_twice(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | N
     )
 
 
-def _digest(texts: Iterable[str]) -> str:
+def _short_digest(texts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import polars as pl
 
-from paygw_batch.approval.plan_document import NOT_ASKED_FOR, Approved
+from paygw_batch.approval.plan_document import NO_APPROVAL, PlanApproval
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, reference_of
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.money import with_separators
-from paygw_batch.core.shown_states import state_words
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.money import format_amount
+from paygw_batch.core.shown_states import state_label
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.quarantine import JournalClock, Quarantine
 from paygw_batch.errors import InternalError, ReferenceLookAlike
@@ -25,34 +25,34 @@ from paygw_batch.journal import (
     Clash,
     Journal,
     JournalReader,
-    Known,
+    KnownRow,
     LookAlike,
     NewBatch,
 )
 from paygw_batch.language import say
-from paygw_batch.settle.resolve import require_remembered
-from paygw_batch.sheet.check.contract import ContractGate, good_rows, rules_for_sheet
+from paygw_batch.settle.resolve import require_people_not_forgotten
+from paygw_batch.sheet.check.contract import ContractGate, payable_rows, rules_for_sheet
 from paygw_batch.sheet.check.repeats import LOOK_ALIKE, REWRITTEN
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
-from paygw_batch.sheet.findings import Findings, as_defects, no_defects
+from paygw_batch.sheet.findings import Findings, build_findings, empty_findings
 from paygw_batch.sheet.instructions import InstructionColumns, Pager
 from paygw_batch.sheet.model import Validated
 from paygw_batch.submit.compare_sheet import (
     ComparisonMemory,
     SheetComparison,
     compare_sheet,
+    exclude_rows,
     one_warning_per_batch,
-    outside_repeat,
-    with_rows,
-    without_rows,
+    select_rows,
+    split_look_alikes,
 )
 from paygw_batch.submit.open_questions import (
     OpenQuestion,
     UsedReference,
-    derived_from,
-    lines_of_batch,
-    paid_twice,
-    repeated_by,
+    batch_payment_lines,
+    repeat_question,
+    repeated_payee_question,
+    sheet_payment_lines,
 )
 
 
@@ -66,7 +66,7 @@ class Plan:
 
     validated: Validated
     existing: BatchRecord | None
-    known: Sequence[Known]
+    known: Sequence[KnownRow]
     amendments: Sequence[Amendment]
     questions: Sequence[OpenQuestion] = ()
     """The questions that a person must answer before the batch is opened."""
@@ -80,7 +80,7 @@ class Plan:
     @property
     def warnings(self) -> pl.DataFrame:
         """All warnings (`DEFECT_SCHEMA`), as in `warnings_found`."""
-        return self.warnings_found.every.frame
+        return self.warnings_found.all_findings.frame
 
     @property
     def warnings_found(self) -> Findings:
@@ -88,32 +88,32 @@ class Plan:
         of_sheet = [question.as_warnings() for question in self.questions]
         if self.look_alikes:
             of_sheet.append(one_warning_per_batch(self.look_alikes, self.sheet_names))
-        return self.validated.warnings_found.after(pl.concat([no_defects(), *of_sheet]))
+        return self.validated.warnings_found.with_sheet_findings(pl.concat([empty_findings(), *of_sheet]))
 
     @property
     def warnings_in_full(self) -> pl.DataFrame:
         """All warnings, for an approver: one for each row that resembles a row of another batch."""
-        of_sheet = [no_defects(), *(question.as_warnings() for question in self.questions)]
+        of_sheet = [empty_findings(), *(question.as_warnings() for question in self.questions)]
         return pl.concat([*of_sheet, self.validated.warnings, _look_alike_warnings(self.look_alikes, self.own_ids)])
 
-    def unanswered(self, choices: Choices) -> Sequence[OpenQuestion]:
+    def unanswered_questions(self, choices: Choices) -> Sequence[OpenQuestion]:
         """Return the questions that nobody has answered, neither by their keys nor in advance."""
         return [question for question in self.questions if not question.is_answered(choices)]
 
     @property
-    def sent_before(self) -> Sequence[Known]:
-        """The known rows that submitting the sheet does not send: all known rows except those still to be sent."""
+    def sent_before(self) -> Sequence[KnownRow]:
+        """The known rows that were sent already, and are not sent by submitting the sheet."""
         return [row for row in self.known if row.state is not State.READY]
 
     @property
-    def known_rows(self) -> int:
+    def known_row_count(self) -> int:
         """The number of rows that the journal already has."""
         return self.validated.payable if self.existing else len(self.known)
 
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """The number of days back in which repeats and look-alikes of a sheet are looked for; 0 turns the search off."""
+    """The number of past days searched for repeats and look-alikes of a sheet; 0 turns a search off."""
 
     repeat_days: int = REPEAT_DAYS
     look_alike_days: int = LOOK_ALIKE_DAYS
@@ -138,54 +138,54 @@ def plan_submission(
     `repeat_days` leaves a question. Days count back from `as_of`. Raises `ReferenceLookAlike`.
     """
     validated = warnings_as_defects(validated) if choices.strict else validated
-    if existing := _existing(validated, journal):
+    if existing := _find_existing_batch(validated, journal):
         return Plan(validated, existing, (), ())
-    _refuse_respelled_reference(validated, journal)
+    _reject_respelled_reference(validated, journal)
     clock = JournalClock.read(journal, now())
-    counted, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
+    since_clock, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
     until = quarantine.cutoff(clock.now)
-    run = _PaymentRun.of(validated, journal)
+    run = _PaymentRun.from_sheet(validated, journal)
     past = compare_sheet(
         validated,
         journal,
         lambda clash: choices.amend and clash.is_replaceable(until) and run.is_single(clash.client_orderid),
-        counted.days_ago(max(back.look_alike_days, back.repeat_days)),
+        since_clock.days_ago(max(back.look_alike_days, back.repeat_days)),
         None if choices.amend else memory,
     )
     if past.amended:
         # If the clock is ahead, the quarantine seems over too early, and the old payment could still be made.
         clock.require_sound()
-    used = (_spelled_otherwise(past), _rewritten_since(past, validated), *run.defects(past))
-    if (refused := pl.concat([_conflict_defects(past.conflicts, run, journal, until, quarantine), *used])).height:
-        validated = with_defects(validated, refused)
-        # With fewer rows this is another batch. If an earlier run has opened that one, it is resumed, and not opened.
-        if existing := _existing(validated, journal):
+    other = (_respelling_defects(past), _rewriting_defects(past, validated), *run.defects(past))
+    if (defects := pl.concat([_conflict_defects(past.conflicts, run, journal, until, quarantine), *other])).height:
+        validated = with_defects(validated, defects)
+        # With fewer rows this is another batch. If an earlier run has opened it, it is resumed.
+        if existing := _find_existing_batch(validated, journal):
             return Plan(validated, existing, (), ())
     paid_before: Sequence[LookAlike] = past.paid_before
-    lately = [row for row in paid_before if row.opened_at > counted.days_ago(back.look_alike_days)]
-    if choices.strict and lately:
-        validated = with_defects(validated, _look_alike_warnings(lately, past.own_ids))
-        if existing := _existing(validated, journal):
+    recent = [row for row in paid_before if row.opened_at > since_clock.days_ago(back.look_alike_days)]
+    if choices.strict and recent:
+        validated = with_defects(validated, _look_alike_warnings(recent, past.own_ids))
+        if existing := _find_existing_batch(validated, journal):
             return Plan(validated, existing, (), ())
-        left_out = {row.row for row in lately}
-        paid_before, lately = [row for row in paid_before if row.row not in left_out], []
-    since = counted.days_ago(back.repeat_days)
-    repeat = _repeat(validated, paid_before, journal, since=since) if back.repeat_days else None
-    (single, together), out = outside_repeat(lately, repeat), set(refused["row"])
+        left_out = {row.row for row in recent}
+        paid_before, recent = [row for row in paid_before if row.row not in left_out], []
+    since = since_clock.days_ago(back.repeat_days)
+    repeat = _find_repeat(validated, paid_before, journal, since=since) if back.repeat_days else None
+    (single, together), refused = split_look_alikes(recent, repeat), set(defects["row"])
     questions = [*([] if repeat is None else [repeat]), *run.questions(validated, past)]
     warned = with_warnings(validated, _look_alike_warnings(single, past.own_ids))
-    known = [row for row in past.known if row.row not in out]
-    amendments = [Amendment(clash.row, clash.instruction, until) for clash in past.amended if clash.row not in out]
+    known = [row for row in past.known if row.row not in refused]
+    amendments = [Amendment(clash.row, clash.instruction, until) for clash in past.amended if clash.row not in refused]
     batches = {row.batch for row in together}
     names = {batch.batch: batch.sheet_name for batch in journal.batches() if batch.batch in batches} if batches else {}
     return Plan(warned, None, known, amendments, questions, together, past.own_ids, names)
 
 
-def _existing(validated: Validated, journal: JournalReader) -> BatchRecord | None:
-    """Return a sheet's batch if the journal has it. Raises `PeopleForgotten` if people of the batch were forgotten."""
+def _find_existing_batch(validated: Validated, journal: JournalReader) -> BatchRecord | None:
+    """Return a sheet's batch, or None. Raises `PeopleForgotten` if people of the batch were forgotten."""
     existing = journal.batch(validated.batch, operation=validated.sheet.operation)
     if existing is not None:
-        require_remembered(journal, existing)
+        require_people_not_forgotten(journal, existing)
     return existing
 
 
@@ -197,14 +197,14 @@ def open_planned_batch(
     sheet_path: Path,
     now: Now,
     by: str = "",
-    approved: Approved = NOT_ASKED_FOR,
+    approved: PlanApproval = NO_APPROVAL,
     is_answered: bool = False,
 ) -> BatchRecord:
     """Store the planned batch as a whole, or return it if the journal already has it.
 
     Every row of a new batch is checked against its country's contract again. If a row fails, nothing is stored.
 
-    `sheet_path` is the place of the sheet, beside which a later run of the batch writes the reconciliation. `by` is the
+    `sheet_path` is the path of the sheet; a later run of the batch writes the reconciliation next to it. `by` is the
     person who opens the batch. Raises `OpenSheetQuestion` if the sheet leaves a question, unless `is_answered`.
     """
     if plan.existing is not None:
@@ -226,11 +226,11 @@ def open_planned_batch(
         approvals=approved.approvals,
         plan_sha256=approved.plan_sha256,
     )
-    parts = _parts(plan, ContractGate(rules_for_sheet(rules, sheet.headers), sheet.operation))
+    parts = _batch_parts(plan, ContractGate(rules_for_sheet(rules, sheet.headers), sheet.operation))
     return journal.open_batch(batch, parts=parts, known=plan.known, amendments=plan.amendments, at=timestamp(now()))
 
 
-def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
+def _batch_parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
     """Yield the parts of a batch that have passed the contract.
 
     An error raised here, such as that for a changed sheet, is raised inside the journal's transaction. Nothing of the
@@ -239,25 +239,25 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
     pager = Pager()
     known = [row.row for row in plan.known]
     for part in plan.validated.parts():
-        gate.hold(good_rows(part))
-        pages = pager.take(part.rows)
-        new = InstructionColumns(without_rows(part.instructions, known))
+        gate.require_valid(payable_rows(part))
+        pages = pager.add_rows(part.rows)
+        new = InstructionColumns(exclude_rows(part.instructions, known))
         del part  # this frees memory, which the next part needs
         yield BatchPart(pages, new)
     yield BatchPart(pager.last())
 
 
-def _refuse_respelled_reference(validated: Validated, journal: JournalReader) -> None:
+def _reject_respelled_reference(validated: Validated, journal: JournalReader) -> None:
     """Raise `ReferenceLookAlike` if the sheet's reference was never used, but another spelling of it was.
 
     Either all order ids of a sheet are derived, or none is, so the first row decides.
     """
     opened = [batch for batch in journal.batches() if batch.operation == validated.sheet.operation and batch.reference]
-    reference = _reference(validated) if opened else None
+    reference = _derived_reference(validated) if opened else None
     if reference is None:
         return
-    spelled = spelled_alike(reference)
-    used = [batch for batch in opened if spelled_alike(batch.reference) == spelled]
+    spelling = normalise_spelling(reference)
+    used = [batch for batch in opened if normalise_spelling(batch.reference) == spelling]
     if not used or any(batch.reference == reference for batch in used):
         return
     newest = used[-1]
@@ -279,7 +279,7 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader) ->
     )
 
 
-def _reference(validated: Validated) -> str | None:
+def _derived_reference(validated: Validated) -> str | None:
     """Return the reference from which a sheet's order ids were derived, or None if the sheet has its own ids."""
     for part in validated.parts():
         for order_id in part.instructions["client_orderid"].head(1):
@@ -291,7 +291,7 @@ def _reference(validated: Validated) -> str | None:
 class _PaymentRun:
     """A sheet without order ids, with the earlier use of its reference. Empty for a sheet that has its own ids.
 
-    `paid` are the sheet's `paid_lines`. `several` has the payees (derived ids without their number) who are paid on
+    `paid` are the sheet's `payment_lines`. `several` has the payees (derived ids without their number) who are paid on
     several rows, of this sheet or of earlier ones.
     """
 
@@ -302,27 +302,27 @@ class _PaymentRun:
     headers: Collection[str]
 
     @classmethod
-    def of(cls, validated: Validated, journal: JournalReader) -> "_PaymentRun":
-        reference = _reference(validated) if "client_orderid" not in validated.sheet.headers else None
+    def from_sheet(cls, validated: Validated, journal: JournalReader) -> "_PaymentRun":
+        reference = _derived_reference(validated) if "client_orderid" not in validated.sheet.headers else None
         if reference is None:
             return cls(None, None, frozenset(), validated.sheet.name, validated.sheet.headers)
-        paid, used = derived_from(validated), UsedReference.read(journal, validated.sheet.operation, reference)
+        paid, used = sheet_payment_lines(validated), UsedReference.read(journal, validated.sheet.operation, reference)
         stems = [paid["stem"]] if used is None else [paid["stem"], used.lines["stem"]]
         several = {stem for column in stems for stem in column.filter(column.is_duplicated())}
         return cls(paid, used, frozenset(several), validated.sheet.name, validated.sheet.headers)
 
     def is_single(self, order_id: str) -> bool:
-        """Return whether an order id can mean only one payment. If its payee has several, it could mean any of them."""
+        """Return whether an order id can mean only one payment, because its payee has no other."""
         return order_id.rpartition("-")[0] not in self.several
 
     def defects(self, comparison: SheetComparison) -> Iterator[pl.DataFrame]:
-        """Yield the defects of rows that could pay somebody again, although their order ids were never used."""
+        """Yield the defects of rows that could pay somebody twice, although their order ids were never used."""
         if self.paid is None:
             return
         clashing = {entry.client_orderid.rpartition("-")[0] for entry in comparison.conflicts} & self.several
         compared = {*(entry.row for entry in comparison.known), *(entry.row for entry in comparison.conflicts)}
         lines = self.paid.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(compared)))
-        beside = [
+        repeated = [
             (
                 row,
                 "amount",
@@ -332,29 +332,32 @@ class _PaymentRun:
             )
             for row, name, amount in lines.select("row", "name", "amount").iter_rows()
         ]
-        again = [] if self.used is None else self.used.conflicts(self.paid, self.sheet_name)
+        earlier_conflicts = [] if self.used is None else self.used.conflicts(self.paid, self.sheet_name)
         names = dict(self.paid.select("row", "name").iter_rows())
         refused = {*(entry.row for entry in comparison.conflicts), *lines["row"]}
-        elsewhere = [
-            (row, "account_number", before["account"], CONFLICT, f"{_in_run(names[row], before)}.")
-            for row, before in again
+        paid_before = [
+            (row, "account_number", before["account"], CONFLICT, f"{_earlier_payment_sentence(names[row], before)}.")
+            for row, before in earlier_conflicts
             if row not in refused
         ]
-        yield as_defects([*beside, *elsewhere])
+        yield build_findings([*repeated, *paid_before])
 
     def questions(self, validated: Validated, comparison: SheetComparison) -> Iterator[OpenQuestion]:
         if self.paid is None:
             return
-        valid = derived_from(validated)
+        valid = sheet_payment_lines(validated)
         sent = {known.row for known in comparison.known if known.state is not State.READY}
         leaving = set(valid["row"]) - sent
-        if (twice := paid_twice(valid, leaving)) is not None:
-            yield twice
-        if self.used is not None and (used := self.used.question(valid, self.paid["order_id"], leaving)) is not None:
-            yield used
+        if (repeated := repeated_payee_question(valid, leaving)) is not None:
+            yield repeated
+        if (
+            self.used is not None
+            and (reference_question := self.used.question(valid, self.paid["order_id"], leaving)) is not None
+        ):
+            yield reference_question
 
 
-def _spelled_otherwise(comparison: SheetComparison) -> pl.DataFrame:
+def _respelling_defects(comparison: SheetComparison) -> pl.DataFrame:
     """Return a defect for every row whose order id is in the journal only in another spelling."""
     lines = []
     for used in comparison.spelled:
@@ -369,14 +372,14 @@ def _spelled_otherwise(comparison: SheetComparison) -> pl.DataFrame:
             batch=used.batch,
         )
         lines.append((used.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
-    return as_defects(lines)
+    return build_findings(lines)
 
 
-def _rewritten_since(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
-    """Return a defect for every row whose order id differs from that of an equal payment only by a program's damage."""
+def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
+    """Return a defect for every row whose order id a program seems to have changed from that of an equal payment."""
     before = {look_alike.row: look_alike for look_alike in comparison.rewritten}
     columns = ("row", "client_orderid", "account_name", "currency", "amount")
-    frames = (with_rows(part.rows, list(before)).select(columns) for part in (validated.parts() if before else ()))
+    frames = (select_rows(part.rows, list(before)).select(columns) for part in (validated.parts() if before else ()))
     lines = []
     for row, own_id, name, currency, amount in (line for frame in frames for line in frame.iter_rows()):
         sentence = say(
@@ -387,27 +390,27 @@ def _rewritten_since(comparison: SheetComparison, validated: Validated) -> pl.Da
             order_id=before[row].client_orderid,
             name=name or say("the same person"),
             currency=currency,
-            amount=with_separators(amount),
+            amount=format_amount(amount),
             opened_at=before[row].opened_at[:10],
             batch=before[row].batch,
         )
         lines.append((row, "client_orderid", own_id, REWRITTEN, sentence))
-    return as_defects(lines)
+    return build_findings(lines)
 
 
-def _repeat(
+def _find_repeat(
     validated: Validated, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
 ) -> OpenQuestion | None:
-    """Return the question about the batch, opened after `since`, that more than half of the payable rows repeat."""
+    """Return the question about a batch opened after `since` that more than half of the payable rows repeat."""
     if len(paid_before) * 2 <= validated.payable:
         return None
     columns = ("client_orderid", "payee", "currency", "minor")
     numbers = [look_alike.row for look_alike in paid_before]
     paid = (
-        row for part in validated.parts() for row in with_rows(part.instructions, numbers).select(columns).iter_rows()
+        row for part in validated.parts() for row in select_rows(part.instructions, numbers).select(columns).iter_rows()
     )
     batches = journal.repeated_batches(validated.sheet.operation, paid, since=since)
-    return repeated_by(batches, validated.payable)
+    return repeat_question(batches, validated.payable)
 
 
 def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int, str]) -> pl.DataFrame:
@@ -423,7 +426,7 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int,
             opened_at=look_alike.opened_at[:10],
         )
         lines.append((look_alike.row, "client_orderid", own_id, "row.look_alike", sentence))
-    return as_defects(lines)
+    return build_findings(lines)
 
 
 CONFLICT = "client_orderid.conflict"
@@ -433,16 +436,16 @@ def _conflict_defects(
     conflicts: Sequence[Clash], run: _PaymentRun, journal: JournalReader, until: str, quarantine: Quarantine
 ) -> pl.DataFrame:
     lines = []
-    before = _earlier_lines(conflicts, journal)
-    now = {} if run.paid is None else {line["row"]: line for line in run.paid.iter_rows(named=True)}
+    earlier_payments = _earlier_payments(conflicts, journal)
+    sheet_lines = {} if run.paid is None else {line["row"]: line for line in run.paid.iter_rows(named=True)}
     for clash in conflicts:
-        earlier = before.get((clash.batch, clash.sheet_row))
+        earlier = earlier_payments.get((clash.batch, clash.sheet_row))
         values = {"order_id": clash.client_orderid, "day": clash.opened_at[:10], "batch": clash.batch}
-        where = {"row": clash.sheet_row, "state": state_words(clash.state.value)}
-        if clash.row in now and earlier is not None:
-            line = now[clash.row]
+        where = {"row": clash.sheet_row, "state": state_label(clash.state.value)}
+        if clash.row in sheet_lines and earlier is not None:
+            line = sheet_lines[clash.row]
             column = next((name for name in ("amount", "name") if line[name] != earlier[name]), "account")
-            sentence = _in_run(line["name"], earlier)
+            sentence = _earlier_payment_sentence(line["name"], earlier)
             sheet_column = _SHEET_COLUMNS[column]
             column, value = sheet_column if sheet_column in run.headers else "client_orderid", line[column]
         else:
@@ -462,43 +465,44 @@ def _conflict_defects(
                 paid=paid,
             )
             column, value = "client_orderid", clash.client_orderid
-        mend = say(", or amend: this row then replaces the other.") if clash.amendable else "."
+        remedy = say(", or amend: this row then replaces the other.") if clash.is_amendable else "."
         since = clash.quarantined_since
-        if clash.amendable and since is not None and not clash.is_replaceable(until):
-            mend = say(
+        if clash.is_amendable and since is not None and not clash.is_replaceable(until):
+            remedy = say(
                 ". The other is rejected on a person's word alone, was sent at {time} and could still be paid: "
                 "this row may replace it from {opens} ({quarantine}).",
                 time=since,
-                opens=timestamp(quarantine.opens(since)),
+                opens=timestamp(quarantine.ends_at(since)),
                 quarantine=quarantine,
             )
-        lines.append((clash.row, column, value, CONFLICT, sentence + mend))
-    return as_defects(lines)
+        lines.append((clash.row, column, value, CONFLICT, sentence + remedy))
+    return build_findings(lines)
 
 
 _SHEET_COLUMNS = {"amount": "amount", "name": "account_name", "account": "account_number"}
 
 
-def _in_run(name: str, before: Mapping[str, str]) -> str:
-    """Return a sentence, without its end, about a person who is already in the payment run."""
+def _earlier_payment_sentence(name: str, before: Mapping[str, str]) -> str:
+    """Return a sentence, without its full stop, about a person who is already in the payment run."""
     return say(
         "{name} is in this payment run already: {before_name}, {currency} {amount} to {account}, on {day} (order "
-        "{order_id}, row {row} of batch {batch}). Write this row as it was, and pay a difference in a payment run of "
-        "its own",
+        "{order_id}, row {row} of batch {batch}). Restore this row, and pay the difference in a separate payment run",
         name=name,
         before_name=before["name"],
         **{key: before[key] for key in ("currency", "amount", "account", "day", "order_id", "row", "batch")},
     )
 
 
-def _earlier_lines(conflicts: Sequence[Clash], journal: JournalReader) -> Mapping[tuple[str, int], Mapping[str, str]]:
-    """Return the payments that clash with rows, by batch and row. Payments to forgotten people are missing."""
+def _earlier_payments(
+    conflicts: Sequence[Clash], journal: JournalReader
+) -> Mapping[tuple[str, int], Mapping[str, str]]:
+    """Return the payments that clash with rows, by batch and row, without those to forgotten people."""
     by_batch: dict[str, set[int]] = {}
     for clash in conflicts:
         by_batch.setdefault(clash.batch, set()).add(clash.sheet_row)
     earlier = {}
     for batch, rows in by_batch.items():
         record = journal.batch(batch)
-        lines = [] if record is None else lines_of_batch(journal, record).iter_rows(named=True)
+        lines = [] if record is None else batch_payment_lines(journal, record).iter_rows(named=True)
         earlier.update({(batch, line["row"]): line for line in lines if line["row"] in rows})
     return earlier

@@ -1,7 +1,7 @@
 """Shows a plan to an approver: differences from earlier payments, warnings by kind, and everyone who is paid.
 
-A plan is shown as lines or as a page, for people who may see the sheet. Every sentence is made here from the values of
-the findings. None is taken from the plan's maker, except warnings in the words of the validation.
+A plan is shown as lines or as a page, for people who may see the sheet. Every sentence is built here from the values of
+the findings. None comes from the plan's maker, except warnings in the words of the validation.
 """
 
 import csv
@@ -18,31 +18,42 @@ from types import MappingProxyType
 import polars as pl
 
 from paygw_batch.approval.plan_document import (
-    COMPARED,
+    ACCOUNTS_FIRST_PAID,
+    ALREADY_SENT,
+    COMPARED_BATCH,
+    CORRECTED,
     FIRST_RUN,
-    KNOWN_SINCE,
-    MEANT,
-    MENDED,
-    READ_AS,
-    SENT_BEFORE,
-    SPELLED,
+    NAMED_ENCODING,
+    REASSIGNED_HEADING,
+    SPELLED_COLUMN,
     PlanDocument,
     PlanFinding,
 )
 from paygw_batch.core.generator_marks import PageKind
-from paygw_batch.core.money import parse_amount, with_separators
-from paygw_batch.language import mark_all, number, say, say_count
-from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
-from paygw_batch.sheet.check.mending import LEFT_OUT
+from paygw_batch.core.money import format_amount, parse_amount
+from paygw_batch.language import format_number, mark_all, say, say_count
+from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, code_meaning
+from paygw_batch.sheet.check.corrections import LEFT_OUT
 from paygw_batch.show.page import page
-from paygw_batch.submit.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
+from paygw_batch.submit.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, NEW_PAYEE, PAYEE_GONE
 from paygw_batch.submit.open_questions import MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH, USED_REFERENCE
 from paygw_batch.submit.open_questions import NEW_PAYEE as NEW_IN_REFERENCE
 
 EXAMPLES_OF_KIND = 3
 """The maximum number of warnings of one kind on the page. The plan has all of them."""
 _NO_WARNINGS = frozenset(
-    {*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS, SENT_BEFORE, SPELLED}
+    {
+        *DANGER,
+        FIRST_RUN,
+        COMPARED_BATCH,
+        ACCOUNTS_FIRST_PAID,
+        LEFT_OUT,
+        CORRECTED,
+        REASSIGNED_HEADING,
+        NAMED_ENCODING,
+        ALREADY_SENT,
+        SPELLED_COLUMN,
+    }
 )
 _DOUBLE_PAYMENTS = (
     *(USED_REFERENCE, NEW_IN_REFERENCE, MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH),
@@ -51,7 +62,7 @@ _DOUBLE_PAYMENTS = (
 """The kinds of warnings about a payment that may have been made already. They are shown first, and in full."""
 _WITHOUT_NAME = frozenset({"row.look_alike", "account_name.two_names"})
 """The kinds in `_DOUBLE_PAYMENTS` whose sentence names an order id and not the person."""
-_SHOWN_ENDS = 3
+_SHOWN_DIGITS = 3
 """The number of last digits, and of differing digits, shown to people who may not see a whole account."""
 _MAX_DECIMALS = 4
 _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -59,14 +70,14 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         CHANGED_ACCOUNT: mark_all("changed account", "changed accounts"),
         AMOUNT_OFF: mark_all("amount differs", "amounts differ"),
         NEW_PAYEE: mark_all("new person", "new people"),
-        GONE: mark_all("person missing", "people missing"),
+        PAYEE_GONE: mark_all("person missing", "people missing"),
     }
 )
 """The name of each kind of change, in the singular and the plural."""
 
 
 @dataclass(frozen=True, slots=True)
-class KindOfDifference:
+class DifferenceGroup:
     """The differences of one kind from earlier payments. `words` is the name of the kind, in the right number."""
 
     words: str
@@ -74,12 +85,12 @@ class KindOfDifference:
 
     @property
     def heading(self) -> str:
-        return f"{number(len(self.findings))} {self.words}"
+        return f"{format_number(len(self.findings))} {self.words}"
 
 
 @dataclass(frozen=True, slots=True)
-class KindOfWarning:
-    """The warnings of a plan that have one code: how many there are, and the first few."""
+class WarningGroup:
+    """The warnings of a plan that have one code: their number, and the first few."""
 
     code: str
     count: int
@@ -90,7 +101,7 @@ class KindOfWarning:
 class ListedPayee:
     """One row that is paid. `code` is the most dangerous difference of its payee; empty if there is none.
 
-    `known_since` is the day on which the account was first paid; empty for a new account.
+    `known_since` is the date on which the account was first paid; empty for a new account.
     """
 
     row: int
@@ -103,59 +114,65 @@ class ListedPayee:
 
 
 Piece = tuple[str, bool]
-"""Some characters of an account, and whether they differ from the other account."""
+"""Some characters of an account, and whether they differ from those of the other account."""
 
 
-def differing(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
+def difference_pieces(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
     """Return two accounts as pieces. Each piece is marked if it differs from the other account."""
     if len(old) == len(new):
-        runs = groupby(range(len(old)), key=lambda at: old[at] != new[at])
-        ranges = [(is_other, list(places)) for is_other, places in runs]
-        cut = [(is_other, slice(places[0], places[-1] + 1)) for is_other, places in ranges]
-        return [(old[place], is_other) for is_other, place in cut], [(new[place], is_other) for is_other, place in cut]
-    both: tuple[list[Piece], list[Piece]] = ([], [])
-    for tag, at, to, new_at, new_to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        for pieces, piece in ((both[0], old[at:to]), (both[1], new[new_at:new_to])):
+        runs = groupby(range(len(old)), key=lambda position: old[position] != new[position])
+        ranges = [(differs, list(positions)) for differs, positions in runs]
+        slices = [(differs, slice(positions[0], positions[-1] + 1)) for differs, positions in ranges]
+        return [(old[place], differs) for differs, place in slices], [
+            (new[place], differs) for differs, place in slices
+        ]
+    pieces_of_both: tuple[list[Piece], list[Piece]] = ([], [])
+    for tag, start, end, new_start, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        for pieces, piece in ((pieces_of_both[0], old[start:end]), (pieces_of_both[1], new[new_start:new_end])):
             if piece:
                 pieces.append((piece, tag != "equal"))
-    return both
+    return pieces_of_both
 
 
-def masked_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """Return an account as masked pieces: it has enough digits to compare accounts, and too few to pay to one."""
-    length, at, shown_others = sum(len(piece) for piece, _ in pieces), 0, 0
+def mask_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """Return an account with most digits masked: enough remain to compare accounts, too few to pay to one."""
+    length, position, shown_differences = sum(len(piece) for piece, _ in pieces), 0, 0
     masked: list[Piece] = []
-    for piece, is_other in pieces:
+    for piece, differs in pieces:
         text = ""
-        for sign in piece:
-            is_shown = at >= length - _SHOWN_ENDS or (is_other and shown_others < _SHOWN_ENDS)
-            shown_others += is_other and at < length - _SHOWN_ENDS
-            text += sign if is_shown else "*"
-            at += 1
-        masked.append((text, is_other))
+        for character in piece:
+            is_shown = position >= length - _SHOWN_DIGITS or (differs and shown_differences < _SHOWN_DIGITS)
+            shown_differences += differs and position < length - _SHOWN_DIGITS
+            text += character if is_shown else "*"
+            position += 1
+        masked.append((text, differs))
     return masked
 
 
-def _rows_in(ranges: str) -> Iterator[int]:
+def _parse_row_ranges(ranges: str) -> Iterator[int]:
     for part in ranges.split():
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
-def payees(document: PlanDocument) -> Sequence[ListedPayee]:
-    """Return everyone who is paid: first people with a dangerous difference, then the largest amounts."""
-    known = {row: finding.at for finding in document.findings_of(KNOWN_SINCE) for row in _rows_in(finding.rows)}
+def listed_payees(document: PlanDocument) -> Sequence[ListedPayee]:
+    """Return everyone who is paid: people with a dangerous difference first, then the largest amounts."""
+    known = {
+        row: finding.at
+        for finding in document.findings_of(ACCOUNTS_FIRST_PAID)
+        for row in _parse_row_ranges(finding.rows)
+    }
     codes: dict[tuple[str, str, str], str] = {}
-    for finding in _dangerous(document):
+    for finding in _dangerous_findings(document):
         codes.setdefault((finding.name, finding.account, finding.currency), finding.code)
     text = io.StringIO(document.people, newline="")
-    listed = [
+    unsorted = [
         ListedPayee(
             int(row), name, account, currency, amount, codes.get((name, account, currency), ""), known.get(int(row), "")
         )
         for row, name, account, currency, amount in csv.reader(text)
     ]
-    return sorted(listed, key=lambda payee: (DANGER.get(payee.code, len(DANGER)), -Decimal(payee.amount), payee.row))
+    return sorted(unsorted, key=lambda payee: (DANGER.get(payee.code, len(DANGER)), -Decimal(payee.amount), payee.row))
 
 
 def people_table(document: PlanDocument) -> pl.DataFrame:
@@ -163,38 +180,40 @@ def people_table(document: PlanDocument) -> pl.DataFrame:
     headings = ("row", "name", "account", "currency", "amount", "known_since", "differs")
     lines = [
         (str(row.row), row.name, row.account, row.currency, row.amount, row.known_since, difference_word(row.code))
-        for row in sorted(payees(document), key=attrgetter("row"))
+        for row in sorted(listed_payees(document), key=attrgetter("row"))
     ]
     return pl.DataFrame(lines, schema=dict.fromkeys(headings, pl.String), orient="row")
 
 
 def difference_word(code: str) -> str:
-    """Return the name of a kind of difference, or an empty text if there is none."""
+    """Return the name of a kind of difference, or an empty string if there is none."""
     return say(_HEADINGS[code][0]) if code in _HEADINGS else ""
 
 
-def differences(document: PlanDocument) -> Sequence[KindOfDifference]:
+def differences(document: PlanDocument) -> Sequence[DifferenceGroup]:
     """Return all differences from earlier payments by kind, in the order of the plan."""
-    grouped = ((code, list(ones)) for code, ones in groupby(_dangerous(document), key=attrgetter("code")))
-    return [KindOfDifference(say(_HEADINGS[code][len(ones) != 1]), ones) for code, ones in grouped]
+    grouped = (
+        (code, list(findings)) for code, findings in groupby(_dangerous_findings(document), key=attrgetter("code"))
+    )
+    return [DifferenceGroup(say(_HEADINGS[code][len(findings) != 1]), findings) for code, findings in grouped]
 
 
-def _dangerous(document: PlanDocument) -> Sequence[PlanFinding]:
+def _dangerous_findings(document: PlanDocument) -> Sequence[PlanFinding]:
     return sorted(document.findings_of(*DANGER), key=lambda finding: DANGER[finding.code])
 
 
-def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
-    """Return the sentences that say how many people were paid before, and which batch has most of them.
+def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) -> str:
+    """Return the number of people who were paid before, and the batch with most of them, as sentences.
 
-    Officers know a batch only by its sheet and its day.
+    Officers know a batch only by its sheet and its date.
     """
-    finding = next(iter(document.findings_of(COMPARED, FIRST_RUN)), None)
+    finding = next(iter(document.findings_of(COMPARED_BATCH, FIRST_RUN)), None)
     if finding is None:
         return ""
     if finding.code == FIRST_RUN:
         return say("There is no earlier payment to compare with.")
     if not finding.paid_before:
-        return say("None of these people was paid before.")
+        return say("None of these people has been paid before.")
     batch = finding.before_batch
     figures = {"found": finding.found, "people": finding.people, "sheet": finding.before_sheet, "at": finding.before_at}
     most = (
@@ -215,7 +234,7 @@ def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
 
 
 def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
-    """Return the currency, count and sum of the rows left out. An unreadable amount counts as a row without money."""
+    """Return the currency, number and sum of the rows left out. An unreadable amount counts as 0."""
     sums: dict[str, Decimal] = {}
     rows: Counter[str] = Counter()
     for finding in document.findings_of(LEFT_OUT):
@@ -230,63 +249,63 @@ def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
     return [finding for code in _DOUBLE_PAYMENTS for finding in document.findings_of(code)]
 
 
-def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
+def warning_groups(document: PlanDocument) -> Sequence[WarningGroup]:
     """Return the other warnings by kind: those about the whole sheet first, then rare kinds before frequent ones."""
     of_code: dict[str, list[PlanFinding]] = {}
     for finding in document.findings:
         if finding.code not in _NO_WARNINGS and finding.code not in _DOUBLE_PAYMENTS:
             of_code.setdefault(finding.code, []).append(finding)
     kinds = [
-        KindOfWarning(code, len(ones), sorted(ones, key=attrgetter("row"))[:EXAMPLES_OF_KIND])
-        for code, ones in of_code.items()
+        WarningGroup(code, len(findings), sorted(findings, key=attrgetter("row"))[:EXAMPLES_OF_KIND])
+        for code, findings in of_code.items()
     ]
     return sorted(kinds, key=lambda kind: (kind.examples[0].row > 0, kind.count))
 
 
-def earlier(finding: PlanFinding) -> str:
-    """Return, in words, the payment with which a finding is compared."""
+def earlier_payment_text(finding: PlanFinding) -> str:
+    """Return the payment with which a finding is compared, in words."""
     where = {"sheet": finding.before_sheet, "at": finding.before_at}
     if finding.before:
-        amount = with_separators(finding.before)
+        amount = format_amount(finding.before)
         return say("{currency} {amount} in {sheet} ({at})", currency=finding.currency, amount=amount, **where)
     if finding.before_sheet:
         return say("in {sheet} ({at})", **where)
     return say("never in {currency}", currency=finding.currency)
 
 
-def first_paid(finding: PlanFinding) -> str:
+def first_payment_text(finding: PlanFinding) -> str:
     if not finding.first_at:
         return say("this account was never paid before")
     return say(
         "this account was first paid on {at}: {currency} {amount} in {sheet}",
         at=finding.first_at,
         currency=finding.currency,
-        amount=with_separators(finding.first_amount),
+        amount=format_amount(finding.first_amount),
         sheet=finding.first_sheet,
     )
 
 
-def shared_with(finding: PlanFinding) -> str:
-    """Return words with the other name under which the account of a finding was paid; empty if there is none."""
+def shared_account_text(finding: PlanFinding) -> str:
+    """Return the other name under which the account of a finding was paid, in words, or an empty string."""
     return say("this account was paid under the name {name}", name=finding.shared_with) if finding.shared_with else ""
 
 
-def sentence_of(finding: PlanFinding) -> str:
-    """Return a finding as a sentence made from its values. Only a warning has its own words."""
+def finding_sentence(finding: PlanFinding) -> str:
+    """Return a finding as a sentence, built from its values unless it is a warning."""
     match finding.code:
         case "payee.account":
             parts = (
-                say("paid to another account before: {earlier}", earlier=earlier(finding)),
-                first_paid(finding),
-                shared_with(finding),
+                say("paid to another account before: {earlier}", earlier=earlier_payment_text(finding)),
+                first_payment_text(finding),
+                shared_account_text(finding),
             )
             return "; ".join(part for part in parts if part)
         case "payee.amount":
-            return earlier(finding)
+            return earlier_payment_text(finding)
         case "payee.new":
             return say("never paid before")
         case "payee.gone":
-            return say("{earlier}, and not in this sheet", earlier=earlier(finding))
+            return say("{earlier}, and not in this sheet", earlier=earlier_payment_text(finding))
         case "row.left_out":
             return _left_out_sentence(finding)
         case "cell.mended":
@@ -304,9 +323,9 @@ def sentence_of(finding: PlanFinding) -> str:
 
 
 def _reading_sentence(finding: PlanFinding) -> str:
-    if finding.code == READ_AS:
-        return say("the text is read as {encoding}: look at the letters of the names", encoding=finding.value)
-    if finding.code == SPELLED:
+    if finding.code == NAMED_ENCODING:
+        return say("the file is read as {encoding}: check the letters in the names", encoding=finding.value)
+    if finding.code == SPELLED_COLUMN:
         rows, read = finding.rows.replace(" ", ", "), {"value": finding.value, "text": finding.becomes}
         return say("{column}: {value} is read as {text}, rows {rows}", column=finding.column, rows=rows, **read)
     values = {"heading": finding.value, "column": finding.column, "by": finding.by, "at": finding.at}
@@ -316,16 +335,16 @@ def _reading_sentence(finding: PlanFinding) -> str:
 
 
 def _left_out_sentence(finding: PlanFinding) -> str:
-    reasons = ", ".join(_label(code) for code in finding.reasons.split() if code != LEFT_OUT)
+    reasons = ", ".join(_defect_label(code) for code in finding.reasons.split() if code != LEFT_OUT)
     if finding.by:
         words = say("left out by {by} at {at}", by=finding.by, at=finding.at)
         return f"{words} ({reasons})" if reasons else words
     return say("left out, because it has defects: {reasons}", reasons=reasons) if reasons else say("left out")
 
 
-def _label(code: str) -> str:
+def _defect_label(code: str) -> str:
     try:
-        return meaning_of(code, DEFECTS).label.replace("_", " ")
+        return code_meaning(code, DEFECTS).label.replace("_", " ")
     except KeyError:
         return code
 
@@ -333,21 +352,21 @@ def _label(code: str) -> str:
 def finding_line(finding: PlanFinding) -> str:
     """Return a finding as one line: row, name, amount and sentence."""
     where = say("Row {row}", row=finding.row) if finding.row else ""
-    paid = f"{finding.currency} {with_separators(finding.amount or finding.before)}"
-    return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {sentence_of(finding)}"
+    paid = f"{finding.currency} {format_amount(finding.amount or finding.before)}"
+    return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {finding_sentence(finding)}"
 
 
 def _finding_lines(finding: PlanFinding) -> Iterator[str]:
-    """Yield a difference as lines. A changed account shows both numbers in full, with the differing digits marked."""
+    """Yield a difference as lines. A changed account shows both numbers, with the differing digits marked."""
     yield f"- {finding_line(finding)}"
     if finding.code == CHANGED_ACCOUNT:
         names = (say("before"), say("now"))
         width = max(map(len, names))
-        old, new = differing(finding.old_account, finding.account)
+        old, new = difference_pieces(finding.old_account, finding.account)
         yield f"    {names[0]:<{width}}  {finding.old_account}"
         yield f"    {names[1]:<{width}}  {finding.account}"
         marks = "".join(("^" if is_other else " ") * len(piece) for piece, is_other in new)
-        # If digits are only missing, nothing in the new account can be marked, so the old account is.
+        # If digits were only removed, the new account has nothing to mark, so the old one is marked.
         marks = marks if marks.strip() else "".join(("^" if is_other else " ") * len(piece) for piece, is_other in old)
         yield f"    {'':<{width}}  {marks.rstrip()}"
 
@@ -358,17 +377,17 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
         yield say("Could somebody be paid twice? Look at this first:")
         for finding in doubles:
             batch = say(" It is batch {batch}.", batch=finding.value) if finding.code == REPEATS_A_BATCH else ""
-            yield f"- {double_line(finding)}{batch}"
+            yield f"- {double_payment_line(finding)}{batch}"
         if document.answered:
             yield say("Its maker confirms that this is meant.")
-    if sent_before := document.findings_of(SENT_BEFORE):
+    if sent_before := document.findings_of(ALREADY_SENT):
         yield say_count(
             len(sent_before),
             "{count:,} person was paid before and is not paid again:",
             "{count:,} people were paid before and are not paid again:",
         )
         yield from (f"- {finding_line(finding)}" for finding in sent_before)
-    if sentences := comparison(document):
+    if sentences := comparison_text(document):
         yield sentences
     kinds = differences(document)
     if kinds:
@@ -379,24 +398,24 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
             yield from _finding_lines(finding)
     yield from _left_out_lines(document)
     yield from _correction_lines(document)
-    yield from _warning_lines(kinds_of_warnings(document))
+    yield from _warning_lines(warning_groups(document))
 
 
 def _correction_lines(document: PlanDocument) -> Iterator[str]:
-    changed = document.findings_of(MENDED, MEANT, READ_AS, SPELLED)
+    changed = document.findings_of(CORRECTED, REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN)
     if changed:
         yield say("Changed after the upload:")
     for finding in changed:
         where = f"{say('Row {row}', row=finding.row)}: " if finding.row else ""
-        yield f"- {where}{sentence_of(finding)}"
+        yield f"- {where}{finding_sentence(finding)}"
 
 
-def _warning_lines(kinds: Sequence[KindOfWarning]) -> Iterator[str]:
+def _warning_lines(kinds: Sequence[WarningGroup]) -> Iterator[str]:
     if kinds:
         total = sum(kind.count for kind in kinds)
         yield say_count(total, "{count:,} warning, by kind:", "{count:,} warnings, by kind:")
     for kind in kinds:
-        yield f"{kind.code}: {number(kind.count)}"
+        yield f"{kind.code}: {format_number(kind.count)}"
         for finding in kind.examples:
             yield f"  {warning_line(finding)}"
         if kind.count > len(kind.examples):
@@ -408,7 +427,7 @@ def warning_line(finding: PlanFinding) -> str:
     return say("Row {row}: {message}", row=finding.row, message=finding.message) if finding.row else finding.message
 
 
-def double_line(finding: PlanFinding) -> str:
+def double_payment_line(finding: PlanFinding) -> str:
     """Return a warning about a double payment as one line, which names the person."""
     return finding_line(finding) if finding.row and finding.code in _WITHOUT_NAME else warning_line(finding)
 
@@ -416,7 +435,7 @@ def double_line(finding: PlanFinding) -> str:
 def _left_out_lines(document: PlanDocument) -> Iterator[str]:
     findings = document.findings_of(LEFT_OUT)
     if findings:
-        sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, _, amount in left_out_sums(document))
+        sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, _, amount in left_out_sums(document))
         yield say_count(
             len(findings), "Left out: {count:,} row ({sums}):", "Left out: {count:,} rows ({sums}):", sums=sums.strip()
         )
@@ -426,15 +445,15 @@ def _left_out_lines(document: PlanDocument) -> Iterator[str]:
 
 def people_lines(document: PlanDocument) -> Iterator[str]:
     """Yield everyone who is paid as lines of text: first people with a difference, then the largest amounts."""
-    everybody = payees(document)
-    yield say_count(len(everybody), "{count:,} payment in all:", "{count:,} payments in all:")
-    for payee in everybody:
-        paid = f"{payee.currency} {with_separators(payee.amount)}"
-        line = ", ".join((say("Row {row}", row=payee.row), payee.name, payee.account, paid, _since(payee)))
+    payees = listed_payees(document)
+    yield say_count(len(payees), "{count:,} payment in all:", "{count:,} payments in all:")
+    for payee in payees:
+        paid = f"{payee.currency} {format_amount(payee.amount)}"
+        line = ", ".join((say("Row {row}", row=payee.row), payee.name, payee.account, paid, _known_since_text(payee)))
         yield f"- {line}{f' ({word})' if (word := difference_word(payee.code)) else ''}"
 
 
-def _since(payee: ListedPayee) -> str:
+def _known_since_text(payee: ListedPayee) -> str:
     return say("known since {at}", at=payee.known_since) if payee.known_since else say("new account")
 
 
@@ -445,27 +464,27 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
         content=document.content,
         headline=headline,
         signatures=signatures,
-        comparison=comparison(document),
+        comparison_text=comparison_text(document),
         doubles=double_payments(document),
-        sent_before=document.findings_of(SENT_BEFORE),
+        sent_before=document.findings_of(ALREADY_SENT),
         differences=differences(document),
         left_out=document.findings_of(LEFT_OUT),
         left_out_sums=left_out_sums(document),
-        warnings=kinds_of_warnings(document),
-        double_line=double_line,
-        people=payees(document),
-        differing=differing,
-        sentence_of=sentence_of,
-        advice=_advice,
-        since=_since,
+        warnings=warning_groups(document),
+        double_payment_line=double_payment_line,
+        people=listed_payees(document),
+        difference_pieces=difference_pieces,
+        finding_sentence=finding_sentence,
+        advice=_warning_advice,
+        since=_known_since_text,
         difference_word=difference_word,
     )
 
 
-def _advice(code: str) -> str:
-    """Return the meaning and the suggestion of a kind of warning; empty if the kind is not in the catalogue."""
+def _warning_advice(code: str) -> str:
+    """Return the meaning of a kind of warning and the suggestion, or an empty string if it is unknown."""
     try:
-        meaning = meaning_of(code, WARNINGS)
+        meaning = code_meaning(code, WARNINGS)
     except KeyError:
         return ""
     return f"{meaning.sentence} {meaning.suggestion}"

@@ -9,10 +9,10 @@ from contextlib import closing, suppress
 from typing import Protocol
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.core.choices import SentBy
+from paygw_batch.core.choices import BatchSender
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind, Verdict
-from paygw_batch.core.shown_states import state_words
+from paygw_batch.core.shown_states import state_label
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.pacing import Pace, stop_sentence
 from paygw_batch.engine.ports import Prepare, Progress
@@ -20,21 +20,21 @@ from paygw_batch.engine.quarantine import MAX_AHEAD_S, DateWatch, JournalClock
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.extras import extra
 from paygw_batch.gateway.classify import classify
-from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.gateway.signing.signers import signed_ahead, signers_at_work
-from paygw_batch.journal import EngineJournal, Gate, GateState, RunOfWorkers, TallyKind
+from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.signing.signers import running_signers, signing_lookahead
+from paygw_batch.journal import EngineJournal, Gate, GateState, SharedRunHandle, TallyKind
 from paygw_batch.language import say
-from paygw_batch.opening.gateway_access import SendJob, real_world
-from paygw_batch.opening.given_sheet import as_answered, operation_of, require_complete
+from paygw_batch.opening.gateway_access import SendJob, system_runtime
+from paygw_batch.opening.given_sheet import operation_of, require_complete, with_reply_names
 from paygw_batch.opening.open_journal import judge_arrivals
 from paygw_batch.processes import gc_paused
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.submit.notices import expect_end, tell_of_disk, tell_of_key
+from paygw_batch.submit.notices import add_disk_notice, add_key_expiry_notice, add_run_end_notice
 
 LOOK_EVERY_S = 0.5
-"""The shortest time in seconds between two looks at a run of workers."""
+"""The minimum interval in seconds between two checks of a run of workers."""
 _LOOK_SHARE = 0.05
-"""The largest share of the time that is spent counting. A large batch is therefore counted less often."""
+"""The maximum share of the time spent counting. A large batch is therefore counted less often."""
 OUTCOME_OF_STATE = {
     State.PAID: OutcomeKind.PAID,
     State.ACCEPTED: OutcomeKind.ACCEPTED,
@@ -42,49 +42,52 @@ OUTCOME_OF_STATE = {
     State.IN_DOUBT: OutcomeKind.UNKNOWN,
 }
 
-Counted = Callable[[Mapping[OutcomeKind, int]], None]
+CountsReceiver = Callable[[Mapping[OutcomeKind, int]], None]
 """A function that receives the number of a run's rows with each outcome so far."""
 
 
-class Drained(Protocol):
-    """A run that can be asked to start no new rows. `goes_on` says that others continue the run all the same."""
+class Drainable(Protocol):
+    """A run that can be asked to start no new rows.
 
-    goes_on: bool
+    `continues_after_drain` says that other processes then send the remaining rows.
+    """
+
+    continues_after_drain: bool
 
     def drain(self) -> None:
         """Start no new row. The run then waits for the rows in flight."""
         ...
 
 
-class _Following:
+class _WorkerRun:
     """Follows a run of workers until it is over, or no worker is alive.
 
-    When drained, it stops the run for all workers, or leaves the run to them if `goes_on`.
+    When drained, it stops the run for all workers, or leaves the run to them if `continues_after_drain`.
     """
 
-    def __init__(self, task: SendJob, run: RunOfWorkers, counted: Counted) -> None:
+    def __init__(self, task: SendJob, run: SharedRunHandle, counted: CountsReceiver) -> None:
         self._task, self._run, self._counted = task, run, counted
-        self.goes_on = task.choices.sent_by is SentBy.WORKERS_UNATTENDED
+        self.continues_after_drain = task.choices.sent_by is BatchSender.WORKERS_UNATTENDED
         self._before = self._states()
         self._drained = asyncio.Event()
 
     def drain(self) -> None:
-        """At the next look, stop the run for all workers, or leave it to them."""
+        """At the next check, stop the run for all workers, or leave it to them."""
         self._drained.set()
 
-    async def follow(self, watch: Callable[[Drained], None]) -> RunEnd:
+    async def follow(self, watch: Callable[[Drainable], None]) -> RunEnd:
         watch(self)
         is_stopped = False
         while True:
-            if self._drained.is_set() and self.goes_on:
+            if self._drained.is_set() and self.continues_after_drain:
                 return RunEnd(self._count(), None, interrupted=True, is_under_way=True)
             if self._drained.is_set() and not is_stopped:
                 self._run.stop(say("A person stopped the run."))
                 is_stopped = True
-            now, started_s = self._run.look(), time.monotonic()
+            run_state, started_s = self._run.read_state(), time.monotonic()
             sent = self._count()
-            if now.is_over:
-                return RunEnd(sent, None if is_stopped else now.stop_reason, interrupted=is_stopped)
+            if run_state.is_over:
+                return RunEnd(sent, None if is_stopped else run_state.stop_reason, interrupted=is_stopped)
             if not self._run.has_workers():
                 return RunEnd(sent, say("No worker is running."), interrupted=is_stopped, is_under_way=True)
             await self._wait(max(LOOK_EVERY_S, (time.monotonic() - started_s) / _LOOK_SHARE), is_stopped=is_stopped)
@@ -97,7 +100,7 @@ class _Following:
             await asyncio.wait_for(self._drained.wait(), wait_s)
 
     def _count(self) -> int:
-        """Pass the number of rows with each outcome since the start to `counted`, and return the number sent."""
+        """Report the number of rows with each outcome since the start, and return the number sent."""
         now = self._states()
         counts = {kind: max(0, now[state] - self._before[state]) for state, kind in OUTCOME_OF_STATE.items()}
         self._counted(counts)
@@ -110,16 +113,16 @@ class _Following:
         return counts
 
 
-_JOURNAL_BYTES_A_ROW = 1024
-"""The bytes for a row in the journal. A paid row adds 690; a reply that is kept adds its own length."""
-_LOG_BYTES_A_ROW = 16 * 1024
+_JOURNAL_BYTES_PER_ROW = 1024
+"""The bytes for a row in the journal. A paid row adds 690; a stored reply adds its own length."""
+_LOG_BYTES_PER_ROW = 16 * 1024
 _MAX_LOG_BYTES = 8 * 2**20
 """The room for the write-ahead log, which takes four pages a row in small commits, and reaches about 4 MiB."""
-TAKE_IN_EVERY_S = 2.0
+RECORD_ARRIVALS_EVERY_S = 2.0
 """The interval in seconds at which a run records the notifications that have arrived."""
 
-Watch = Callable[[Drained], None]
-"""A function that receives the engine, or the workers' run, in its event loop before it starts, to drain it later."""
+Watch = Callable[[Drainable], None]
+"""A function that receives a run in its event loop before the run starts, to drain it later."""
 
 
 WaitForRoom = Callable[[], Awaitable[None]]
@@ -132,7 +135,7 @@ def send(
     watch: Watch,
     *,
     wait_for_room: WaitForRoom | None = None,
-    counted: Counted = lambda _counts: None,
+    counted: CountsReceiver = lambda _counts: None,
     begin: Callable[[], None] = lambda: None,
 ) -> RunEnd:
     """Send the due rows of a batch, or follow the workers that send them, and return how the run ended.
@@ -145,63 +148,65 @@ def send(
     """
     choices, due = task.choices, task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
-        return _end_of_workers(task, watch, counted)
+        return _follow_last_rows(task, watch, counted)
     require_sendable(task, {tally.country for tally in due})
-    if wrong := wrong_clock(task):
-        return RunEnd(0, wrong, interrupted=False)
+    if clock_sentence := clock_problem(task):
+        return RunEnd(0, clock_sentence, interrupted=False)
     due_rows = sum(tally.count for tally in due)
-    if lacking := lacking_room(task.settings, due_rows if choices.first is None else min(choices.first, due_rows)):
-        tell_of_disk(task.settings, free_bytes(task.settings), progress.note)
-        return RunEnd(0, lacking, interrupted=False)
-    expect_end(task.settings, task.journal, task.batch, progress.note)
-    tell_of_key(task.settings, task.connection.signing.signer.key, progress.note)
+    if no_space := disk_space_problem(
+        task.settings, due_rows if choices.first is None else min(choices.first, due_rows)
+    ):
+        add_disk_notice(task.settings, free_bytes(task.settings), progress.note)
+        return RunEnd(0, no_space, interrupted=False)
+    add_run_end_notice(task.settings, task.journal, task.batch, progress.note)
+    add_key_expiry_notice(task.settings, task.connection.signing.signer.key, progress.note)
     if (gate := task.journal.gate()) is not None:
         with closing(gate):  # the gate may have a connection even if it could not be opened
             gate.open()
-    if choices.sent_by is not SentBy.THIS_PROCESS and choices.first is None:
-        waits = choices.sent_by is SentBy.WORKERS_LATER
+    if choices.sent_by is not BatchSender.THIS_PROCESS and choices.first is None:
+        waits = choices.sent_by is BatchSender.WORKERS_LATER
         # None means that no worker was offered the batch, and that this process still has the write lock. Only then may
         # it send the batch itself. Otherwise two processes would send the same rows.
-        run = _handed_over(task, waits=waits, begin=begin)
+        run = _start_workers(task, waits=waits, begin=begin)
         if run is not None and waits:
             if not run.has_workers():
                 progress.note(say("No worker is running: start one with `paygw-batch work`."))
             return RunEnd(0, None, interrupted=False)
         if run is not None:
 
-            def begun(followed: Drained) -> None:
+            def start_watching(followed: Drainable) -> None:
                 watch(followed)
-                progress.started(due_rows)
+                progress.set_total(due_rows)
 
-            return asyncio.run(_Following(task, run, counted).follow(begun))
+            return asyncio.run(_WorkerRun(task, run, counted).follow(start_watching))
     dates = DateWatch(utc_now)
     end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
-    dates.note_in(task.journal)
+    dates.record_in(task.journal)
     judge_arrivals(task.settings, task.journal, progress.note)
     return end
 
 
-def _end_of_workers(task: SendJob, watch: Watch, counted: Counted) -> RunEnd:
-    """Follow the workers that have a batch's last rows in flight, and return how the run ended. Nothing else is due."""
+def _follow_last_rows(task: SendJob, watch: Watch, counted: CountsReceiver) -> RunEnd:
+    """Follow the workers that have a batch's last rows in flight, and return how the run ended."""
     is_sent = (
-        task.choices.sent_by in {SentBy.WORKERS_IF_ANY, SentBy.WORKERS_UNATTENDED}
+        task.choices.sent_by in {BatchSender.WORKERS_IF_ANY, BatchSender.WORKERS_UNATTENDED}
         and task.settings.journal.url is not None
     )
-    is_under_way = is_sent and task.journal.being_sent(task.batch.number)
+    is_under_way = is_sent and task.journal.rows_being_sent(task.batch.number)
     run = task.journal.start_shared_run(task.batch.number) if is_under_way else None
     if run is None:
         return RunEnd(0, None, interrupted=False)
-    return asyncio.run(_Following(task, run, counted).follow(watch))
+    return asyncio.run(_WorkerRun(task, run, counted).follow(watch))
 
 
-def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> RunOfWorkers | None:
-    """Give a batch to the workers, and call one. None: no worker is alive, and the batch does not wait for one."""
+def _start_workers(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> SharedRunHandle | None:
+    """Give a batch to the workers, and call one. Returns None if none is alive and the batch does not wait."""
     if (url := task.settings.journal.url) is None:
         return None
     begin()
     run = task.journal.start_shared_run(task.batch.number, waits=waits, is_urgent=task.choices.urgent)
     if run is not None:
-        extra("cluster.calling").call_workers(url, run.look())
+        extra("cluster.calling").call_workers(url, run.read_state())
     return run
 
 
@@ -212,22 +217,24 @@ def require_sendable(task: SendJob, countries: set[str]) -> None:
     require_complete(task.settings, task.rules, countries)
 
 
-def wrong_clock(task: SendJob) -> str | None:
-    """Return why the clock of this machine forbids sending, or None.
+def clock_problem(task: SendJob) -> str | None:
+    """Return why nothing may be sent with the clock of this machine, or None.
 
-    An attempt that is recorded with too early a time would leave quarantine too early, once the clock is right again.
+    An attempt recorded too early would leave quarantine too early once the clock is right.
     """
-    wrong = JournalClock.read(task.journal, utc_now()).behind_sentence(at_most_s=MAX_AHEAD_S)
+    sentence = JournalClock.read(task.journal, utc_now()).behind_sentence(at_most_s=MAX_AHEAD_S)
     return (
-        None if wrong is None else say("{wrong} Set the clock right. Nothing is sent while it is wrong.", wrong=wrong)
+        None
+        if sentence is None
+        else say("{wrong} Set the clock right. Nothing is sent while it is wrong.", wrong=sentence)
     )
 
 
-def lacking_room(settings: Settings, rows: int) -> str | None:
-    """Return why the journal's disk has no room for sending this number of rows, or None."""
+def disk_space_problem(settings: Settings, rows: int) -> str | None:
+    """Return why the journal's disk has too little space to send this number of rows, or None."""
     if settings.journal.url is not None:
         return None
-    needed = rows * _JOURNAL_BYTES_A_ROW + min(rows * _LOG_BYTES_A_ROW, _MAX_LOG_BYTES)
+    needed = rows * _JOURNAL_BYTES_PER_ROW + min(rows * _LOG_BYTES_PER_ROW, _MAX_LOG_BYTES)
     free = free_bytes(settings)
     if free >= needed:
         return None
@@ -256,22 +263,22 @@ def send_rows(
 ) -> RunEnd:
     """Send the batch's due rows (`due_rows` of them) with an engine, and return how the run ended.
 
-    `dates` is shown every reply. Raises as `send` does.
+    `dates` observes every reply. Raises as `send` does.
     """
     sent_at_most = due_rows if task.choices.first is None else min(task.choices.first, due_rows)
-    progress.started(sent_at_most)
+    progress.set_total(sent_at_most)
     signing = task.connection.signing
 
     async def run(journal: EngineJournal) -> RunEnd:
-        async with signers_at_work(signing.signer.key, sent_at_most, progress.note) as signers:
+        async with running_signers(signing.signer.key, sent_at_most, progress.note) as signers:
             prepare = signing.preparer(signers)
 
-            async def paced(attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
+            async def prepare_with_room(attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
                 if wait_for_room is not None:
                     await wait_for_room()
                 return await prepare(attempts)
 
-            return await _run(task, paced, journal, progress, watch, dates, gate)
+            return await _run_engine(task, prepare_with_room, journal, progress, watch, dates, gate)
 
     gate = task.journal.gate()
     with (
@@ -284,13 +291,13 @@ def send_rows(
         # These answers came when the journal could no longer be written, so they are only in this note. The next run
         # finds the rows in doubt, and a person then needs the note, or a statement of the gateway.
         for order_id, kind in end.unrecorded:
-            state = state_words(kind.value)
+            state = state_label(kind.value)
             progress.note(say("Not in the journal: order {order_id} is {outcome}.", order_id=order_id, outcome=state))
         raise end.failure
     return end
 
 
-async def _run(
+async def _run_engine(
     task: SendJob,
     prepare: Prepare,
     journal: EngineJournal,
@@ -300,7 +307,7 @@ async def _run(
     gate: Gate | None,
 ) -> RunEnd:
     gateway, submission, words = task.settings.gateway, task.settings.submission, task.settings.words()
-    operation = as_answered(task.settings, operation_of(task.rules))
+    operation = with_reply_names(task.settings, operation_of(task.rules))
     pace = Pace(
         submission.concurrency,
         submission.rate_per_s,
@@ -309,9 +316,9 @@ async def _run(
         task.choices.first,
     )
 
-    def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
-        dates.see(came_back)
-        return dates.judged(classify(came_back, expected, words, operation, now=utc_now()))
+    def judge(reply: RawReply | TransportFault, expected: ExpectedReply) -> Verdict:
+        dates.observe_reply(reply)
+        return dates.stop_if_clock_is_slow(classify(reply, expected, words, operation, now=utc_now()))
 
     async with task.connection.transport as transport:
         engine = Engine(
@@ -320,25 +327,25 @@ async def _run(
             prepare=prepare,
             judge=judge,
             pace=pace,
-            world=real_world(),
+            runtime=system_runtime(),
             progress=progress,
             departs_within_s=gateway.connect_timeout_s + gateway.total_timeout_s,
             pacing=None if gate is None else extra("cluster.shared_pacing").SharedPacing(gate, pace),
-            signed_ahead=signed_ahead(task.connection.signing.signer.key),
+            signing_lookahead=signing_lookahead(task.connection.signing.signer.key),
         )
         watch(engine)
-        taking = asyncio.create_task(_take_in_at_intervals(journal, words))
+        recording = asyncio.create_task(_record_arrivals_at_intervals(journal, words))
         try:
             return await engine.run(task.batch.number)
         finally:
-            taking.cancel()
+            recording.cancel()
 
 
-async def _take_in_at_intervals(journal: EngineJournal, words: Mapping[str, OutcomeKind]) -> None:
-    """Record notifications while the run lasts. If the journal cannot write them, the engine fails too."""
+async def _record_arrivals_at_intervals(journal: EngineJournal, words: Mapping[str, OutcomeKind]) -> None:
+    """Record notifications during the run. If the journal cannot write them, the engine fails too."""
     with suppress(JournalError):
         while True:
-            await asyncio.sleep(TAKE_IN_EVERY_S)
+            await asyncio.sleep(RECORD_ARRIVALS_EVERY_S)
             await journal.judge_arrivals(words, at=timestamp(utc_now()))
 
 
@@ -351,6 +358,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def why_stopped(gate: GateState) -> str:
+def gate_stop_reason(gate: GateState) -> str:
     """Return why no worker on any host may send; empty if they may."""
     return "" if gate.stop is None else stop_sentence(gate.stop)

@@ -13,39 +13,39 @@ import polars as pl
 
 from paygw_batch.approval.approval_keys import PublicKey
 from paygw_batch.approval.plan_document import (
-    COMPARED,
+    ACCOUNTS_FIRST_PAID,
+    ALREADY_SENT,
+    COMPARED_BATCH,
+    CORRECTED,
     FIRST_RUN,
-    KNOWN_SINCE,
-    MEANT,
-    MENDED,
-    READ_AS,
-    SENT_BEFORE,
-    SPELLED,
-    Content,
+    NAMED_ENCODING,
+    REASSIGNED_HEADING,
+    SPELLED_COLUMN,
+    PlanContent,
     PlanDocument,
     PlanFinding,
-    check_findings,
-    content_and_people,
+    build_content_and_people,
+    build_plan,
     require_same_content,
-    unsigned_plan,
+    require_same_findings,
 )
 from paygw_batch.clock import utc_now
-from paygw_batch.core.batch import differences
+from paygw_batch.core.batch import find_differences
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.shown_states import INVALID, STATES, shown_state
+from paygw_batch.core.shown_states import INVALID, STATES, display_state
 from paygw_batch.errors import ApprovalError, OpenSheetQuestion, SheetError, UsageError
 from paygw_batch.journal import JournalReader
-from paygw_batch.language import language, languages, say, speaking
-from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_complete
+from paygw_batch.language import language, language_context, languages, say
+from paygw_batch.opening.given_sheet import SheetSource, minor_units_of, require_complete
 from paygw_batch.opening.open_journal import Tell, find_batch
-from paygw_batch.settle.resolve import require_remembered
-from paygw_batch.sheet.check.mending import LEFT_OUT
+from paygw_batch.settle.resolve import require_people_not_forgotten
+from paygw_batch.sheet.check.corrections import LEFT_OUT
 from paygw_batch.sheet.check.spelling import spellings
-from paygw_batch.sheet.findings import SHOWN_CHARACTERS, ranges_of
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS, format_row_ranges
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read.headings import NOT_OURS, known_names
-from paygw_batch.show.reconcile import reconciled
+from paygw_batch.sheet.read.headings import IGNORED_HEADING, match_names
+from paygw_batch.show.reconcile import reconciliation_pieces
 from paygw_batch.submit.changes import Change, Comparison, compare_with_past
 from paygw_batch.submit.compare_sheet import ComparisonMemory
 from paygw_batch.submit.plan import LookBack, Plan, plan_submission
@@ -55,31 +55,31 @@ from paygw_batch.submit.plan import LookBack, Plan, plan_submission
 class Submission:
     """A sheet that was read and validated, the choices of a person for it, and the path of its approved plan."""
 
-    given: GivenSheet
+    given: SheetSource
     validated: Validated
     choices: Choices
     plan: Path
 
     @classmethod
-    def read(cls, given: GivenSheet, choices: Choices, plan: Path) -> Self:
+    def read(cls, given: SheetSource, choices: Choices, plan: Path) -> Self:
         """Read a sheet, and return its submission. Raises `SheetQuestion` if a question about reading it is open."""
         return cls(given, given.validated(), choices, plan)
 
     @property
     def sheet(self) -> Path:
         """The path at which a later run finds the sheet."""
-        return self.given.moves_to or self.given.path
+        return self.given.final_path or self.given.path
 
     @property
-    def typed(self) -> str:
-        """The sheet as typed in a command, with the options that say how to read it."""
+    def command_argument(self) -> str:
+        """The sheet as a command argument, with the options for reading it."""
         # Nobody typed the path of a sheet that is stored under another name.
         return "SHEET" if self.given.file else shlex.join([str(self.given.path), *self.given.reading.words])
 
     @property
     def wrong_totals(self) -> Sequence[str]:
         """A sentence for each expected total that the sheet does not have."""
-        return differences(self.choices.expected, self.validated.totals)
+        return find_differences(self.choices.expected, self.validated.totals)
 
     def require_allowed(self) -> None:
         """Raise `SheetError` for other totals than expected, and `ConfigurationError` for a missing key."""
@@ -95,7 +95,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Shows a plan, says sentences and asks questions. By default nobody is there, and every answer is "no"."""
+    """Shows a plan, reports sentences and asks questions. By default it is silent, and every answer is "no"."""
 
     show: Callable[[Plan], None] = lambda _plan: None
     say: Tell = lambda _sentence: None
@@ -104,7 +104,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class RefusedSheet:
-    """A sheet of which nothing was sent, because of its defects or because nobody answered its `question`.
+    """A sheet that was refused whole, because of its defects or an unanswered `question`.
 
     `states` counts the sheet's rows by state. Rows that the journal knows keep their state.
     """
@@ -123,7 +123,7 @@ def plan_sheet(
 ) -> Plan:
     """Compare a sheet with the journal, using the settings and the wall clock. This writes nothing.
 
-    With `as_of`, look-alikes and repeats are those of that time. `memory` is as in `compare_sheet`.
+    With `as_of`, look-alikes and repeats are counted from that time. `memory` is as in `compare_sheet`.
     """
     settings = submission.given.settings
     return plan_submission(
@@ -138,16 +138,16 @@ def plan_sheet(
     )
 
 
-def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+def preview_rows(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
     """Yield every row of the sheet with its present state, part by part: `country, currency, amount, state`.
 
     Rows in the state `ready` would be sent.
     """
     if plan.existing is not None:
-        yield from reconciled(journal, plan.existing, minor_units)
+        yield from reconciliation_pieces(journal, plan.existing, minor_units)
         return
     known = pl.DataFrame(
-        [(row.row, shown_state(row.state)) for row in plan.known],
+        [(row.row, display_state(row.state)) for row in plan.known],
         schema={"row": pl.UInt32, "known_state": pl.String},
         orient="row",
     )
@@ -156,18 +156,18 @@ def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) 
         yield part.rows.join(known, on="row", how="left", maintain_order="left").with_columns(state=state)
 
 
-def refused_for_defects(submission: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
-    """Return the refusal of a sheet because of its defects. None: it has none, or its bad rows may be left out.
+def refuse_for_defects(submission: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
+    """Return the refusal of a sheet with defects, or None if it has none or they may be left out.
 
     A defect of the whole sheet (row 0) cannot be left out.
     """
     defects = plan.validated.defects_found
     if defects.is_empty or (submission.choices.skip_invalid and 0 not in defects.rows):
         return None
-    return RefusedSheet(plan, _states_of(plan, journal))
+    return RefusedSheet(plan, _count_states(plan, journal))
 
 
-def refused_for_questions(
+def refuse_for_questions(
     submission: Submission,
     plan: Plan,
     journal: JournalReader,
@@ -175,32 +175,32 @@ def refused_for_questions(
     *,
     approved: Sequence[str] = (),
 ) -> RefusedSheet | None:
-    """Return the refusal of a sheet because of a question. None: it leaves none, or a person answers all of them.
+    """Return the refusal of a sheet with an unanswered question, or None if there is none.
 
     `approved` has the keys of the questions that the approved plan answers.
     """
     choices = replace(submission.choices, answered=(*submission.choices.answered, *approved))
-    for question in plan.unanswered(choices):
+    for question in plan.unanswered_questions(choices):
         if not (question.question and conversation.confirm(question.question)):
-            return RefusedSheet(plan, _states_of(plan, journal), question.refusal())
+            return RefusedSheet(plan, _count_states(plan, journal), question.refusal())
     return None
 
 
-def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:
+def _count_states(plan: Plan, journal: JournalReader) -> dict[str, int]:
     invalid = int((plan.validated.defects_found.rows > 0).sum())  # row 0 is the sheet as a whole
     counts = Counter({INVALID: invalid, State.READY.value: plan.validated.height - invalid})
     if plan.existing is not None:
         counts[State.READY.value] = 0
         for tally in journal.tallies(plan.existing.number):
-            counts[shown_state(tally.state)] += tally.count
+            counts[display_state(tally.state)] += tally.count
     for known in plan.known:
         counts[State.READY.value] -= 1
-        counts[shown_state(known.state)] += 1
+        counts[display_state(known.state)] += 1
     return {state: counts[state] for state in STATES if counts[state]}
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPlan:
     """A plan, and the document that its maker will sign."""
 
     plan: Plan
@@ -214,7 +214,7 @@ def draft_plan(
     maker: PublicKey,
     *,
     against: str | None = None,
-) -> Prepared | RefusedSheet:
+) -> PreparedPlan | RefusedSheet:
     """Return the unsigned plan of a sheet. This writes nothing.
 
     `against` names one more batch to compare the sheet with. It adds findings, and removes none.
@@ -222,28 +222,28 @@ def draft_plan(
     now = utc_now()
     plan = plan_sheet(submission, journal, as_of=now)
     conversation.show(plan)
-    if (refused := refused_for_defects(submission, plan, journal)) is not None:
+    if (refused := refuse_for_defects(submission, plan, journal)) is not None:
         return refused
-    if (refused := refused_for_questions(submission, plan, journal, conversation)) is not None:
+    if (refused := refuse_for_questions(submission, plan, journal, conversation)) is not None:
         return refused
-    beside = "" if against is None else find_batch(journal, against).batch
-    findings = plan_findings(submission, plan, journal, against=beside)
+    against_batch = "" if against is None else find_batch(journal, against).batch
+    findings = plan_findings(submission, plan, journal, against=against_batch)
     content, people = planned_content(submission, plan, journal)
-    document = unsigned_plan(
+    document = build_plan(
         content,
         findings,
         maker,
         now,
         people=people,
         answered=[question.key for question in plan.questions],
-        against=beside,
+        against=against_batch,
     )
-    return Prepared(plan, document)
+    return PreparedPlan(plan, document)
 
 
-def planned_content(submission: Submission, plan: Plan, journal: JournalReader) -> tuple[Content, str]:
+def planned_content(submission: Submission, plan: Plan, journal: JournalReader) -> tuple[PlanContent, str]:
     """Return the payments of a planned sheet, for the configured endpoint and journal, and the list of its people."""
-    return content_and_people(
+    return build_content_and_people(
         plan.validated,
         plan.sent_before,
         amended=len(plan.amendments),
@@ -260,19 +260,26 @@ def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *,
     """
     sheet = submission.given
     minor_units, share = minor_units_of(sheet.rules), Decimal(str(sheet.settings.approval.changed_share))
-    changes = _changes(plan, journal, against or None, share, minor_units)
-    warnings = _warnings(plan)
+    changes = _change_findings(plan, journal, against or None, share, minor_units)
+    warnings = _warning_findings(plan)
     codes = {question.code for question in plan.questions}
     # The maker had to confirm these findings, so they come first.
     answered = [warning for warning in warnings if warning.code in codes]
     other_warnings = [warning for warning in warnings if warning.code not in codes]
-    encoding = plan.validated.sheet.encoding  # somebody had to name this encoding, and another one yields other names
-    read_as = [PlanFinding(row=0, code=READ_AS, value=encoding)] if encoding else []
+    encoding = plan.validated.sheet.encoding  # someone chose this encoding, and another one yields other names
+    read_as = [PlanFinding(row=0, code=NAMED_ENCODING, value=encoding)] if encoding else []
     read_as += [
-        PlanFinding(row=0, code=SPELLED, column=heading, value=text, becomes=meaning, rows=rows)
+        PlanFinding(row=0, code=SPELLED_COLUMN, column=heading, value=text, becomes=meaning, rows=rows)
         for heading, text, meaning, rows in spellings(plan.validated)
     ]
-    return [*answered, *changes, *_sent_before(plan, journal), *_corrected(plan, sheet), *read_as, *other_warnings]
+    return [
+        *answered,
+        *changes,
+        *_sent_before_findings(plan, journal),
+        *_correction_findings(plan, sheet),
+        *read_as,
+        *other_warnings,
+    ]
 
 
 def require_true_findings(document: PlanDocument, submission: Submission, journal: JournalReader) -> None:
@@ -286,84 +293,90 @@ def require_true_findings(document: PlanDocument, submission: Submission, journa
     if document.language not in languages() or not is_known:
         raise ApprovalError(
             say("The plan names a language or a batch that this program does not know."),
-            hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+            hint=f"{say(document.nothing_done)} {say(document.renewal_hint)}",
         )
     is_in_our_words = document.language == language()
-    with speaking(document.language):
-        again = submission if is_in_our_words else replace(submission, validated=submission.given.validated())
-        plan, findings = _found_again(document, again, journal)
-    check_findings(document, findings, asked=[question.key for question in plan.questions])
+    with language_context(document.language):
+        submission_in_language = (
+            submission if is_in_our_words else replace(submission, validated=submission.given.validated())
+        )
+        plan, findings = _recompute_findings(document, submission_in_language, journal)
+    require_same_findings(document, findings, asked=[question.key for question in plan.questions])
 
 
-def _found_again(
+def _recompute_findings(
     document: PlanDocument, submission: Submission, journal: JournalReader
 ) -> tuple[Plan, list[PlanFinding]]:
     plan = plan_sheet(submission, journal, as_of=datetime.fromisoformat(document.made_at))
     return plan, plan_findings(submission, plan, journal, against=document.against)
 
 
-def own_view(document: PlanDocument, submission: Submission, journal: JournalReader) -> PlanDocument:
-    """Return a plan with the findings that its approver computes from sheet and journal, in the current language.
+def recompute_plan(document: PlanDocument, submission: Submission, journal: JournalReader) -> PlanDocument:
+    """Return a plan with findings computed again from sheet and journal, in the current language.
 
     Raises `ApprovalError` if the plan is for another sheet, lacks a finding, or has one too many.
     """
     plan = plan_sheet(submission, journal)
     require_same_content(document, planned_content(submission, plan, journal)[0])
     require_true_findings(document, submission, journal)
-    _, findings = _found_again(document, submission, journal)
+    _, findings = _recompute_findings(document, submission, journal)
     return document.model_copy(update={"findings": findings})
 
 
-def _corrected(plan: Plan, sheet: GivenSheet) -> list[PlanFinding]:
+def _correction_findings(plan: Plan, sheet: SheetSource) -> list[PlanFinding]:
     """Return a finding for every left-out row, with its reasons, and then for other changes since the upload."""
-    mending = sheet.reading.mending
-    by_person = {} if mending is None else {row.row: row for row in mending.left_out}
+    corrections = sheet.reading.corrections
+    decisions = {} if corrections is None else {row.row: row for row in corrections.left_out}
     reasons = plan.validated.defects.group_by("row").agg(
         reasons=pl.col("code").unique(maintain_order=True).str.join(" ")
     )
-    out = plan.validated.rows.filter(~pl.col("valid")).select("row", *_PAYEE)
-    lines = out.join(reasons, on="row", how="left", maintain_order="left").with_columns(pl.col("reasons").fill_null(""))
+    left_out_rows = plan.validated.rows.filter(~pl.col("valid")).select("row", *_PAYEE_COLUMNS)
+    lines = left_out_rows.join(reasons, on="row", how="left", maintain_order="left").with_columns(
+        pl.col("reasons").fill_null("")
+    )
     left_out = [
         PlanFinding(code=LEFT_OUT, **line, by=person.by if person else "", at=person.at if person else "")
         for line in lines.iter_rows(named=True)
-        for person in [by_person.get(line["row"])]
+        for person in [decisions.get(line["row"])]
     ]
-    return [*left_out, *_corrections(sheet, plan.validated.sheet.headers)]
+    return [*left_out, *_edit_findings(sheet, plan.validated.sheet.headers)]
 
 
-def _corrections(sheet: GivenSheet, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
-    """Yield a finding for each heading that a person gave another meaning, and for each corrected cell."""
-    mending = sheet.reading.mending
-    if mending is None:
+def _edit_findings(sheet: SheetSource, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
+    """Yield a finding for each heading with a new meaning, and for each corrected cell."""
+    corrections = sheet.reading.corrections
+    if corrections is None:
         return
-    options = replace(sheet, reading=replace(sheet.reading, mending=None)).options
-    for heading in mending.headings:
-        (by_itself,) = known_names([heading.heading], options)
-        if heading.column != (by_itself or NOT_OURS):
-            value = _short(heading.heading)
-            yield PlanFinding(row=0, code=MEANT, value=value, column=heading.column, by=heading.by, at=heading.at)
-    left_out = {row.row for row in mending.left_out}
-    for edit in sorted(mending.edits, key=lambda edit: (edit.row, edit.column)):
+    options = replace(sheet, reading=replace(sheet.reading, corrections=None)).options
+    for heading in corrections.headings:
+        (default_name,) = match_names([heading.heading], options)
+        if heading.column != (default_name or IGNORED_HEADING):
+            value = _shorten(heading.heading)
+            yield PlanFinding(
+                row=0, code=REASSIGNED_HEADING, value=value, column=heading.column, by=heading.by, at=heading.at
+            )
+    left_out = {row.row for row in corrections.left_out}
+    for edit in sorted(corrections.edits, key=lambda edit: (edit.row, edit.column)):
         if edit.row in left_out:
             continue
         yield PlanFinding(
             row=edit.row,
-            code=MENDED,
+            code=CORRECTED,
             column=headers.get(edit.column) or edit.column,
-            value=_short(edit.was),
-            becomes=_short(edit.now),
+            value=_shorten(edit.was),
+            becomes=_shorten(edit.now),
             by=edit.by,
             at=edit.at,
         )
 
 
-def _short(text: str | None) -> str:
+def _shorten(text: str | None) -> str:
     if text is None:
         return ""
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-_PAYEE = (
+_PAYEE_COLUMNS = (
     pl.col("account_name").fill_null("").alias("name"),
     pl.coalesce("account_number", "phone").fill_null("").alias("account"),
     *(pl.col(name).fill_null("") for name in ("amount", "currency")),
@@ -371,24 +384,24 @@ _PAYEE = (
 """The columns of a finding about the payment of a row."""
 
 
-def _warnings(plan: Plan) -> list[PlanFinding]:
+def _warning_findings(plan: Plan) -> list[PlanFinding]:
     """Return a finding for each warning of the validation. Warnings may quote the sheet, as defects do."""
-    payees = plan.validated.rows.select("row", *_PAYEE)
+    payees = plan.validated.rows.select("row", *_PAYEE_COLUMNS)
     warnings = plan.warnings_in_full.select("row", "column", "value", "code", "message")
     lines = warnings.join(payees, on="row", how="left", maintain_order="left")
     return [PlanFinding(**line) for line in lines.with_columns(pl.col(pl.String).fill_null("")).iter_rows(named=True)]
 
 
-def _sent_before(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
+def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
     """Return a finding for each row that was sent before and is not sent again."""
     known = {row.row: row for row in plan.sent_before}
     if not known:
         return []
     sheets = {batch.batch: batch.sheet_name for batch in journal.batches()}
-    paid = plan.validated.rows.filter(pl.col("valid") & pl.col("row").is_in(list(known))).select("row", *_PAYEE)
+    paid = plan.validated.rows.filter(pl.col("valid") & pl.col("row").is_in(list(known))).select("row", *_PAYEE_COLUMNS)
     return [
         PlanFinding(
-            code=SENT_BEFORE,
+            code=ALREADY_SENT,
             **line,
             before_batch=(before := known[line["row"]]).batch,
             before_sheet=sheets[before.batch],
@@ -398,38 +411,46 @@ def _sent_before(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
     ]
 
 
-def _changes(
+def _change_findings(
     plan: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
 ) -> list[PlanFinding]:
-    """Return the differences of a sheet from earlier payments of its operation, and since when accounts are known."""
+    """Return the differences of a sheet from earlier payments, and the dates since which accounts are known."""
     validated = plan.validated
-    same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
-    # Nothing of forgotten people remains to compare with, so they count as new.
+    same_operation = [record for record in journal.batches() if record.operation == validated.sheet.operation]
+    # Forgotten people cannot be compared, so they count as new.
     earlier = [
-        record for record in same if record.batch != validated.batch and journal.forgotten(record.number) is None
+        record
+        for record in same_operation
+        if record.batch != validated.batch and journal.first_forgetting(record.number) is None
     ]
-    other = None if against is None else find_batch(journal, against)
-    if other is not None:
-        require_remembered(journal, other)
-    if other is not None and other.operation != validated.sheet.operation:
+    extra_batch = None if against is None else find_batch(journal, against)
+    if extra_batch is not None:
+        require_people_not_forgotten(journal, extra_batch)
+    if extra_batch is not None and extra_batch.operation != validated.sheet.operation:
         raise UsageError(
             say("--against {against}: one of the two runs pays people, and the other collects.", against=against)
         )
-    if other is not None and other not in earlier:
+    if extra_batch is not None and extra_batch not in earlier:
         raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
     if not earlier:
         return [PlanFinding(row=0, code=FIRST_RUN)]
-    compared = compare_with_past(validated.rows, journal, earlier, against=other, share=share, minor_units=minor_units)
-    return [_compared(compared), *(_finding(change) for change in compared.changes), *_known_since(compared)]
+    comparison = compare_with_past(
+        validated.rows, journal, earlier, against=extra_batch, share=share, minor_units=minor_units
+    )
+    return [
+        _overlap_finding(comparison),
+        *(_change_finding(change) for change in comparison.changes),
+        *_known_since_findings(comparison),
+    ]
 
 
-def _compared(comparison: Comparison) -> PlanFinding:
+def _overlap_finding(comparison: Comparison) -> PlanFinding:
     if comparison.overlap is None:
-        return PlanFinding(row=0, code=COMPARED, people=comparison.people)
+        return PlanFinding(row=0, code=COMPARED_BATCH, people=comparison.people)
     batch = comparison.overlap.batch
     return PlanFinding(
         row=0,
-        code=COMPARED,
+        code=COMPARED_BATCH,
         before_batch=batch.batch,
         before_sheet=batch.sheet_name,
         before_at=batch.opened_at[:10],
@@ -439,15 +460,18 @@ def _compared(comparison: Comparison) -> PlanFinding:
     )
 
 
-def _known_since(comparison: Comparison) -> list[PlanFinding]:
-    """Return a finding for each day on which accounts of the sheet were first paid, with the ranges of their rows."""
-    days: dict[str, list[int]] = {}
-    for row, day in sorted(comparison.known_since.items()):
-        days.setdefault(day, []).append(row)
-    return [PlanFinding(row=0, code=KNOWN_SINCE, at=day, rows=ranges_of(rows)) for day, rows in sorted(days.items())]
+def _known_since_findings(comparison: Comparison) -> list[PlanFinding]:
+    """Return a finding for each date on which accounts of the sheet were first paid, with their rows."""
+    rows_by_date: dict[str, list[int]] = {}
+    for row, date in sorted(comparison.known_since.items()):
+        rows_by_date.setdefault(date, []).append(row)
+    return [
+        PlanFinding(row=0, code=ACCOUNTS_FIRST_PAID, at=date, rows=format_row_ranges(rows))
+        for date, rows in sorted(rows_by_date.items())
+    ]
 
 
-def _finding(change: Change) -> PlanFinding:
+def _change_finding(change: Change) -> PlanFinding:
     return PlanFinding(
         row=change.row,
         code=change.code,

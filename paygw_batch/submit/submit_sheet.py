@@ -10,37 +10,43 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from paygw_batch.approval.plan_document import NOT_ASKED_FOR
-from paygw_batch.approval.policy import required_policy
+from paygw_batch.approval.plan_document import NO_APPROVAL
+from paygw_batch.approval.policy import require_policy
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.core.choices import Choices, SentBy
+from paygw_batch.core.choices import BatchSender, Choices
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.shown_states import recorded
+from paygw_batch.core.shown_states import render_record
 from paygw_batch.countries.load import load_operation
 from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import BatchRecord, Journal, JournalReader, RowState, TallyKind, is_in_quarantine
 from paygw_batch.language import say, say_count
-from paygw_batch.opening.gateway_access import GatewayAccess, SendJob, gateway_of, signer_key
+from paygw_batch.opening.gateway_access import GatewayAccess, SendJob, load_signing_key, open_gateway
 from paygw_batch.opening.given_sheet import require_complete, rules_of
-from paygw_batch.opening.open_journal import Tell, run_journal
+from paygw_batch.opening.open_journal import Tell, open_journal_for_run
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settle.resolve import check_releasable, open_from, quarantined, require_remembered, waiting_sentence
+from paygw_batch.settle.resolve import (
+    check_releasable,
+    quarantine_end,
+    quarantined_rows,
+    require_people_not_forgotten,
+    waiting_sentence,
+)
 from paygw_batch.settle.row_order import RowOrder, order_in_force
-from paygw_batch.sheet.check.validate import refused_as_a_whole
-from paygw_batch.sheet.findings import warnings_told
+from paygw_batch.sheet.check.validate import whole_sheet_refusal
+from paygw_batch.sheet.findings import warning_summary
 from paygw_batch.show.summary import ExitCode, Summary
-from paygw_batch.submit.approvals import named_plan, require_about, require_approval
+from paygw_batch.submit.approvals import named_plan, require_approval, require_plan_for_sheet
 from paygw_batch.submit.plan import Plan, open_planned_batch
 from paygw_batch.submit.submission import (
     Conversation,
     RefusedSheet,
     Submission,
     plan_sheet,
-    refused_for_defects,
-    refused_for_questions,
+    refuse_for_defects,
+    refuse_for_questions,
 )
 
 T = TypeVar("T")
@@ -53,21 +59,21 @@ def submit_sheet(
     conversation: Conversation,
     send: Callable[[SendJob, Plan], T],
 ) -> T | RefusedSheet:
-    """Open the batch of a sheet, or find it already open, and `send` its due rows.
+    """Open the batch of a sheet, unless it is already open, and `send` its due rows.
 
-    Raises `ApprovalError` if a new batch is not approved. Nothing has been written by then.
+    Raises `ApprovalError` if a new batch is not approved, before anything is written.
     """
     sheet, choices, plan = submission.given, submission.choices, plan_sheet(submission, journal)
     conversation.show(plan)
-    named = named_plan(submission)
-    if (refused := refused_for_defects(submission, plan, journal)) is not None:
+    plan_document = named_plan(submission)
+    if (refused := refuse_for_defects(submission, plan, journal)) is not None:
         return refused
     approved = require_approval(submission, plan, journal)
-    if approved is NOT_ASKED_FOR and named is not None:
-        require_about(named, plan)
+    if approved is NO_APPROVAL and plan_document is not None:
+        require_plan_for_sheet(plan_document, plan)
     for approval in approved.approvals:
-        conversation.say(say("The plan was {sentence}.", sentence=recorded(approval)))
-    refused = refused_for_questions(submission, plan, journal, conversation, approved=approved.answered)
+        conversation.say(say("The plan was {sentence}.", sentence=render_record(approval)))
+    refused = refuse_for_questions(submission, plan, journal, conversation, approved=approved.answered)
     if refused is not None:
         return refused
     batch = open_planned_batch(
@@ -80,17 +86,17 @@ def submit_sheet(
         approved=approved,
         is_answered=True,
     )
-    return send(SendJob(sheet.settings, sheet.rules, gateway, journal, batch, plan.known_rows, choices), plan)
+    return send(SendJob(sheet.settings, sheet.rules, gateway, journal, batch, plan.known_row_count, choices), plan)
 
 
-def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
+def add_warnings(summary: Summary, plan: Plan) -> Summary:
     if plan.warnings_found.is_empty:
         return summary
-    members = warnings_told(plan.warnings_found, plan.validated.sheet.headers)
+    members = warning_summary(plan.warnings_found, plan.validated.sheet.headers)
     return replace(summary, further={**summary.further, **members})
 
 
-def refused_summary(refused: RefusedSheet, submission: Submission) -> Summary:
+def refusal_summary(refused: RefusedSheet, submission: Submission) -> Summary:
     """Return the summary of a refused sheet. In a strict submission, warnings count as defects."""
     plan, validated = refused.plan, refused.plan.validated
     summary = Summary(
@@ -100,33 +106,33 @@ def refused_summary(refused: RefusedSheet, submission: Submission) -> Summary:
         sheet=validated.sheet.name,
         rows=validated.height,
         states=refused.states,
-        known=plan.known_rows,
+        known=plan.known_row_count,
     )
     if (question := refused.question) is not None:
         message = f"{question.message} {question.hint}"
         summary = replace(summary, message=message, further={"code": question.code}, option=question.option)
     else:
         rows = validated.defects_found.rows
-        bad = len(rows.filter(rows != 0))
-        is_whole = submission.choices.strict and (submission.choices.skip_invalid or not bad)
-        message = (is_whole and refused_as_a_whole(validated)) or _defects_sentence(plan, bad, submission)
+        defect_count = len(rows.filter(rows != 0))
+        is_whole = submission.choices.strict and (submission.choices.skip_invalid or not defect_count)
+        message = (is_whole and whole_sheet_refusal(validated)) or _defects_sentence(plan, defect_count, submission)
         summary = replace(summary, message=message, defects=len(rows))
-    return with_warnings_told(summary, plan)
+    return add_warnings(summary, plan)
 
 
-def _defects_sentence(plan: Plan, bad: int, submission: Submission) -> str:
+def _defects_sentence(plan: Plan, defect_count: int, submission: Submission) -> str:
     operation = load_operation(plan.validated.sheet.operation)
     ending = ".xlsx" if submission.sheet.suffix.lower() == ".xlsx" else ".csv"
     rejects = shlex.quote(f"{submission.sheet.stem}.rejects{ending}")
     options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if submission.choices.strict else ''}"
     return say_count(
-        bad,
+        defect_count,
         "{count:,} of {rows} has defects: nothing was sent. Correct it (`paygw-batch validate {sheet} "
         "{options}--rejects {rejects}` writes it out), or {command} with --skip-invalid to {verb} the others.",
         "{count:,} of {rows} have defects: nothing was sent. Correct them (`paygw-batch validate {sheet} "
         "{options}--rejects {rejects}` writes them out), or {command} with --skip-invalid to {verb} the others.",
         rows=say_count(plan.validated.height, "{count:,} row", "{count:,} rows"),
-        sheet=submission.typed,
+        sheet=submission.command_argument,
         options=options,
         rejects=rejects,
         command=operation.command,
@@ -135,7 +141,7 @@ def _defects_sentence(plan: Plan, bad: int, submission: Submission) -> str:
 
 
 @contextmanager
-def continued_batch(
+def open_batch_to_continue(
     settings: Settings,
     command: str,
     find: Callable[[JournalReader], BatchRecord],
@@ -144,18 +150,20 @@ def continued_batch(
     *,
     wait: bool = False,
 ) -> Iterator[SendJob]:
-    """Yield the batch that `find` returns as a job to send, with the journal held and the gateway ready."""
-    signer_key(settings, environ)  # an unusable key is reported before the journal is opened
-    with run_journal(settings, command, tell, wait=wait) as journal:
+    """Yield the batch that `find` returns as a job to send. The journal is locked and the gateway open meanwhile."""
+    load_signing_key(settings, environ)  # an unusable key is reported before the journal is opened
+    with open_journal_for_run(settings, command, tell, wait=wait) as journal:
         record = find(journal)
-        require_remembered(journal, record)
+        require_people_not_forgotten(journal, record)
         rules = rules_of(settings, record.operation)
-        with gateway_of(settings, rules, environ) as gateway:
-            yield SendJob(settings, rules, gateway, journal, record, choices=Choices(sent_by=SentBy.WORKERS_IF_ANY))
+        with open_gateway(settings, rules, environ) as gateway:
+            yield SendJob(
+                settings, rules, gateway, journal, record, choices=Choices(sent_by=BatchSender.WORKERS_IF_ANY)
+            )
 
 
-def unfinished_batch(journal: JournalReader) -> BatchRecord:
-    """Return the only batch with rows to send, or the newest batch if no batch has any.
+def find_unfinished_batch(journal: JournalReader) -> BatchRecord:
+    """Return the only batch with rows to send, or the newest batch if none has any.
 
     Raises `UsageError` if several batches have rows to send, or if the journal has no batch.
     """
@@ -179,13 +187,15 @@ def unfinished_batch(journal: JournalReader) -> BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRows:
-    """The number of released rows, and a sentence for each row that must wait: why it waits, and until when."""
+    """The number of released rows, and for each row that must wait a sentence with the reason and the time."""
 
     rows: int
     waiting: Sequence[str]
 
 
-def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: SignedOrder | None = None) -> ReleasedRows:
+def release_rejected_rows(
+    task: SendJob, rows: Sequence[int], by: str, *, order: SignedOrder | None = None
+) -> ReleasedRows:
     """Release the rejected rows of a batch (all, or those named) for another attempt, as `by` decided.
 
     The journal keeps `order`, the signed order to do this. Raises `UsageError` if a named row may not be released; no
@@ -210,7 +220,7 @@ def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: Sign
         cutoff=quarantine.cutoff(now),
         order=None if order is None else replace(order, at=timestamp(now)),
     )
-    waiting = quarantined(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
+    waiting = quarantined_rows(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
     return ReleasedRows(released, [waiting_sentence(row, quarantine) for row in waiting])
 
 
@@ -228,25 +238,25 @@ def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecor
     rejected = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
-    until = quarantine.cutoff(now)
+    cutoff = quarantine.cutoff(now)
     opens = {
-        row.row: open_from(row, quarantine)
+        row.row: quarantine_end(row, quarantine)
         for row in rejected[:limit]
-        if is_in_quarantine(row.quarantined_since, until)
+        if is_in_quarantine(row.quarantined_since, cutoff)
     }
-    later = {row: timestamp(at) for row, at in opens.items() if at is not None}
-    return RejectedRows(rejected[:limit], later, len(rejected) > limit)
+    release_times = {row: timestamp(at) for row, at in opens.items() if at is not None}
+    return RejectedRows(rejected[:limit], release_times, len(rejected) > limit)
 
 
 def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRecord) -> Sequence[int]:
-    waiting = quarantined(journal, record, quarantine_h=settings.submission.quarantine_h, now=utc_now)
+    waiting = quarantined_rows(journal, record, quarantine_h=settings.submission.quarantine_h, now=utc_now)
     return [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in waiting]
 
 
 def release_by_order(task: SendJob, order: RowOrder, by: str) -> ReleasedRows:
-    """Release, once, the rows that an order of two people names. Raises `ApprovalError`, and then releases no row."""
-    policy, endpoint = required_policy(task.settings), task.settings.endpoint()
+    """Release, once, the rows that an approved order names. Raises `ApprovalError` before any row is released."""
+    policy, endpoint = require_policy(task.settings), task.settings.endpoint()
     in_force = order_in_force(order, task.journal, policy, utc_now(), by=by, endpoint=endpoint)
     if in_force.batch != task.batch:
         raise InternalError(f"an order about batch {in_force.batch.batch} was to be carried out for {task.batch.batch}")
-    return release_rejected(task, order.numbers, in_force.by, order=in_force.kept)
+    return release_rejected_rows(task, order.numbers, in_force.by, order=in_force.kept)

@@ -1,17 +1,17 @@
-"""Finds the settled sheets of a drop folder, claims one at a time, and moves it away afterwards.
+"""Claims the sheets of a drop folder one at a time, and moves each away when it is finished.
 
-    FOLDER/payroll.csv          dropped, and taken once nobody has written to it for a while
-    FOLDER/payroll.csv.toml     its cover note, if any; taken and moved with it
+    FOLDER/payroll.csv          dropped; claimed once nobody has written to it for a while
+    FOLDER/payroll.csv.toml     its cover note, if any; claimed and moved with it
     FOLDER/working-1a2b3c4d/    claimed by a run with this journal; an interrupted run's sheets come first
     FOLDER/done/                submitted, with reconciliation and summary
     FOLDER/refused/             not sent at all, with the reasons
 
-Every other file in the folder is accounted for, too. A file that is not a sheet is refused after a while. A cover note
-or plan that belongs to no sheet is named in the summary (`dropped_files.py`).
+Every other file in the folder is accounted for as well. A file that is not a sheet is refused after a while. A cover
+note or plan without a sheet is named in the summary (`dropped_files.py`).
 
-A sheet is claimed by renaming it, so it has one owner. It is claimed under the journal's lock, so claimed sheets belong
-to no other living run. The name of the folder of claimed sheets contains a mark of the journal: work that was begun
-with one journal must never continue with another.
+A sheet is claimed by renaming it, so it has only one owner. This happens under the journal's lock, so no other running
+process owns claimed sheets. The folder of claimed sheets is named after the journal, because work that was begun with
+one journal must never continue with another.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from pathlib import Path
 
 from paygw_batch.clock import Now
 from paygw_batch.errors import OutputError, PaygwError, UsageError
-from paygw_batch.files import create_once, head_of, read_regular, write_whole
+from paygw_batch.files import create_if_missing, read_head, read_regular, write_atomically
 from paygw_batch.language import say
 from paygw_batch.settings.cover_note import MAX_NOTE_BYTES, CoverNote, parse_cover_note
 from paygw_batch.show.outputs import OutputGuard
@@ -41,11 +41,11 @@ from paygw_batch.unattended.dropped_files import (
     NOTE_ENDING,
     PLAN_ENDING,
     FolderEntry,
-    FolderState,
+    SortedFiles,
     companions_of,
     is_meant_for,
     is_sheet,
-    sorted_files,
+    sort_files,
 )
 
 MARKER = ".paygw-adopted"
@@ -55,30 +55,30 @@ _OUR_FOLDERS = re.compile(r"done|refused|working-[0-9a-f]{8}")
 _KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*KEY-----")
 _DATABASE = b"SQLite format 3\0"
 _HEAD_BYTES = 64 * 1024
-_UNREADABLE = b"\0"
-"""The content that replaces that of an unreadable cover note. It is not TOML, so the sheet is refused."""
+_UNREADABLE_NOTE = b"\0"
+"""The content of an unreadable cover note. It is not TOML, so the sheet is refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """A claimed sheet at `path`. `kept_as`, its name in the subfolders of `folder`, starts with the time.
+class ClaimedSheet:
+    """A claimed sheet at `path`. Its name in the subfolders of `folder`, `stored_name`, starts with the time.
 
-    A file with a `fault` is not claimed: it is refused without being read, and remains at its place until then.
+    A file with a `fault` is not moved when it is claimed. It is refused without being read.
     """
 
     folder: Path
     path: Path
     name: str
-    kept_as: str
+    stored_name: str
     fault: PaygwError | None = None
 
     @property
     def _stem(self) -> str:
-        return Path(self.kept_as).stem
+        return Path(self.stored_name).stem
 
     @property
     def path_when_done(self) -> Path:
-        return self.folder / "done" / self.kept_as
+        return self.folder / "done" / self.stored_name
 
     @property
     def reconciliation(self) -> Path:
@@ -90,48 +90,51 @@ class Claimed:
 
     @property
     def rejects(self) -> Path:
-        """The path of the rejects if the sheet is refused: a workbook for a workbook, if one can be written."""
+        """The path for the rejects of a refused sheet: a workbook if the sheet is one and openpyxl is installed."""
         is_workbook = self.path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
         return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 
     @property
     def answer(self) -> Path:
-        """The path of the answer to the sender of a refused sheet: the rejects, or a text with the reason."""
+        """The path of the reply to the sender of a refused sheet: the rejects, or a text with the reason."""
         return self.rejects if self.rejects.exists() else self.folder / "refused" / f"{self._stem}.refused.txt"
 
     @property
     def plan(self) -> Path:
-        """The present path of the sheet's plan, if it has one."""
+        """The path of the claimed sheet's plan, if it has one."""
         return self.path.with_name(f"{self.path.stem}{PLAN_ENDING}")
 
     @property
     def note(self) -> CoverNote:
-        """The sheet's cover note; an empty note if there is none. Raises `SheetError` if the note is wrong."""
-        note = _note_of(self.path)
+        """The sheet's cover note, empty if there is none. Raises `SheetError` if the note is invalid."""
+        note = _note_path(self.path)
         if not os.path.lexists(note):
             return CoverNote()
-        return parse_cover_note(_content(note), f"{self.name}{NOTE_ENDING}")
+        return parse_cover_note(_read_note(note), f"{self.name}{NOTE_ENDING}")
 
     def finish(self, summary: Summary, *, is_refused: bool) -> None:
-        """Write the summary. Then move the plan and the cover note to their destination, and the sheet last.
+        """Write the summary, and move the sheet with its plan and cover note to done/ or refused/.
 
-        The sender of a refused sheet gets its rejects, or a text beside the sheet with the reason.
+        If a refused sheet has no rejects, a text with the reason is written for its sender.
         """
-        place = self.folder / ("refused" if is_refused else "done")
+        destination = self.folder / ("refused" if is_refused else "done")
         if is_refused and self.answer != self.rejects:
-            write_whole(self.answer, _bytes(self._answer(summary)))
+            write_atomically(self.answer, _encode(self._refusal_text(summary)))
         text = json.dumps(summary.as_json(), ensure_ascii=False, indent=1) + "\n"
-        write_whole(place / f"{self._stem}.summary.json", _bytes(text))
-        names = companions_of(self.kept_as)
-        # The sheet is moved last. As long as it is in the folder of claimed sheets, the next run finishes it.
-        for now, later in zip((*companions_of(self.path.name), self.path.name), (*names, self.kept_as), strict=True):
-            with suppress(FileNotFoundError):  # there is none, or another host has finished the sheet
-                self.path.with_name(now).rename(place / later)
+        write_atomically(destination / f"{self._stem}.summary.json", _encode(text))
+        names = companions_of(self.stored_name)
+        # The sheet is moved last: while it is in the folder of claimed sheets, the next run can finish it.
+        for old_name, new_name in zip(
+            (*companions_of(self.path.name), self.path.name), (*names, self.stored_name), strict=True
+        ):
+            with suppress(FileNotFoundError):  # there is no such file, or another host has finished the sheet
+                self.path.with_name(old_name).rename(destination / new_name)
 
-    def _answer(self, summary: Summary) -> str:
-        """Return the text for the sender of a refused sheet."""
+    def _refusal_text(self, summary: Summary) -> str:
+        """Return the text that tells the sender why the sheet was refused."""
         options = say(
-            "Write options such as --worksheet or --reference into a file {file!r} beside the sheet: docs/cron.md.",
+            "You can put options such as --worksheet or --reference in a file {file!r} next to "
+            "the sheet: see docs/cron.md.",
             file=f"{self.name}{NOTE_ENDING}",
         )
         parts = [
@@ -143,50 +146,50 @@ class Claimed:
         return "\n\n".join(parts) + "\n"
 
 
-class Drop:
-    """The drop folder `folder`, for runs with the journal whose id `journal` returns.
+class DropFolder:
+    """A drop folder, for runs with the journal whose id `journal` returns.
 
-    `guard` knows the program's own files, which are never touched. Raises `UsageError` if the folder holds files that
-    do not belong there and no person has adopted it. Raises `ConfigurationError` if one of our subfolders is a link, or
-    if others may write to it.
+    `guard` knows the program's own files, which are never touched. Raises `UsageError` if the folder contains files
+    that do not belong there, unless a person has adopted it. Raises `ConfigurationError` if a subfolder of ours is a
+    link, or if others may write to it.
     """
 
     def __init__(
         self, folder: Path, journal: Callable[[], str], guard: OutputGuard, *, settle_s: float, now: Now
     ) -> None:
-        self._folder = _drop_folder(folder)
+        self._folder = _resolve_drop_folder(folder)
         if not _is_adopted(self._folder):
-            _refuse_own_state(self._folder, guard)
+            _require_no_own_files(self._folder, guard)
         mark = hashlib.sha256(journal().encode()).hexdigest()[:8]
         self._working = self._folder / f"working-{mark}"
-        self._places = (self._working, self._folder / "done", self._folder / "refused")
+        self._subfolders = (self._working, self._folder / "done", self._folder / "refused")
         self._settle = timedelta(seconds=settle_s)
         self._now = now
-        self._is_own, self._state_in = cache(guard.is_own), cache(_state_in)
-        for place in self._places:
+        self._is_own, self._own_file_kind = cache(guard.is_own), cache(_own_file_kind)
+        for place in self._subfolders:
             if os.path.lexists(place):
                 check_directory(place)
 
-    def claim_all(self, hold: Callable[[], None] = lambda: None) -> Iterator[Claimed]:
-        """Yield the sheets that an earlier run left, and then every settled file, oldest first.
+    def claim_sheets(self, hold: Callable[[], None] = lambda: None) -> Iterator[ClaimedSheet]:
+        """Yield the sheets that an earlier run claimed, and then every settled file, oldest first.
 
-        `hold` is called before each sheet, and makes sure that the journal is held.
+        `hold` is called before each sheet, to take the journal again if it was released.
         """
         try:
-            self._make_places()
+            self._create_subfolders()
             for path in sorted(path for path in self._working.iterdir() if is_sheet(path.name)):
                 name = path.name.partition("-")[2]
                 hold()
-                self._take_note_away(_note_of(self._folder / name), _note_of(path))
-                yield Claimed(self._folder, path, name, path.name)
-            for name in self._oldest_first(self.look()):
+                self._remove_copied_note(_note_path(self._folder / name), _note_path(path))
+                yield ClaimedSheet(self._folder, path, name, path.name)
+            for name in self._names_by_age(self.list_files()):
                 hold()
-                state = self.look()  # this includes files that were put beside the sheet meanwhile
-                self._make_places()
+                state = self.list_files()  # listed again, because a note or plan may have been dropped meanwhile
+                self._create_subfolders()
                 if name in state.unfit:
-                    place, stored = self._folder / name, f"{self._stamp()}-{name}"
-                    yield Claimed(self._folder, place, name, stored, state.unfit[name].error)
-                    self._put_away(state.unfit[name].strays)
+                    path_in_folder, stored_name = self._folder / name, f"{self._stamp()}-{name}"
+                    yield ClaimedSheet(self._folder, path_in_folder, name, stored_name, state.unfit[name].error)
+                    self._archive_strays(state.unfit[name].strays)
                 elif name in state.ready and (claimed := self._claim(self._folder / name)) is not None:
                     yield claimed
         except OSError as error:
@@ -195,8 +198,8 @@ class Drop:
                 say("The folder {folder} cannot be used: {reason}.", folder=self._folder, reason=reason)
             ) from None
 
-    def look(self) -> FolderState:
-        entries, state = {}, {}
+    def list_files(self) -> SortedFiles:
+        entries, own_files = {}, {}
         with os.scandir(self._folder) as listed:
             names = [entry.name for entry in listed]
         for name in names:
@@ -204,38 +207,43 @@ class Drop:
             if _OUR_FOLDERS.fullmatch(name) or name == MARKER or self._is_own(path):
                 continue
             try:
-                about = path.lstat()
-                kind = self._state_in(path)
-            except FileNotFoundError:  # the file has just been renamed
+                status = path.lstat()
+                kind = self._own_file_kind(path)
+            except FileNotFoundError:  # it was renamed after the listing
                 continue
             if kind is not None:
-                state[name] = say("{name} is {kind}, so it was left alone.", name=name, kind=kind)
+                own_files[name] = say("{name} is {kind}, so it was left alone.", name=name, kind=kind)
                 continue
-            is_file, is_folder = stat.S_ISREG(about.st_mode), stat.S_ISDIR(about.st_mode)
-            entries[name] = FolderEntry(is_file, is_folder, self._is_settled(about))
-        folder_state = sorted_files(entries)
-        folder_state.left |= state
+            is_file, is_folder = stat.S_ISREG(status.st_mode), stat.S_ISDIR(status.st_mode)
+            entries[name] = FolderEntry(is_file, is_folder, self._is_settled(status))
+        folder_state = sort_files(entries)
+        folder_state.left |= own_files
         return folder_state
 
-    def counts(self) -> Mapping[str, int]:
-        """Return the numbers of waiting and unfinished files in the folder, and of refused files in its subfolder."""
-        state, refused = self.look(), self._folder / "refused"
-        answered = [] if not refused.is_dir() else [p for p in refused.iterdir() if p.name.endswith(".summary.json")]
+    def file_counts(self) -> Mapping[str, int]:
+        """Count the waiting and unfinished files in the folder, and the files in refused/."""
+        state, refused = self.list_files(), self._folder / "refused"
+        summaries = (
+            [] if not refused.is_dir() else [path for path in refused.iterdir() if path.name.endswith(".summary.json")]
+        )
         names = [*state.ready, *state.unfit, *state.waiting, *state.left]
-        return {"waiting": len(names), "unfinished": len(state.unfinished), "refused": len(answered)}
+        return {"waiting": len(names), "unfinished": len(state.unfinished), "refused": len(summaries)}
 
-    def _make_places(self) -> None:
-        for place in self._places:
-            place.mkdir(mode=0o700, exist_ok=True)
-            check_directory(place)
+    def _create_subfolders(self) -> None:
+        for subfolder in self._subfolders:
+            subfolder.mkdir(mode=0o700, exist_ok=True)
+            check_directory(subfolder)
 
-    def _is_settled(self, about: os.stat_result) -> bool:
-        """Return whether nobody has written to a file for a while. A time in the future is from another clock."""
+    def _is_settled(self, status: os.stat_result) -> bool:
+        """Return whether a file has not changed for a while.
+
+        A modification time in the future comes from another clock, so the time of the last status change is used.
+        """
         now = self._now()
-        written_at = about.st_mtime if about.st_mtime <= now.timestamp() else about.st_ctime
+        written_at = status.st_mtime if status.st_mtime <= now.timestamp() else status.st_ctime
         return written_at <= (now - self._settle).timestamp()
 
-    def _oldest_first(self, state: FolderState) -> Sequence[str]:
+    def _names_by_age(self, state: SortedFiles) -> Sequence[str]:
         dated = []
         for name in (*state.ready, *state.unfit):
             try:
@@ -247,72 +255,78 @@ class Drop:
     def _stamp(self) -> str:
         return self._now().strftime("%Y%m%dT%H%M%S%fZ")
 
-    def _put_away(self, strays: Sequence[str]) -> None:
-        """Move the notes and plans that caused refusals, once the last sheet that they caused to be refused is gone."""
+    def _archive_strays(self, strays: Sequence[str]) -> None:
+        """Move stray notes and plans to refused/, once every sheet that was refused because of them is gone."""
         sheets = [entry.name for entry in self._folder.iterdir() if is_sheet(entry.name) and entry.name not in strays]
         for stray in strays:
             if not any(is_meant_for(stray, sheet) for sheet in sheets) and os.path.lexists(self._folder / stray):
                 (self._folder / stray).rename(self._folder / "refused" / f"{self._stamp()}-{stray}")
 
-    def _claim(self, path: Path) -> Claimed | None:
-        """Claim a sheet, its plan and its cover note. Return None if another process has it, or is writing to it.
+    def _claim(self, path: Path) -> ClaimedSheet | None:
+        """Claim a sheet with its plan and cover note. Return None if another process has claimed or changed it.
 
-        The cover note is copied first and removed last, so a crash never leaves the sheet without it.
+        The cover note is copied first and removed last, so that a crash never leaves the sheet without it.
         """
         stamp = self._stamp()
         target = self._working / f"{stamp}-{path.name}"
         plan = path.with_name(f"{path.stem}{PLAN_ENDING}")
-        note, copied = _note_of(path), _note_of(target)
+        note, copied = _note_path(path), _note_path(target)
         if os.path.lexists(note):
-            write_whole(copied, _content(note))
+            write_atomically(copied, _read_note(note))
         try:
-            before = path.lstat()
+            status_before = path.lstat()
             path.rename(target)
         except FileNotFoundError:
             copied.unlink(missing_ok=True)
             return None
-        # A rename does not stop a program that still writes to the sheet, and half a sheet must not be paid. A sheet
-        # that has changed goes back, and waits until nobody has written to it for a while.
-        after = target.lstat()
-        if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+        # A program that is still writing to the sheet can continue after the rename, and half a sheet must not be paid.
+        # So a sheet that has changed is moved back, and waits until it is settled again.
+        status_after = target.lstat()
+        if (status_before.st_mtime_ns, status_before.st_size) != (status_after.st_mtime_ns, status_after.st_size):
             target.rename(path)
             copied.unlink(missing_ok=True)
             return None
-        self._take_note_away(note, copied)
+        self._remove_copied_note(note, copied)
         if plan.is_file():
             plan.rename(self._working / f"{stamp}-{plan.name}")
-        return Claimed(self._folder, target, path.name, target.name)
+        return ClaimedSheet(self._folder, target, path.name, target.name)
 
-    def _take_note_away(self, note: Path, copied: Path) -> None:
-        """Remove a copied cover note from the folder, once no other sheet needs it."""
+    def _remove_copied_note(self, note: Path, copied: Path) -> None:
+        """Remove a cover note that was copied, unless a new sheet needs it."""
         sheet = note.with_name(note.name.removesuffix(NOTE_ENDING))
-        is_there = os.path.lexists(note) and not (note.is_dir() and not note.is_symlink())  # a folder is no note
-        is_taken = copied.exists() and is_there and _content(note) == _content(copied)
-        if is_taken and not os.path.lexists(sheet):
+        is_there = os.path.lexists(note) and not (note.is_dir() and not note.is_symlink())  # a folder is not a note
+        is_copied = copied.exists() and is_there and _read_note(note) == _read_note(copied)
+        if is_copied and not os.path.lexists(sheet):
             note.unlink()
 
 
-def adopt(folder: Path) -> None:
-    """Make a folder a drop folder, with all files in it. Raises `UsageError` or `OutputError` if that is impossible."""
-    path = _drop_folder(folder)
+def adopt_folder(folder: Path) -> None:
+    """Mark a folder as a drop folder, even if it contains other files.
+
+    Raises `UsageError` if it cannot be one, or `OutputError` if it cannot be written.
+    """
+    path = _resolve_drop_folder(folder)
     if _is_adopted(path):
         return
     try:
-        (path / MARKER).unlink(missing_ok=True)  # a marker by somebody else does not count
-        create_once(path / MARKER, _MARKER_TEXT)
+        (path / MARKER).unlink(missing_ok=True)  # replaces a marker that somebody else created
+        create_if_missing(path / MARKER, _MARKER_TEXT)
     except OSError as error:
         raise OutputError(
             say("{path} cannot be written: {reason}.", path=path / MARKER, reason=say(error.strerror or ""))
         ) from None
 
 
-def _drop_folder(folder: Path) -> Path:
-    """Return the absolute path of a folder that can be a drop folder. Raises `UsageError` for any other folder."""
+def _resolve_drop_folder(folder: Path) -> Path:
+    """Return the absolute path of a drop folder.
+
+    Raises `UsageError` if the path is not a folder, or is a subfolder of a drop folder.
+    """
     if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
         raise UsageError(say("{folder} is not a folder.", folder=folder))
     path = Path(os.path.realpath(folder))
     others = [path.parent / name for name in ("done", "refused")]
-    if _OUR_FOLDERS.fullmatch(path.name) and all(other.is_dir() for other in others):
+    if _OUR_FOLDERS.fullmatch(path.name) and all(sibling.is_dir() for sibling in others):
         raise UsageError(
             say("{folder} is a subfolder of the drop folder {parent}.", folder=folder, parent=path.parent),
             hint=say("Nothing was read or moved. Name the drop folder itself."),
@@ -321,24 +335,24 @@ def _drop_folder(folder: Path) -> Path:
 
 
 def _is_adopted(folder: Path) -> bool:
-    """Return whether a person has adopted the folder, with a marker that nobody else could have put there."""
+    """Return whether the folder has a marker that only this account or root could have created."""
     try:
-        about = (folder / MARKER).lstat()
+        status = (folder / MARKER).lstat()
     except OSError:
         return False
-    is_ours = about.st_uid in {os.geteuid(), 0} and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISREG(about.st_mode) and is_ours
+    is_ours = status.st_uid in {os.geteuid(), 0} and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISREG(status.st_mode) and is_ours
 
 
-def _refuse_own_state(folder: Path, guard: OutputGuard) -> None:
-    """Raise `UsageError` if a folder holds files that do not belong in a drop folder."""
-    content = guard.own_in(folder)
+def _require_no_own_files(folder: Path, guard: OutputGuard) -> None:
+    """Raise `UsageError` if a folder contains files that do not belong in a drop folder."""
+    content = guard.find_own_file(folder)
     if content is None:
-        kinds = ((path.name, _state_in(path)) for path in sorted(folder.iterdir()))
+        kinds = ((path.name, _own_file_kind(path)) for path in sorted(folder.iterdir()))
         content = next((f"{name} ({kind})" for name, kind in kinds if kind is not None), None)
     if content is not None:
         raise UsageError(
-            say("{folder} does not look like a drop folder: it holds {what}.", folder=folder, what=content),
+            say("{folder} does not look like a drop folder: it contains {what}.", folder=folder, what=content),
             hint=say(
                 "Nothing was read or moved. Name another folder. If this is the right one, adopt it once: "
                 "`paygw-batch run-folder --adopt {folder}`.",
@@ -348,11 +362,11 @@ def _refuse_own_state(folder: Path, guard: OutputGuard) -> None:
         )
 
 
-def _state_in(path: Path) -> str | None:
-    """Return words for a file that does not belong in a drop folder (a configuration, a key, a journal), or None."""
+def _own_file_kind(path: Path) -> str | None:
+    """Name the kind of a file that does not belong in a drop folder: a configuration, a key or a journal."""
     if not stat.S_ISREG(path.lstat().st_mode):
         return None
-    head = head_of(path, _HEAD_BYTES)
+    head = read_head(path, _HEAD_BYTES)
     if head.startswith(_DATABASE):
         return say("a journal or another database")
     if (_KEY.match if is_sheet(path.name) else _KEY.search)(head) is not None:
@@ -367,20 +381,20 @@ def _is_configuration(head: bytes) -> bool:
         return False
 
 
-def _note_of(sheet: Path) -> Path:
+def _note_path(sheet: Path) -> Path:
     return sheet.with_name(f"{sheet.name}{NOTE_ENDING}")
 
 
-def _content(note: Path) -> bytes:
-    """Return the content of a cover note, without following a link."""
+def _read_note(note: Path) -> bytes:
+    """Return the content of a cover note. Links are not followed."""
     if note.is_symlink():
-        return _UNREADABLE
+        return _UNREADABLE_NOTE
     try:
         return read_regular(note, MAX_NOTE_BYTES + 1)
     except OSError:
-        return _UNREADABLE
+        return _UNREADABLE_NOTE
 
 
-def _bytes(text: str) -> bytes:
-    """Return a text as bytes. A file name in the text may not be UTF-8."""
+def _encode(text: str) -> bytes:
+    """Encode a text, in which a file name may contain bytes that are not UTF-8."""
     return text.encode(errors="backslashreplace")

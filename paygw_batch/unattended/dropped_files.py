@@ -1,63 +1,65 @@
-"""Sorts the files of a drop folder by name: sheets, their cover notes and plans, and files that belong to no sheet.
+"""Sorts the files of a drop folder by name: sheets, their cover notes and plans, and strays.
 
-A cover note or plan belongs to the sheet that has exactly its name. A near miss (`payroll.toml`, `payroll.csv.tolm` or
-`payroll.csv.yaml` beside `payroll.csv`, another case, a second ending, another Unicode form) was still meant for a
-sheet. That sheet must not be paid as if the note did not exist.
+A cover note or plan is named exactly after its sheet. A near miss (`payroll.toml`, `payroll.csv.tolm` or
+`payroll.csv.yaml` next to `payroll.csv`, another case, a second extension, another Unicode form) was still meant for
+the sheet, which must not be paid as if the note did not exist.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import ApprovalError, PaygwError, SheetError
 from paygw_batch.language import say
-from paygw_batch.sheet.read.format import SHEET_ENDINGS, kind_of
+from paygw_batch.sheet.read.format import SHEET_EXTENSIONS, kind_of_file
 
 PLAN_ENDING = ".plan.json"
 NOTE_ENDING = ".toml"
-_REPORTS = (".reconciliation.csv", ".refused.txt")
-"""The name endings of our own reports, which nobody corrects and drops again."""
-_HIDDEN = (".", "~")
-"""The first characters of hidden files, and of the lock files of office programs."""
-_BACKUP = "~"
+_REPORT_ENDINGS = (".reconciliation.csv", ".refused.txt")
+"""The endings of our own reports, which nobody corrects and drops again."""
+_HIDDEN_PREFIXES = (".", "~")
+"""The first characters of hidden files and of office programs' lock files."""
+_BACKUP_SUFFIX = "~"
 """The last character of an editor's backup."""
-_OF_SYSTEMS = frozenset(
+_SYSTEM_NAMES = frozenset(
     {"thumbs.db", "desktop.ini", "lost+found", "@eadir", "#recycle", "$recycle.bin", "system volume information"}
 )
-"""Lower-case names that operating systems and file servers put into every folder."""
+"""The lower-case names of files that operating systems and file servers create in every folder."""
 _UNFINISHED = re.compile(
     r"(.+)\.(?:part|partial|filepart|tmp|temp|crdownload|download|opdownload|upload|uploading|inprogress)",
     re.DOTALL | re.IGNORECASE,
 )
-"""The name of an unfinished download or transfer. Its group is the final name."""
+"""The name of an unfinished download or transfer. The group is the final name."""
 _RSYNC = re.compile(r"\.(.+)\.[A-Za-z0-9]{6}", re.DOTALL)
-"""The hidden name to which rsync writes."""
-_COPY = re.compile(r"(?: ?\(\d+\)| ?\[\d+\]| -? ?(?:copy|copie|kopie)(?: \d+)?|[ _])+$")
-"""The mark that a browser or a desktop adds to a name that is already used."""
+"""The temporary name of a file that rsync is writing. The group is the final name."""
+_COPY_MARK = re.compile(r"(?: ?\(\d+\)| ?\[\d+\]| -? ?(?:copy|copie|kopie)(?: \d+)?|[ _])+$")
+"""The suffix that browsers and desktops add to a name that is already used."""
 
 
-def _with_a_slip(word: str) -> re.Pattern[str]:
-    """Return a pattern for a word and every misspelling of it by a single slip."""
-    slips = [word]
-    for at in range(len(word) + 1):
-        before, after = word[:at], word[at:]
-        slips += [f"{before}.{after}", f"{before}.{after[1:]}", before + after[1:]]
-        slips.append(f"{before}{after[1:2]}{after[:1]}{after[2:]}")
-    return re.compile("|".join(slips))
+def _misspelling_pattern(word: str) -> re.Pattern[str]:
+    """Return a pattern that matches a word and each misspelling by one typing error."""
+    patterns = [word]
+    for position in range(len(word) + 1):
+        start, end = word[:position], word[position:]
+        patterns += [f"{start}.{end}", f"{start}.{end[1:]}", start + end[1:]]
+        patterns.append(f"{start}{end[1:2]}{end[:1]}{end[2:]}")
+    return re.compile("|".join(patterns))
 
 
-_SHEET_ENDING = "|".join(ending.removeprefix(".") for ending in SHEET_ENDINGS)
-_NOTE = re.compile(f"(?:{_with_a_slip('toml').pattern}|(?:{_SHEET_ENDING})toml)")
-"""The ending of a cover note, also with a slip."""
-_NOTES_ELSEWHERE = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
-"""The endings of notes for other programs. They count only after the whole name of a sheet."""
-_FURTHER_ENDINGS = frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _NOTES_ELSEWHERE
+_SHEET_ENDING = "|".join(ending.removeprefix(".") for ending in SHEET_EXTENSIONS)
+_NOTE = re.compile(f"(?:{_misspelling_pattern('toml').pattern}|(?:{_SHEET_ENDING})toml)")
+"""The extension of a cover note, including misspellings."""
+_OTHER_NOTE_ENDINGS = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
+"""The extensions of other programs' notes, which matter only after the full name of a sheet."""
+_FURTHER_ENDINGS = (
+    frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _OTHER_NOTE_ENDINGS
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """The kind of an entry of the folder. `is_settled` says that nobody has written to it for a while."""
+    """An entry of the folder. It `is_settled` if nobody has written to it for a while."""
 
     is_file: bool
     is_folder: bool
@@ -66,18 +68,18 @@ class FolderEntry:
 
 @dataclass(frozen=True, slots=True)
 class RefusedFile:
-    """The reason why a file is refused without being read, and the notes and plans that are refused with it."""
+    """A file that is refused without being read, with the notes and plans that are refused with it."""
 
     error: PaygwError
     strays: Sequence[str] = ()
 
 
 @dataclass(slots=True)
-class FolderState:
-    """The files of a drop folder: sheets to take, files to refuse, and files to leave.
+class SortedFiles:
+    """The file names of a drop folder: sheets to claim, files to refuse, and files to leave.
 
-    `left` gives, by name, the reason why a person should look at a file. Files in `waiting` may still become ready by
-    themselves. Files in `unfinished` have the name of a transfer.
+    `left` has, by name, the reason why a person should check the file. Files in `waiting` may still become ready.
+    Files in `unfinished` are named like transfers.
     """
 
     ready: list[str] = field(default_factory=list)
@@ -87,51 +89,53 @@ class FolderState:
     unfinished: list[str] = field(default_factory=list)
 
 
-def sorted_files(entries: Mapping[str, FolderEntry]) -> FolderState:
-    """Return the files of a drop folder sorted by name, without hidden files and those of operating systems."""
-    state = FolderState()
+def sort_files(entries: Mapping[str, FolderEntry]) -> SortedFiles:
+    """Sort the files of a drop folder, ignoring hidden files and those of operating systems."""
+    sorted_names = SortedFiles()
     unfinished = {name: future for name in entries if (future := _future_name(name)) is not None}
-    state.unfinished = sorted(unfinished)
+    sorted_names.unfinished = sorted(unfinished)
     names = [name for name in entries if not _is_ignored(name) and name not in unfinished]
     companions = {name for name in names if is_companion(name)}
     payloads = [name for name in names if name not in companions and not entries[name].is_folder]
     arriving = [future for name, future in unfinished.items() if not entries[name].is_settled]
     sheets = [*arriving, *(name for name in payloads if is_sheet(name))]
-    written_elsewhere = _notes_beside(payloads, sheets)
-    companions |= written_elsewhere
-    payloads, sheets = ([name for name in group if name not in written_elsewhere] for group in (payloads, sheets))
+    other_notes = _find_other_notes(payloads, sheets)
+    companions |= other_notes
+    payloads, sheets = ([name for name in group if name not in other_notes] for group in (payloads, sheets))
     owned = {own for name in payloads for own in companions_of(name)}
     strays = companions - owned
     for name in (name for name in names if name in strays or name not in companions):
         entry, is_stray = entries[name], name in strays
-        if not is_stray and entry.is_file and not name.lower().endswith(_REPORTS):
-            _sort_file(name, entries, [stray for stray in strays if is_meant_for(stray, name)], unfinished, state)
+        if not is_stray and entry.is_file and not name.lower().endswith(_REPORT_ENDINGS):
+            _sort_file(
+                name, entries, [stray for stray in strays if is_meant_for(stray, name)], unfinished, sorted_names
+            )
         elif not entry.is_settled or (is_stray and any(is_meant_for(name, sheet) for sheet in sheets)):
-            state.waiting.append(name)  # a note or plan that is meant for a sheet is refused with it
+            sorted_names.waiting.append(name)  # a stray that is meant for a sheet is refused with that sheet
         else:
-            state.left[name] = _not_taken(name, entry, is_stray=is_stray)
-    return state
+            sorted_names.left[name] = _reason_to_leave(name, entry, is_stray=is_stray)
+    return sorted_names
 
 
 def is_sheet(name: str) -> bool:
     lowered = name.lower()
-    return lowered.endswith(SHEET_ENDINGS) and not lowered.endswith(_REPORTS) and not is_companion(name)
+    return lowered.endswith(SHEET_EXTENSIONS) and not lowered.endswith(_REPORT_ENDINGS) and not is_companion(name)
 
 
 def is_companion(name: str) -> bool:
-    """Return whether a name is that of a cover note or a plan, even if it is misspelt."""
+    """Return whether a file is named like a cover note or a plan, even if misspelt."""
     return _is_note(name) or _is_plan(name)
 
 
 def companions_of(name: str) -> Sequence[str]:
-    """Return the name of a file's cover note and, for a sheet, the name of its plan."""
+    """Return the names of a file's cover note and, for a sheet, of its plan."""
     note = f"{name}{NOTE_ENDING}"
     return [note, f"{name.rpartition('.')[0]}{PLAN_ENDING}"] if is_sheet(name) else [note]
 
 
 def is_meant_for(companion: str, sheet: str) -> bool:
-    """Return whether a note or plan is named like a sheet, apart from endings, case, blanks and Unicode form."""
-    return _root(companion) == _root(sheet)
+    """Return whether a note or plan is named like a sheet, apart from extensions, case, spaces and Unicode form."""
+    return _name_root(companion) == _name_root(sheet)
 
 
 def _sort_file(
@@ -139,30 +143,30 @@ def _sort_file(
     entries: Mapping[str, FolderEntry],
     strays: Sequence[str],
     unfinished: Mapping[str, str],
-    state: FolderState,
+    sorted_names: SortedFiles,
 ) -> None:
-    own = [name, *companions_of(name)]
-    alike = {spelled_alike(companion) for companion in own}
-    arriving = sorted(transfer for transfer, future in unfinished.items() if spelled_alike(future) in alike)
-    belonging = [companion for companion in own if companion in entries]
+    language_names = [name, *companions_of(name)]
+    spellings = {normalise_spelling(companion) for companion in language_names}
+    arriving = sorted(transfer for transfer, future in unfinished.items() if normalise_spelling(future) in spellings)
+    belonging = [companion for companion in language_names if companion in entries]
     if not all(entries[file].is_settled for file in [*belonging, *arriving, *strays]):
-        state.waiting.append(name)
+        sorted_names.waiting.append(name)
     elif arriving:
-        state.left[name] = say(
+        sorted_names.left[name] = say(
             "The transfer of {name} has not finished: {unfinished} is still there. A later run reads it.",
             name=name,
             unfinished=arriving[0],
         )
     elif not is_sheet(name):
-        state.unfit[name] = RefusedFile(_not_a_sheet(name))
+        sorted_names.unfit[name] = RefusedFile(_format_error(name))
     elif strays:
-        state.unfit[name] = RefusedFile(_stray_error(strays[0], name), sorted(strays))
+        sorted_names.unfit[name] = RefusedFile(_stray_error(strays[0], name), sorted(strays))
     else:
-        state.ready.append(name)
+        sorted_names.ready.append(name)
 
 
 def _stray_error(stray: str, sheet: str) -> PaygwError:
-    """Return the error for a sheet that is refused because a note or plan almost has its name."""
+    """Return the error for a sheet that is refused because of a misnamed note or plan."""
     names = {"stray": stray, "sheet": sheet}
     if not _is_plan(stray):
         names["note"] = f"{sheet}{NOTE_ENDING}"
@@ -177,16 +181,16 @@ def _stray_error(stray: str, sheet: str) -> PaygwError:
     )
 
 
-def _not_a_sheet(name: str) -> PaygwError:
+def _format_error(name: str) -> PaygwError:
     try:
-        kind_of(name)
+        kind_of_file(name)
     except SheetError as error:
         return error
     return SheetError()
 
 
-def _not_taken(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
-    """Return the reason why a file is left at its place: it is a stray note or plan, or it is no sheet."""
+def _reason_to_leave(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
+    """Return the reason why a file is left in the folder."""
     if is_stray:
         kind = say("a plan") if _is_plan(name) else say("a cover note")
         return say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)
@@ -198,18 +202,18 @@ def _not_taken(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
 
 
 def _is_ignored(name: str) -> bool:
-    return name.startswith(_HIDDEN) or name.endswith(_BACKUP) or name.lower() in _OF_SYSTEMS
+    return name.startswith(_HIDDEN_PREFIXES) or name.endswith(_BACKUP_SUFFIX) or name.lower() in _SYSTEM_NAMES
 
 
 def _future_name(name: str) -> str | None:
-    """Return the name that a file will have when its transfer ends, or None for any other file."""
-    match = (_RSYNC if name.startswith(_HIDDEN) else _UNFINISHED).fullmatch(name)
+    """Return the name that a file will have after its transfer, or None if it is not a transfer."""
+    match = (_RSYNC if name.startswith(_HIDDEN_PREFIXES) else _UNFINISHED).fullmatch(name)
     return None if match is None else match[1]
 
 
 def _is_note(name: str) -> bool:
-    """Return whether a file name is that of a cover note. `payroll.tom.csv`, a sheet of Tom's, is not one."""
-    if name.lower().endswith(SHEET_ENDINGS):
+    """Return whether a file is named like a cover note. `payroll.tom.csv` is not: it may be Tom's sheet."""
+    if name.lower().endswith(SHEET_EXTENSIONS):
         return "toml" in _endings(name)
     return any(_NOTE.fullmatch(ending) for ending in _endings(name))
 
@@ -218,24 +222,24 @@ def _is_plan(name: str) -> bool:
     return {"plan", "json"} <= {*_endings(name)}
 
 
-def _notes_beside(names: Sequence[str], sheets: Sequence[str]) -> set[str]:
-    """Return the names that consist of a sheet's whole name and another program's ending for notes."""
-    sheet_names = {spelled_alike(sheet) for sheet in sheets}
-    parts = ((name, *spelled_alike(name).rpartition(".")) for name in names)
-    return {name for name, sheet, _, ending in parts if sheet in sheet_names and ending in _NOTES_ELSEWHERE}
+def _find_other_notes(names: Sequence[str], sheets: Sequence[str]) -> set[str]:
+    """Return the names that are a sheet's full name plus the extension of another program's notes."""
+    sheet_names = {normalise_spelling(sheet) for sheet in sheets}
+    parts = ((name, *normalise_spelling(name).rpartition(".")) for name in names)
+    return {name for name, sheet, _, ending in parts if sheet in sheet_names and ending in _OTHER_NOTE_ENDINGS}
 
 
 def _endings(name: str) -> Sequence[str]:
-    return _parts(name)[1:]
+    return _name_parts(name)[1:]
 
 
-def _parts(name: str) -> list[str]:
-    return [_COPY.sub("", part).strip() for part in re.sub(r"\s+", " ", spelled_alike(name)).split(".")]
+def _name_parts(name: str) -> list[str]:
+    return [_COPY_MARK.sub("", part).strip() for part in re.sub(r"\s+", " ", normalise_spelling(name)).split(".")]
 
 
-def _root(name: str) -> str:
-    """Return a file name in one spelling, without endings and marks of copies."""
-    parts = _parts(name)
+def _name_root(name: str) -> str:
+    """Return a normalized file name without extensions and copy marks."""
+    parts = _name_parts(name)
     while len(parts) > 1 and (
         parts[-1] in _FURTHER_ENDINGS or re.fullmatch(f"{_SHEET_ENDING}|{_NOTE.pattern}", parts[-1])
     ):

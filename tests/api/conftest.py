@@ -1,4 +1,4 @@
-"""A fresh machine for every test, set up for the sandbox, and the API upon it."""
+"""A new machine for every test, set up for the sandbox, and its API."""
 
 from pathlib import Path
 

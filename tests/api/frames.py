@@ -1,4 +1,4 @@
-"""Frames of people to pay, and how a run of the API ends."""
+"""Frames of people to pay, and the end of a run of the API."""
 
 import polars as pl
 

@@ -1,4 +1,4 @@
-"""The Python API: what a program that embeds this relies on."""
+"""The guarantees of the Python API for programs that embed it."""
 
 import asyncio
 import os
@@ -39,14 +39,14 @@ from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 
 @pytest.fixture
-def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of some hundred rows cannot end before its outcomes are taken, however fast or slow the machine."""
-    monkeypatch.setattr(background_run, "OUTCOMES_WAITING", 1)
+def limited_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit the queue of outcomes, so that a run cannot end before its outcomes are read."""
+    monkeypatch.setattr(background_run, "MAX_WAITING_OUTCOMES", 1)
     monkeypatch.setattr(engine, "SIGNED_AHEAD", 64)
 
 
-def sent_once(program: Program, count: int) -> bool:
-    """Whether the gateway took so many orders, each of them once."""
+def is_each_sent_once(program: Program, count: int) -> bool:
+    """Return whether the gateway accepted this number of orders, each once."""
     orders = Counter(line["client_orderid"] for line in program.record())
     return len(orders) == count and set(orders.values()) == {1}
 
@@ -58,20 +58,20 @@ def test_paid_frame_has_outcome_of_every_row(payouts: Payouts, program: Program)
     with payouts.submit(people(30), name=NAME) as run:
         outcomes = list(run)
     result = finished(run.result)
-    assert sorted(one.row for one in outcomes) == list(range(2, 32))
-    assert {one.kind for one in outcomes} == {OutcomeKind.PAID}
+    assert sorted(item.row for item in outcomes) == list(range(2, 32))
+    assert {item.kind for item in outcomes} == {OutcomeKind.PAID}
     assert (result.conclusion, result.states, result.sent) == (Conclusion.DONE, {"paid": 30}, 30)
     assert result.totals == {"KES": {"paid": "45015.00"}}
     assert result.reconciliation["state"].to_list() == ["paid"] * 30
-    assert sent_once(program, 30)
+    assert is_each_sent_once(program, 30)
 
 
 def test_outcome_repr_hides_gateway_answer(payouts: Payouts) -> None:
     with payouts.submit(people(1), name=NAME) as run:
-        (one,) = run
-    assert (one.row, one.client_orderid, one.order_id) == (2, "PAY-1", "PAY-1")
-    assert one.outcome.gateway_status == "approved"
-    assert "approved" not in repr(one)
+        (item,) = run
+    assert (item.row, item.client_orderid, item.order_id) == (2, "PAY-1", "PAY-1")
+    assert item.outcome.gateway_status == "approved"
+    assert "approved" not in repr(item)
 
 
 def test_resubmitted_frame_sends_nothing(payouts: Payouts, program: Program) -> None:
@@ -80,7 +80,7 @@ def test_resubmitted_frame_sends_nothing(payouts: Payouts, program: Program) -> 
             assert len(list(run)) == 5 - known
         result = finished(run.result)
         assert (result.known, result.sent, result.conclusion) == (known, 5 - known, Conclusion.DONE)
-    assert sent_once(program, 5)
+    assert is_each_sent_once(program, 5)
 
 
 def test_file_and_frame_with_same_rows_share_batch(payouts: Payouts, program: Program) -> None:
@@ -98,9 +98,9 @@ def test_api_and_command_report_same_batch_states(payouts: Payouts, program: Pro
     assert result.states == {"paid": 3}
     later = payouts.reconcile(result.batch[:6])
     assert later.reconciliation.equals(result.reconciliation)
-    assert [(one.batch, one.sheet_name) for one in payouts.batches()] == [(result.batch, NAME)]
-    told = program.json("status", result.batch)
-    assert (told["states"], told["totals"]) == (result.states, result.totals)
+    assert [(item.batch, item.sheet_name) for item in payouts.batches()] == [(result.batch, NAME)]
+    summary = program.json("status", result.batch)
+    assert (summary["states"], summary["totals"]) == (result.states, result.totals)
     assert program.json("verify")["exit_code"] == 0
 
 
@@ -167,14 +167,14 @@ def test_incomplete_configuration_is_refused_without_creating_journal(program: P
     assert not program.journal.exists()
 
 
-@pytest.mark.usefixtures("held_up")
+@pytest.mark.usefixtures("limited_queue")
 def test_second_run_on_same_journal_is_refused(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(400), name=NAME) as run:
         with pytest.raises(JournalHeld), payouts.submit(people(41), name="other"):
             pytest.fail("entered")
         assert program.run("submit", program.sheet(kenyan_rows(2))).exit_code == 7
         run.wait()
-    assert sent_once(program, 400)
+    assert is_each_sent_once(program, 400)
 
 
 def test_reading_result_before_run_ends_is_refused(payouts: Payouts) -> None:
@@ -186,10 +186,10 @@ def test_reading_result_before_run_ends_is_refused(payouts: Payouts) -> None:
 # Rows that need a person.
 
 
-def test_row_without_answer_needs_person(payouts: Payouts) -> None:
+def test_unanswered_row_needs_person(payouts: Payouts) -> None:
     frame = pl.concat([people(1), people(2, amount="9007")[1:]])
     with payouts.submit(frame, name=NAME) as run:
-        kinds = {one.row: one.kind for one in run}
+        kinds = {item.row: item.kind for item in run}
     result = finished(run.result)
     assert kinds[2] is OutcomeKind.PAID
     assert (kinds[3], result.conclusion) == (OutcomeKind.UNKNOWN, Conclusion.PERSON_NEEDED)
@@ -227,12 +227,12 @@ def test_failing_journal_raises_with_unwritten_facts(
 # Stopping.
 
 
-def continued(payouts: Payouts, batch: str) -> Finished:
+def resume_batch(payouts: Payouts, batch: str) -> Finished:
     with payouts.resume(batch) as run:
         return finished(run.wait())
 
 
-@pytest.mark.usefixtures("held_up")
+@pytest.mark.usefixtures("limited_queue")
 def test_leaving_loop_stops_run_and_resume_continues(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(400), name=NAME) as run:
         for _ in run:
@@ -240,24 +240,24 @@ def test_leaving_loop_stops_run_and_resume_continues(payouts: Payouts, program: 
     stopped = finished(run.result)
     assert stopped.conclusion is Conclusion.INTERRUPTED
     assert stopped.states["ready"] + stopped.states["paid"] == 400
-    assert continued(payouts, stopped.batch).states == {"paid": 400}
-    assert sent_once(program, 400)
+    assert resume_batch(payouts, stopped.batch).states == {"paid": 400}
+    assert is_each_sent_once(program, 400)
 
 
 def test_program_error_stops_run_and_is_raised(payouts: Payouts, program: Program) -> None:
     run = payouts.submit(people(400), name=NAME)
 
-    def taking() -> None:
+    def take_outcomes() -> None:
         with run:
             for _ in run:
                 raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        taking()
+        take_outcomes()
     stopped = finished(run.result)
     assert "in_doubt" not in stopped.states
-    assert continued(payouts, stopped.batch).states == {"paid": 400}
-    assert sent_once(program, 400)
+    assert resume_batch(payouts, stopped.batch).states == {"paid": 400}
+    assert is_each_sent_once(program, 400)
 
 
 def test_stop_can_be_called_from_another_thread(payouts: Payouts) -> None:
@@ -269,13 +269,13 @@ def test_stop_can_be_called_from_another_thread(payouts: Payouts) -> None:
 
 
 def test_api_installs_no_signal_handlers(payouts: Payouts) -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(element) for element in (signal.SIGINT, signal.SIGTERM)]
     with payouts.submit(people(20), name=NAME) as run:
         for _ in run:
-            assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+            assert [signal.getsignal(element) for element in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-@pytest.mark.usefixtures("held_up")
+@pytest.mark.usefixtures("limited_queue")
 def test_requested_signal_stops_run_and_restores_handler(payouts: Payouts) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with payouts.submit(people(400), name=NAME, stop_on=[signal.SIGTERM]) as run:
@@ -286,29 +286,29 @@ def test_requested_signal_stops_run_and_restores_handler(payouts: Payouts) -> No
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.usefixtures("held_up")
-def test_ctrl_c_stops_the_run(payouts: Payouts, program: Program) -> None:
+@pytest.mark.usefixtures("limited_queue")
+def test_ctrl_c_stops_run(payouts: Payouts, program: Program) -> None:
     run = payouts.submit(people(400), name=NAME)
 
-    def taking() -> None:
+    def take_outcomes() -> None:
         with run:
             for _ in run:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores SIGINT
     try:
         with pytest.raises(KeyboardInterrupt):
-            taking()
+            take_outcomes()
     finally:
         signal.signal(signal.SIGINT, former)
     stopped = finished(run.result)
     assert stopped.conclusion is Conclusion.INTERRUPTED
-    assert continued(payouts, stopped.batch).states == {"paid": 400}
-    assert sent_once(program, 400)
+    assert resume_batch(payouts, stopped.batch).states == {"paid": 400}
+    assert is_each_sent_once(program, 400)
 
 
 def test_unread_outcomes_hold_up_run(payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_run, "OUTCOMES_WAITING", 10)
+    monkeypatch.setattr(background_run, "MAX_WAITING_OUTCOMES", 10)
     with payouts.submit(people(999), name=NAME) as run:
         outcomes = iter(run)
         taken = [next(outcomes)]
@@ -318,7 +318,7 @@ def test_unread_outcomes_hold_up_run(payouts: Payouts, program: Program, monkeyp
         assert seen < 999
         taken.extend(outcomes)
     assert len(taken) == 999
-    assert sent_once(program, 999)
+    assert is_each_sent_once(program, 999)
 
 
 # Threads and event loops.
@@ -338,7 +338,7 @@ def test_api_works_from_plain_thread(payouts: Payouts) -> None:
     assert results[0].conclusion is Conclusion.DONE
 
 
-def test_signals_are_refused_outside_the_main_thread(payouts: Payouts) -> None:
+def test_signals_are_refused_outside_main_thread(payouts: Payouts) -> None:
     errors: list[PaygwError] = []
 
     def pay() -> None:
@@ -367,7 +367,7 @@ def test_api_leaves_asyncio_loop_free(payouts: Payouts, program: Program) -> Non
         turning = asyncio.create_task(turn())
         async with payouts.submit(people(200), name=NAME) as run:
             before = turns
-            taken = [one async for one in run]
+            taken = [item async for item in run]
             most = turns - before
         turning.cancel()
         assert finished(run.result).conclusion is Conclusion.DONE
@@ -376,10 +376,10 @@ def test_api_leaves_asyncio_loop_free(payouts: Payouts, program: Program) -> Non
     taken, turns = asyncio.run(pay())
     assert len(taken) == 200
     assert turns > 10
-    assert sent_once(program, 200)
+    assert is_each_sent_once(program, 200)
 
 
-def test_wait_async_returns_the_result(payouts: Payouts) -> None:
+def test_wait_async_returns_result(payouts: Payouts) -> None:
     async def pay() -> Finished:
         async with payouts.submit(people(10), name=NAME) as run:
             return finished(await run.wait_async())
@@ -387,18 +387,18 @@ def test_wait_async_returns_the_result(payouts: Payouts) -> None:
     assert asyncio.run(pay()).states == {"paid": 10}
 
 
-def test_cancelling_the_task_stops_the_run(payouts: Payouts, program: Program) -> None:
+def test_cancelling_task_stops_run(payouts: Payouts, program: Program) -> None:
     async def pay() -> str:
         run = payouts.submit(people(400), name=NAME)
         begun = asyncio.Event()
 
-        async def taking() -> None:
+        async def take_outcomes() -> None:
             async with run:
                 async for _ in run:
                     begun.set()
                     await asyncio.sleep(0)
 
-        task = asyncio.create_task(taking())
+        task = asyncio.create_task(take_outcomes())
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -406,11 +406,11 @@ def test_cancelling_the_task_stops_the_run(payouts: Payouts, program: Program) -
         return finished(run.result).batch
 
     batch = asyncio.run(pay())
-    assert continued(payouts, batch).states == {"paid": 400}
-    assert sent_once(program, 400)
+    assert resume_batch(payouts, batch).states == {"paid": 400}
+    assert is_each_sent_once(program, 400)
 
 
-def test_asyncio_run_raises_error_of_sheet(payouts: Payouts) -> None:
+def test_asyncio_run_raises_sheet_error(payouts: Payouts) -> None:
     async def pay() -> None:
         async with payouts.submit("nowhere.csv"):
             pytest.fail("entered")
@@ -430,24 +430,24 @@ def test_files_are_private_under_any_umask(payouts: Payouts, program: Program) -
         assert os.umask(0) == 0
     finally:
         os.umask(former)
-    made = [path for path in program.home.rglob("*") if path != program.config]
-    assert made
-    assert [path.name for path in made if path.stat().st_mode & 0o077] == []
+    created = [path for path in program.home.rglob("*") if path != program.config]
+    assert created
+    assert [path.name for path in created if path.stat().st_mode & 0o077] == []
 
 
-def loaded_by(module: str) -> set[str]:
-    """Return what importing a module loads beside the standard library, in a process of its own."""
+def loaded_modules(module: str) -> set[str]:
+    """Return the modules that importing a module loads in a new process, without the standard library."""
     code = f"import sys; before = set(sys.modules); import {module}; print(*(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name for name in completed.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
 
 
 def test_importing_package_loads_no_submodules() -> None:
-    assert loaded_by("paygw_batch") == {"paygw_batch"}
+    assert loaded_modules("paygw_batch") == {"paygw_batch"}
 
 
 def test_importing_api_loads_no_command_modules() -> None:
-    assert not any(name.startswith("paygw_batch.cli") for name in loaded_by("paygw_batch.api"))
+    assert not any(name.startswith("paygw_batch.cli") for name in loaded_modules("paygw_batch.api"))
 
 
 def test_plan_option_without_approval_policy_is_refused(program: Program) -> None:

@@ -1,4 +1,4 @@
-"""The desk of the API: validate, plan, approve, look, find, settle, release; frames of other libraries."""
+"""The API without a run: validate, plan, approve, find, settle, release; frames of other libraries."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from tests.support.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 
 class OtherFrame:
-    """A frame of a library that we do not know: all that it has is Arrow's interface."""
+    """A frame of an unknown library, which has only Arrow's interface."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame
@@ -36,7 +36,7 @@ class OtherFrame:
         return self._frame.__arrow_c_stream__(requested_schema)
 
 
-def paid(payouts: Payouts, rows: int, **amount: str) -> Finished:
+def pay_frame(payouts: Payouts, rows: int, **amount: str) -> Finished:
     with payouts.submit(people(rows, **amount), name=NAME) as run:
         return finished(run.wait())
 
@@ -75,7 +75,7 @@ def test_frame_of_other_library_is_paid(payouts: Payouts) -> None:
 
 
 def test_stream_is_read_once_for_plan(program: Program) -> None:
-    """A reader of batches is empty after its first reading; a submission makes the findings of its plan again."""
+    """A stream can be read only once, although `submit` computes the findings of its plan again."""
 
     class Reader(OtherFrame):
         def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -93,17 +93,17 @@ def test_stream_is_read_once_for_plan(program: Program) -> None:
 
 @pytest.mark.parametrize("sheet", [None, b"country", [1], 7])
 def test_neither_file_nor_frame_is_usage_error(payouts: Payouts, sheet: object) -> None:
-    with pytest.raises(UsageError, match="neither"):
+    with pytest.raises(UsageError, match="a file path or a frame"):
         payouts.validate(sheet, name=NAME)  # type: ignore[arg-type]
 
 
 def test_frame_with_duplicate_columns_is_refused(payouts: Payouts) -> None:
-    class Twice(OtherFrame):
+    class TwoStreams(OtherFrame):
         def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
             raise pl.exceptions.DuplicateError("column appears more than once")
 
     with pytest.raises(SheetError, match="more than once"):
-        payouts.validate(Twice(people(1)), name=NAME)
+        payouts.validate(TwoStreams(people(1)), name=NAME)
 
 
 def test_run_reports_batch_and_progress(payouts: Payouts) -> None:
@@ -123,7 +123,7 @@ def test_run_reports_batch_and_progress(payouts: Payouts) -> None:
 
 
 def test_status_and_find_match_commands(payouts: Payouts, program: Program) -> None:
-    batch = paid(payouts, 3).batch
+    batch = pay_frame(payouts, 3).batch
     state = payouts.status(batch[:8])
     assert (state.conclusion, state.states, state.rows, state.needs_person) == (Conclusion.DONE, {"paid": 3}, 3, ())
     assert state.totals == program.json("status", batch)["totals"]
@@ -133,8 +133,8 @@ def test_status_and_find_match_commands(payouts: Payouts, program: Program) -> N
         payouts.find(" ")
 
 
-def test_rejected_rows_are_released_by_a_person(payouts: Payouts) -> None:
-    first = paid(payouts, 1, amount="9001")
+def test_rejected_rows_are_released_by_person(payouts: Payouts) -> None:
+    first = pay_frame(payouts, 1, amount="9001")
     assert first.conclusion is Conclusion.SOME_REJECTED
     waiting = payouts.status(first.batch).needs_person
     assert [(one.row, one.state, one.amount, one.currency) for one in waiting] == [(2, "rejected", "9001.00", "KES")]
@@ -146,7 +146,7 @@ def test_rejected_rows_are_released_by_a_person(payouts: Payouts) -> None:
 
 
 def test_doubtful_row_is_settled_by_person(payouts: Payouts, program: Program) -> None:
-    first = paid(payouts, 1, amount="9007")
+    first = pay_frame(payouts, 1, amount="9007")
     assert first.conclusion is Conclusion.PERSON_NEEDED
     (row,) = payouts.status(first.batch).needs_person
     assert (row.state, row.order_id, row.since is not None) == ("in_doubt", "PAY-1", True)
@@ -159,7 +159,7 @@ def test_doubtful_row_is_settled_by_person(payouts: Payouts, program: Program) -
 
 
 def test_waiting_row_hides_payee_in_repr(payouts: Payouts) -> None:
-    result = paid(payouts, 1, amount="9007")
+    result = pay_frame(payouts, 1, amount="9007")
     state = payouts.status(result.batch)
     (waiting,) = state.needs_person
     found = (result, state, payouts.validate(people(1, amount="x"), name=NAME), *payouts.find("Jane"))
@@ -176,7 +176,7 @@ def test_waiting_row_hides_payee_in_repr(payouts: Payouts) -> None:
 
 
 def test_refresh_without_configuration_names_missing_setting(payouts: Payouts) -> None:
-    batch = paid(payouts, 1).batch
+    batch = pay_frame(payouts, 1).batch
     with pytest.raises(ConfigurationError, match="status_enquiry"):
         payouts.refresh(batch)
 
@@ -187,9 +187,9 @@ def test_approved_plan_is_paid_through_api(program: Program) -> None:
     keys = {name: program.home / f"{name}.pem" for name in ("ada", "cleo", "stranger")}
     paid_before = program.json("submit", program.sheet(kenyan_rows(1, amount="5", prefix="OLD"), "old.csv"))
     assert paid_before["exit_code"] == 0
-    made = payouts.plan(people(3), plan, keys["ada"], name=NAME)
-    assert isinstance(made, Planned)
-    assert (made.rows, made.approvals, made.needed, made.totals) == (3, 0, 1, {"KES": "4501.50"})
+    created = payouts.plan(people(3), plan, keys["ada"], name=NAME)
+    assert isinstance(created, Planned)
+    assert (created.rows, created.approvals, created.needed, created.totals) == (3, 0, 1, {"KES": "4501.50"})
     for name in ("ada", "stranger"):
         with pytest.raises(ApprovalError):
             payouts.approve(plan, keys[name])
@@ -208,15 +208,15 @@ def test_run_with_wait_waits_for_journal(payouts: Payouts) -> None:
 
 
 def test_every_result_converts_to_json(payouts: Payouts) -> None:
-    done = paid(payouts, 2)
-    results: Sequence[Finished | Refused | BatchState] = [done, payouts.status(done.batch)]
+    completed = pay_frame(payouts, 2)
+    results: Sequence[Finished | Refused | BatchState] = [completed, payouts.status(completed.batch)]
     for result in results:
-        told = json.loads(json.dumps(result.to_dict()))
-        assert told["batch" if not isinstance(result, Refused) else "message"]
-    assert json.loads(json.dumps(done.to_dict()))["reconciliation"][0]["state"] == "paid"
+        exported = json.loads(json.dumps(result.to_dict()))
+        assert exported["batch" if not isinstance(result, Refused) else "message"]
+    assert json.loads(json.dumps(completed.to_dict()))["reconciliation"][0]["state"] == "paid"
     found, batches = payouts.find("Jane"), payouts.batches()
-    told = [one.to_dict() for one in found] + [one.to_dict() for one in batches]
-    assert {one["batch"] for one in json.loads(json.dumps(told))} == {done.batch}
+    exported = [one.to_dict() for one in found] + [one.to_dict() for one in batches]
+    assert {one["batch"] for one in json.loads(json.dumps(exported))} == {completed.batch}
     checked = payouts.validate(people(1, amount="x"), name=NAME).to_dict()
     assert json.loads(json.dumps(checked))["defects"][0]["code"] == "amount.format"
 

@@ -1,4 +1,4 @@
-"""The Python API where workers send: it hands over, follows them row by row, and stops them."""
+"""The Python API with workers: it starts them, follows them row by row, and stops them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ ROWS = 60
 
 @pytest.fixture
 def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
-    with new_hosts(tmp_path, postgres_server) as found:
-        yield found
+    with new_hosts(tmp_path, postgres_server) as results:
+        yield results
 
 
 def people() -> pl.DataFrame:
@@ -27,7 +27,7 @@ def people() -> pl.DataFrame:
 
 
 def test_run_on_workers_returns_every_outcome(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_run, "OUTCOMES_WAITING", 10)
+    monkeypatch.setattr(background_run, "MAX_WAITING_OUTCOMES", 10)
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
     payouts = Payouts(hosts.office.config, environ=hosts.office.environ)
@@ -35,9 +35,9 @@ def test_run_on_workers_returns_every_outcome(hosts: Hosts, monkeypatch: pytest.
         outcomes = list(run)
     assert isinstance(run.result, Finished)
     assert (run.result.conclusion, run.result.states) == (Conclusion.DONE, {"paid": ROWS})
-    assert set(run.counts) == {"paid"}  # the first rows can be paid before they are counted
-    assert Counter(one.client_orderid for one in outcomes) == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
-    assert {(one.kind, one.payee, one.amount) for one in outcomes} == {("paid", "Jane Wanjiku", "1500.50")}
+    assert set(run.counts) == {"paid"}  # the first rows may be paid before the count
+    assert Counter(item.client_orderid for item in outcomes) == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    assert {(item.kind, item.payee, item.amount) for item in outcomes} == {("paid", "Jane Wanjiku", "1500.50")}
     assert hosts.ask("SELECT DISTINCT p.kind FROM paygw.process p JOIN paygw.fact f ON f.process = p.number "
                      "WHERE f.instruction IS NOT NULL") == [("worker",)]  # fmt: skip
     kill(worker)

@@ -1,4 +1,4 @@
-"""Plans: which payments they name, from which amount on they are asked for, and what is refused although approved."""
+"""Plans: the payments they name, the amounts that need one, and approved plans that are refused."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -7,60 +7,60 @@ import pytest
 
 from paygw_batch.approval import plan_document as approval
 from paygw_batch.approval.plan_document import (
-    NOT_ASKED_FOR,
-    Approved,
-    Content,
+    NO_APPROVAL,
+    PlanApproval,
+    PlanContent,
     PlanDocument,
+    build_content_and_people,
+    build_plan,
     check_plan,
-    content_and_people,
     needs_approval,
     payments_sha256,
     payout_code,
     read_plan,
-    unsigned_plan,
 )
-from paygw_batch.approval.signed_document import ApprovalPolicy, approve, in_groups, signed, write_document
-from paygw_batch.core.shown_states import recorded
+from paygw_batch.approval.signed_document import ApprovalPolicy, approve, group_digits, sign_document, write_document
+from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.values import BatchRecord
 from paygw_batch.submit.plan import Plan
 from tests.support.planned_sheets import MINOR_UNITS, sheet, submit
 from tests.support.planned_sheets import plan as planned
-from tests.support.scripted_world import ScriptedGateway, reply
+from tests.support.scripted_scenario import ScriptedGateway, reply
 from tests.support.signed_plans import ADA, BEN, CLEO, NOW, plan, policy
 
 PLACE = "gateway.example/1"
 MAKE_ANOTHER = "Nothing was sent. Make a new plan of this sheet, and have it approved."
 
 
-def check(document: PlanDocument, content: Content | None = None, *, needed: int = 1) -> Approved:
+def check(document: PlanDocument, content: PlanContent | None = None, *, needed: int = 1) -> PlanApproval:
     return check_plan(document, content or document.content, policy(needed), NOW, used=None)
 
 
-def refused(document: PlanDocument, content: Content) -> str:
-    with pytest.raises(ApprovalError) as found:
+def refusal_message(document: PlanDocument, content: PlanContent) -> str:
+    with pytest.raises(ApprovalError) as result:
         check(document, content)
-    assert found.value.hint == MAKE_ANOTHER
-    return found.value.message
+    assert result.value.hint == MAKE_ANOTHER
+    return result.value.message
 
 
 def test_approved_plan_names_maker_and_approvers() -> None:
     document = approve(approve(plan(), CLEO, policy(), NOW), BEN, policy(), NOW - timedelta(minutes=1))
     named = f"(plan {document.digest()[:16]})"
-    found = check(document)
-    assert (found.plan_sha256, found.answered) == (document.digest(), ())
-    assert [recorded(approval) for approval in found.approvals] == [
+    result = check(document)
+    assert (result.plan_sha256, result.answered) == (document.digest(), ())
+    assert [render_record(approval) for approval in result.approvals] == [
         "prepared by ada at 2026-11-21T08:00:00.000Z",
         f"approved by cleo at 2026-11-21T08:00:00.000Z {named}",
         f"approved by ben at 2026-11-21T07:59:00.000Z {named}",
     ]
 
 
-def test_approved_plan_keeps_answers_of_its_maker() -> None:
-    meant = signed(unsigned_plan(plan().content, [], ADA.public, NOW, answered=["b0"]), ADA)
+def test_approved_plan_keeps_answers_of_maker() -> None:
+    meant = sign_document(build_plan(plan().content, [], ADA.public, NOW, answered=["b0"]), ADA)
     assert check(approve(meant, CLEO, policy(), NOW)).answered == ("b0",)
-    assert Approved("", ()) == NOT_ASKED_FOR
+    assert PlanApproval("", ()) == NO_APPROVAL
 
 
 def test_unapproved_plan_opens_nothing() -> None:
@@ -91,19 +91,21 @@ def test_unapproved_plan_opens_nothing() -> None:
 )
 def test_plan_with_different_content_is_refused(changes: dict[str, object], sentence: str) -> None:
     document = approve(plan(), CLEO, policy(), NOW)
-    assert refused(document, document.content.model_copy(update=changes)) == (f"The plan does not match: {sentence}.")
+    assert refusal_message(document, document.content.model_copy(update=changes)) == (
+        f"The plan does not match: {sentence}."
+    )
 
 
 def test_used_plan_opens_no_batch_again() -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     used = BatchRecord(1, "b" * 16, "payout", "payroll.csv", "c" * 64, 2, 0, "2026-11-21T08:30:00.000Z")
-    with pytest.raises(ApprovalError) as found:
+    with pytest.raises(ApprovalError) as result:
         check_plan(document, document.content, policy(), NOW, used=used)
-    assert found.value.message == (
-        f"The plan was used at 2026-11-21T08:30:00.000Z, to open batch {'b' * 16} (payroll.csv): a plan opens one "
-        "batch, once."
+    assert result.value.message == (
+        f"The plan was already used at 2026-11-21T08:30:00.000Z for batch {'b' * 16} (payroll.csv), and a plan can be "
+        "used only once."
     )
-    assert found.value.hint == (
+    assert result.value.hint == (
         f"Nothing was sent. `paygw-batch resume {'b' * 16}` continues that batch; anything else needs a new plan, and "
         "its own approvals."
     )
@@ -131,7 +133,7 @@ def test_payout_code_is_unchanged_by_signatures() -> None:
     document = plan()
     code = payout_code(document)
     assert (len(code), set(code) <= set("0123456789abcdef")) == (16, True)
-    assert document.code == in_groups(code) == approve(document, CLEO, policy(), NOW).code
+    assert document.code == group_digits(code) == approve(document, CLEO, policy(), NOW).code
     assert document.code.split(" ") == [code[:4], code[4:8], code[8:12], code[12:]]
     changes: list[dict[str, object]] = [
         {"content": document.content.model_copy(update={"totals": {"KES": "1"}})},
@@ -153,31 +155,38 @@ def test_payout_code_is_unchanged_by_signatures() -> None:
 ROWS = ("A 1000.50 001", "B 2000 002", "C 2.25 003", "C 2.25 003")
 
 
-def content(place: Path, *rows: str) -> Content:
+def content(place: Path, *rows: str) -> PlanContent:
     place.mkdir(exist_ok=True)
     return content_of(planned(sheet(place, *rows), in_memory_journal()))
 
 
-def content_of(made: Plan) -> Content:
+def content_of(made: Plan) -> PlanContent:
     amended, own = len(made.amendments), {"endpoint": PLACE, "journal_id": "a" * 32}
-    return content_and_people(made.validated, made.sent_before, amended=amended, minor_units=MINOR_UNITS, **own)[0]
+    return build_content_and_people(made.validated, made.sent_before, amended=amended, minor_units=MINOR_UNITS, **own)[
+        0
+    ]
 
 
 def test_plan_names_payments_of_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = content(tmp_path / "one", *ROWS)
-    assert (found.endpoint, found.journal, found.operation, found.sheet) == (PLACE, "a" * 32, "payout", "payroll.csv")
-    assert (found.rows, found.invalid, found.amended, found.totals) == (2, 2, 0, {"KES": "3000.50"})
-    assert found.batch == sheet(tmp_path / "one", *ROWS).batch
-    assert content(tmp_path / "one", *ROWS) == found
+    result = content(tmp_path / "one", *ROWS)
+    assert (result.endpoint, result.journal, result.operation, result.sheet) == (
+        PLACE,
+        "a" * 32,
+        "payout",
+        "payroll.csv",
+    )
+    assert (result.rows, result.invalid, result.amended, result.totals) == (2, 2, 0, {"KES": "3000.50"})
+    assert result.batch == sheet(tmp_path / "one", *ROWS).batch
+    assert content(tmp_path / "one", *ROWS) == result
     monkeypatch.setattr(approval, "_ROWS_AT_ONCE", 1)
-    assert content(tmp_path / "one", *ROWS) == found
+    assert content(tmp_path / "one", *ROWS) == result
 
 
 def test_changed_account_digit_changes_payment_hash(tmp_path: Path) -> None:
-    one, other = content(tmp_path / "one", *ROWS[:2]), content(tmp_path / "two", ROWS[0], "B 2000 009")
-    assert one.instructions_sha256 != other.instructions_sha256
-    assert one.totals == other.totals == {"KES": "3000.50"}
-    assert payments_sha256(one) != payments_sha256(other)
+    item, other = content(tmp_path / "one", *ROWS[:2]), content(tmp_path / "two", ROWS[0], "B 2000 009")
+    assert item.instructions_sha256 != other.instructions_sha256
+    assert item.totals == other.totals == {"KES": "3000.50"}
+    assert payments_sha256(item) != payments_sha256(other)
 
 
 def test_plan_counts_amended_payments(tmp_path: Path) -> None:
@@ -185,8 +194,8 @@ def test_plan_counts_amended_payments(tmp_path: Path) -> None:
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     submit(planned(sheet(tmp_path, "A 1000 001"), journal), journal, declined)
     made = planned(sheet(tmp_path, "A 900 001", "B 5 002"), journal, amend=True)
-    found = content_of(made)
-    assert (found.rows, found.amended, found.totals) == (2, 1, {"KES": "905.00"})
+    result = content_of(made)
+    assert (result.rows, result.amended, result.totals) == (2, 1, {"KES": "905.00"})
 
 
 def test_plan_is_unchanged_after_writing_and_reading(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Approvals by passkey: what another library accepts counts; no byte of it, of the text or of the page can differ."""
+"""Approvals by passkey: every assertion that another library accepts is valid, and any changed byte is detected."""
 
 import base64
 import json
@@ -17,14 +17,14 @@ from paygw_batch.approval.approval_keys import (
     PasskeySignature,
     PublicKey,
     RelyingParty,
+    build_people,
     challenge_of,
     from_base64url,
-    has_asserted,
-    people_of,
-    read_public_key,
+    is_valid_assertion,
+    parse_public_key,
     to_base64url,
 )
-from paygw_batch.approval.plan_document import PlanDocument, payout_code, unsigned_plan
+from paygw_batch.approval.plan_document import PlanDocument, build_plan, payout_code
 from paygw_batch.approval.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -32,15 +32,22 @@ from paygw_batch.approval.signed_document import (
     approval_text,
     approve,
     approve_by_passkey,
-    made_by_passkey,
     require_signatures,
-    signatures_of,
-    signed,
+    sign_by_passkey,
+    sign_document,
+    verify_signatures,
 )
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.settle.row_order import RowOrder, unsigned_order
-from tests.support.signed_plans import order_content, plan_content, private
-from tests.support.software_passkey import CONSOLE, ELSEWHERE, PRESENT_AND_VERIFIED, SoftwarePasskey, flipped, passkey
+from tests.support.signed_plans import create_private_key, order_content, plan_content
+from tests.support.software_passkey import (
+    CONSOLE,
+    ELSEWHERE,
+    PRESENT_AND_VERIFIED,
+    SoftwarePasskey,
+    flip_each_bit,
+    passkey,
+)
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 TEXT = b"paygw-batch plan 5 approval\n{...}"
@@ -49,11 +56,11 @@ TEXT = b"paygw-batch plan 5 approval\n{...}"
 KINDS = pytest.mark.parametrize("name", ["p256", "ed25519", "rsa"])
 
 
-# The oracle: py_webauthn
+# py_webauthn serves as the oracle.
 
 
-def cose_of(key: PublicKey) -> bytes:
-    """Return a key as an authenticator hands it in, for the other library (RFC 9053)."""
+def encode_cose(key: PublicKey) -> bytes:
+    """Return a key as an authenticator registers it, for the other library (RFC 9053)."""
     public = load_der_public_key(key.material)
     match public:
         case ec.EllipticCurvePublicKey():
@@ -66,7 +73,7 @@ def cose_of(key: PublicKey) -> bytes:
             return encode_cbor({1: 1, 3: -8, -1: 6, -2: key.material[-32:]})
 
 
-def the_other_library_accepts(key: PublicKey, signature: PasskeySignature, data: bytes, party: RelyingParty) -> bool:
+def is_accepted_by_webauthn(key: PublicKey, signature: PasskeySignature, data: bytes, party: RelyingParty) -> bool:
     response = {
         "clientDataJSON": signature.client_data,
         "authenticatorData": signature.authenticator_data,
@@ -78,7 +85,7 @@ def the_other_library_accepts(key: PublicKey, signature: PasskeySignature, data:
             expected_challenge=from_base64url(challenge_of(data)) or b"",
             expected_rp_id=party.rp_id,
             expected_origin=party.origin,
-            credential_public_key=cose_of(key),
+            credential_public_key=encode_cose(key),
             credential_current_sign_count=0,
             require_user_verification=True,
         )
@@ -90,34 +97,34 @@ def the_other_library_accepts(key: PublicKey, signature: PasskeySignature, data:
 @KINDS
 def test_both_libraries_accept_passkey_signature(name: str) -> None:
     signature = passkey(name).sign(TEXT)
-    assert has_asserted(passkey(name).public, signature, TEXT, CONSOLE)
-    assert the_other_library_accepts(passkey(name).public, signature, TEXT, CONSOLE)
+    assert is_valid_assertion(passkey(name).public, signature, TEXT, CONSOLE)
+    assert is_accepted_by_webauthn(passkey(name).public, signature, TEXT, CONSOLE)
 
 
 @KINDS
 @pytest.mark.parametrize("part", ["client_data", "authenticator_data", "signature"])
 def test_assertion_with_flipped_bit_is_refused(name: str, part: str) -> None:
     signature = passkey(name).sign(TEXT)
-    for other in flipped(from_base64url(getattr(signature, part)) or b""):
+    for other in flip_each_bit(from_base64url(getattr(signature, part)) or b""):
         changed = signature.model_copy(update={part: to_base64url(other)})
-        assert not has_asserted(passkey(name).public, changed, TEXT, CONSOLE), other
+        assert not is_valid_assertion(passkey(name).public, changed, TEXT, CONSOLE), other
 
 
 @KINDS
 def test_flipped_bit_of_text_or_key_is_refused(name: str) -> None:
     signature = passkey(name).sign(TEXT)
-    for other in flipped(TEXT):
-        assert not has_asserted(passkey(name).public, signature, other, CONSOLE)
-    for material in flipped(passkey(name).public.material):
-        key = read_public_key(base64.b64encode(material).decode())
-        assert key in {None, passkey(name).public} or not has_asserted(key, signature, TEXT, CONSOLE)
+    for other in flip_each_bit(TEXT):
+        assert not is_valid_assertion(passkey(name).public, signature, other, CONSOLE)
+    for material in flip_each_bit(passkey(name).public.material):
+        key = parse_public_key(base64.b64encode(material).decode())
+        assert key in {None, passkey(name).public} or not is_valid_assertion(key, signature, TEXT, CONSOLE)
 
 
 def test_assertion_for_different_origin_is_refused() -> None:
     signature = passkey("p256").sign(TEXT)
-    for other in flipped(CONSOLE.origin.encode()):
+    for other in flip_each_bit(CONSOLE.origin.encode()):
         party = RelyingParty(other.decode("latin-1"))
-        assert not has_asserted(passkey("p256").public, signature, TEXT, party)
+        assert not is_valid_assertion(passkey("p256").public, signature, TEXT, party)
 
 
 @pytest.mark.parametrize("part", ["client_data", "authenticator_data", "signature"])
@@ -127,60 +134,60 @@ def test_respelled_assertion_is_refused(part: str) -> None:
     others = [text + "=", text + "==", text + "A", text[:-1], text + "\n", " " + text, text + "\u00e4", ""]
     others += [text.replace("-", "+"), text.replace("_", "/")] if {*"-_"} & {*text} else []
     for other in {*others} - {text}:
-        assert not has_asserted(passkey("p256").public, signature.model_copy(update={part: other}), TEXT, CONSOLE), (
-            other
-        )
+        assert not is_valid_assertion(
+            passkey("p256").public, signature.model_copy(update={part: other}), TEXT, CONSOLE
+        ), other
 
 
-# What is signed truly, and is not what was asked for
+# These signatures are genuine, but over something that was not requested.
 
 
-def a_page(**more: object) -> PasskeySignature:
+def build_page_data(**more: object) -> PasskeySignature:
     return passkey("p256").sign(TEXT, more=more)
 
 
-def said_by_the_authenticator(flags: int, more: bytes = b"", rp_id: str | None = None) -> PasskeySignature:
+def build_authenticator_data(flags: int, more: bytes = b"", rp_id: str | None = None) -> PasskeySignature:
     key = passkey("p256")
     return key.sign(TEXT, authenticator_data=key.authenticator_data(flags, rp_id, more))
 
 
-def collected(text: str) -> PasskeySignature:
+def build_client_data(text: str) -> PasskeySignature:
     return passkey("p256").sign(TEXT, client_data=text.encode())
 
 
 GOOD = f'"type":"webauthn.get","challenge":"{challenge_of(TEXT)}","origin":"{CONSOLE.origin}"'
 
 REFUSED: dict[str, Callable[[], PasskeySignature]] = {
-    "another challenge": lambda: a_page(challenge=challenge_of(b"another text")),
-    "a challenge in another spelling": lambda: a_page(challenge=challenge_of(TEXT) + "="),
-    "no challenge": lambda: collected('{"type":"webauthn.get","origin":"' + CONSOLE.origin + '"}'),
-    "a new passkey": lambda: a_page(type="webauthn.create"),
-    "a payment": lambda: a_page(type="payment.get"),
-    "another origin": lambda: a_page(origin=ELSEWHERE.origin),
-    "another port": lambda: a_page(origin=CONSOLE.origin + ":8443"),
-    "another scheme": lambda: a_page(origin=CONSOLE.origin.replace("https", "http")),
-    "another spelling of the origin": lambda: a_page(origin=CONSOLE.origin + "/"),
-    "a list of origins": lambda: a_page(origin=[CONSOLE.origin]),
-    "a page in a frame": lambda: a_page(crossOrigin=True),
-    "a page in a frame, not said plainly": lambda: a_page(crossOrigin="false"),
-    "a page in a frame of another": lambda: a_page(topOrigin=ELSEWHERE.origin),
-    "a name twice": lambda: collected(f'{{{GOOD},"origin":"{CONSOLE.origin}"}}'),
-    "two objects": lambda: collected(f"{{{GOOD}}}{{{GOOD}}}"),
-    "no JSON": lambda: collected(f"{{{GOOD}"),
-    "no object": lambda: collected(f"[{{{GOOD}}}]"),
-    "a byte order mark": lambda: collected(f"\ufeff{{{GOOD}}}"),
-    "not a number": lambda: collected(f'{{{GOOD},"more":NaN}}'),
-    "too much": lambda: a_page(more="x" * 5000),
-    "another console": lambda: said_by_the_authenticator(PRESENT_AND_VERIFIED, rp_id=ELSEWHERE.rp_id),
-    "the origin, not its name": lambda: said_by_the_authenticator(PRESENT_AND_VERIFIED, rp_id=CONSOLE.origin),
-    "nobody present": lambda: said_by_the_authenticator(0x04),
-    "nobody verified": lambda: said_by_the_authenticator(0x01),
-    "neither": lambda: said_by_the_authenticator(0x00),
-    "a copy of what cannot be copied": lambda: said_by_the_authenticator(0x15),
-    "a key, and none": lambda: said_by_the_authenticator(0x45),
-    "extensions, and none": lambda: said_by_the_authenticator(0x85),
-    "extensions nobody asked for": lambda: said_by_the_authenticator(0x85, encode_cbor({"x": True})),
-    "a byte too much": lambda: said_by_the_authenticator(PRESENT_AND_VERIFIED, b"\0"),
+    "another challenge": lambda: build_page_data(challenge=challenge_of(b"another text")),
+    "a challenge in another spelling": lambda: build_page_data(challenge=challenge_of(TEXT) + "="),
+    "no challenge": lambda: build_client_data('{"type":"webauthn.get","origin":"' + CONSOLE.origin + '"}'),
+    "a new passkey": lambda: build_page_data(type="webauthn.create"),
+    "a payment": lambda: build_page_data(type="payment.get"),
+    "another origin": lambda: build_page_data(origin=ELSEWHERE.origin),
+    "another port": lambda: build_page_data(origin=CONSOLE.origin + ":8443"),
+    "another scheme": lambda: build_page_data(origin=CONSOLE.origin.replace("https", "http")),
+    "another spelling of the origin": lambda: build_page_data(origin=CONSOLE.origin + "/"),
+    "a list of origins": lambda: build_page_data(origin=[CONSOLE.origin]),
+    "a page in a frame": lambda: build_page_data(crossOrigin=True),
+    "a page in a frame, not said plainly": lambda: build_page_data(crossOrigin="false"),
+    "a page in a frame of another": lambda: build_page_data(topOrigin=ELSEWHERE.origin),
+    "a name twice": lambda: build_client_data(f'{{{GOOD},"origin":"{CONSOLE.origin}"}}'),
+    "two objects": lambda: build_client_data(f"{{{GOOD}}}{{{GOOD}}}"),
+    "no JSON": lambda: build_client_data(f"{{{GOOD}"),
+    "no object": lambda: build_client_data(f"[{{{GOOD}}}]"),
+    "a byte order mark": lambda: build_client_data(f"\ufeff{{{GOOD}}}"),
+    "not a number": lambda: build_client_data(f'{{{GOOD},"more":NaN}}'),
+    "too much": lambda: build_page_data(more="x" * 5000),
+    "another console": lambda: build_authenticator_data(PRESENT_AND_VERIFIED, rp_id=ELSEWHERE.rp_id),
+    "the origin, not its name": lambda: build_authenticator_data(PRESENT_AND_VERIFIED, rp_id=CONSOLE.origin),
+    "nobody present": lambda: build_authenticator_data(0x04),
+    "nobody verified": lambda: build_authenticator_data(0x01),
+    "neither": lambda: build_authenticator_data(0x00),
+    "a copy of what cannot be copied": lambda: build_authenticator_data(0x15),
+    "a key, and none": lambda: build_authenticator_data(0x45),
+    "extensions, and none": lambda: build_authenticator_data(0x85),
+    "extensions nobody asked for": lambda: build_authenticator_data(0x85, encode_cbor({"x": True})),
+    "a byte too much": lambda: build_authenticator_data(PRESENT_AND_VERIFIED, b"\0"),
     "a byte too little": lambda: passkey("p256").sign(
         TEXT, authenticator_data=passkey("p256").authenticator_data()[:-1]
     ),
@@ -190,29 +197,31 @@ REFUSED: dict[str, Callable[[], PasskeySignature]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_passkey_signature_with_wrong_properties_is_refused(what: str) -> None:
-    assert not has_asserted(passkey("p256").public, REFUSED[what](), TEXT, CONSOLE)
+    assert not is_valid_assertion(passkey("p256").public, REFUSED[what](), TEXT, CONSOLE)
 
 
 ACCEPTED: dict[str, Callable[[], PasskeySignature]] = {
-    "as it is": a_page,
-    "members nobody has heard of": lambda: a_page(other_keys_can_be_added_here="do not compare against a template"),
-    "without crossOrigin": lambda: collected(f"{{{GOOD}}}"),
-    "in another order": lambda: collected(f'{{"origin":"{CONSOLE.origin}",{GOOD.rpartition(",")[0]}}}'),
-    "a passkey that may be copied": lambda: said_by_the_authenticator(0x0D),
-    "a passkey that is copied": lambda: said_by_the_authenticator(0x1D),
+    "as it is": build_page_data,
+    "members nobody has heard of": lambda: build_page_data(
+        other_keys_can_be_added_here="do not compare against a template"
+    ),
+    "without crossOrigin": lambda: build_client_data(f"{{{GOOD}}}"),
+    "in another order": lambda: build_client_data(f'{{"origin":"{CONSOLE.origin}",{GOOD.rpartition(",")[0]}}}'),
+    "a passkey that may be copied": lambda: build_authenticator_data(0x0D),
+    "a passkey that is copied": lambda: build_authenticator_data(0x1D),
 }
 
 
 @pytest.mark.parametrize("what", ACCEPTED)
 def test_permitted_browser_additions_are_accepted(what: str) -> None:
-    assert has_asserted(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
-    assert the_other_library_accepts(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
+    assert is_valid_assertion(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
+    assert is_accepted_by_webauthn(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
 
 
 def test_webauthn_library_accepts_only_listed_refused_signatures() -> None:
-    """We are the stricter ones. What it does not look at: frames, JSON read in two ways, sizes, spare extensions."""
+    """We are stricter: the library ignores frames, ambiguous JSON, sizes and unused extensions."""
     key = passkey("p256").public
-    ours_alone = {what for what in REFUSED if the_other_library_accepts(key, REFUSED[what](), TEXT, CONSOLE)}
+    ours_alone = {what for what in REFUSED if is_accepted_by_webauthn(key, REFUSED[what](), TEXT, CONSOLE)}
     assert ours_alone <= {
         "a challenge in another spelling",
         "a page in a frame",
@@ -234,7 +243,7 @@ def test_key_encodings_read_as_same_key() -> None:
     assert isinstance(public, ec.EllipticCurvePublicKey)
     point = public.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
     header = bytes.fromhex("3039301306072a8648ce3d020106082a8648ce3d030107032200")
-    assert read_public_key(base64.b64encode(header + point).decode()) == passkey("p256").public
+    assert parse_public_key(base64.b64encode(header + point).decode()) == passkey("p256").public
 
 
 WEAK: dict[str, ec.EllipticCurvePublicKey | rsa.RSAPublicKey] = {
@@ -248,19 +257,19 @@ WEAK: dict[str, ec.EllipticCurvePublicKey | rsa.RSAPublicKey] = {
 def test_weak_key_is_refused_as_person_key(what: str) -> None:
     der = WEAK[what].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     line = base64.b64encode(der).decode()
-    assert read_public_key(line) is None
+    assert parse_public_key(line) is None
     with pytest.raises(ConfigurationError, match=r"approvers\.ben is not a person's public key"):
-        people_of({"ada": private(1).public.text}, {"ben": line})
+        build_people({"ada": create_private_key(1).public.text}, {"ben": line})
 
 
 def test_rsa_passkey_signature_over_plain_text_is_refused() -> None:
     plain = base64.b64encode(passkey("rsa").raw_signature(TEXT)).decode()
-    assert passkey("rsa").public.verifies(base64.b64decode(plain), TEXT)
+    assert passkey("rsa").public.verify(base64.b64decode(plain), TEXT)
     assert not passkey("rsa").public.has_signed(TEXT, plain)
 
 
 def test_passkey_signature_is_refused_as_plain_signature() -> None:
-    """Such a key in a token signs text as it is. What a passkey signs begins with a digest, and no text does."""
+    """A token signs plain text with such a key. The text that a passkey signs begins with a digest instead."""
     asserted = from_base64url(passkey("p256").sign(TEXT).signature)
     assert asserted is not None
     assert not passkey("p256").public.has_signed(TEXT, base64.b64encode(asserted).decode())
@@ -269,17 +278,17 @@ def test_passkey_signature_is_refused_as_plain_signature() -> None:
 # Documents
 
 ADA, BEN, CLEO = passkey("p-ada"), passkey("e-ben"), passkey("r-cleo")
-ADA_FILE, CLEO_FILE, STRANGER = private(1), private(2), passkey("p-stranger")
+ADA_FILE, CLEO_FILE, STRANGER = create_private_key(1), create_private_key(2), passkey("p-stranger")
 
 
 def policy(needed: int = 1, party: RelyingParty | None = CONSOLE) -> ApprovalPolicy:
     makers = {"ada": [ADA.public.text, ADA_FILE.public.text], "ben": BEN.public.text}
-    people = people_of(makers, {**makers, "cleo": [CLEO.public.text, CLEO_FILE.public.text]})
+    people = build_people(makers, {**makers, "cleo": [CLEO.public.text, CLEO_FILE.public.text]})
     return ApprovalPolicy(needed, {}, 72, people, party)
 
 
 def plan(**other: Any) -> PlanDocument:
-    return unsigned_plan(plan_content(**other), [], ADA.public, NOW)
+    return build_plan(plan_content(**other), [], ADA.public, NOW)
 
 
 def order(**other: Any) -> RowOrder:
@@ -287,19 +296,19 @@ def order(**other: Any) -> RowOrder:
 
 
 def made(unsigned: SignedDocument, maker: SoftwarePasskey = ADA) -> SignedDocument:
-    return made_by_passkey(unsigned, maker.sign(unsigned.signed_text()), policy())
+    return sign_by_passkey(unsigned, maker.sign(unsigned.signed_text()), policy())
 
 
-def approval_by(key: SoftwarePasskey, document: SignedDocument, now: datetime = NOW) -> Approval:
+def build_approval(key: SoftwarePasskey, document: SignedDocument, now: datetime = NOW) -> Approval:
     asked = approval_text(document, key.public, policy(), now)
     return Approval(key=key.public.text, approved_at=asked.approved_at, signature=key.sign(asked.text))
 
 
 def approved(document: SignedDocument, key: SoftwarePasskey, *, needed: int = 1) -> SignedDocument:
-    return approve_by_passkey(document, approval_by(key, document), policy(needed), NOW)
+    return approve_by_passkey(document, build_approval(key, document), policy(needed), NOW)
 
 
-def holds(document: SignedDocument, *, needed: int = 1, party: RelyingParty | None = CONSOLE) -> bool:
+def is_valid(document: SignedDocument, *, needed: int = 1, party: RelyingParty | None = CONSOLE) -> bool:
     try:
         require_signatures(document, policy(needed, party), NOW)
     except ApprovalError:
@@ -314,8 +323,8 @@ DOCUMENTS = pytest.mark.parametrize("kind", [plan, order])
 @pytest.mark.parametrize("approver", [BEN, CLEO])
 def test_document_signed_by_passkey_is_valid_after_reading(kind: Any, approver: SoftwarePasskey) -> None:
     document = approved(made(kind()), approver)
-    assert holds(type(document).model_validate_json(document.model_dump_json()))
-    assert not holds(made(kind()))
+    assert is_valid(type(document).model_validate_json(document.model_dump_json()))
+    assert not is_valid(made(kind()))
 
 
 def test_challenge_is_digest_of_file_key_text() -> None:
@@ -326,14 +335,14 @@ def test_challenge_is_digest_of_file_key_text() -> None:
 
 
 def test_person_counts_once_with_both_key_kinds() -> None:
-    by_file = signed(plan().model_copy(update={"maker": ADA_FILE.public.text}), ADA_FILE)
+    by_file = sign_document(plan().model_copy(update={"maker": ADA_FILE.public.text}), ADA_FILE)
     document = approve(approved(by_file, CLEO, needed=2), CLEO_FILE, policy(2), NOW)
     assert len(document.approvals) == 1
-    assert not holds(document, needed=2)
-    both = document.model_copy(update={"approvals": [*document.approvals, approval_by(CLEO, by_file)]})
-    assert [person.name for person in signatures_of(both, policy(2), NOW).valid] == ["cleo"]
-    assert not holds(both, needed=2)
-    assert holds(approved(both, BEN, needed=2), needed=2)
+    assert not is_valid(document, needed=2)
+    both = document.model_copy(update={"approvals": [*document.approvals, build_approval(CLEO, by_file)]})
+    assert [person.name for person in verify_signatures(both, policy(2), NOW).valid] == ["cleo"]
+    assert not is_valid(both, needed=2)
+    assert is_valid(approved(both, BEN, needed=2), needed=2)
 
 
 @DOCUMENTS
@@ -343,7 +352,7 @@ def test_maker_cannot_approve_with_any_passkey(kind: Any) -> None:
         approval_text(document, ADA.public, policy(), NOW)
     at = "2026-11-22T08:00:00.000Z"
     own = Approval(key=ADA.public.text, approved_at=at, signature=ADA.sign(document.approval_text(ADA.public, at)))
-    assert not holds(document.model_copy(update={"approvals": [own]}))
+    assert not is_valid(document.model_copy(update={"approvals": [own]}))
     with pytest.raises(ApprovalError, match="is by the maker"):
         approve_by_passkey(document, own, policy(), NOW)
 
@@ -358,9 +367,9 @@ def signed_by(document: SignedDocument, approver: SoftwarePasskey, signature: Pa
 def test_approval_counts_only_for_its_endpoint_and_batch(kind: Any, part: str) -> None:
     document = approved(made(kind()), CLEO)
     other = made(kind(**{part: "d" * 32}))
-    assert not holds(other.model_copy(update={"approvals": document.approvals}))
+    assert not is_valid(other.model_copy(update={"approvals": document.approvals}))
     moved = document.model_copy(update={"content": document.content.model_copy(update={part: "d" * 32})})
-    assert not holds(moved)
+    assert not is_valid(moved)
 
 
 def test_document_code_is_derived_from_content() -> None:
@@ -371,22 +380,22 @@ def test_document_code_is_derived_from_content() -> None:
 
 
 def test_approval_signature_is_invalid_for_other_acts() -> None:
-    """Also where all else is the same: the first line of what is signed says the act."""
+    """This holds even if all values are equal, because the first line of the signed text names the act."""
     at = "2026-11-22T08:00:00.000Z"
     document = made(plan())
     first, rest = document.approval_text(CLEO.public, at).split(b"\n", 1)
     assert first == b"paygw-batch plan 5 approval"
-    assert holds(signed_by(document, CLEO, CLEO.sign(first + b"\n" + rest)))
+    assert is_valid(signed_by(document, CLEO, CLEO.sign(first + b"\n" + rest)))
     for other in (b"paygw-batch plan 5", b"paygw-batch order 1 approval", b"paygw-batch plan 4 approval"):
-        assert not holds(signed_by(document, CLEO, CLEO.sign(other + b"\n" + rest)))
-    assert not holds(signed_by(document, CLEO, CLEO.sign(document.signed_text())))
+        assert not is_valid(signed_by(document, CLEO, CLEO.sign(other + b"\n" + rest)))
+    assert not is_valid(signed_by(document, CLEO, CLEO.sign(document.signed_text())))
 
 
 def test_passkey_signature_under_other_name_does_not_count() -> None:
     document = made(plan())
     text = document.approval_text(CLEO.public, "2026-11-22T08:00:00.000Z")
     for other in (ADA, BEN, STRANGER):
-        assert not holds(signed_by(document, CLEO, other.sign(text)))
+        assert not is_valid(signed_by(document, CLEO, other.sign(text)))
 
 
 def test_unlisted_person_can_neither_make_nor_approve() -> None:
@@ -401,19 +410,19 @@ def test_document_signed_by_passkey_cannot_be_changed() -> None:
     assert isinstance(document.signature, PasskeySignature)
     for part in ("client_data", "authenticator_data", "signature"):
         data = from_base64url(getattr(document.signature, part)) or b""
-        for other in list(flipped(data))[::7]:
+        for other in list(flip_each_bit(data))[::7]:
             changed = document.signature.model_copy(update={part: to_base64url(other)})
-            assert not holds(document.model_copy(update={"signature": changed}))
-    assert not holds(document.model_copy(update={"made_at": "2026-11-22T08:00:00.001Z"}))
+            assert not is_valid(document.model_copy(update={"signature": changed}))
+    assert not is_valid(document.model_copy(update={"made_at": "2026-11-22T08:00:00.001Z"}))
 
 
 def test_passkey_needs_configured_console_address() -> None:
-    by_file = signed(plan().model_copy(update={"maker": ADA_FILE.public.text}), ADA_FILE)
+    by_file = sign_document(plan().model_copy(update={"maker": ADA_FILE.public.text}), ADA_FILE)
     document = approved(by_file, CLEO)
-    assert holds(document)
+    assert is_valid(document)
     for party in (None, ELSEWHERE, RelyingParty("https://example.com"), RelyingParty(CONSOLE.origin + ":8443")):
-        assert not holds(document, party=party)
-    (problem,) = signatures_of(document, policy(party=None), NOW).wrong
+        assert not is_valid(document, party=party)
+    (problem,) = verify_signatures(document, policy(party=None), NOW).problems
     assert problem == "that of cleo is by passkey, but the configuration does not give the address of the pages"
 
 
@@ -421,9 +430,9 @@ def test_approval_started_too_long_ago_is_refused() -> None:
     document = made(plan())
     late, early = timedelta(minutes=11), timedelta(minutes=6)
     with pytest.raises(ApprovalError, match=r"was started at 2026-11-22T07:49:00\.000Z, too long ago"):
-        approve_by_passkey(document, approval_by(CLEO, document, NOW - late), policy(), NOW)
+        approve_by_passkey(document, build_approval(CLEO, document, NOW - late), policy(), NOW)
     with pytest.raises(ApprovalError, match="in the future"):
-        approve_by_passkey(document, approval_by(CLEO, document, NOW + early), policy(), NOW)
+        approve_by_passkey(document, build_approval(CLEO, document, NOW + early), policy(), NOW)
 
 
 @pytest.mark.parametrize("at", ["", "today", "2026-11-22T08:00:00", "2026-11-22"])

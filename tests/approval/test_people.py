@@ -1,4 +1,4 @@
-"""Who may prepare and approve: names and keys are compared by what they are, and not by how they are written."""
+"""Who may prepare and approve: names and keys are compared by their meaning, not their spelling."""
 
 import base64
 import hashlib
@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from paygw_batch.approval.approval_keys import (
     PublicKey,
-    people_of,
-    plain_name,
+    build_people,
+    normalise_name,
+    parse_canonical_key,
+    parse_public_key,
     public_key_of,
-    read_own_spelling,
-    read_public_key,
 )
 from paygw_batch.errors import ConfigurationError
 
 
-def public(seed: int) -> PublicKey:
+def public_key_text(seed: int) -> PublicKey:
     return public_key_of(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32).public_key())
 
 
-ADA, SECOND, BEN, CLEO = (public(seed) for seed in (1, 2, 3, 4))
+ADA, SECOND, BEN, CLEO = (public_key_text(seed) for seed in (1, 2, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -46,21 +46,21 @@ ADA, SECOND, BEN, CLEO = (public(seed) for seed in (1, 2, 3, 4))
     ],
 )
 def test_similar_looking_names_are_equal(other: str) -> None:
-    assert plain_name(other) == plain_name("Ada Obi")
+    assert normalise_name(other) == normalise_name("Ada Obi")
 
 
 def test_combined_and_composed_letters_are_equal() -> None:
-    assert plain_name("Zoe\u0308 Stra\u00dfe") == plain_name("ZO\u00cb STRASSE")
+    assert normalise_name("Zoe\u0308 Stra\u00dfe") == normalise_name("ZO\u00cb STRASSE")
 
 
 @pytest.mark.parametrize("other", ["Ada Obl", "Ada", "Ada Obi 2", "AdaObi"])
 def test_different_names_stay_different(other: str) -> None:
-    assert plain_name(other) != plain_name("Ada Obi")
+    assert normalise_name(other) != normalise_name("Ada Obi")
 
 
 @given(st.text(max_size=12))
 def test_normalising_plain_name_twice_changes_nothing(name: str) -> None:
-    assert plain_name(plain_name(name)) == plain_name(name)
+    assert normalise_name(normalise_name(name)) == normalise_name(name)
 
 
 SPELLINGS = (
@@ -75,7 +75,7 @@ SPELLINGS = (
 
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_key_spellings_read_as_same_key(text: str) -> None:
-    assert read_public_key(text) == ADA
+    assert parse_public_key(text) == ADA
 
 
 def test_unused_padding_bits_do_not_change_key() -> None:
@@ -83,8 +83,8 @@ def test_unused_padding_bits_do_not_change_key() -> None:
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     place = alphabet.index(bare[-1])
     others = [bare[:-1] + alphabet[place + step] + "=" for step in (1, 2, 3)]
-    assert [read_public_key(text) for text in others] == [ADA] * 3
-    assert [read_own_spelling(text) for text in (*others, ADA.text)] == [None, None, None, ADA]
+    assert [parse_public_key(text) for text in others] == [ADA] * 3
+    assert [parse_canonical_key(text) for text in (*others, ADA.text)] == [None, None, None, ADA]
 
 
 def test_alternative_encoding_yields_same_key_or_none() -> None:
@@ -92,16 +92,16 @@ def test_alternative_encoding_yields_same_key_or_none() -> None:
     long_lengths = der[:1] + b"\x81" + der[1:]
     null_parameters = bytes.fromhex("302c300706032b65700500032100") + ADA.material[-32:]
     for encoding in (long_lengths, null_parameters, der + b"\0"):
-        assert read_public_key(base64.b64encode(encoding).decode()) in {ADA, None}
+        assert parse_public_key(base64.b64encode(encoding).decode()) in {ADA, None}
 
 
 @pytest.mark.parametrize("text", ["", "x", "AAAA", "\u00e4", ADA.text[4:], ADA.text.replace("M", "!", 1)])
-def test_invalid_text_is_no_key(text: str) -> None:
-    assert read_public_key(text) is None
+def test_invalid_text_yields_no_key(text: str) -> None:
+    assert parse_public_key(text) is None
 
 
 def test_keys_under_spellings_of_name_belong_together() -> None:
-    people = people_of({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
+    people = build_people({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
     ada, ben = people.listed
     assert (ada.name, ada.keys) == ("Ada", frozenset({ADA, SECOND}))
     assert (people.owner_of(SECOND), people.maker_with(SECOND), people.approver_with(SECOND)) == (ada, None, ada)
@@ -109,7 +109,7 @@ def test_keys_under_spellings_of_name_belong_together() -> None:
 
 
 def test_name_is_shown_without_breaks_or_invisible_characters() -> None:
-    (ada, ben) = people_of({" Ada\u202e\n\x1b Obi": ADA.text}, {"ben": BEN.text}).listed
+    (ada, ben) = build_people({" Ada\u202e\n\x1b Obi": ADA.text}, {"ben": BEN.text}).listed
     assert (ada.name, ben.name) == ("Ada Obi", "ben")
 
 
@@ -121,11 +121,11 @@ def test_respelled_key_under_two_names_is_refused(text: str) -> None:
         ({"ben": BEN.text}, {"ada": ADA.text, "eve": text}),
     ):
         with pytest.raises(ConfigurationError, match="under two names, ada and eve"):
-            people_of(makers, approvers)
+            build_people(makers, approvers)
 
 
 def test_fingerprint_matches_openssl_and_sha256sum() -> None:
     pem = f"-----BEGIN PUBLIC KEY-----\n{ADA.text}\n-----END PUBLIC KEY-----\n"
     command = ["openssl", "pkey", "-pubin", "-outform", "DER"]
-    shown = subprocess.run(command, input=pem.encode(), capture_output=True, check=True).stdout
-    assert ADA.fingerprint == hashlib.sha256(shown).hexdigest()[:16]
+    displayed = subprocess.run(command, input=pem.encode(), capture_output=True, check=True).stdout
+    assert ADA.fingerprint == hashlib.sha256(displayed).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Signed documents: any change to signature, text, key or time is found, and people count, not keys."""
+"""Signed documents: any change to signature, text, key or time is detected, and people are counted, not keys."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.approval.approval_keys import ApprovalKey, people_of
-from paygw_batch.approval.plan_document import unsigned_plan
+from paygw_batch.approval.approval_keys import ApprovalKey, build_people
+from paygw_batch.approval.plan_document import build_plan
 from paygw_batch.approval.signed_document import (
     Approval,
     ApprovalPolicy,
     SignedDocument,
     approve,
-    check_reachable,
+    require_reachable_approval,
     require_signatures,
-    signatures_of,
-    signed,
+    sign_document,
+    verify_signatures,
 )
 from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
@@ -28,21 +28,21 @@ from tests.support.signed_plans import (
     NOW,
     SECOND,
     STRANGER,
+    forge_approval,
     order_content,
     plan,
     policy,
-    signed_by,
 )
 
 
 def order() -> RowOrder:
-    return signed(unsigned_order(order_content(), ADA.public, NOW), ADA)
+    return sign_document(unsigned_order(order_content(), ADA.public, NOW), ADA)
 
 
 KINDS = pytest.mark.parametrize("made", [plan, order])
 
 
-def holds(document: SignedDocument, *, needed: int = 1, now: datetime = NOW) -> bool:
+def is_valid(document: SignedDocument, *, needed: int = 1, now: datetime = NOW) -> bool:
     try:
         require_signatures(document, policy(needed), now)
     except ApprovalError:
@@ -53,16 +53,16 @@ def holds(document: SignedDocument, *, needed: int = 1, now: datetime = NOW) -> 
 @KINDS
 def test_document_approved_by_second_person_is_valid(made: Callable[[], SignedDocument]) -> None:
     document = approve(made(), CLEO, policy(), NOW)
-    assert holds(document)
-    assert not holds(made())
-    assert [person.name for person in signatures_of(document, policy(), NOW).valid] == ["cleo"]
+    assert is_valid(document)
+    assert not is_valid(made())
+    assert [person.name for person in verify_signatures(document, policy(), NOW).valid] == ["cleo"]
 
 
-def other_texts(text: str) -> list[str]:
-    """Return `text` with each of its characters changed, and with each bit of it flipped that leaves plain text."""
+def changed_texts(text: str) -> list[str]:
+    """Yield `text` with each character changed, and with each bit flipped that leaves plain text."""
     flipped = [
-        text[:place] + chr(ord(one) ^ (1 << bit)) + text[place + 1 :]
-        for place, one in enumerate(text)
+        text[:place] + chr(ord(item) ^ (1 << bit)) + text[place + 1 :]
+        for place, item in enumerate(text)
         for bit in range(7)
     ]
     return [other for other in flipped if other.isprintable()]
@@ -73,17 +73,17 @@ def other_texts(text: str) -> list[str]:
 def test_approval_with_changed_byte_is_refused(made: Callable[[], SignedDocument], part: str) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     (approval,) = document.approvals
-    for other in other_texts(getattr(approval, part)):
+    for other in changed_texts(getattr(approval, part)):
         changed = document.model_copy(update={"approvals": [approval.model_copy(update={part: other})]})
-        assert not holds(changed), (part, other)
+        assert not is_valid(changed), (part, other)
 
 
 @KINDS
 @pytest.mark.parametrize("part", ["signature", "maker", "made_at", "document"])
 def test_document_with_changed_maker_signature_is_refused(made: Callable[[], SignedDocument], part: str) -> None:
     document = approve(made(), CLEO, policy(), NOW)
-    for other in other_texts(getattr(document, part)):
-        assert not holds(document.model_copy(update={part: other})), (part, other)
+    for other in changed_texts(getattr(document, part)):
+        assert not is_valid(document.model_copy(update={part: other})), (part, other)
 
 
 @KINDS
@@ -92,14 +92,14 @@ def test_plan_with_changed_content_is_refused(made: Callable[[], SignedDocument]
     kept: dict[str, Any] = document.content.model_dump()
     for name, value in kept.items():
         if isinstance(value, str):
-            others: list[Any] = other_texts(value or "a")
+            others: list[Any] = changed_texts(value or "a")
         elif isinstance(value, int):
             others = [value + 1, value - 1]
         else:
             others = [type(value)()]
         for other in others:
             content = document.content.model_copy(update={name: other})
-            assert not holds(document.model_copy(update={"content": content})), (name, other)
+            assert not is_valid(document.model_copy(update={"content": content})), (name, other)
 
 
 def test_order_with_changed_row_is_refused() -> None:
@@ -111,22 +111,22 @@ def test_order_with_changed_row_is_refused() -> None:
     assert set(changes | texts) == set(OrderedRow.model_fields)
     for name, value in (changes | texts).items():
         content = document.content.model_copy(update={"rows": [row.model_copy(update={name: value})]})
-        assert not holds(document.model_copy(update={"content": content})), name
+        assert not is_valid(document.model_copy(update={"content": content})), name
 
 
-def test_plan_without_its_findings_is_refused() -> None:
-    assert not holds(approve(plan(), CLEO, policy(), NOW).model_copy(update={"findings": []}))
+def test_plan_without_findings_is_refused() -> None:
+    assert not is_valid(approve(plan(), CLEO, policy(), NOW).model_copy(update={"findings": []}))
 
 
 @KINDS
 @pytest.mark.parametrize("key", [ADA, SECOND])
 def test_maker_cannot_approve_with_any_key(made: Callable[[], SignedDocument], key: ApprovalKey) -> None:
     document = made()
-    own = document.model_copy(update={"approvals": [signed_by(key, document)]})
-    assert not holds(own)
-    (problem,) = signatures_of(own, policy(), NOW).wrong
+    own = document.model_copy(update={"approvals": [forge_approval(key, document)]})
+    assert not is_valid(own)
+    (problem,) = verify_signatures(own, policy(), NOW).problems
     assert problem == f"that of ada is by the maker of the {document.noun}"
-    assert not holds(approve(own, CLEO, policy(2), NOW), needed=2)
+    assert not is_valid(approve(own, CLEO, policy(2), NOW), needed=2)
     with pytest.raises(ApprovalError, match="ada made this"):
         approve(document, key, policy(), NOW)
 
@@ -135,72 +135,72 @@ def test_maker_cannot_approve_with_any_key(made: Callable[[], SignedDocument], k
 def test_signature_under_other_name_does_not_count(made: Callable[[], SignedDocument]) -> None:
     document = made()
     for key in (ADA, STRANGER):
-        forged = signed_by(key, document, named=CLEO.public)
-        assert not holds(document.model_copy(update={"approvals": [forged]}))
+        forged = forge_approval(key, document, named=CLEO.public)
+        assert not is_valid(document.model_copy(update={"approvals": [forged]}))
 
 
 def test_approval_of_plan_is_invalid_for_order() -> None:
-    """Also where the two would say the same otherwise: the first line of what is signed names the kind."""
+    """This holds even if all values are equal, because the first line of the signed text names the kind."""
     of_plan = approve(plan(), CLEO, policy(), NOW)
-    assert not holds(order().model_copy(update={"approvals": of_plan.approvals}))
+    assert not is_valid(order().model_copy(update={"approvals": of_plan.approvals}))
     same = order().model_copy(update={"document": "paygw-batch plan 5"})
     assert same.signed_text().split(b"\n")[0] != order().signed_text().split(b"\n")[0]
-    assert not holds(same)
-    firsts = {one.approval_text(CLEO.public, "").split(b"\n")[0] for one in (order(), same)}
+    assert not is_valid(same)
+    firsts = {item.approval_text(CLEO.public, "").split(b"\n")[0] for item in (order(), same)}
     assert len(firsts | {order().signed_text().split(b"\n")[0], same.signed_text().split(b"\n")[0]}) == 4
 
 
 def test_maker_signature_does_not_count_as_approval() -> None:
     document = plan()
     own = Approval(key=CLEO.public.text, approved_at=document.made_at, signature=CLEO.sign(document.signed_text()))
-    assert not holds(document.model_copy(update={"approvals": [own]}))
+    assert not is_valid(document.model_copy(update={"approvals": [own]}))
 
 
 @KINDS
 def test_approval_is_valid_until_expiry(made: Callable[[], SignedDocument]) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     hours = timedelta(hours=1)
-    assert holds(document, now=NOW - timedelta(minutes=4))
-    assert not holds(document, now=NOW - timedelta(minutes=6))
-    assert holds(document, now=NOW + 71 * hours)
-    assert not holds(document, now=NOW + 72 * hours)
+    assert is_valid(document, now=NOW - timedelta(minutes=4))
+    assert not is_valid(document, now=NOW - timedelta(minutes=6))
+    assert is_valid(document, now=NOW + 71 * hours)
+    assert not is_valid(document, now=NOW + 72 * hours)
 
 
 def test_document_needs_required_number_of_approvers() -> None:
     document = approve(approve(plan(), CLEO, policy(2), NOW), CLEO, policy(2), NOW)
     assert len(document.approvals) == 1
-    assert not holds(document, needed=2)
-    assert holds(approve(document, BEN, policy(2), NOW), needed=2)
+    assert not is_valid(document, needed=2)
+    assert is_valid(approve(document, BEN, policy(2), NOW), needed=2)
 
 
 def test_unlisted_person_can_neither_make_nor_approve() -> None:
     with pytest.raises(ApprovalError, match="does not list this key under approvers"):
         approve(plan(), STRANGER, policy(), NOW)
-    foreign = signed(unsigned_plan(plan().content, [], STRANGER.public, NOW), STRANGER)
+    foreign = sign_document(build_plan(plan().content, [], STRANGER.public, NOW), STRANGER)
     with pytest.raises(ApprovalError, match="does not list under makers"):
         approve(foreign, CLEO, policy(), NOW)
-    by_an_approver = signed(unsigned_plan(plan().content, [], CLEO.public, NOW), CLEO)
+    by_an_approver = sign_document(build_plan(plan().content, [], CLEO.public, NOW), CLEO)
     with pytest.raises(ApprovalError, match="does not list under makers"):
         approve(by_an_approver, BEN, policy(), NOW)
 
 
 def test_key_listed_only_for_maker_cannot_approve() -> None:
-    people = people_of({"ada": ADA.public.text, "ben": BEN.public.text}, {"ben": SECOND.public.text})
+    people = build_people({"ada": ADA.public.text, "ben": BEN.public.text}, {"ben": SECOND.public.text})
     of_makers = ApprovalPolicy(1, {}, 72, people)
     document = plan()
     with pytest.raises(ApprovalError, match="does not list this key under approvers"):
         approve(document, BEN, of_makers, NOW)
-    own = document.model_copy(update={"approvals": [signed_by(BEN, document)]})
-    found = signatures_of(own, of_makers, NOW)
-    assert not found.valid
-    assert list(found.wrong) == ["that of ben is by a key that does not belong to a listed approver"]
-    assert len(signatures_of(approve(own, SECOND, of_makers, NOW), of_makers, NOW).valid) == 1
+    own = document.model_copy(update={"approvals": [forge_approval(BEN, document)]})
+    result = verify_signatures(own, of_makers, NOW)
+    assert not result.valid
+    assert list(result.problems) == ["that of ben is by a key that does not belong to a listed approver"]
+    assert len(verify_signatures(approve(own, SECOND, of_makers, NOW), of_makers, NOW).valid) == 1
 
 
 def test_more_required_approvals_than_approvers_are_refused() -> None:
-    check_reachable(policy(2))
+    require_reachable_approval(policy(2))
     with pytest.raises(ConfigurationError, match="needed is 3, but at most 2 other people"):
-        check_reachable(policy(3))
+        require_reachable_approval(policy(3))
 
 
 PLAN_TEXT = (
@@ -229,7 +229,7 @@ ORDER_TEXT = (
 
 @pytest.mark.parametrize(("made", "text"), [(plan, PLAN_TEXT), (order, ORDER_TEXT)])
 def test_signed_text_matches_expected_bytes(made: Callable[[], SignedDocument], text: str) -> None:
-    """Documents that were signed by an earlier version must verify: another text needs another name of its kind."""
+    """Documents signed by an earlier version must verify. If the signed text changes, its kind needs a new name."""
     document = made()
     assert document.signed_text().decode() == text % ADA.public.text
     approval = document.approval_text(CLEO.public, "2026-11-21T09:00:00.000Z").decode()
@@ -239,28 +239,28 @@ def test_signed_text_matches_expected_bytes(made: Callable[[], SignedDocument], 
 
 def test_non_ascii_letter_is_signed_as_escape() -> None:
     content = plan().content.model_copy(update={"sheet": "Zo\u00eb.csv"})
-    assert b'"sheet":"Zo\\u00eb.csv"' in unsigned_plan(content, [], ADA.public, NOW).signed_text()
+    assert b'"sheet":"Zo\\u00eb.csv"' in build_plan(content, [], ADA.public, NOW).signed_text()
 
 
 @KINDS
 def test_document_lists_maker_and_approvers_with_times(made: Callable[[], SignedDocument]) -> None:
     document = approve(approve(made(), CLEO, policy(), NOW), BEN, policy(), NOW + timedelta(hours=1))
-    found = signatures_of(document, policy(), NOW + timedelta(hours=1))
-    assert (found.maker.name, document.made_at, list(found.wrong)) == ("ada", "2026-11-21T08:00:00.000Z", [])
-    told = {person.name: approval.approved_at for person, approval in found.valid.items()}
-    assert told == {"cleo": "2026-11-21T08:00:00.000Z", "ben": "2026-11-21T09:00:00.000Z"}
+    result = verify_signatures(document, policy(), NOW + timedelta(hours=1))
+    assert (result.maker.name, document.made_at, list(result.problems)) == ("ada", "2026-11-21T08:00:00.000Z", [])
+    approval_times = {person.name: approval.approved_at for person, approval in result.valid.items()}
+    assert approval_times == {"cleo": "2026-11-21T08:00:00.000Z", "ben": "2026-11-21T09:00:00.000Z"}
 
 
 def test_uncounted_approval_names_reason() -> None:
     document = approve(plan(), CLEO, policy(), NOW)
-    late = signatures_of(document, policy(), NOW + timedelta(hours=72))
-    assert list(late.wrong) == ["that of cleo expired at 2026-11-24T08:00:00.000Z"]
-    early = signatures_of(document, policy(), NOW - timedelta(minutes=6))
-    assert list(early.wrong) == ["that of cleo is dated 2026-11-21T08:00:00.000Z, which is in the future"]
+    late = verify_signatures(document, policy(), NOW + timedelta(hours=72))
+    assert list(late.problems) == ["that of cleo expired at 2026-11-24T08:00:00.000Z"]
+    early = verify_signatures(document, policy(), NOW - timedelta(minutes=6))
+    assert list(early.problems) == ["that of cleo is dated 2026-11-21T08:00:00.000Z, which is in the future"]
     other = document.model_copy(update={"content": document.content.model_copy(update={"rows": 3})})
     with pytest.raises(ApprovalError, match="was changed after its maker signed it"):
-        signatures_of(other, policy(), NOW)
+        verify_signatures(other, policy(), NOW)
     (approval,) = document.approvals
     moved = approval.model_copy(update={"approved_at": "2026-11-21T09:00:00.000Z"})
-    (problem,) = signatures_of(document.model_copy(update={"approvals": [moved]}), policy(), NOW).wrong
+    (problem,) = verify_signatures(document.model_copy(update={"approvals": [moved]}), policy(), NOW).problems
     assert problem == "that of cleo is for different content, or was changed"

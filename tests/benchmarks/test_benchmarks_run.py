@@ -1,4 +1,4 @@
-"""The benchmarks run, at a tiny size and against the gateway that every machine has. No figure is judged here."""
+"""The benchmarks run at a tiny size against the built-in null gateway. No result is judged here."""
 
 from contextlib import closing
 from pathlib import Path
@@ -7,12 +7,12 @@ import apsw
 import pytest
 
 from benchmarks.__main__ import BEGIN, END, main
-from benchmarks.figures import Figure, Goal, Ratio, Sample, goals_table, side_by_side, table
-from benchmarks.pictures import Gallery, can_draw, thinned
+from benchmarks.figures import Figure, Goal, Ratio, Sample, format_goals, side_by_side, table
+from benchmarks.pictures import Gallery, can_draw, thin_curve
 from benchmarks.sections import SECTIONS
 from benchmarks.sheets import KINDS, PARQUET, sheet_of_kind
 from benchmarks.slow_disk import slow_flushes
-from benchmarks.validation import OPTIONS, terms
+from benchmarks.validation import OPTIONS, invented_terms
 from paygw_batch.countries.load import load_rules
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.sheet_file import read_sheet
@@ -31,7 +31,7 @@ def test_every_benchmark_section_writes_its_figures(
     document.write_text(f"Before.\n{BEGIN}\nOld figures.\n{END}\nAfter.\n", encoding="utf-8")
     words = ["--only", section, "--scale", "0.001", "--repetitions", "1", "--bare", "--directory", str(tmp_path)]
     for place in ("sections", "validation"):
-        monkeypatch.setattr(f"benchmarks.{place}.apart", lambda measure, *args: measure(*args))
+        monkeypatch.setattr(f"benchmarks.{place}.run_isolated", lambda measure, *args: measure(*args))
     monkeypatch.setattr("benchmarks.sections.SIZES", (1_000, 10_000, 100_000))
     monkeypatch.setattr("benchmarks.sections.SLOW_FLUSH_S", 0.0001)
     monkeypatch.setattr("benchmarks.sections.SHARED_RATE_PER_S", 20)
@@ -46,8 +46,8 @@ def test_every_benchmark_section_writes_its_figures(
 
 
 def test_ratio_divides_figures_by_repetition() -> None:
-    one, other = Figure("one", "/s", (10.0, 40.0, 90.0)), Figure("other", "/s", (10.0, 20.0, 30.0))
-    assert Ratio.of("ratio", one, other, goal=1.5).samples == (1.0, 2.0, 3.0)
+    item, other = Figure("one", "/s", (10.0, 40.0, 90.0)), Figure("other", "/s", (10.0, 20.0, 30.0))
+    assert Ratio.between("ratio", item, other, goal=1.5).samples == (1.0, 2.0, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_contenders_run_alternately() -> None:
         turns.append(name)
         return Sample(value)
 
-    found = side_by_side({"a": lambda: contender("a", 1), "b": lambda: contender("b", 2)}, 2, "/s", lambda _: None)
+    result = side_by_side({"a": lambda: contender("a", 1), "b": lambda: contender("b", 2)}, 2, "/s", lambda _: None)
     assert turns == ["a", "b", "a", "b"]
-    assert found["b"].samples == (2, 2)
+    assert result["b"].samples == (2, 2)
 
 
-def test_a_table_shows_median_spread_and_processor_time() -> None:
+def test_table_shows_median_spread_and_processor_time() -> None:
     figure = Figure("payouts", "/s", (1000.0, 3000.0, 2000.0), (250.0, 260.0, 270.0))
     assert "| payouts | 2,000 /s | 1,000 to 3,000 | 260 us |" in table("Title", [figure], [])
 
@@ -86,12 +86,12 @@ def test_picture_is_placed_after_its_table() -> None:
 )
 def test_goals_table_shows_whether_goal_is_reached(samples: tuple[float, ...], at_most: bool, verdict: str) -> None:
     goal = Goal("ratio", "us", samples, 5, 4, at_most=at_most)
-    assert f"| 5 | 4 | {verdict} |" in goals_table([goal], 1.0)
+    assert f"| 5 | 4 | {verdict} |" in format_goals([goal], 1.0)
 
 
 def test_only_times_are_scaled_to_other_machine() -> None:
     time, ratio = Goal("time", "us", (300.0,), 150, 120, at_most=True), Goal("ratio", "", (0.5,), 0.55, 0.6)
-    *_, first, second = goals_table([time, ratio], 2.0).rstrip().splitlines()
+    *_, first, second = format_goals([time, ratio], 2.0).rstrip().splitlines()
     assert first == "| time | 300 us | 300 to 300 | 150 | 120 | no, by 100% | 150 us |"
     assert second.endswith("| 0.55 | 0.6 | no, by 9% |  |")
 
@@ -99,11 +99,11 @@ def test_only_times_are_scaled_to_other_machine() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_sheet_of_each_kind_has_stated_defects(kind: str, tmp_path: Path) -> None:
     rows = 600
-    found = validate(read_sheet(sheet_of_kind(tmp_path, kind, rows), OPTIONS), load_rules("payout", terms()))
+    result = validate(read_sheet(sheet_of_kind(tmp_path, kind, rows), OPTIONS), load_rules("payout", invented_terms()))
     share = {"half bad": 0.5, "1 % bad": 0.01, "everything at once": 0.01}.get(kind, 0)
-    assert found.height == rows
-    assert abs(found.defects["row"].n_unique() - share * rows) <= 0.05 * rows * (share > 0)
-    assert not found.warnings.height
+    assert result.height == rows
+    assert abs(result.defects["row"].n_unique() - share * rows) <= 0.05 * rows * (share > 0)
+    assert not result.warnings.height
 
 
 def test_every_benchmark_sheet_except_parquet_is_csv(tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_simulated_slow_disk_delays_each_flush(tmp_path: Path, monkeypatch: pyte
     assert apsw.vfs_names() == before
 
 
-def test_thinned_curve_keeps_its_highest_points() -> None:
+def test_thinned_curve_keeps_highest_points() -> None:
     curve = [(float(at), float(at == 7)) for at in range(100)]
-    kept = thinned(curve, most=10)
+    kept = thin_curve(curve, most=10)
     assert len(kept) == 10
     assert (7.0, 1.0) in kept
 

@@ -1,4 +1,4 @@
-"""A sandbox that is asked again, and answers."""
+"""Configures status enquiries, and a sandbox that answers them."""
 
 from tests.support.program import Program, sandbox_toml
 
@@ -27,6 +27,6 @@ status = "sandbox-limbo"
 AMOUNTS = ("9002", "9007", "9008", "9010", "100")
 
 
-def with_enquiries(program: Program, section: str) -> None:
+def configure_enquiries(program: Program, section: str) -> None:
     (program.home / "behaviour.toml").write_text(BEHAVIOUR)
     program.config.write_text(f'{sandbox_toml()}\n[sandbox]\nbehaviour = "behaviour.toml"\n{section}')

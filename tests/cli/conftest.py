@@ -1,4 +1,4 @@
-"""A fresh machine for every test, set up for the sandbox."""
+"""Fixtures: a fresh machine for every test, set up for the sandbox."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.language import ENGLISH, use
+from paygw_batch.language import ENGLISH, set_language
 from tests.support.approving import policy
-from tests.support.clocks import SetClock, clock_of
+from tests.support.clocks import SetClock, shifted_clock
 from tests.support.clusters import ClusterProgram, Hosts, new_hosts
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, sandbox_toml
 
 
 @pytest.fixture(autouse=True)
-def english_again() -> Iterator[None]:
-    """Leave this process in English: a command chooses the language of its whole process."""
+def reset_language() -> Iterator[None]:
+    """Reset the language after each test, because a command sets it for the whole process."""
     yield
-    use(ENGLISH)
+    set_language(ENGLISH)
 
 
-def machine_at(home: Path) -> Program:
+def create_machine(home: Path) -> Program:
     home.chmod(0o700)
     config = home / "paygw.toml"
     config.write_text(sandbox_toml())
@@ -30,24 +30,24 @@ def machine_at(home: Path) -> Program:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    return machine_at(tmp_path)
+    return create_machine(tmp_path)
 
 
-Kept = Callable[[Callable[[Program], object]], Program]
+MachineCache = Callable[[Callable[[Program], object]], Program]
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    """Return a function that gives a machine as `begin` leaves it: played once a module, then put back for each test.
+def machine_cache(tmp_path_factory: pytest.TempPathFactory) -> MachineCache:
+    """Return a function that provides a machine in a prepared state, built once per module and restored for each test.
 
-    It is put back at the same place: journals and what is known of them name their paths.
+    It is restored at the same path, because journals and the registry of journals contain their paths.
     """
     copies: dict[Callable[[Program], object], tuple[Path, Path]] = {}
 
     def give(begin: Callable[[Program], object]) -> Program:
         if begin not in copies:
             home = tmp_path_factory.mktemp("kept")
-            begin(machine_at(home))
+            begin(create_machine(home))
             copies[begin] = home, shutil.copytree(home, tmp_path_factory.mktemp("copy") / "home", symlinks=True)
         home, copy = copies[begin]
         shutil.rmtree(home)
@@ -65,22 +65,22 @@ def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
 
 @pytest.fixture
 def folder(program: Program) -> Path:
-    """An empty drop folder."""
+    """Return an empty drop folder."""
     path = program.home / "drop"
     path.mkdir()
     return path
 
 
 @pytest.fixture
-def careful(program: Program) -> Program:
-    """A company where KES 1,000 and more need one approval; ada and ben may prepare, and cleo may only approve."""
+def approving_company(program: Program) -> Program:
+    """Configure a company that needs one approval from KES 1,000; Ada and Ben may prepare, Cleo may only approve."""
     program.config.write_text(sandbox_toml() + policy(program.home))
     return program
 
 
 @pytest.fixture
 def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    return clock_of(monkeypatch)
+    return shifted_clock(monkeypatch)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A person who answers at a real terminal: what is asked, and what is typed."""
+"""Runs the program at a real terminal, with a person who answers its questions."""
 
 import fcntl
 import os
@@ -18,9 +18,9 @@ PATIENCE_S = 60
 
 
 def converse(program: Program, *arguments: str | Path, answers: Iterable[tuple[str, str]]) -> tuple[str, int]:
-    """Run at a terminal, type each answer when its question is shown, and return all that is shown and the exit code.
+    """Run a command at a terminal, type each answer when its question appears, and return the output and exit code.
 
-    The answer is typed once its question stands at the end of what is shown: what comes before it is thrown away.
+    An answer is typed only when its question is at the end of the output, because earlier input is discarded.
     """
     keyboard, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
@@ -33,7 +33,7 @@ def converse(program: Program, *arguments: str | Path, answers: Iterable[tuple[s
         while select.select([keyboard], [], [], PATIENCE_S)[0]:
             try:
                 part = os.read(keyboard, 65_536).decode()
-            except OSError:  # Linux says so when the program has let go of the terminal
+            except OSError:  # Linux reports EIO when the program has closed the terminal.
                 break
             if not part:
                 break

@@ -1,4 +1,4 @@
-"""A listener and a gateway that calls back, as real processes."""
+"""Runs a listener and a gateway that sends notifications, as real processes."""
 
 import csv
 import http.client
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support import forked
 from tests.support.patience import PATIENCE_S
-from tests.support.ports import free_port, wait_until_there
+from tests.support.ports import free_port, wait_for_server
 from tests.support.program import Program, sandbox_toml
 
 TOKEN = "t" * 16 + "0123456789abcdefABCDEF_-"
@@ -28,7 +28,7 @@ secret_file = "secret.txt"
 
 
 @contextmanager
-def started(program: Program, *arguments: str, config: Path) -> Iterator["subprocess.Popen[str]"]:
+def start_process(program: Program, *arguments: str, config: Path) -> Iterator["subprocess.Popen[str]"]:
     command = next(word for word in arguments if not word.startswith("-"))
     log = (config.parent / f"{command}.log").open("wb")
     with (
@@ -45,7 +45,7 @@ def started(program: Program, *arguments: str, config: Path) -> Iterator["subpro
 
 @contextmanager
 def merchant_and_gateway(program: Program, *, behaviour: str, notifications: str) -> Iterator[tuple[int, Path]]:
-    """Run the sandbox, and set the program up to pay through it and to be called back; yield the listener's port."""
+    """Run the sandbox, configure the program to pay through it, and yield the listener's port."""
     port, gateway_port = free_port(), free_port()
     gateway = program.home / "gateway"
     gateway.mkdir(mode=0o700)
@@ -57,10 +57,10 @@ def merchant_and_gateway(program: Program, *, behaviour: str, notifications: str
     callback = f'"http://127.0.0.1:{port}/paygw/{{token}}"'
     (gateway / "behaviour.toml").write_text(behaviour)
     (gateway / "paygw.toml").write_text(sandbox_toml(server_callback_url=callback) + section)
-    with started(
+    with start_process(
         program, "sandbox", "--port", str(gateway_port), "--behaviour", "behaviour.toml", config=gateway / "paygw.toml"
     ) as process:
-        wait_until_there(gateway_port, process)
+        wait_for_server(gateway_port, process)
         text = sandbox_toml(server_callback_url=callback, base_url=f'"http://127.0.0.1:{gateway_port}"')
         text = text.replace("[gateway]\n", '[gateway]\nprivate_key = "gateway/sandbox-merchant.pem"\n')
         program.config.write_text(text + section)
@@ -68,16 +68,16 @@ def merchant_and_gateway(program: Program, *, behaviour: str, notifications: str
         yield port, gateway / "sandbox-callbacks.csv"
 
 
-def heard(callbacks: Path) -> Counter[str]:
-    """Return how many notifications were answered with 200, by their word."""
+def count_acknowledged(callbacks: Path) -> Counter[str]:
+    """Return the number of acknowledged notifications by status word."""
     if not callbacks.exists():
         return Counter()
     with callbacks.open(newline="") as stream:
         return Counter(status for _, status, _, http_status in csv.reader(stream) if http_status == "200")
 
 
-def kept(program: Program) -> Counter[str]:
-    """Return what came of messages in the journal, by finding, read by another library than the program's own."""
+def count_findings(program: Program) -> Counter[str]:
+    """Count the journal's messages by finding, read with another SQLite library than the program's."""
     query = "SELECT finding, count(*) FROM fact WHERE finding <> 'resolved' GROUP BY 1"
     with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True, timeout=PATIENCE_S)) as connection:
         return Counter(dict(connection.execute(query)))
@@ -89,8 +89,8 @@ PATH = f"/paygw/{TOKEN}"
 APPROVED = {"client_orderid": "PAY-1", "amount": "9002", "currency": "KES", "status": "approved"}
 
 
-def with_listener(program: Program, section: str = "") -> int:
-    """Configure a listener; return its port."""
+def configure_listener(program: Program, section: str = "") -> int:
+    """Configure a listener, and return its port."""
     port = free_port()
     for name, text in (("token.txt", TOKEN), ("secret.txt", "a secret of enough bytes")):
         (program.home / name).write_text(text + "\n")
@@ -100,8 +100,8 @@ def with_listener(program: Program, section: str = "") -> int:
     return port
 
 
-def call(port: int, method: str = "POST", path: str = PATH, body: bytes = b"", **headers: str) -> int:
-    """Send one request; return the status of its answer."""
+def send_request(port: int, method: str = "POST", path: str = PATH, body: bytes = b"", **headers: str) -> int:
+    """Send one request, and return the status of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -111,8 +111,8 @@ def call(port: int, method: str = "POST", path: str = PATH, body: bytes = b"", *
 
 
 def notify(port: int, **fields: str) -> int:
-    return call(port, body=json.dumps({**APPROVED, **fields}).encode(), Content_Type="application/json")
+    return send_request(port, body=json.dumps({**APPROVED, **fields}).encode(), Content_Type="application/json")
 
 
-def log_of(program: Program) -> str:
+def read_log(program: Program) -> str:
     return (program.home / "listen.log").read_text()

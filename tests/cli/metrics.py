@@ -1,4 +1,4 @@
-"""The metrics that a run writes."""
+"""Reads the metrics that a run writes."""
 
 import re
 
@@ -7,8 +7,8 @@ from tests.support.program import Program
 SAMPLE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
 
 
-def gauges(program: Program) -> dict[str, float]:
-    """Return name and labels -> value, read by the rules of the text format."""
+def read_gauges(program: Program) -> dict[str, float]:
+    """Return the value of each gauge by name and labels, parsed by the rules of the text format."""
     found: dict[str, float] = {}
     helped, typed = set(), set()
     for line in (program.home / "paygw.prom").read_text().splitlines():

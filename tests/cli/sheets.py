@@ -1,4 +1,4 @@
-"""Sheets as people write them for the command line: workbooks, cover notes, customers."""
+"""Builds sheets for the command line: workbooks, cover notes and customers."""
 
 import os
 import re
@@ -27,7 +27,7 @@ READ_BOTH_WAYS = (
     "RW,ID-1,5000,Keza,Gasana,Keza Gasana,250788000103,250788000103,+250788000103,k@example.com,KN 4,Kigali,KG-11,"
     "192.0.2.1,Shoes"
 )
-"""A row, under its heading, that can be paid as well as collected."""
+"""A heading and a row that can be both paid and collected."""
 
 
 def customers(count: int, *, amount: str = "1500.50", prefix: str = "COL") -> list[str]:
@@ -37,8 +37,8 @@ def customers(count: int, *, amount: str = "1500.50", prefix: str = "COL") -> li
 OLD = (1_700_000_000, 1_700_000_000)
 
 
-def noted(sheet: Path, note: str | None) -> Path:
-    """Put a cover note beside a sheet; both were written long ago."""
+def write_note(sheet: Path, note: str | None) -> Path:
+    """Write a cover note next to a sheet, and date both in the past."""
     if note is not None:
         beside = sheet.with_name(f"{sheet.name}.toml")
         beside.write_text(note)
@@ -50,11 +50,11 @@ def noted(sheet: Path, note: str | None) -> Path:
 PAGE = (ROOT / "docs" / "mending.md").read_text()
 
 
-MENDS = re.findall(r"^\| `([A-Z]+[0-9]+)` \|.*\| `([^`]+)` \|$", PAGE, flags=re.MULTILINE)
+CORRECTIONS = re.findall(r"^\| `([A-Z]+[0-9]+)` \|.*\| `([^`]+)` \|$", PAGE, flags=re.MULTILINE)
 
 
-def examples(workbook: Path) -> list[dict[str, str]]:
-    """Return what the help sheet gives as an example of each country: column -> value."""
+def help_examples(workbook: Path) -> list[dict[str, str]]:
+    """Return the examples on the help worksheet by country and column."""
     found: dict[str, dict[str, str]] = {}
     lines = openpyxl.load_workbook(workbook)["Help"].iter_rows(values_only=True)
     for column, countries, needed, _, example in list(lines):
@@ -64,8 +64,8 @@ def examples(workbook: Path) -> list[dict[str, str]]:
     return list(found.values())
 
 
-def fill(workbook: Path, rows: list[dict[str, str]]) -> None:
-    """Write rows below the headings, as a person does in a spreadsheet: into the cells that are there."""
+def fill_worksheet(workbook: Path, rows: list[dict[str, str]]) -> None:
+    """Write rows below the headings into existing cells, as a person does in a spreadsheet."""
     book = openpyxl.load_workbook(workbook)
     sheet = book["Payees"]
     assert isinstance(sheet, Worksheet)
@@ -73,13 +73,13 @@ def fill(workbook: Path, rows: list[dict[str, str]]) -> None:
     for number, row in enumerate(rows, start=2):
         for at, heading in enumerate(headings, start=1):
             cell = sheet.cell(number, at)
-            cell.number_format = "@"  # openpyxl does not take a new cell's format from its column; spreadsheets do
+            cell.number_format = "@"  # Unlike a spreadsheet, openpyxl does not format a new cell like its column.
             cell.value = f"PAY-{number}" if heading == "client_orderid" else row.get(heading)
     book.save(workbook)
 
 
-def workbook(path: Path, heading: str = HEADING, /, **worksheets: list[str]) -> Path:
-    """Write a workbook with these worksheets of CSV lines, each below the heading."""
+def write_workbook(path: Path, heading: str = HEADING, /, **worksheets: list[str]) -> Path:
+    """Write a workbook with these worksheets of CSV lines below the heading."""
     book = openpyxl.Workbook()
     assert book.active is not None
     book.remove(book.active)

@@ -1,4 +1,4 @@
-"""A run that stands still while something else is tried: however slow the machine, it cannot have ended meanwhile."""
+"""Stops a run at a known point, so that it cannot end while a test tries something else."""
 
 import signal
 import subprocess
@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.support.patience import until
+from tests.support.patience import wait_until
 from tests.support.program import Program
 
 
 def wait_for_first_payment(program: Program, process: "subprocess.Popen[str]", prefix: str = "") -> None:
-    """Return when the sandbox has taken an order whose id starts with `prefix`, or fail when the run has ended."""
+    """Wait until the sandbox has accepted an order whose id starts with `prefix`. Fail if the run has ended."""
     while not any(line["client_orderid"].startswith(prefix) for line in program.record()):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
 
 
 @contextmanager
-def stopped(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> Iterator[None]:
+def stop_process(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> Iterator[None]:
     process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -28,7 +28,7 @@ def stopped(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> Itera
 
 
 def wait_for_record(program: Program, lines: int, process: "subprocess.Popen[str]") -> None:
-    until(lambda: len(program.record()) >= lines or process.poll() is not None, look_every_s=0.005)
+    wait_until(lambda: len(program.record()) >= lines or process.poll() is not None, look_every_s=0.005)
 
 
 def paid_orders(program: Program) -> Counter[str]:

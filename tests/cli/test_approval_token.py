@@ -1,95 +1,95 @@
-"""People prepare and approve with keys in a token; a payroll is paid on their signatures, and each trouble is told."""
+"""Plans and approvals with keys in a token: payrolls paid on their signatures, and errors of tokens."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from paygw_batch.approval.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
+from paygw_batch.approval.approval_keys import MODULE_VARIABLE, PASSPHRASE_VARIABLE, ApprovalKey, load_person_key
 from paygw_batch.errors import ConfigurationError
-from tests.support.approving import plan_of, policy
+from tests.support.approving import plan_file, policy
 from tests.support.program import Program, kenyan_rows, sandbox_toml
-from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, make_person_key, softhsm
+from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, find_softhsm, make_person_key
 
 KINDS = {"p256": "secp256r1", "ed": "ed25519"}
 
 
-def address(name: str) -> str:
+def key_address(name: str) -> str:
     return f"pkcs11:token={LABEL};object={name}"
 
 
-def key_in(token: Token, name: str) -> ApprovalKey:
-    return approval_key_at(Path(address(name)), PIN.encode(), str(token.module))
+def load_key(token: Token, name: str) -> ApprovalKey:
+    return load_person_key(Path(key_address(name)), PIN.encode(), str(token.module))
 
 
 @pytest.fixture
 def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
-    """A token with a P-256 and an Ed25519 key, which this user is set up to sign with."""
-    if softhsm() is None:
+    """Configure this user to sign with a token that has a P-256 and an Ed25519 key."""
+    if find_softhsm() is None:
         pytest.skip(HOW_TO_GET_IT)
-    made = Token.made_in(tmp_path / "token")
-    for name, value in {**made.environ, PASSPHRASE: PIN, MODULE: str(made.module)}.items():
+    token = Token.create_in(tmp_path / "token")
+    for name, value in {**token.environ, PASSPHRASE_VARIABLE: PIN, MODULE_VARIABLE: str(token.module)}.items():
         monkeypatch.setenv(name, value)
     for name, kind in KINDS.items():
-        make_person_key(made, name, kind)
-    return made
+        make_person_key(token, name, kind)
+    return token
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_token_key_signature_is_valid_only_for_text(token: Token, name: str) -> None:
-    key = key_in(token, name)
+def test_token_key_signs_only_its_text(token: Token, name: str) -> None:
+    key = load_key(token, name)
     signature = key.sign(b"a text")
     assert key.public.has_signed(b"a text", signature)
     assert not key.public.has_signed(b"another text", signature)
     assert not key.public.has_signed(b"a text", signature.rstrip("=") + "A")
-    assert not key_in(token, next(other for other in KINDS if other != name)).public.has_signed(b"a text", signature)
+    assert not load_key(token, next(other for other in KINDS if other != name)).public.has_signed(b"a text", signature)
     assert PIN not in repr(key)
 
 
 @pytest.mark.parametrize(("maker", "approver"), [("p256", "ed"), ("ed", "p256")])
-def test_payroll_is_paid_on_two_token_signatures(program: Program, token: Token, maker: str, approver: str) -> None:
+def test_two_token_signatures_approve_payroll(program: Program, token: Token, maker: str, approver: str) -> None:
     people = policy(program.home)
-    lines = {name: key_in(token, name).public.text for name in KINDS}
+    lines = {name: load_key(token, name).public.text for name in KINDS}
     for table, name in (("makers", maker), ("approvers", approver)):
         people = people.replace(f"[approval.{table}]\n", f'[approval.{table}]\n"of {name}" = "{lines[name]}"\n')
     program.config.write_text(f"{sandbox_toml()}\n{people}")
     sheet = program.sheet(kenyan_rows(2))
-    planned = program.json("plan", sheet, "--out", plan_of(program), "--key", address(maker))
+    planned = program.json("plan", sheet, "--out", plan_file(program), "--key", key_address(maker))
     assert (planned["exit_code"], planned["maker"]) == (0, f"of {maker}")
     assert program.json("submit", sheet)["exit_code"] == 8
-    approved = program.json("approve", plan_of(program), "--key", address(approver))
+    approved = program.json("approve", plan_file(program), "--key", key_address(approver))
     assert approved["exit_code"] == 0
     assert PIN not in json.dumps([planned, approved])
     assert program.json("submit", sheet)["states"] == {"paid": 2}
     assert program.json("verify")["exit_code"] == 0
-    forged = json.loads(plan_of(program).read_text())
+    forged = json.loads(plan_file(program).read_text())
     forged["made_at"] = "2020-01-01T00:00:00.000Z"
-    plan_of(program).write_text(json.dumps(forged))
-    assert program.json("approve", plan_of(program), "--key", address(approver))["exit_code"] == 8
+    plan_file(program).write_text(json.dumps(forged))
+    assert program.json("approve", plan_file(program), "--key", key_address(approver))["exit_code"] == 8
 
 
-def test_each_token_trouble_names_cause_and_hint(token: Token) -> None:
+def test_token_error_names_cause_and_hint(token: Token) -> None:
     make_person_key(token, "rsa", "rsa")
     make_person_key(token, "p384", "secp384r1")
     module = str(token.module)
     troubles: list[tuple[str, str | None, str | None, str, str]] = [
         ("p256", "000000", module, "refuses the PIN", "after a few wrong ones"),
-        ("p256", None, module, "There is no PIN", PASSPHRASE),
-        ("p256", PIN, None, "No module is set", MODULE),
-        ("p256", PIN, "/no/such.so", "cannot be used", MODULE),
+        ("p256", None, module, "There is no PIN", PASSPHRASE_VARIABLE),
+        ("p256", PIN, None, "No module is set", MODULE_VARIABLE),
+        ("p256", PIN, "/no/such.so", "cannot be used", MODULE_VARIABLE),
         ("nobody", PIN, module, "There is no private key", "--key"),
         ("rsa", PIN, module, "that a person can sign with", "P-256"),
         ("p384", PIN, module, "that a person can sign with", "P-256"),
-        ("p256;pin-value=1", PIN, module, "holds a PIN", "Remove it"),
+        ("p256;pin-value=1", PIN, module, "contains a PIN", "Remove it"),
     ]
     for name, pin, there, message, hint in troubles:
-        with pytest.raises(ConfigurationError) as found:
-            approval_key_at(Path(address(name)), None if pin is None else pin.encode(), there)
-        assert message in found.value.message, name
-        assert hint in (found.value.hint or ""), name
-        assert "gateway.private_key" not in f"{found.value.message} {found.value.hint}"
-    key = key_in(token, "p256")
+        with pytest.raises(ConfigurationError) as error:
+            load_person_key(Path(key_address(name)), None if pin is None else pin.encode(), there)
+        assert message in error.value.message, name
+        assert hint in (error.value.hint or ""), name
+        assert "gateway.private_key" not in f"{error.value.message} {error.value.hint}"
+    key = load_key(token, "p256")
     token.slots.rename(token.folder / "pulled out")
     token.slots.mkdir()
-    with pytest.raises(ConfigurationError, match="is not there"):
+    with pytest.raises(ConfigurationError, match="was not found"):
         key.sign(b"a text")

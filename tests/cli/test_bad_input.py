@@ -1,4 +1,4 @@
-"""What bad input gets: one plain sentence, what to do, the documented exit code, no traceback, nothing half written."""
+"""Bad input: one plain sentence, a hint and the documented exit code, without a traceback or partial files."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.support.approving import policy
 from tests.support.program import HEADING, SAMPLES, Program, kenyan_rows, sandbox_toml
 
 
-def refused(program: Program, code: int, *arguments: str | Path, **environ: str) -> Result:
+def run_refused(program: Program, code: int, *arguments: str | Path, **environ: str) -> Result:
     before = {path: path.read_bytes() for path in program.home.rglob("*") if path.is_file()}
     result = program.run(*arguments, config=True, **environ)
     assert result.exit_code == code, result.output
@@ -28,8 +28,8 @@ def refused(program: Program, code: int, *arguments: str | Path, **environ: str)
     assert result.stderr.startswith("Error: ")
     assert len(result.stderr.splitlines()) >= 2, "what to do next is missing"
     after = {path: path.read_bytes() for path in program.home.rglob("*") if path.is_file()}
-    made = {path.name for path in after.keys() - before.keys()}
-    assert made <= {"sandbox-merchant.pem", "sandbox-record.csv", "journal.sqlite3.lock"}
+    new_names = {path.name for path in after.keys() - before.keys()}
+    assert new_names <= {"sandbox-merchant.pem", "sandbox-record.csv", "journal.sqlite3.lock"}
     assert program.record() == []
     return result
 
@@ -51,59 +51,59 @@ def refused(program: Program, code: int, *arguments: str | Path, **environ: str)
         ("nul.csv", HEADING.encode() + b"\nKE,A\x00,1,KES,J,254712345678,+254712345678\n"),
     ],
 )
-def test_non_sheet_file_is_refused_by_name(program: Program, name: str, content: bytes) -> None:
+def test_validate_refuses_file_other_than_sheet(program: Program, name: str, content: bytes) -> None:
     path = program.home / name
     path.write_bytes(content)
-    result = refused(program, 3, "submit", path)
+    result = run_refused(program, 3, "submit", path)
     assert name in result.stderr
 
 
-def test_sheet_with_semicolons_is_valid(program: Program) -> None:
+def test_validate_accepts_semicolons(program: Program) -> None:
     rows = [row.replace(",", ";") for row in kenyan_rows(2)]
     assert program.json("validate", program.sheet(rows, heading=HEADING.replace(",", ";")))["exit_code"] == 0
 
 
-def test_wrong_field_count_is_defect_of_row(program: Program) -> None:
+def test_wrong_field_count_makes_row_defective(program: Program) -> None:
     good = kenyan_rows(2)
     summary = program.json("validate", program.sheet([good[0], "KE,A,1", f"{good[1]},1,2"]))
     assert (summary["exit_code"], summary["states"]) == (3, {"invalid": 2, "ready": 1})
     assert {defect["row"] for defect in summary["defect_list"]} == {3, 4}
 
 
-def test_a_missing_sheet_and_a_directory_are_refused(program: Program) -> None:
-    assert "absent.csv" in refused(program, 3, "submit", program.home / "absent.csv").stderr
-    refused(program, 3, "submit", program.home)
-    refused(program, 3, "validate", program.home / "absent.csv")
+def test_validate_refuses_missing_sheet_and_directory(program: Program) -> None:
+    assert "absent.csv" in run_refused(program, 3, "submit", program.home / "absent.csv").stderr
+    run_refused(program, 3, "submit", program.home)
+    run_refused(program, 3, "validate", program.home / "absent.csv")
 
 
-def test_a_missing_configuration_is_refused(program: Program) -> None:
+def test_missing_configuration_is_refused(program: Program) -> None:
     program.config.unlink()
-    refused(program, 2, "doctor")
+    run_refused(program, 2, "doctor")
 
 
-def test_doctor_names_chmod_for_world_writable_configuration(program: Program) -> None:
+def test_doctor_suggests_chmod_for_writable_configuration(program: Program) -> None:
     program.config.write_text(sandbox_toml(base_url='"https://127.0.0.1:9"'))
-    mend = f"chmod go-w {program.config}"
+    remedy = f"chmod go-w {program.config}"
     program.config.chmod(0o666)
-    assert mend in refused(program, 2, "submit", program.sheet(kenyan_rows(1))).stderr
-    found = program.run("doctor", COLUMNS="400")
-    assert found.exit_code == 2
-    (line,) = [line for line in found.stdout.splitlines() if mend in line]
+    assert remedy in run_refused(program, 2, "submit", program.sheet(kenyan_rows(1))).stderr
+    result = program.run("doctor", COLUMNS="400")
+    assert result.exit_code == 2
+    (line,) = [line for line in result.stdout.splitlines() if remedy in line]
     assert "wrong" in line
     assert "open to changes by others" in line
     program.config.chmod(0o644)
-    assert mend not in program.run("doctor", COLUMNS="400").output
+    assert remedy not in program.run("doctor", COLUMNS="400").output
 
 
-def test_a_missing_column_is_named(program: Program) -> None:
+def test_missing_column_is_reported_by_name(program: Program) -> None:
     heading = HEADING.replace(",phone", "")
     rows = [row.rpartition(",")[0] for row in kenyan_rows(1)]
-    assert "phone" in refused(program, 3, "submit", program.sheet(rows, heading=heading)).stderr
+    assert "phone" in run_refused(program, 3, "submit", program.sheet(rows, heading=heading)).stderr
 
 
 @cache
 def encrypted_key() -> bytes:
-    """Make a real key with a passphrase: one for all tests, because its prime numbers are not tested."""
+    """Create an encrypted key, once for all tests, because generating its primes is slow."""
     command = ["openssl", "genrsa", "-aes256", "-passout", "pass:correct horse", "2048"]
     return subprocess.run(command, check=True, capture_output=True).stdout
 
@@ -116,20 +116,20 @@ def merchant_key(program: Program) -> Path:
     return path
 
 
-def test_a_key_without_its_passphrase_is_refused(program: Program, merchant_key: Path) -> None:
+def test_key_without_its_passphrase_is_refused(program: Program, merchant_key: Path) -> None:
     sheet = program.sheet(kenyan_rows(1))
-    assert "passphrase" in refused(program, 2, "submit", sheet, PAYGW_PRIVATE_KEY=str(merchant_key)).stderr
+    assert "passphrase" in run_refused(program, 2, "submit", sheet, PAYGW_PRIVATE_KEY=str(merchant_key)).stderr
 
 
-def test_a_wrong_passphrase_is_refused_and_never_shown(program: Program, merchant_key: Path) -> None:
+def test_wrong_passphrase_is_refused_and_never_shown(program: Program, merchant_key: Path) -> None:
     secret = program.home / "secret"
     secret.write_text("battery staple")
     environ = {"PAYGW_PRIVATE_KEY": str(merchant_key), "PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret)}
-    result = refused(program, 2, "submit", program.sheet(kenyan_rows(1)), **environ)
+    result = run_refused(program, 2, "submit", program.sheet(kenyan_rows(1)), **environ)
     assert "battery" not in result.output
 
 
-def test_the_right_passphrase_opens_the_key(program: Program, merchant_key: Path) -> None:
+def test_correct_passphrase_unlocks_key(program: Program, merchant_key: Path) -> None:
     secret = program.home / "secret"
     secret.write_text("correct horse\n")
     environ = {"PAYGW_PRIVATE_KEY": str(merchant_key), "PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret)}
@@ -138,18 +138,18 @@ def test_the_right_passphrase_opens_the_key(program: Program, merchant_key: Path
 
 def test_world_readable_key_is_refused_with_chmod(program: Program, merchant_key: Path) -> None:
     merchant_key.chmod(0o644)
-    result = refused(program, 2, "submit", program.sheet(kenyan_rows(1)), PAYGW_PRIVATE_KEY=str(merchant_key))
+    result = run_refused(program, 2, "submit", program.sheet(kenyan_rows(1)), PAYGW_PRIVATE_KEY=str(merchant_key))
     assert f"chmod 600 {merchant_key}" in result.stderr
 
 
 def test_non_database_journal_is_refused(program: Program) -> None:
     program.journal.write_text("these are my notes, not a database\n" * 50)
     program.journal.chmod(0o600)
-    refused(program, 7, "submit", program.sheet(kenyan_rows(1)))
-    refused(program, 7, "verify")
+    run_refused(program, 7, "submit", program.sheet(kenyan_rows(1)))
+    run_refused(program, 7, "verify")
 
 
-def test_a_journal_of_another_merchant_is_refused(program: Program) -> None:
+def test_journal_of_another_merchant_is_refused(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)
     shutil.copy(program.config, program.home / "other.toml")
@@ -159,9 +159,9 @@ def test_a_journal_of_another_merchant_is_refused(program: Program) -> None:
     assert len(program.record()) == 1
 
 
-def test_reading_commands_make_no_journal(program: Program) -> None:
+def test_read_only_commands_create_no_journal(program: Program) -> None:
     for command in (["status"], ["verify"], ["status", "abc"], ["reconcile", "abc", "--out", program.home / "x.csv"]):
-        refused(program, 7, *command)
+        run_refused(program, 7, *command)
         assert not program.journal.exists()
 
 
@@ -171,11 +171,13 @@ def test_resume_without_batch_names_submit(program: Program) -> None:
     assert "submit" in result.stderr
 
 
-def test_unexpected_error_shows_place_without_personal_data(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_shows_location_without_personal_data(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("Jane Wanjiku 254712345678")
 
-    monkeypatch.setattr("paygw_batch.cli.commands.sheets.totals_of_sheet", broken)
+    monkeypatch.setattr("paygw_batch.cli.commands.sheets.sheet_totals", broken)
     result = program.run("validate", program.sheet(kenyan_rows(1)))
     assert result.exit_code == 1
     assert "sheets.py" in result.stderr
@@ -211,12 +213,12 @@ def test_usage_error_is_reported_as_json(program: Program, words: tuple[str, ...
     assert program.run(*words).stdout == ""
 
 
-# What is named in place of a file
+# Paths that are not files
 
 
 @pytest.fixture
-def odd(program: Program) -> Path:
-    """A folder with everything that has a name and is no file."""
+def invalid_paths(program: Program) -> Path:
+    """Create a folder with entries of every kind that is not a regular file."""
     path = program.home / "odd"
     path.mkdir()
     for ending in ("csv", "xlsx", "parquet", "json", "toml"):
@@ -236,14 +238,14 @@ NO_SHEETS = [
 
 
 @pytest.mark.parametrize("name", NO_SHEETS)
-def test_each_command_refuses_odd_sheet_path(program: Program, odd: Path, name: str, key: Path) -> None:
-    sheet = name if name.startswith((".", "/")) else str(odd.parent / name)
+def test_each_command_refuses_invalid_sheet_path(program: Program, invalid_paths: Path, name: str, key: Path) -> None:
+    sheet = name if name.startswith((".", "/")) else str(invalid_paths.parent / name)
     for command in (
         ("submit", sheet),
         ("submit", sheet, "--dry-run"),
         ("collect", sheet),
         ("validate", sheet),
-        ("validate", sheet, "--map", odd / "map.toml"),
+        ("validate", sheet, "--map", invalid_paths / "map.toml"),
         ("plan", sheet, "--out", program.home / "plan.json", "--key", key),
         ("sign", sheet),
     ):
@@ -258,35 +260,35 @@ def key(program: Program) -> Path:
     return program.home / "ada.pem"
 
 
-def test_commands_refuse_pipe_instead_of_waiting(program: Program, odd: Path, key: Path) -> None:
-    sheet, pipe = program.sheet(kenyan_rows(1)), odd / "pipe.json"
+def test_commands_refuse_pipe_instead_of_waiting(program: Program, invalid_paths: Path, key: Path) -> None:
+    sheet, pipe = program.sheet(kenyan_rows(1)), invalid_paths / "pipe.json"
     batch = program.json("submit", sheet)["batch"]
     assert program.run("approve", pipe, "--key", key).exit_code == 8
     assert program.run("submit", sheet, "--plan", pipe).exit_code == 8
     assert program.run("submit", sheet, "--mended", pipe).exit_code == 3
-    assert program.run("submit", sheet, "--column-profile", odd / "pipe.toml").exit_code == 2
-    assert program.run("resolve", "statement", batch, odd / "pipe.csv").exit_code == 3
+    assert program.run("submit", sheet, "--column-profile", invalid_paths / "pipe.toml").exit_code == 2
+    assert program.run("resolve", "statement", batch, invalid_paths / "pipe.csv").exit_code == 3
     assert program.run("carry-out", pipe).exit_code == 8
 
 
-# A path that is empty
+# Empty paths
 
 
-def every_path() -> list[tuple[str, click.Parameter]]:
+def path_parameters() -> list[tuple[str, click.Parameter]]:
     context = click.Context(cli)
     commands = [("", cli), *((name, cli.get_command(context, name)) for name in cli.list_commands(context))]
-    found = []
+    parameters = []
     for name, one in commands:
         assert one is not None
         inner = one.commands.items() if isinstance(one, click.Group) and one is not cli else ()
         for words, command in ((name, one), *((f"{name} {sub}", each) for sub, each in inner)):
-            found += [(words, each) for each in command.params if isinstance(each.type, click.Path)]
-    return found
+            parameters += [(words, parameter) for parameter in command.params if isinstance(parameter.type, click.Path)]
+    return parameters
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\n"])
 def test_every_path_parameter_refuses_empty_value(empty: str) -> None:
-    paths = every_path()
+    paths = path_parameters()
     assert {("", "config"), ("", "journal"), ("submit", "sheet"), ("run-folder", "folder"), ("backup", "file")} <= {
         (words, one.name) for words, one in paths
     }
@@ -324,15 +326,15 @@ def test_empty_path_variable_is_refused(program: Program, name: str) -> None:
 
 
 def path_keys() -> list[tuple[str, str]]:
-    found = []
+    keys = []
     for section, field in Settings.model_fields.items():
         tables = getattr(field.annotation, "model_fields", {})
-        found += [(section, key) for key, each in tables.items() if "Path" in str(each.annotation)]
-    return found
+        keys += [(section, key) for key, each in tables.items() if "Path" in str(each.annotation)]
+    return keys
 
 
 @pytest.mark.parametrize(("section", "key_of"), [*path_keys(), ("sheet", "column_profile")])
-def test_an_empty_path_in_the_configuration_is_refused(tmp_path: Path, section: str, key_of: str) -> None:
+def test_empty_path_in_configuration_is_refused(tmp_path: Path, section: str, key_of: str) -> None:
     file = tmp_path / "paygw.toml"
     for empty in ('""', '" "') if key_of != "column_profile" else ('""',):
         file.write_text(f"[{section}]\n{key_of} = {empty}\n")

@@ -1,4 +1,4 @@
-"""Collections as a user has them: real runs against the sandbox, which verifies path, fields, control and signature."""
+"""Collections from end to end: runs against the sandbox, which verifies path, fields, control and signature."""
 
 import hashlib
 import re
@@ -23,20 +23,20 @@ COUNTRIES = sorted(load_rules("payin", {}))
 MIXED = SAMPLES / "collections-mixed.csv"
 
 
-def collected(program: Program) -> list[dict[str, str]]:
-    """What the sandbox says it accepted of collections: the judge."""
+def recorded_collections(program: Program) -> list[dict[str, str]]:
+    """Return the collections in the sandbox's record."""
     return read_csv(program.home / "sandbox-record-payin.csv")
 
 
-def without(program: Program, *keys: str) -> None:
-    """Take keys out of the configuration."""
+def remove_keys(program: Program, *keys: str) -> None:
+    """Remove keys from the configuration."""
     lines = program.config.read_text().splitlines()
     program.config.write_text("\n".join(line for line in lines if line.partition("=")[0].strip() not in keys) + "\n")
 
 
-def changed(program: Program, **values: str) -> None:
-    """Change keys of `[payin]` to these TOML values."""
-    without(program, *values)
+def set_payin_keys(program: Program, **values: str) -> None:
+    """Set keys of `[payin]` to these TOML values."""
+    remove_keys(program, *values)
     further = "".join(f"{key} = {value}\n" for key, value in values.items())
     program.config.write_text(program.config.read_text().replace("[payin]", "[payin]\n" + further + "#", 1))
 
@@ -77,12 +77,12 @@ def test_each_country_sample_is_collected_with_customer_page(program: Program, c
 @pytest.mark.parametrize("amount", ["number", "two-decimals"])
 @pytest.mark.parametrize("control_amount", ["as-sent", "two-decimals", "minor-units"])
 def test_sandbox_accepts_control_in_every_amount_format(program: Program, amount: str, control_amount: str) -> None:
-    changed(program, amount=f'"{amount}"', control_amount=f'"{control_amount}"', control_separator='""')
+    set_payin_keys(program, amount=f'"{amount}"', control_amount=f'"{control_amount}"', control_separator='""')
     assert program.json("collect", MIXED, "--out", program.home / "out.csv")["states"] == {"paid": 100}
 
 
 def test_configured_order_places_secret_in_control(program: Program) -> None:
-    changed(
+    set_payin_keys(
         program,
         control_order='["secret", "currency", "client_orderid", "amount"]',
         control_secret_env='"PAYGW_CONTROL_SECRET"',
@@ -95,15 +95,15 @@ def test_configured_order_places_secret_in_control(program: Program) -> None:
 
 
 def test_control_secret_can_be_hmac_key(program: Program) -> None:
-    changed(program, control_algorithm='"hmac-sha256"', control_secret_env='"PAYGW_CONTROL_SECRET"')
+    set_payin_keys(program, control_algorithm='"hmac-sha256"', control_secret_env='"PAYGW_CONTROL_SECRET"')
     sheet = program.sheet(customers(2), "c.csv", COLLECTED)
     refused = program.run("collect", sheet)
     assert (refused.exit_code, "PAYGW_CONTROL_SECRET" in refused.stderr) == (2, True)
     assert program.json("collect", sheet, PAYGW_CONTROL_SECRET="between us")["states"] == {"paid": 2}
-    without(program, "control_secret_env")
+    remove_keys(program, "control_secret_env")
     unnamed = program.run("collect", sheet)
     assert (unnamed.exit_code, "payin.control_secret_env" in unnamed.stderr) == (2, True)
-    changed(
+    set_payin_keys(
         program, control_order='["client_orderid", "amount", "currency", "secret"]', control_secret_env='"X_SECRET"'
     )
     wrong = program.run("collect", sheet, X_SECRET="between us")
@@ -113,7 +113,7 @@ def test_control_secret_can_be_hmac_key(program: Program) -> None:
 def test_secret_file_must_be_private(program: Program) -> None:
     secret = program.home / "control.secret"
     secret.write_text("between us\n")
-    changed(
+    set_payin_keys(
         program,
         control_order='["client_orderid", "amount", "currency", "secret"]',
         control_secret_file='"control.secret"',
@@ -122,8 +122,8 @@ def test_secret_file_must_be_private(program: Program) -> None:
     for mode in (0o640, 0o604, 0o620, 0o666):
         secret.chmod(mode)
         refused = program.run("collect", sheet)
-        told = (refused.exit_code, f"chmod 600 {secret}" in refused.stderr, "between us" in refused.output)
-        assert told == (2, True, False), f"{mode:o}"
+        refusal = (refused.exit_code, f"chmod 600 {secret}" in refused.stderr, "between us" in refused.output)
+        assert refusal == (2, True, False), f"{mode:o}"
     secret.chmod(0o600)
     assert program.json("collect", sheet)["states"] == {"paid": 1}
 
@@ -139,7 +139,7 @@ def test_sandbox_rejects_wrong_control(program: Program, monkeypatch: pytest.Mon
     assert summary["states"] == {"rejected": 1}
     (row,) = read_csv(summary["reconciliation"])
     assert (row["error_code"], row["http_status"]) == ("control", "422")
-    assert collected(program) == []
+    assert recorded_collections(program) == []
 
 
 REQUIRED = ("site_url", "redirect_url", "amount", "control_order", "control_separator", "control_amount")
@@ -147,7 +147,7 @@ REQUIRED = ("site_url", "redirect_url", "amount", "control_order", "control_sepa
 
 @pytest.mark.parametrize("key", REQUIRED)
 def test_collect_and_doctor_name_missing_payin_setting(program: Program, key: str) -> None:
-    without(program, key)
+    remove_keys(program, key)
     sheet = program.sheet(customers(1), "c.csv", COLLECTED)
     result = program.run("collect", sheet)
     assert result.exit_code == 2
@@ -157,7 +157,7 @@ def test_collect_and_doctor_name_missing_payin_setting(program: Program, key: st
     assert program.json("submit", program.sheet(kenyan_rows(1)))["states"] == {"paid": 1}
 
 
-def test_a_country_without_its_code_is_named(program: Program) -> None:
+def test_country_without_purpose_is_reported(program: Program) -> None:
     text = program.config.read_text()
     program.config.write_text(re.sub(r"\[countries\.KE\.payin\]\npurpose = .*\n", "", text))
     result = program.run("collect", program.sheet(customers(1), "c.csv", COLLECTED))
@@ -182,15 +182,15 @@ def test_collect_refuses_plain_payout_sheet(program: Program) -> None:
 
 
 def test_sheet_paid_and_collected_is_ambiguous_by_path(program: Program) -> None:
-    """A sheet that has the columns of both: each command makes a batch of its own of it."""
+    """A sheet with the columns of both operations becomes one batch of each."""
     sheet = program.sheet([READ_BOTH_WAYS], "both.csv", BOTH_WAYS)
     batches = [program.json(command, sheet)["batch"] for command in ("submit", "collect")]
     result = program.run("resume", sheet)
     assert result.exit_code == 2
     assert all(batch in result.stderr for batch in batches)
-    assert [len(program.record()), len(collected(program))] == [1, 1]
+    assert [len(program.record()), len(recorded_collections(program))] == [1, 1]
     assert [program.json("resume", batch)["sent_this_run"] for batch in batches] == [0, 0]
-    assert [len(program.record()), len(collected(program))] == [1, 1]
+    assert [len(program.record()), len(recorded_collections(program))] == [1, 1]
 
 
 def test_payout_and_collection_may_share_order_id(program: Program) -> None:
@@ -198,30 +198,30 @@ def test_payout_and_collection_may_share_order_id(program: Program) -> None:
     collection = program.json("collect", program.sheet(customers(3, prefix="ID"), "c.csv", COLLECTED))
     assert payout["batch"] != collection["batch"]
     assert [payout["states"], collection["states"]] == [{"paid": 3}, {"paid": 3}]
-    assert [len(program.record()), len(collected(program))] == [3, 3]
+    assert [len(program.record()), len(recorded_collections(program))] == [3, 3]
     again = program.json("collect", program.home / "c.csv")
     assert (again["sent_this_run"], again["known"]) == (0, 3)
 
 
-def both_accepted(program: Program, *, amount: str) -> tuple[str, str]:
-    """Return the batches of a payout and of a collection under one order id and of one currency, both accepted."""
+def accept_both(program: Program, *, amount: str) -> tuple[str, str]:
+    """Return an accepted payout batch and an accepted collection batch with the same order id and currency."""
     payout = program.json("submit", program.sheet(kenyan_rows(1, amount="9002", prefix="ID")))
     collection = program.json("collect", program.sheet(customers(1, amount=amount, prefix="ID"), "c.csv", COLLECTED))
     assert [payout["states"], collection["states"]] == [{"accepted": 1}, {"accepted": 1}]
     return payout["batch"], collection["batch"]
 
 
-def settled(program: Program, batch: str, line: str) -> dict[str, object]:
-    """Carry out a statement of one line."""
+def apply_statement(program: Program, batch: str, line: str) -> dict[str, object]:
+    """Apply a statement of one line."""
     file = program.home / "statement.csv"
     file.write_text(f"order_id,amount,currency,status\n{line}\n")
     return program.json("resolve", "statement", batch, file, "--yes")
 
 
 def test_statement_line_matching_both_operations_settles_neither(program: Program) -> None:
-    batches = both_accepted(program, amount="9002")
+    batches = accept_both(program, amount="9002")
     for batch in batches:
-        summary = settled(program, batch, "ID-1,9002,KES,declined")
+        summary = apply_statement(program, batch, "ID-1,9002,KES,declined")
         assert (summary["exit_code"], summary["resolved"], summary["states"]) == (3, 0, {"accepted": 1})
         assert "Settle the right row" in str(summary["differences"])
     told = program.json("resolve", "row", batches[0], "2", "--as", "paid", "--evidence", "Ticket 4711")
@@ -230,9 +230,9 @@ def test_statement_line_matching_both_operations_settles_neither(program: Progra
 
 
 def test_statement_line_settles_only_operation_with_same_amount(program: Program) -> None:
-    payout, collection = both_accepted(program, amount="9002.50")
-    assert settled(program, payout, "ID-1,9002.50,KES,declined")["resolved"] == 0
-    assert settled(program, collection, "ID-1,9002.50,KES,declined")["states"] == {"rejected": 1}
+    payout, collection = accept_both(program, amount="9002.50")
+    assert apply_statement(program, payout, "ID-1,9002.50,KES,declined")["resolved"] == 0
+    assert apply_statement(program, collection, "ID-1,9002.50,KES,declined")["states"] == {"rejected": 1}
     assert program.json("status", payout)["states"] == {"accepted": 1}
 
 
@@ -240,12 +240,12 @@ def test_used_order_id_with_changed_content_is_refused(program: Program) -> None
     program.json("collect", program.sheet(customers(1), "c.csv", COLLECTED))
     result = program.json("collect", program.sheet(customers(1, amount="99"), "c2.csv", COLLECTED))
     assert result["exit_code"] == 3
-    assert len(collected(program)) == 1
+    assert len(recorded_collections(program)) == 1
 
 
 @pytest.fixture
-def interrupted(program: Program) -> tuple[Program, str]:
-    """A collect batch, killed while its first customer was asked, beside a finished batch of payouts."""
+def interrupted_collection(program: Program) -> tuple[Program, str]:
+    """Return a collection that was killed during its first request, next to a finished batch of payouts."""
     behaviour = program.home / "slow.toml"
     behaviour.write_text('[default]\nstatus = "approved"\ndelay_s = 30\n')
     program.json("submit", program.sheet(kenyan_rows(2)))
@@ -253,21 +253,21 @@ def interrupted(program: Program) -> tuple[Program, str]:
     program.config.write_text(fast + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
     process = program.start("collect", str(program.sheet(customers(4), "c.csv", COLLECTED)))
     try:
-        while not (program.home / "sandbox-record-payin.csv").exists() or not collected(program):
+        while not (program.home / "sandbox-record-payin.csv").exists() or not recorded_collections(program):
             assert process.poll() is None
     finally:
         kill(process)
     program.config.write_text(fast)
-    (batch,) = [one["batch"] for one in program.json("status")["batches"] if one["sheet"] == "c.csv"]
+    (batch,) = [entry["batch"] for entry in program.json("status")["batches"] if entry["sheet"] == "c.csv"]
     return program, batch
 
 
-def test_killed_collection_resumes_with_unanswered_row_in_doubt(interrupted: tuple[Program, str]) -> None:
-    program, batch = interrupted
+def test_killed_collection_resumes_with_unanswered_row_in_doubt(interrupted_collection: tuple[Program, str]) -> None:
+    program, batch = interrupted_collection
     summary = program.json("resume", batch)
     assert summary["states"] == {"in_doubt": 1, "paid": 3}
     assert len(program.record()) == 2
-    assert sorted(line["client_orderid"] for line in collected(program)) == [f"COL-{n}" for n in range(1, 5)]
+    assert sorted(line["client_orderid"] for line in recorded_collections(program)) == [f"COL-{n}" for n in range(1, 5)]
     (doubtful,) = [row for row in read_csv(summary["reconciliation"]) if row["state"] == "in_doubt"]
     settled = program.json(
         "resolve", "row", batch, doubtful["row"], "--as", "paid", "--evidence", "the gateway's support, ticket 7"
@@ -284,7 +284,7 @@ def test_rejected_collection_is_retried_as_collection(program: Program) -> None:
     assert summary["states"] == {"paid": 1, "rejected": 1}
     again = program.json("retry", summary["batch"])
     assert (again["released"], again["states"]) == (1, {"paid": 1, "rejected": 1})
-    assert [line["client_orderid"] for line in collected(program)] == ["COL-1", "NO-1", "NO-1-r2"]
+    assert [line["client_orderid"] for line in recorded_collections(program)] == ["COL-1", "NO-1", "NO-1-r2"]
     assert program.record() == []
 
 
@@ -340,15 +340,15 @@ def test_run_folder_collects_with_collect_option(program: Program) -> None:
     folder.mkdir()
     for name, sheet in (("c.csv", MIXED), ("p.csv", SAMPLES / "payroll-mixed.csv")):
         (folder / name).write_bytes(sheet.read_bytes())
-    told = program.json("run-folder", folder, "--collect", "--settle-s", "0")
-    assert {one["sheet"]: one["exit_code"] for one in told["sheets"]} == {"c.csv": 0, "p.csv": 3}
+    summary = program.json("run-folder", folder, "--collect", "--settle-s", "0")
+    assert {one["sheet"]: one["exit_code"] for one in summary["sheets"]} == {"c.csv": 0, "p.csv": 3}
     assert program.record() == []
 
 
-def test_a_collection_is_explained_with_its_control(program: Program) -> None:
+def test_sign_explains_control_of_collection(program: Program) -> None:
     sheet = program.sheet(customers(1, amount="1500.5"), "c.csv", COLLECTED)
     signed = program.json("sign", sheet, "--collect")["signed"]
-    values = {one["name"]: one["value"] for one in signed["parameters"]}
+    values = {parameter["name"]: parameter["value"] for parameter in signed["parameters"]}
     assert signed["operation"] == "payin"
     assert values["control"] == hashlib.sha256(b"COL-1|1500.50|KES").hexdigest()
     assert Decimal(values["amount"]) == Decimal("1500.5")

@@ -1,4 +1,4 @@
-"""`config show`: every setting with its value and where that comes from, and no secret."""
+"""`config show`: every setting with its value and origin, and no secrets."""
 
 import pytest
 
@@ -6,38 +6,41 @@ from paygw_batch.settings.sections import GatewaySection, SubmissionSection
 from tests.support.program import Program
 
 
-def shown(program: Program, *before: str, **environ: str) -> dict[str, tuple[str | None, str]]:
+def show_settings(program: Program, *before: str, **environ: str) -> dict[str, tuple[str | None, str]]:
     summary = program.json(*before, "config", "show", **environ)
     assert summary["configuration"] == str(program.config)
-    return {one["key"]: (one["value"], one["from"]) for one in summary["settings"]}
+    return {setting["key"]: (setting["value"], setting["from"]) for setting in summary["settings"]}
 
 
 def test_config_show_names_origin_of_each_value(program: Program) -> None:
-    found = shown(program, PAYGW_RATE_PER_S="7", PAYGW_RETRY_ORDER_ID="same")
-    assert found["gateway.endpoint_id"] == ("1000", "file")
-    assert found["submission.rate_per_s"] == ("7.0", "environment: PAYGW_RATE_PER_S")
-    assert found["retry.order_id"] == ("same", "environment: PAYGW_RETRY_ORDER_ID")
-    assert found["submission.quarantine_h"] == ("24", "default")
-    assert found["gateway.proxy"] == (None, "default")
-    assert found["outcomes.approved"] == ("paid", "file")
-    assert found["countries.KE.payout.purpose"] == ("SANDBOX-WALLET-KE", "file")
-    assert found["journal.path"] == (str(program.journal), "file")
+    settings = show_settings(program, PAYGW_RATE_PER_S="7", PAYGW_RETRY_ORDER_ID="same")
+    assert settings["gateway.endpoint_id"] == ("1000", "file")
+    assert settings["submission.rate_per_s"] == ("7.0", "environment: PAYGW_RATE_PER_S")
+    assert settings["retry.order_id"] == ("same", "environment: PAYGW_RETRY_ORDER_ID")
+    assert settings["submission.quarantine_h"] == ("24", "default")
+    assert settings["gateway.proxy"] == (None, "default")
+    assert settings["outcomes.approved"] == ("paid", "file")
+    assert settings["countries.KE.payout.purpose"] == ("SANDBOX-WALLET-KE", "file")
+    assert settings["journal.path"] == (str(program.journal), "file")
 
 
 def test_environment_overrides_configuration_file(program: Program) -> None:
-    assert shown(program, PAYGW_CONCURRENCY="3")["submission.concurrency"] == ("3", "environment: PAYGW_CONCURRENCY")
+    assert show_settings(program, PAYGW_CONCURRENCY="3")["submission.concurrency"] == (
+        "3",
+        "environment: PAYGW_CONCURRENCY",
+    )
 
 
 def test_journal_path_comes_from_option_or_environment(program: Program) -> None:
     other = str(program.home / "other.sqlite3")
-    assert shown(program, "--journal", other)["journal.path"] == (other, "command line")
-    assert shown(program, PAYGW_JOURNAL=other)["journal.path"] == (other, "environment: PAYGW_JOURNAL")
+    assert show_settings(program, "--journal", other)["journal.path"] == (other, "command line")
+    assert show_settings(program, PAYGW_JOURNAL=other)["journal.path"] == (other, "environment: PAYGW_JOURNAL")
 
 
 def test_config_show_lists_every_setting_of_section(program: Program) -> None:
-    found = shown(program)
+    settings = show_settings(program)
     for section, model in (("gateway", GatewaySection), ("submission", SubmissionSection)):
-        assert {f"{section}.{key}" for key in model.model_fields} <= found.keys()
+        assert {f"{section}.{key}" for key in model.model_fields} <= settings.keys()
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -1,4 +1,4 @@
-"""Cover notes of a drop folder: what the options of `submit` say, in a file beside the sheet."""
+"""Cover notes in a drop folder, which replace the options of `submit`."""
 
 import os
 from dataclasses import fields
@@ -13,42 +13,44 @@ from paygw_batch.core.choices import Choices
 from paygw_batch.errors import SheetError
 from paygw_batch.opening.given_sheet import Reading
 from paygw_batch.settings.cover_note import CoverNote, parse_cover_note
-from tests.cli.sheets import MENDS, OLD, noted, workbook
+from tests.cli.sheets import CORRECTIONS, OLD, write_note, write_workbook
 from tests.support.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv
 
 
-def names(folder: Path, place: str) -> list[str]:
+def file_names(folder: Path, place: str) -> list[str]:
     return sorted(path.name.partition("-")[2] for path in (folder / place).iterdir())
 
 
-def answer(folder: Path) -> str:
-    (found,) = (folder / "refused").glob("*.refused.txt")
-    return found.read_text()
+def read_refusal(folder: Path) -> str:
+    (path,) = (folder / "refused").glob("*.refused.txt")
+    return path.read_text()
 
 
 def test_cover_note_chooses_worksheet_and_moves_with_sheet(program: Program, folder: Path) -> None:
-    book = workbook(folder / "pay.xlsx", October=kenyan_rows(2, prefix="OCT"), November=kenyan_rows(3, prefix="NOV"))
-    noted(book, 'worksheet = "November"\nexpect_rows = 3\n[expect_total]\nKES = "4501.50"\n')
+    book = write_workbook(
+        folder / "pay.xlsx", October=kenyan_rows(2, prefix="OCT"), November=kenyan_rows(3, prefix="NOV")
+    )
+    write_note(book, 'worksheet = "November"\nexpect_rows = 3\n[expect_total]\nKES = "4501.50"\n')
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
     assert {line["client_orderid"] for line in program.record()} == {"NOV-1", "NOV-2", "NOV-3"}
     assert [path.name for path in folder.iterdir() if path.is_file()] == []
-    assert {"pay.xlsx", "pay.xlsx.toml"} <= set(names(folder, "done"))
+    assert {"pay.xlsx", "pay.xlsx.toml"} <= set(file_names(folder, "done"))
 
 
 def test_workbook_without_named_worksheet_is_refused_with_help(program: Program, folder: Path) -> None:
-    noted(workbook(folder / "pay.xlsx", October=kenyan_rows(2), November=kenyan_rows(3)), None)
+    write_note(write_workbook(folder / "pay.xlsx", October=kenyan_rows(2), November=kenyan_rows(3)), None)
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], program.record()) == (3, [])
-    assert names(folder, "refused") == ["pay.refused.txt", "pay.summary.json", "pay.xlsx"]
-    assert "'October' (2 rows), 'November' (3 rows)" in answer(folder)
-    assert "pay.xlsx.toml" in answer(folder)
+    assert file_names(folder, "refused") == ["pay.refused.txt", "pay.summary.json", "pay.xlsx"]
+    assert "'October' (2 rows), 'November' (3 rows)" in read_refusal(folder)
+    assert "pay.xlsx.toml" in read_refusal(folder)
 
 
 def test_note_reference_makes_order_ids_of_submit(program: Program, folder: Path) -> None:
     rows = [",".join(row.split(",")[:1] + row.split(",")[2:]) for row in kenyan_rows(2)]
     heading = HEADING.replace("client_orderid,", "")
-    noted(program.sheet(rows, "drop/pay.csv", heading), 'reference = "payroll-2026-11"\n')
+    write_note(program.sheet(rows, "drop/pay.csv", heading), 'reference = "payroll-2026-11"\n')
     assert program.json("run-folder", folder)["states"] == {"paid": 2}
     again = program.json("submit", program.sheet(rows, "pay.csv", heading), "--reference", "payroll-2026-11")
     assert (again["known"], again["sent_this_run"]) == (2, 0)
@@ -78,30 +80,30 @@ def test_note_reference_makes_order_ids_of_submit(program: Program, folder: Path
     ],
 )
 def test_wrong_note_refuses_whole_sheet(program: Program, folder: Path, note: str, said: str) -> None:
-    noted(program.sheet(kenyan_rows(3), "drop/pay.csv"), note)
+    write_note(program.sheet(kenyan_rows(3), "drop/pay.csv"), note)
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sent_this_run"], program.record()) == (3, 0, [])
     assert said in summary["sheets"][0]["message"]
-    assert said in answer(folder)
-    assert names(folder, "refused") == ["pay.csv", "pay.csv.toml", "pay.refused.txt", "pay.summary.json"]
+    assert said in read_refusal(folder)
+    assert file_names(folder, "refused") == ["pay.csv", "pay.csv.toml", "pay.refused.txt", "pay.summary.json"]
 
 
-def test_linked_note_is_refused(program: Program, folder: Path) -> None:
+def test_symbolic_link_as_note_is_refused(program: Program, folder: Path) -> None:
     outside = program.home / "note.toml"
     outside.write_text("expect_rows = 3\n")
     (folder / "a.csv.toml").symlink_to(outside)
     os.utime(folder / "a.csv.toml", OLD, follow_symlinks=False)
-    noted(program.sheet(kenyan_rows(3), "drop/a.csv"), None)
+    write_note(program.sheet(kenyan_rows(3), "drop/a.csv"), None)
     summary = program.json("run-folder", folder)
     assert summary["exit_code"] == 3
-    assert "a.csv.toml is not TOML" in answer(folder)
+    assert "a.csv.toml is not TOML" in read_refusal(folder)
     assert outside.exists()
 
 
 def test_sheet_waits_for_unfinished_note(program: Program, folder: Path) -> None:
-    sheet = noted(program.sheet(kenyan_rows(1), "drop/a.csv"), "")
-    (folder / "a.csv.toml").write_text("expect_rows = 1\n")  # now
-    other = noted(program.sheet(kenyan_rows(1, prefix="B"), "drop/b.csv"), None)
+    sheet = write_note(program.sheet(kenyan_rows(1), "drop/a.csv"), "")
+    (folder / "a.csv.toml").write_text("expect_rows = 1\n")  # the current time
+    other = write_note(program.sheet(kenyan_rows(1, prefix="B"), "drop/b.csv"), None)
     (folder / "b.csv.toml.part").write_text("expect")
     assert program.json("run-folder", folder)["sheets"] == []
     assert sheet.exists()
@@ -109,38 +111,38 @@ def test_sheet_waits_for_unfinished_note(program: Program, folder: Path) -> None
     assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 1}
 
 
-def test_unreadable_sheet_is_answered_with_text_file(program: Program, folder: Path) -> None:
+def test_unreadable_sheet_produces_text_file(program: Program, folder: Path) -> None:
     torn = folder / "torn.csv"
     torn.write_text('country,amount\n"KE,1\n')
-    noted(torn, None)
+    write_note(torn, None)
     assert program.json("run-folder", folder)["exit_code"] == 3
-    said = answer(folder)
-    assert said.startswith("'torn.csv' was refused. None of it was sent")
+    reply = read_refusal(folder)
+    assert reply.startswith("'torn.csv' was refused. None of it was sent")
     (summary,) = program.json("run-folder", folder)["sheets"] or [None]
-    assert summary is None  # it is taken once
+    assert summary is None  # the folder is processed only once
 
 
 def test_workbook_with_defects_returns_with_red_cells(program: Program, folder: Path) -> None:
-    """The sender mends what is red, and drops that very file."""
+    """The sender corrects the red cells, and drops the same file."""
     dropped = folder / "to-mend.xlsx"
     dropped.write_bytes((SAMPLES / "to-mend.xlsx").read_bytes())
-    noted(dropped, None)
+    write_note(dropped, None)
     assert program.json("run-folder", folder)["exit_code"] == 3
     (answered,) = (folder / "refused").glob("*.rejects.*")
     book = openpyxl.load_workbook(answered)
     sheet = book["October"]
     red = {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == "FFFF9B9B"}
-    assert red == {cell for cell, _ in MENDS}
-    for cell, value in MENDS:
+    assert red == {cell for cell, _ in CORRECTIONS}
+    for cell, value in CORRECTIONS:
         sheet[cell].value = value
     book.save(folder / answered.name)
-    noted(folder / answered.name, None)
+    write_note(folder / answered.name, None)
     assert program.json("run-folder", folder)["states"] == {"paid": 6}
 
 
-def test_sheet_with_defects_is_answered_with_rejects(program: Program, folder: Path) -> None:
+def test_defective_sheet_produces_rejects_file(program: Program, folder: Path) -> None:
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
-    noted(program.sheet([bad], "drop/bad.csv"), None)
+    write_note(program.sheet([bad], "drop/bad.csv"), None)
     program.json("run-folder", folder)
     (rejects,) = (folder / "refused").glob("*.rejects.csv")
     assert not list((folder / "refused").glob("*.refused.txt"))
@@ -148,7 +150,7 @@ def test_sheet_with_defects_is_answered_with_rejects(program: Program, folder: P
 
 
 def test_sheet_claimed_before_crash_keeps_its_note(program: Program, folder: Path) -> None:
-    """The crash fell after the sheet was claimed and before the note was taken away."""
+    """The crash came after the sheet was claimed, and before its note was removed."""
     assert program.json("run-folder", folder)["sheets"] == []
     (working,) = folder.glob("working-*")
     claimed = "20261122T050000000000Z-pay.csv"
@@ -171,7 +173,7 @@ def test_cover_note_must_be_text() -> None:
         parse_cover_note(b"\xff", "a.toml")
 
 
-# A note can say all that a submission can be told
+# A note supports every option of a submission
 
 NOT_FOR_A_NOTE = {
     "out": "run-folder names the files that it writes",
@@ -190,28 +192,28 @@ NOT_FOR_A_NOTE = {
 }
 
 
-def test_note_has_key_for_every_submit_option() -> None:
-    of_program = {str(one.name) for one in program_options(lambda: None).__click_params__}  # type: ignore[attr-defined]
-    options = {str(one.name) for one in submit_command.params} - {"sheet"} - of_program
+def test_cover_note_supports_every_submit_option() -> None:
+    program_options_names = {str(one.name) for one in program_options(lambda: None).__click_params__}  # type: ignore[attr-defined]
+    options = {str(parameter.name) for parameter in submit_command.params} - {"sheet"} - program_options_names
     assert set(CoverNote.model_fields) == options - set(NOT_FOR_A_NOTE)
 
 
-def test_note_has_key_for_every_submission_choice() -> None:
-    told = {field.name for field in fields(Choices)} - {"sent_by", "is_plan_named", "answered"}
-    told |= {field.name for field in fields(Reading)} - {"mending"}
-    assert told - set(NOT_FOR_A_NOTE) <= set(CoverNote.model_fields)
+def test_cover_note_supports_every_submission_choice() -> None:
+    choices = {field.name for field in fields(Choices)} - {"sent_by", "is_plan_named", "answered"}
+    choices |= {field.name for field in fields(Reading)} - {"corrections"}
+    assert choices - set(NOT_FOR_A_NOTE) <= set(CoverNote.model_fields)
 
 
 def test_cover_note_leaves_out_rows_with_defects(program: Program, folder: Path) -> None:
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
-    noted(program.sheet([*kenyan_rows(2), bad], "drop/pay.csv"), 'skip_invalid = true\nby = "Ms Njeri"\n')
+    write_note(program.sheet([*kenyan_rows(2), bad], "drop/pay.csv"), 'skip_invalid = true\nby = "Ms Njeri"\n')
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["states"]) == (4, {"paid": 2, "invalid": 1})
 
 
 def test_note_overrides_skip_invalid_of_command(program: Program, folder: Path) -> None:
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
-    noted(program.sheet([*kenyan_rows(2), bad], "drop/pay.csv"), "skip_invalid = false\n")
+    write_note(program.sheet([*kenyan_rows(2), bad], "drop/pay.csv"), "skip_invalid = false\n")
     assert program.json("run-folder", folder, "--skip-invalid")["exit_code"] == 3
     assert program.record() == []
 
@@ -219,24 +221,24 @@ def test_note_overrides_skip_invalid_of_command(program: Program, folder: Path) 
 def test_cover_note_confirms_repeated_payments(program: Program, folder: Path) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(6)))["exit_code"] == 0
     again = kenyan_rows(6, prefix="AGAIN")
-    noted(program.sheet(again, "drop/refused.csv"), None)
+    write_note(program.sheet(again, "drop/refused.csv"), None)
     assert program.json("run-folder", folder)["exit_code"] == 3
-    noted(program.sheet(again, "drop/meant.csv"), "repeats_meant = true\n")
+    write_note(program.sheet(again, "drop/meant.csv"), "repeats_meant = true\n")
     assert program.json("run-folder", folder)["states"] == {"paid": 6}
 
 
 def test_cover_note_turns_warnings_into_defects(program: Program, folder: Path) -> None:
     twice = [kenyan_rows(1)[0], kenyan_rows(1, prefix="TWIN")[0]]
-    noted(program.sheet(twice, "drop/pay.csv"), "strict = true\n")
+    write_note(program.sheet(twice, "drop/pay.csv"), "strict = true\n")
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
 
 
 def test_note_lets_changed_row_replace_rejected_row(program: Program, folder: Path) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(1, amount="9001")))["states"] == {"rejected": 1}
-    noted(program.sheet(kenyan_rows(1), "drop/pay.csv"), None)
+    write_note(program.sheet(kenyan_rows(1), "drop/pay.csv"), None)
     assert program.json("run-folder", folder)["exit_code"] == 3
-    noted(program.sheet(kenyan_rows(1), "drop/pay.csv"), "amend = true\n")
+    write_note(program.sheet(kenyan_rows(1), "drop/pay.csv"), "amend = true\n")
     assert program.json("run-folder", folder)["states"] == {"paid": 1}
 
 
@@ -244,9 +246,9 @@ def test_note_names_headings_and_encoding_of_sheet(program: Program, folder: Pat
     rows = "\n".join(kenyan_rows(2)).replace("Jane Wanjiku", "Jos\u00e9 Wanjiku")
     sheet = folder / "pay.csv"
     sheet.write_bytes(f"{HEADING}\n{rows}\n".encode("cp1252"))
-    noted(sheet, None)
+    write_note(sheet, None)
     assert program.json("run-folder", folder)["exit_code"] == 3
     sheet.write_bytes(f"{HEADING}\n{rows}\n".encode("cp1252"))
-    noted(sheet, 'encoding = "cp1252"\ncolumn_profile = "payroll-english"\n')
+    write_note(sheet, 'encoding = "cp1252"\ncolumn_profile = "payroll-english"\n')
     assert program.json("run-folder", folder)["states"] == {"paid": 2}
     assert program.json("find", "Jos\u00e9")["payments"]

@@ -1,4 +1,4 @@
-"""Real processes, really killed: the record of the sandbox judges that no row is paid twice and none is lost."""
+"""Real processes that are killed: by the sandbox's record, no row is paid twice and none is lost."""
 
 import json
 import os
@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, signers_on, usable_cores
+from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, signer_count, usable_cores
 from tests.cli.stopped import paid_orders, wait_for_record
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 120
 LONG = LONG_RUN_PAYOUTS + 100
-"""Rows of a run that signs in processes of its own."""
+"""The number of rows from which a run signs in separate processes."""
 
 
 @pytest.fixture
 def slow_sandbox(program: Program) -> Program:
-    """A sandbox that takes its time, so that there is something to interrupt."""
+    """Write a behaviour file for a slow sandbox, so that runs can be interrupted."""
     behaviour = program.home / "slow.toml"
     behaviour.write_text("[default]\ndelay_s = 0.02\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
@@ -48,7 +48,7 @@ def test_repeatedly_killed_run_reconciles_every_row_once(slow_sandbox: Program) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_drains_and_exits_130(slow_sandbox: Program, number: signal.Signals) -> None:
+def test_first_signal_drains_run_and_exits_130(slow_sandbox: Program, number: signal.Signals) -> None:
     program = slow_sandbox
     sheet = program.sheet(kenyan_rows(ROWS))
     process = program.start("--json", "submit", sheet)
@@ -77,13 +77,13 @@ def signing_processes(process: "subprocess.Popen[str]") -> list[int]:
     return [pid for pid in pids if b"signing.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_killed_long_run_ends_signers_and_resumes(program: Program, long_sheet: Path) -> None:
+def test_killed_long_run_ends_signing_processes(program: Program, long_sheet: Path) -> None:
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     signing = signing_processes(process)
-    assert len(signing) == signers_on(usable_cores())
+    assert len(signing) == signer_count(usable_cores())
     kill(process)
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in signing))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in signing))
     summary = program.json("submit", long_sheet)
     assert summary["rows"] == LONG
     assert set(summary["states"]) <= {"paid", "in_doubt"}
@@ -92,7 +92,7 @@ def test_killed_long_run_ends_signers_and_resumes(program: Program, long_sheet: 
 
 @pytest.mark.long
 def test_signal_to_all_processes_drains_long_run(program: Program, long_sheet: Path) -> None:
-    """As a service manager stops a unit: all of its processes are told at once."""
+    """A service manager stops a unit by signalling all of its processes at once."""
     process = program.start("--json", "submit", long_sheet)
     wait_for_record(program, 100, process)
     for pid in [*signing_processes(process), process.pid]:

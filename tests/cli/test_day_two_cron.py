@@ -1,4 +1,4 @@
-"""Unattended: a drop folder, two starts at once, and what a run tells the house it runs in."""
+"""Unattended runs: a drop folder, two starts at once, and the reports of a run to its environment."""
 
 import json
 import os
@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.unattended.run_report import masked
-from tests.cli.paying import paying, unanswered
-from tests.cli.stopped import stopped, wait_for_first_payment
+from paygw_batch.unattended.run_report import mask_numbers
+from tests.cli.paying import block_first_reply, run_gateway
+from tests.cli.stopped import stop_process, wait_for_first_payment
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 
-def dropped(program: Program, rows: list[str], name: str = "payroll.csv", *, age_s: float = 3600) -> Path:
+def drop_sheet(program: Program, rows: list[str], name: str = "payroll.csv", *, age_s: float = 3600) -> Path:
     path = program.sheet(rows, name=f"drop/{name}")
     then = time.time() - age_s
     os.utime(path, (then, then))
     return path
 
 
-def files(folder: Path, place: str) -> list[str]:
-    """Return the names in a subfolder, without the time of claiming."""
+def file_names(folder: Path, place: str) -> list[str]:
+    """Return the file names in a subfolder, without their time prefixes."""
     return sorted(path.name.partition("-")[2] for path in (folder / place).iterdir())
 
 
-def slow(program: Program, delay_s: float) -> None:
+def configure_slow_gateway(program: Program, delay_s: float) -> None:
     (program.home / "slow.toml").write_text(f"[default]\ndelay_s = {delay_s}\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
 
@@ -36,12 +36,12 @@ def slow(program: Program, delay_s: float) -> None:
 
 
 def test_settled_sheet_is_paid_and_moved_with_reports(program: Program, folder: Path) -> None:
-    sheet = dropped(program, kenyan_rows(3))
+    sheet = drop_sheet(program, kenyan_rows(3))
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 3)
     assert summary["totals"] == {"KES": {"paid": "4501.50"}}
     assert not sheet.exists()
-    assert files(folder, "done") == [
+    assert file_names(folder, "done") == [
         "payroll.csv",
         "payroll.reconciliation.csv",
         "payroll.report.html",
@@ -73,20 +73,20 @@ def test_missing_folder_is_usage_error(program: Program) -> None:
     ],
 )
 def test_unrelated_file_in_folder_is_ignored(program: Program, folder: Path, name: str, code: int) -> None:
-    path = dropped(program, kenyan_rows(1), name)
+    path = drop_sheet(program, kenyan_rows(1), name)
     summary = program.json("run-folder", folder)
     assert (summary["sheets"], summary["exit_code"]) == ([], code)
     assert path.exists()
 
 
 def test_recently_changed_sheet_is_not_processed(program: Program, folder: Path) -> None:
-    young = dropped(program, kenyan_rows(1), age_s=5)
+    young = drop_sheet(program, kenyan_rows(1), age_s=5)
     assert program.json("run-folder", folder)["sheets"] == []
     assert young.exists()
     assert program.json("run-folder", folder, "--settle-s", "1")["exit_code"] == 0
 
 
-def test_a_link_is_not_followed(program: Program, folder: Path) -> None:
+def test_link_in_folder_is_not_followed(program: Program, folder: Path) -> None:
     outside = program.sheet(kenyan_rows(1))
     (folder / "payroll.csv").symlink_to(outside)
     summary = program.json("run-folder", folder, "--settle-s", "0")
@@ -95,8 +95,8 @@ def test_a_link_is_not_followed(program: Program, folder: Path) -> None:
 
 
 def test_refused_sheet_is_moved_and_good_sheet_paid(program: Program, folder: Path) -> None:
-    dropped(program, [*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"], "bad.csv", age_s=9000)
-    dropped(program, kenyan_rows(2, prefix="GOOD"), "good.csv")
+    drop_sheet(program, [*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"], "bad.csv", age_s=9000)
+    drop_sheet(program, kenyan_rows(2, prefix="GOOD"), "good.csv")
     (folder / "torn.csv").write_text('country,amount\n"KE,1\n')
     os.utime(folder / "torn.csv", (1, 1))
     summary = program.json("run-folder", folder)
@@ -106,7 +106,7 @@ def test_refused_sheet_is_moved_and_good_sheet_paid(program: Program, folder: Pa
         ("bad.csv", 3),
         ("good.csv", 0),
     ]
-    assert files(folder, "refused") == [
+    assert file_names(folder, "refused") == [
         *("bad.csv", "bad.rejects.csv", "bad.summary.json"),
         *("torn.csv", "torn.refused.txt", "torn.summary.json"),
     ]
@@ -117,18 +117,18 @@ def test_refused_sheet_is_moved_and_good_sheet_paid(program: Program, folder: Pa
 
 def test_sheet_dropped_again_pays_no_person_twice(program: Program, folder: Path) -> None:
     for _ in range(2):
-        dropped(program, kenyan_rows(3))
+        drop_sheet(program, kenyan_rows(3))
         assert program.json("run-folder", folder)["exit_code"] == 0
     assert len(program.record()) == 3
 
 
-def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: Path) -> None:
-    slow(program, 0.2)
-    dropped(program, kenyan_rows(60), "first.csv")
+def test_second_start_is_refused_and_claims_nothing(program: Program, folder: Path) -> None:
+    configure_slow_gateway(program, 0.2)
+    drop_sheet(program, kenyan_rows(60), "first.csv")
     process = program.start("run-folder", folder)
     wait_for_first_payment(program, process)
-    second = dropped(program, kenyan_rows(1, amount="20", prefix="SECOND"), "second.csv")
-    with stopped(process):
+    second = drop_sheet(program, kenyan_rows(1, amount="20", prefix="SECOND"), "second.csv")
+    with stop_process(process):
         result = program.run("run-folder", folder)
     assert result.exit_code == 7
     assert "nother run is using this journal: process" in result.stderr
@@ -139,11 +139,11 @@ def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: 
 
 
 def test_waiting_start_continues_after_first_ends(program: Program, folder: Path) -> None:
-    slow(program, 0.2)
-    dropped(program, kenyan_rows(40), "first.csv")
+    configure_slow_gateway(program, 0.2)
+    drop_sheet(program, kenyan_rows(40), "first.csv")
     process = program.start("run-folder", folder)
     wait_for_first_payment(program, process)
-    dropped(program, kenyan_rows(1, amount="20", prefix="SECOND"), "second.csv")
+    drop_sheet(program, kenyan_rows(1, amount="20", prefix="SECOND"), "second.csv")
     summary = program.json("run-folder", folder, "--wait")
     process.communicate()
     assert [sheet["sheet"] for sheet in summary["sheets"]] == ["second.csv"]
@@ -151,13 +151,13 @@ def test_waiting_start_continues_after_first_ends(program: Program, folder: Path
 
 
 def test_interrupted_sheet_continues_before_other_sheets(program: Program, folder: Path) -> None:
-    dropped(program, kenyan_rows(40), "first.csv")
-    with paying(program) as gateway:
-        with unanswered(program, gateway, "run-folder", folder) as process:
+    drop_sheet(program, kenyan_rows(40), "first.csv")
+    with run_gateway(program) as gateway:
+        with block_first_reply(program, gateway, "run-folder", folder) as process:
             process.send_signal(signal.SIGTERM)
         assert process.returncode == 130
         assert len(gateway.orders()) < 40
-        dropped(program, kenyan_rows(1, amount="20", prefix="OLD"), "a-older-sheet.csv", age_s=99999)
+        drop_sheet(program, kenyan_rows(1, amount="20", prefix="OLD"), "a-older-sheet.csv", age_s=99999)
         summary = program.json("run-folder", folder)
         assert [sheet["sheet"] for sheet in summary["sheets"]] == ["first.csv", "a-older-sheet.csv"]
         assert summary["states"] == {"paid": 41}
@@ -165,8 +165,8 @@ def test_interrupted_sheet_continues_before_other_sheets(program: Program, folde
 
 
 def test_claimed_sheet_continues_only_with_its_journal(program: Program, folder: Path) -> None:
-    slow(program, 0.2)
-    dropped(program, kenyan_rows(60))
+    configure_slow_gateway(program, 0.2)
+    drop_sheet(program, kenyan_rows(60))
     process = program.start("run-folder", folder)
     wait_for_first_payment(program, process)
     process.kill()
@@ -176,9 +176,9 @@ def test_claimed_sheet_continues_only_with_its_journal(program: Program, folder:
     assert program.json("run-folder", folder)["sheets"] == []
 
 
-def test_a_claimed_sheet_follows_its_journal(program: Program, folder: Path) -> None:
-    slow(program, 0.05)
-    dropped(program, kenyan_rows(60))
+def test_claimed_sheet_follows_its_journal(program: Program, folder: Path) -> None:
+    configure_slow_gateway(program, 0.05)
+    drop_sheet(program, kenyan_rows(60))
     process = program.start("run-folder", folder)
     wait_for_first_payment(program, process)
     process.kill()
@@ -193,10 +193,10 @@ def test_a_claimed_sheet_follows_its_journal(program: Program, folder: Path) -> 
     assert len(orders) == len(set(orders)) == 60
 
 
-# What a run tells the house
+# The reports of a run
 
 
-def house(program: Program) -> None:
+def configure_reporting(program: Program) -> None:
     hook = program.home / "hook.sh"
     hook.write_text('#!/bin/sh\nenv > "$1/hook.env"\nexec cat > "$1/hook.json"\n')
     hook.chmod(0o700)
@@ -206,15 +206,15 @@ def house(program: Program) -> None:
     )
 
 
-def log_lines(program: Program) -> list[dict[str, object]]:
+def read_log_lines(program: Program) -> list[dict[str, object]]:
     return [json.loads(line) for line in (program.home / "run.log").read_text().splitlines()]
 
 
 def test_run_writes_log_and_metrics_and_calls_hook(program: Program) -> None:
-    house(program)
+    configure_reporting(program)
     rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9001", prefix="NO")]
     summary = program.json("submit", program.sheet(rows), PAYGW_KEY_PASSPHRASE="a secret")
-    lines = log_lines(program)
+    lines = read_log_lines(program)
     assert [line["event"] for line in lines if line["event"] != "said"] == ["run_started", "run_ended"]
     assert len({line["run"] for line in lines}) == 1
     assert lines[-1]["states"] == {"paid": 2, "rejected": 1}
@@ -224,20 +224,20 @@ def test_run_writes_log_and_metrics_and_calls_hook(program: Program) -> None:
     assert 'paygw_rows{state="paid"} 2\n' in metrics
     assert 'paygw_amount{currency="KES",state="rejected"} 9001.00\n' in metrics
     assert stat.S_IMODE((program.home / "paygw.prom").stat().st_mode) == 0o644
-    told = json.loads((program.home / "hook.json").read_text())
-    assert (told["batch"], told["exit_code"], told["run"]) == (summary["batch"], 4, lines[0]["run"])
+    report = json.loads((program.home / "hook.json").read_text())
+    assert (report["batch"], report["exit_code"], report["run"]) == (summary["batch"], 4, lines[0]["run"])
     assert "a secret" not in (program.home / "hook.env").read_text()
 
 
 def test_failed_run_reaches_hook_and_log(program: Program) -> None:
-    house(program)
+    configure_reporting(program)
     program.run("submit", program.home / "absent.csv")
     assert json.loads((program.home / "hook.json").read_text())["exit_code"] == 3
-    assert log_lines(program)[-1]["exit_code"] == 3
+    assert read_log_lines(program)[-1]["exit_code"] == 3
 
 
 def test_run_reports_contain_no_payee_data(program: Program) -> None:
-    house(program)
+    configure_reporting(program)
     rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9007", prefix="LOST"), *kenyan_rows(1, prefix="TWIN")]
     program.json("submit", program.sheet(rows))
     for name in ("run.log", "paygw.prom", "hook.json"):
@@ -275,21 +275,21 @@ def test_unwritable_log_warns_without_failing_run(program: Program) -> None:
     ],
 )
 def test_long_numbers_are_masked(sentence: str, shown: str) -> None:
-    assert masked(sentence) == shown
+    assert mask_numbers(sentence) == shown
 
 
 def test_waiting_run_names_holder_of_journal(program: Program) -> None:
-    slow(program, 0.2)
+    configure_slow_gateway(program, 0.2)
     sheet = program.sheet(kenyan_rows(40))
     first = program.start("submit", sheet)
     wait_for_first_payment(program, first)
-    with stopped(first):
+    with stop_process(first):
         second = program.start("submit", sheet, "--wait")
         assert second.stdout is not None
-        said = second.stdout.readline()
+        line = second.stdout.readline()
     first.communicate()
     second.communicate()
-    assert said.startswith("Waiting: ")
-    assert f"nother run is using this journal: process {first.pid}" in said
+    assert line.startswith("Waiting: ")
+    assert f"nother run is using this journal: process {first.pid}" in line
     assert (first.returncode, second.returncode) == (0, 0)
     assert len(program.record()) == 40

@@ -1,4 +1,4 @@
-"""Two pairs of eyes are two people: whoever has several keys, and however names and keys are spelled."""
+"""Two-person approval requires two people, even if one has several keys or spells names and keys differently."""
 
 import base64
 import json
@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.approving import edited, key, plan_of, prepared, refused
+from tests.support.approving import edit_plan, key, plan_file, prepare_sheet, submit_and_expect_refusal
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 
 @pytest.fixture
-def keys(program: Program) -> dict[str, str]:
-    """The public keys of ada, with a second one, of ben and of cleo."""
+def public_keys(program: Program) -> dict[str, str]:
+    """Return the public keys of Ada, who has a second one, and of Ben and Cleo."""
     return {name: key(program.home, name) for name in ("ada", "ada2", "ben", "cleo")}
 
 
 def configure(program: Program, makers: dict[str, str], approvers: dict[str, str], *, needed: int = 1) -> Program:
-    """Write the policy; `makers` and `approvers` map a name as TOML has it to a value as TOML has it."""
+    """Write the policy. `makers` and `approvers` map names to values, both as TOML."""
     sections = {"makers": makers, "approvers": approvers}
     lines = [f"[approval]\nneeded = {needed}"]
     for section, people in sections.items():
@@ -27,12 +27,12 @@ def configure(program: Program, makers: dict[str, str], approvers: dict[str, str
     return program
 
 
-def quoted(*public: str) -> str:
+def format_keys(*public: str) -> str:
     return json.dumps(list(public) if len(public) > 1 else public[0])
 
 
-def other_spelling(public: str) -> str:
-    """Return the same key with other unused bits before its padding, as a decoder reads it."""
+def respell_key(public: str) -> str:
+    """Return the same key with other unused bits before its padding, which a decoder ignores."""
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     last = public.rstrip("=")[-1]
     spelled = public.rstrip("=")[:-1] + alphabet[alphabet.index(last) + 1] + "="
@@ -41,8 +41,8 @@ def other_spelling(public: str) -> str:
     return spelled
 
 
-def refusal(program: Program) -> str:
-    """Return why the configuration is refused before anything is sent."""
+def refusal_message(program: Program) -> str:
+    """Return the error for which the configuration is refused before anything is sent."""
     result = program.run("submit", program.sheet(kenyan_rows(3)))
     assert result.exit_code == 2, result.output
     assert program.record() == []
@@ -50,130 +50,150 @@ def refusal(program: Program) -> str:
 
 
 def approve(program: Program, name: str) -> tuple[int, str]:
-    result = program.run("approve", plan_of(program), "--key", program.home / f"{name}.pem")
+    result = program.run("approve", plan_file(program), "--key", program.home / f"{name}.pem")
     return result.exit_code, " ".join((result.stdout + result.stderr).split())
 
 
-# The maker is never an approver
+# Makers never approve their own plans
 
 
-def test_maker_cannot_approve_own_plan_with_second_key(program: Program, keys: dict[str, str]) -> None:
-    ada, second = quoted(keys["ada"]), quoted(keys["ada2"])
-    configure(program, {"ada": ada}, {"ada": second, "cleo": quoted(keys["cleo"])})
-    prepared(program)
+def test_maker_cannot_approve_own_plan_with_second_key(program: Program, public_keys: dict[str, str]) -> None:
+    ada, second = format_keys(public_keys["ada"]), format_keys(public_keys["ada2"])
+    configure(program, {"ada": ada}, {"ada": second, "cleo": format_keys(public_keys["cleo"])})
+    prepare_sheet(program)
     code, told = approve(program, "ada2")
     assert (code, "ada made this plan, so another person must approve it" in told) == (8, True)
-    assert "has 0" in refused(program)
+    assert "has 0" in submit_and_expect_refusal(program)
 
 
-def test_maker_cannot_approve_under_look_alike_name(program: Program, keys: dict[str, str]) -> None:
+def test_look_alike_name_cannot_approve_own_plan(program: Program, public_keys: dict[str, str]) -> None:
     look_alike = '"\\uFF21d\\u200ba "'
-    configure(program, {"ada": quoted(keys["ada"])}, {look_alike: quoted(keys["ada2"]), "cleo": quoted(keys["cleo"])})
-    prepared(program)
+    configure(
+        program,
+        {"ada": format_keys(public_keys["ada"])},
+        {look_alike: format_keys(public_keys["ada2"]), "cleo": format_keys(public_keys["cleo"])},
+    )
+    prepare_sheet(program)
     assert approve(program, "ada2")[0] == 8
 
 
-def test_earlier_approval_by_second_maker_key_is_invalid(program: Program, keys: dict[str, str]) -> None:
-    """Made where the second key was another person's, and submitted where it is the maker's."""
-    ada, second, cleo = quoted(keys["ada"]), quoted(keys["ada2"]), quoted(keys["cleo"])
+def test_earlier_approval_by_second_maker_key_is_invalid(program: Program, public_keys: dict[str, str]) -> None:
+    """The second key was another person's when it approved, and is the maker's when the plan is submitted."""
+    ada, second, cleo = (
+        format_keys(public_keys["ada"]),
+        format_keys(public_keys["ada2"]),
+        format_keys(public_keys["cleo"]),
+    )
     configure(program, {"ada": ada}, {"eve": second, "cleo": cleo})
-    prepared(program, "ada2")
+    prepare_sheet(program, "ada2")
     configure(program, {"ada": ada}, {"ada": second, "cleo": cleo})
-    assert "that of ada is by the maker of the plan" in refused(program)
+    assert "that of ada is by the maker of the plan" in submit_and_expect_refusal(program)
 
 
-@pytest.mark.parametrize("spell", [other_spelling, lambda public: public[:20] + "\n" + public[20:].rstrip("=")])
-def test_respelled_key_counts_as_same_key(program: Program, keys: dict[str, str], spell: Callable[[str], str]) -> None:
-    again = quoted(spell(keys["ada"]))
-    configure(program, {"ada": quoted(keys["ada"])}, {"eve": again, "cleo": quoted(keys["cleo"])})
-    told = refusal(program)
-    assert "under two names, ada and eve" in told
+@pytest.mark.parametrize("spell", [respell_key, lambda public: public[:20] + "\n" + public[20:].rstrip("=")])
+def test_key_in_other_encoding_counts_once(
+    program: Program, public_keys: dict[str, str], spell: Callable[[str], str]
+) -> None:
+    again = format_keys(spell(public_keys["ada"]))
+    configure(
+        program, {"ada": format_keys(public_keys["ada"])}, {"eve": again, "cleo": format_keys(public_keys["cleo"])}
+    )
+    message = refusal_message(program)
+    assert "under two names, ada and eve" in message
 
 
-def test_approval_by_respelled_maker_key_does_not_count(program: Program, keys: dict[str, str]) -> None:
-    both = {"ada": quoted(keys["ada"]), "cleo": quoted(keys["cleo"])}
+def test_approval_by_respelled_maker_key_does_not_count(program: Program, public_keys: dict[str, str]) -> None:
+    both = {"ada": format_keys(public_keys["ada"]), "cleo": format_keys(public_keys["cleo"])}
     configure(program, both, both)
-    prepared(program, "cleo")
-    approvals = json.loads(plan_of(program).read_text())["approvals"]
-    for public in (keys["ada"], other_spelling(keys["ada"]), other_spelling(keys["cleo"])):
-        edited(program, {"approvals": [{**approvals[0], "key": public}]})
-        assert "has 0" in refused(program)
+    prepare_sheet(program, "cleo")
+    approvals = json.loads(plan_file(program).read_text())["approvals"]
+    for public in (public_keys["ada"], respell_key(public_keys["ada"]), respell_key(public_keys["cleo"])):
+        edit_plan(program, {"approvals": [{**approvals[0], "key": public}]})
+        assert "has 0" in submit_and_expect_refusal(program)
 
 
 # A person counts once
 
 
-def test_a_person_with_two_keys_counts_once(program: Program, keys: dict[str, str]) -> None:
-    makers, second = {"ben": quoted(keys["ben"])}, quoted(keys["ada"], keys["ada2"])
-    configure(program, makers, {"ada": second, "cleo": quoted(keys["cleo"])}, needed=2)
+def test_maker_with_two_keys_counts_once(program: Program, public_keys: dict[str, str]) -> None:
+    makers, second = {"ben": format_keys(public_keys["ben"])}, format_keys(public_keys["ada"], public_keys["ada2"])
+    configure(program, makers, {"ada": second, "cleo": format_keys(public_keys["cleo"])}, needed=2)
     sheet = program.sheet(kenyan_rows(3))
-    program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ben.pem")
-    first = program.json("approve", plan_of(program), "--key", program.home / "ada.pem")
-    again = program.json("approve", plan_of(program), "--key", program.home / "ada2.pem")
+    program.json("plan", sheet, "--out", plan_file(program), "--key", program.home / "ben.pem")
+    first = program.json("approve", plan_file(program), "--key", program.home / "ada.pem")
+    again = program.json("approve", plan_file(program), "--key", program.home / "ada2.pem")
     assert (first["approvals"], again["approvals"]) == (1, 1)
     assert "Approved by ada. The plan has 1 of 2 approvals" in str(again["message"])
-    assert "needs 2 valid approvals and has 1" in refused(program)
+    assert "needs 2 valid approvals and has 1" in submit_and_expect_refusal(program)
     assert approve(program, "cleo")[0] == 0
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_person_approving_with_two_keys_counts_once(program: Program, keys: dict[str, str]) -> None:
-    makers, both = {"ben": quoted(keys["ben"])}, quoted(keys["ada"], keys["ada2"])
-    configure(program, makers, {"ada": both, "cleo": quoted(keys["cleo"])}, needed=2)
-    program.json("plan", program.sheet(kenyan_rows(3)), "--out", plan_of(program), "--key", program.home / "ben.pem")
+def test_person_approving_with_two_keys_counts_once(program: Program, public_keys: dict[str, str]) -> None:
+    makers, both = {"ben": format_keys(public_keys["ben"])}, format_keys(public_keys["ada"], public_keys["ada2"])
+    configure(program, makers, {"ada": both, "cleo": format_keys(public_keys["cleo"])}, needed=2)
+    program.json("plan", program.sheet(kenyan_rows(3)), "--out", plan_file(program), "--key", program.home / "ben.pem")
     approvals = []
     for name in ("ada", "ada2"):
         assert approve(program, name)[0] == 0
-        approvals += json.loads(plan_of(program).read_text())["approvals"]
-    edited(program, {"approvals": approvals})
-    assert "needs 2 valid approvals and has 1" in refused(program)
+        approvals += json.loads(plan_file(program).read_text())["approvals"]
+    edit_plan(program, {"approvals": approvals})
+    assert "needs 2 valid approvals and has 1" in submit_and_expect_refusal(program)
 
 
-def test_each_key_of_a_person_makes_and_approves(program: Program, keys: dict[str, str]) -> None:
-    ada = quoted(keys["ada"], keys["ada2"])
-    configure(program, {"ada": ada, "ben": quoted(keys["ben"])}, {"ada": ada, "ben": quoted(keys["ben"])})
+def test_each_key_of_person_makes_and_approves(program: Program, public_keys: dict[str, str]) -> None:
+    ada = format_keys(public_keys["ada"], public_keys["ada2"])
+    configure(
+        program,
+        {"ada": ada, "ben": format_keys(public_keys["ben"])},
+        {"ada": ada, "ben": format_keys(public_keys["ben"])},
+    )
     sheet = program.sheet(kenyan_rows(3))
-    program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ada2.pem")
+    program.json("plan", sheet, "--out", plan_file(program), "--key", program.home / "ada2.pem")
     assert approve(program, "ada")[0] == 8
     assert approve(program, "ben")[0] == 0
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_maker_may_approve_plan_of_another_maker(program: Program, keys: dict[str, str]) -> None:
-    both = {"ada": quoted(keys["ada"]), "ben": quoted(keys["ben"])}
+def test_maker_may_approve_plan_of_another_maker(program: Program, public_keys: dict[str, str]) -> None:
+    both = {"ada": format_keys(public_keys["ada"]), "ben": format_keys(public_keys["ben"])}
     configure(program, both, both)
     sheet = program.sheet(kenyan_rows(3))
-    program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ben.pem")
+    program.json("plan", sheet, "--out", plan_file(program), "--key", program.home / "ben.pem")
     assert approve(program, "ben")[0] == 8
     assert approve(program, "ada")[0] == 0
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-# Who is configured
+# Configuration of people
 
 
-def test_key_under_two_names_is_refused(program: Program, keys: dict[str, str]) -> None:
-    configure(program, {"ada": quoted(keys["ada"])}, {"ben": quoted(keys["ben"]), "eve": quoted(keys["ben"])})
-    assert "under two names, ben and eve" in refusal(program)
+def test_key_under_two_names_is_refused(program: Program, public_keys: dict[str, str]) -> None:
+    configure(
+        program,
+        {"ada": format_keys(public_keys["ada"])},
+        {"ben": format_keys(public_keys["ben"]), "eve": format_keys(public_keys["ben"])},
+    )
+    assert "under two names, ben and eve" in refusal_message(program)
 
 
-def test_unmeetable_approval_policy_is_refused(program: Program, keys: dict[str, str]) -> None:
-    ada = quoted(keys["ada"])
-    configure(program, {"ada": ada}, {"ada": quoted(keys["ada"], keys["ada2"])})
-    assert "at most 0 other people may approve" in refusal(program)
-    configure(program, {"ada": ada}, {"cleo": quoted(keys["cleo"], keys["ben"])}, needed=2)
-    assert "needed is 2, but at most 1 other person may approve" in refusal(program)
+def test_unmeetable_approval_policy_is_refused(program: Program, public_keys: dict[str, str]) -> None:
+    ada = format_keys(public_keys["ada"])
+    configure(program, {"ada": ada}, {"ada": format_keys(public_keys["ada"], public_keys["ada2"])})
+    assert "at most 0 other people may approve" in refusal_message(program)
+    configure(program, {"ada": ada}, {"cleo": format_keys(public_keys["cleo"], public_keys["ben"])}, needed=2)
+    assert "needed is 2, but at most 1 other person may approve" in refusal_message(program)
 
 
-def test_invisible_name_is_refused(program: Program, keys: dict[str, str]) -> None:
-    configure(program, {'"\\u200b"': quoted(keys["ada"])}, {"ben": quoted(keys["ben"])})
-    assert "A name in [approval.makers] is empty" in refusal(program)
+def test_invisible_name_is_refused(program: Program, public_keys: dict[str, str]) -> None:
+    configure(program, {'"\\u200b"': format_keys(public_keys["ada"])}, {"ben": format_keys(public_keys["ben"])})
+    assert "A name in [approval.makers] is empty" in refusal_message(program)
 
 
-def test_doctor_lists_rights_and_keys_of_people(program: Program, keys: dict[str, str]) -> None:
-    ada, ben = quoted(keys["ada"], keys["ada2"]), quoted(keys["ben"])
-    configure(program, {"ada": ada, "cleo": quoted(keys["cleo"])}, {"ada": ada, "ben": ben}, needed=2)
-    checks = {one["check"]: (one["state"], one["found"]) for one in program.json("doctor")["checks"]}
+def test_doctor_lists_rights_and_keys_of_people(program: Program, public_keys: dict[str, str]) -> None:
+    ada, ben = format_keys(public_keys["ada"], public_keys["ada2"]), format_keys(public_keys["ben"])
+    configure(program, {"ada": ada, "cleo": format_keys(public_keys["cleo"])}, {"ada": ada, "ben": ben}, needed=2)
+    checks = {check["check"]: (check["state"], check["found"]) for check in program.json("doctor")["checks"]}
     assert checks["approval"] == ("ok", "2 needed; 2 may prepare and 2 may approve")
     state, found = checks["approval ada"]
     assert state == "look"
@@ -183,12 +203,12 @@ def test_doctor_lists_rights_and_keys_of_people(program: Program, keys: dict[str
     assert checks["approval ben"][1].startswith("may approve with ")
 
 
-# A plan is for one journal, and used once
+# One journal and one use for each plan
 
 
-def test_a_plan_made_against_another_journal_is_refused(program: Program, keys: dict[str, str]) -> None:
-    configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
-    sheet = prepared(program, "cleo")
+def test_plan_made_against_another_journal_is_refused(program: Program, public_keys: dict[str, str]) -> None:
+    configure(program, {"ada": format_keys(public_keys["ada"])}, {"cleo": format_keys(public_keys["cleo"])})
+    sheet = prepare_sheet(program, "cleo")
     program.json("submit", sheet)
     program.config.write_text(program.config.read_text().replace('"journal.sqlite3"', '"other.sqlite3"'))
     result = program.run("submit", sheet)
@@ -197,22 +217,22 @@ def test_a_plan_made_against_another_journal_is_refused(program: Program, keys: 
     assert len(program.record()) == 3
 
 
-def test_used_plan_is_refused_with_time_of_use(program: Program, keys: dict[str, str]) -> None:
-    configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
-    sheet = prepared(program, "cleo")
+def test_used_plan_is_refused_with_time_of_use(program: Program, public_keys: dict[str, str]) -> None:
+    configure(program, {"ada": format_keys(public_keys["ada"])}, {"cleo": format_keys(public_keys["cleo"])})
+    sheet = prepare_sheet(program, "cleo")
     batch = program.json("submit", sheet)["batch"]
     more = program.sheet(kenyan_rows(4))
     result = program.run("submit", more)
-    told = " ".join(result.stderr.split())
+    error_output = " ".join(result.stderr.split())
     assert result.exit_code == 8
-    assert "The plan was used at 20" in told
-    assert f"to open batch {batch} (payroll.csv)" in told
+    assert "The plan was already used at 20" in error_output
+    assert f"for batch {batch} (payroll.csv)" in error_output
     assert len(program.record()) == 3
 
 
-def test_resubmitted_approved_plan_continues_same_batch(program: Program, keys: dict[str, str]) -> None:
-    configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
-    sheet = prepared(program, "cleo")
+def test_resubmitted_approved_plan_continues_same_batch(program: Program, public_keys: dict[str, str]) -> None:
+    configure(program, {"ada": format_keys(public_keys["ada"])}, {"cleo": format_keys(public_keys["cleo"])})
+    sheet = prepare_sheet(program, "cleo")
     program.json("submit", sheet)
     for options in ([], ["--skip-invalid"], ["--amend"]):
         again = program.json("submit", sheet, *options)
@@ -221,41 +241,41 @@ def test_resubmitted_approved_plan_continues_same_batch(program: Program, keys: 
     assert len(program.record()) == 3
 
 
-def test_amended_sheet_needs_new_plan(program: Program, keys: dict[str, str]) -> None:
-    configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
+def test_amended_sheet_needs_new_plan(program: Program, public_keys: dict[str, str]) -> None:
+    configure(program, {"ada": format_keys(public_keys["ada"])}, {"cleo": format_keys(public_keys["cleo"])})
     rows = [*kenyan_rows(2), *kenyan_rows(1, prefix="NO", amount="9001")]
     sheet = program.sheet(rows)
     ada = program.home / "ada.pem"
-    program.json("plan", sheet, "--out", plan_of(program), "--key", ada)
+    program.json("plan", sheet, "--out", plan_file(program), "--key", ada)
     assert approve(program, "cleo")[0] == 0
     assert program.json("submit", sheet)["states"] == {"paid": 2, "rejected": 1}
-    used = shutil.copy(plan_of(program), program.home / "used.plan.json")
+    used = shutil.copy(plan_file(program), program.home / "used.plan.json")
     program.sheet([*kenyan_rows(2), *kenyan_rows(1, prefix="NO", amount="1500")])
-    assert "The plan was used" in program.run("submit", sheet, "--amend", "--plan", used).stderr
-    program.json("plan", sheet, "--amend", "--out", plan_of(program), "--key", ada)
+    assert "The plan was already used" in program.run("submit", sheet, "--amend", "--plan", used).stderr
+    program.json("plan", sheet, "--amend", "--out", plan_file(program), "--key", ada)
     assert program.run("submit", sheet, "--amend").exit_code == 8
     assert approve(program, "cleo")[0] == 0
     assert program.json("submit", sheet, "--amend")["states"] == {"paid": 3}
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_viewing_changed_plan_is_refused(program: Program, keys: dict[str, str]) -> None:
-    configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
-    prepared(program)
-    edited(program, {"findings": []})
-    text = plan_of(program).read_text().replace("4501.50", "4501.51")
-    plan_of(program).write_text(text)
-    result = program.run("approve", plan_of(program))
+def test_viewing_changed_plan_is_refused(program: Program, public_keys: dict[str, str]) -> None:
+    configure(program, {"ada": format_keys(public_keys["ada"])}, {"cleo": format_keys(public_keys["cleo"])})
+    prepare_sheet(program)
+    edit_plan(program, {"findings": []})
+    text = plan_file(program).read_text().replace("4501.50", "4501.51")
+    plan_file(program).write_text(text)
+    result = program.run("approve", plan_file(program))
     assert result.exit_code == 8
     assert "changed after its maker signed it" in result.stderr
 
 
-def test_approve_names_owner_of_key(program: Program, keys: dict[str, str]) -> None:
-    configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
-    prepared(program)
+def test_approve_names_owner_of_key(program: Program, public_keys: dict[str, str]) -> None:
+    configure(program, {"ada": format_keys(public_keys["ada"])}, {"cleo": format_keys(public_keys["cleo"])})
+    prepare_sheet(program)
     code, told = approve(program, "cleo")
     assert code == 0
     assert "Prepared by ada at " in told
     assert "Approved by cleo at " in told
     assert "Approved by cleo. The plan has 1 of 1 approval." in told
-    assert keys["cleo"] not in told
+    assert public_keys["cleo"] not in told

@@ -1,4 +1,4 @@
-"""Results people look at: the workbook and the page, both from the frame of the reconciliation."""
+"""Results for people: the workbook and the HTML report of a reconciliation."""
 
 import csv
 import re
@@ -11,17 +11,17 @@ from typing import Any
 import openpyxl
 import pytest
 
-from paygw_batch.core.shown_states import state_words
+from paygw_batch.core.shown_states import state_label
 from paygw_batch.sheet import formats
 from paygw_batch.show.workbook import is_exact
-from tests.cli.conftest import Kept
+from tests.cli.conftest import MachineCache
 from tests.support.program import HEADING, Program, kenyan_rows, read_csv
 
 HOSTILE = '<script>alert(1)</script> & "x"'
 SPAN = '<span class="state">x</span>'
 
 
-def begin_mixed(program: Program) -> None:
+def prepare_mixed_batch(program: Program) -> None:
     rows = [
         *kenyan_rows(4),
         *kenyan_rows(1, amount="9001", prefix="NO"),
@@ -35,60 +35,67 @@ def begin_mixed(program: Program) -> None:
 
 
 @pytest.fixture
-def mixed(kept: Kept) -> Program:
-    return kept(begin_mixed)
+def mixed_batch(machine_cache: MachineCache) -> Program:
+    return machine_cache(prepare_mixed_batch)
 
 
-def reconciled(program: Program, name: str = "out.xlsx") -> tuple[Path, Path]:
+def reconcile_batch(program: Program, name: str = "out.xlsx") -> tuple[Path, Path]:
     out, page = program.home / name, program.home / "out.html"
     program.json("reconcile", program.home / "payroll.csv", "--out", out, "--report", page)
     return out, page
 
 
-def test_all_columns_worksheet_matches_csv_as_text(mixed: Program) -> None:
-    out, _ = reconciled(mixed)
+def test_complete_worksheet_matches_csv_as_text(mixed_batch: Program) -> None:
+    out, _ = reconcile_batch(mixed_batch)
     book = openpyxl.load_workbook(out)
     heading, *lines = book["All columns"].iter_rows(values_only=True)
-    told = read_csv(mixed.home / "payroll.reconciliation.csv")
-    assert list(heading) == list(told[0])
-    for line, expected in zip(lines, told, strict=True):
-        shown = {name: "" if value is None else str(value) for name, value in zip(heading, line, strict=True)}
-        assert shown == expected
+    reconciliation = read_csv(mixed_batch.home / "payroll.reconciliation.csv")
+    assert list(heading) == list(reconciliation[0])
+    for line, expected in zip(lines, reconciliation, strict=True):
+        cells = {name: "" if value is None else str(value) for name, value in zip(heading, line, strict=True)}
+        assert cells == expected
         assert isinstance(line[heading.index("amount")], str)
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
-def test_reconcile_writes_advice_for_each_paid_person(mixed: Program) -> None:
-    advices = mixed.home / "advices.html"
-    command = ("reconcile", mixed.home / "payroll.csv", "--out", mixed.home / "again.csv", "--advices", advices)
-    mixed.json(*command)
+def test_reconcile_writes_advice_for_each_paid_person(mixed_batch: Program) -> None:
+    advices = mixed_batch.home / "advices.html"
+    command = (
+        "reconcile",
+        mixed_batch.home / "payroll.csv",
+        "--out",
+        mixed_batch.home / "again.csv",
+        "--advices",
+        advices,
+    )
+    mixed_batch.json(*command)
     people = advices.read_text().split("<section")[1:]
     orders = [re.findall(r"<td class=\"mono\">((?:PAY|NO|LOST|LATER)-\d)</td>", text) for text in people]
     assert orders == [["PAY-1"], ["PAY-2"], ["PAY-3"], ["PAY-4"]]
     assert stat.S_IMODE(advices.stat().st_mode) == 0o600
-    mixed.json(*command)  # its own files may be replaced
+    mixed_batch.json(*command)  # the program may replace its own files
 
 
-def payments(path: Path) -> list[dict[str, Any]]:
-    """Return the first worksheet by its headings, with the totals at its foot."""
+def read_payments(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of the first worksheet by heading, with the totals below them."""
     heading, *lines = openpyxl.load_workbook(path).worksheets[0].iter_rows(values_only=True)
     return [dict(zip(map(str, heading), line, strict=True)) for line in lines]
 
 
-def test_first_worksheet_shows_main_columns_and_numeric_amounts(mixed: Program) -> None:
-    out, _ = reconciled(mixed)
-    told = read_csv(mixed.home / "payroll.reconciliation.csv")
-    lines = payments(out)
+def test_first_worksheet_shows_main_columns_and_numeric_amounts(mixed_batch: Program) -> None:
+    out, _ = reconcile_batch(mixed_batch)
+    reconciliation = read_csv(mixed_batch.home / "payroll.reconciliation.csv")
+    lines = read_payments(out)
     assert [*lines[0]] == [
         *("Row", "Payee", "Account or phone", "Amount", "Currency", "State", "What is known", "Gateway reference"),
         *("Order id", "Sent (UTC)", "Last change (UTC)", "note"),
     ]
-    for line, expected in zip(lines, told, strict=False):
+    for line, expected in zip(lines, reconciliation, strict=False):
         assert line["Amount"] == float(expected["amount"])
-        shown = (str(line["Row"]), line["Payee"], line["Account or phone"], line["Currency"], line["Order id"])
+        cells = (str(line["Row"]), line["Payee"], line["Account or phone"], line["Currency"], line["Order id"])
         names = ("row", "account_name", "account_number", "currency", "sent_orderid")
-        assert shown == tuple(expected[name] for name in names)
-        assert line["State"] == state_words(expected["state"])
+        assert cells == tuple(expected[name] for name in names)
+        assert line["State"] == state_label(expected["state"])
         assert (line["What is known"] or "") == expected["message"]
         assert line["note"] == expected["note"]
         sent = datetime.fromisoformat(expected["first_sent_at"]).replace(tzinfo=None)
@@ -99,8 +106,8 @@ def test_worksheet_foot_shows_totals_by_currency(program: Program) -> None:
     ugandan = "UG,UG-1,{amount},UGX,Amina Okello,256712345678,+256712345678"
     rows = [*kenyan_rows(2, amount="1000000.5"), *kenyan_rows(1, amount="9001", prefix="NO")]
     program.json("submit", program.sheet([*rows, ugandan.format(amount="50000")]))
-    out, _ = reconciled(program)
-    lines = [(line["Payee"], line["Account or phone"], line["Amount"], line["Currency"]) for line in payments(out)]
+    out, _ = reconcile_batch(program)
+    lines = [(line["Payee"], line["Account or phone"], line["Amount"], line["Currency"]) for line in read_payments(out)]
     assert lines[len(rows) + 1 :] == [
         (None, None, None, None),
         ("Total KES", "3 rows", 2009002.0, "KES"),
@@ -115,8 +122,8 @@ def test_worksheet_foot_shows_totals_by_currency(program: Program) -> None:
     assert sheet.auto_filter.ref == "A1:K5", "the foot is no row to be sorted among the others"
 
 
-def test_first_worksheet_prints_landscape_with_heading_rows(mixed: Program) -> None:
-    out, _ = reconciled(mixed)
+def test_first_worksheet_prints_landscape_with_heading_rows(mixed_batch: Program) -> None:
+    out, _ = reconcile_batch(mixed_batch)
     sheet = openpyxl.load_workbook(out).worksheets[0]
     assert (sheet.page_setup.orientation, sheet.page_setup.paperSize) == ("landscape", 9)
     assert sheet.sheet_properties.pageSetUpPr is not None
@@ -141,8 +148,8 @@ def test_print_header_accepts_any_sheet_name(program: Program, name: str) -> Non
     assert str(header.center.text)[:4] == name[:4]
 
 
-def test_workbook_colours_states_and_freezes_header(mixed: Program) -> None:
-    out, _ = reconciled(mixed)
+def test_workbook_colours_states_and_freezes_header(mixed_batch: Program) -> None:
+    out, _ = reconcile_batch(mixed_batch)
     sheet = openpyxl.load_workbook(out).worksheets[0]
     assert sheet.freeze_panes == "C2"
     coloured = {row[5].value: row[5].fill.fgColor.rgb for row in sheet.iter_rows(min_row=2, max_row=8)}
@@ -150,8 +157,8 @@ def test_workbook_colours_states_and_freezes_header(mixed: Program) -> None:
     assert len(set(coloured.values())) == len(coloured)
 
 
-def test_workbook_totals_match_payout_totals(mixed: Program) -> None:
-    out, _ = reconciled(mixed)
+def test_workbook_totals_match_payout_totals(mixed_batch: Program) -> None:
+    out, _ = reconcile_batch(mixed_batch)
     lines = list(openpyxl.load_workbook(out)["Totals"].iter_rows(values_only=True))
     assert lines[1] == ("KES", "all", "to be paid", 7, 33012.0)
     assert set(lines[lines.index((None,) * 5) + 2 :]) == {
@@ -180,15 +187,15 @@ def test_workbook_totals_match_payout_totals(mixed: Program) -> None:
         ("", 2, False),
     ],
 )
-def test_amount_is_number_only_where_exact(amount: str, units: int, exact: bool) -> None:
+def test_amount_is_number_only_if_exact(amount: str, units: int, exact: bool) -> None:
     assert is_exact(amount, units) is exact
 
 
 def test_inexact_amount_is_text_and_noted_below(program: Program) -> None:
     rows = [*kenyan_rows(1), *kenyan_rows(1, amount="123456789012345.67", prefix="BIG")]
     assert program.json("submit", program.sheet(rows))["exit_code"] == 0
-    out, _ = reconciled(program)
-    lines = payments(out)
+    out, _ = reconcile_batch(program)
+    lines = read_payments(out)
     assert [line["Amount"] for line in lines[:2]] == [1500.5, "123456789012345.67"]
     assert lines[3]["Amount"] == "123456789013846.17"
     assert "1 amount is written as text" in str(lines[-1]["Payee"])
@@ -197,26 +204,26 @@ def test_inexact_amount_is_text_and_noted_below(program: Program) -> None:
 def test_amount_of_invalid_row_is_kept_as_sent(program: Program) -> None:
     rows = [*kenyan_rows(1), *kenyan_rows(1, amount='"1,500.50"', prefix="BAD")]
     program.json("submit", program.sheet(rows), "--skip-invalid")
-    out, _ = reconciled(program)
-    lines = payments(out)
+    out, _ = reconcile_batch(program)
+    lines = read_payments(out)
     assert [line["Amount"] for line in lines[:2]] == [1500.5, "1,500.50"]
     assert not any("as text" in str(line["Payee"]) for line in lines)
 
 
-def test_large_workbook_written_earlier_is_replaced(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names by which it is known are among the first texts, however many rows come before them."""
-    reconciled(mixed)
+def test_large_workbook_written_earlier_is_replaced(mixed_batch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program recognizes its own workbook by its first texts, before any rows."""
+    reconcile_batch(mixed_batch)
     monkeypatch.setattr(formats, "_MAX_STRINGS_BYTES", 1_000)
-    reconciled(mixed)
+    reconcile_batch(mixed_batch)
 
 
-def test_workbook_and_page_are_rewritten_byte_identical(mixed: Program) -> None:
-    first = [path.read_bytes() for path in reconciled(mixed)]
-    assert [path.read_bytes() for path in reconciled(mixed)] == first
+def test_workbook_and_page_are_rewritten_byte_identical(mixed_batch: Program) -> None:
+    first = [path.read_bytes() for path in reconcile_batch(mixed_batch)]
+    assert [path.read_bytes() for path in reconcile_batch(mixed_batch)] == first
 
 
 class _Page(HTMLParser):
-    """Collects what a browser would load or run, the texts, and the cells of tables."""
+    """Collects the resources, scripts, texts and table cells of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,15 +239,15 @@ class _Page(HTMLParser):
         self.text += data
 
 
-def page_of(path: Path) -> _Page:
+def parse_page(path: Path) -> _Page:
     page = _Page()
     page.feed(path.read_text())
     return page
 
 
-def test_report_page_loads_no_other_file(mixed: Program) -> None:
-    _, path = reconciled(mixed)
-    page = page_of(path)
+def test_report_page_loads_no_other_file(mixed_batch: Program) -> None:
+    _, path = reconcile_batch(mixed_batch)
+    page = parse_page(path)
     assert page.loads == []
     assert not {"script", "link", "iframe", "img", "object"} & set(page.tags)
     assert "default-src 'none'" in path.read_text()
@@ -248,15 +255,15 @@ def test_report_page_loads_no_other_file(mixed: Program) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_page_lists_doubtful_then_rejected_rows_first(mixed: Program) -> None:
-    _, path = reconciled(mixed)
-    text = page_of(path).text
+def test_page_lists_doubtful_then_rejected_rows_first(mixed_batch: Program) -> None:
+    _, path = reconcile_batch(mixed_batch)
+    text = parse_page(path).text
     assert "Rows that need a person: 2" in text
     assert text.index("LOST-1") < text.index("NO-1") < text.index("Totals by country and state")
 
 
-def test_report_page_charts_outcomes_and_latency(mixed: Program) -> None:
-    _, path = reconciled(mixed)
+def test_report_page_charts_outcomes_and_latency(mixed_batch: Program) -> None:
+    _, path = reconcile_batch(mixed_batch)
     content = path.read_text()
     charts = re.findall(r"<svg.*?</svg>", content, flags=re.DOTALL)
     assert len(charts) == 2
@@ -272,10 +279,10 @@ def test_page_without_open_rows_is_written(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     out, path = program.home / "o.csv", program.home / "o.html"
     program.json("reconcile", program.home / "payroll.csv", "--out", out, "--report", path)
-    assert "Rows that need a person" in page_of(path).text
+    assert "Rows that need a person" in parse_page(path).text
 
 
-def test_sheet_text_is_shown_and_never_run(program: Program) -> None:
+def test_sheet_text_is_displayed_but_never_executed(program: Program) -> None:
     rows = []
     for number, name in enumerate([HOSTILE, SPAN, "=1+1"], start=1):
         rows.append(["KE", f"NO-{number}", "9001", "KES", name, f"25471234500{number}", f"+25471234500{number}"])
@@ -284,8 +291,8 @@ def test_sheet_text_is_shown_and_never_run(program: Program) -> None:
         csv.writer(stream).writerows([HEADING.split(","), *rows])
     summary = program.json("submit", sheet, "--skip-invalid")
     assert summary["exit_code"] == 4
-    out, path = reconciled(program)
-    page = page_of(path)
+    out, path = reconcile_batch(program)
+    page = parse_page(path)
     assert "script" not in page.tags
     assert HOSTILE in page.text
     assert SPAN in page.text
@@ -293,8 +300,13 @@ def test_sheet_text_is_shown_and_never_run(program: Program) -> None:
     assert all(cell.data_type != "f" for cell in cells)
 
 
-def test_unwritable_report_is_error(mixed: Program) -> None:
-    result = mixed.run(
-        "reconcile", mixed.home / "payroll.csv", "--out", mixed.home / "o.csv", "--report", mixed.home / "no" / "o.html"
+def test_unwritable_report_is_an_error(mixed_batch: Program) -> None:
+    result = mixed_batch.run(
+        "reconcile",
+        mixed_batch.home / "payroll.csv",
+        "--out",
+        mixed_batch.home / "o.csv",
+        "--report",
+        mixed_batch.home / "no" / "o.html",
     )
     assert result.exit_code == 2

@@ -1,8 +1,8 @@
-"""Rejected rows, and how they get another attempt."""
+"""Rejected rows and their next attempts."""
 
 import pytest
 
-from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.cli.stopped import stop_process, wait_for_first_payment
 from tests.support.program import Program, kenyan_rows, read_csv
 
 SECOND_TIME_LUCKY = """
@@ -22,15 +22,15 @@ fault = "drop_before"
 
 
 @pytest.fixture
-def forgiving(program: Program) -> Program:
-    """A gateway that declines 9001 under a first order id, and pays it under the next."""
+def forgiving_gateway(program: Program) -> Program:
+    """Configure a gateway that declines 9001 under the first order id, and pays it under the next."""
     (program.home / "forgiving.toml").write_text(SECOND_TIME_LUCKY)
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "forgiving.toml"\n')
     return program
 
 
-def mixed_sheet(program: Program) -> str:
-    """Submit two good rows (2 and 3), two that are declined (4, 5) and one in doubt (6); return the batch."""
+def submit_mixed_sheet(program: Program) -> str:
+    """Submit two good rows (2 and 3), two that are declined (4, 5) and one in doubt (6). Return the batch."""
     rows = [
         *kenyan_rows(2, prefix="GOOD"),
         *kenyan_rows(2, amount="9001"),
@@ -41,13 +41,13 @@ def mixed_sheet(program: Program) -> str:
     return str(summary["batch"])
 
 
-def states(program: Program) -> list[str]:
+def read_states(program: Program) -> list[str]:
     return [line["state"] for line in read_csv(program.home / "payroll.reconciliation.csv")]
 
 
-def test_retry_sends_rejected_rows_with_next_order_id(forgiving: Program) -> None:
-    batch = mixed_sheet(forgiving)
-    summary = forgiving.json("retry", batch)
+def test_retry_sends_rejected_rows_with_next_order_id(forgiving_gateway: Program) -> None:
+    batch = submit_mixed_sheet(forgiving_gateway)
+    summary = forgiving_gateway.json("retry", batch)
     assert (summary["released"], summary["sent_this_run"], summary["exit_code"]) == (2, 2, 5)
     assert summary["states"] == {"in_doubt": 1, "paid": 4}
     lines = read_csv(summary["reconciliation"])
@@ -55,16 +55,16 @@ def test_retry_sends_rejected_rows_with_next_order_id(forgiving: Program) -> Non
     assert [line["attempts"] for line in lines] == ["1", "1", "2", "2", "1"]
 
 
-def test_retry_of_one_row_keeps_other_row_rejected(forgiving: Program) -> None:
-    batch = mixed_sheet(forgiving)
-    assert forgiving.json("retry", batch, "--row", "5")["released"] == 1
-    assert states(forgiving) == ["paid", "paid", "rejected", "paid", "in_doubt"]
+def test_retry_of_one_row_keeps_other_row_rejected(forgiving_gateway: Program) -> None:
+    batch = submit_mixed_sheet(forgiving_gateway)
+    assert forgiving_gateway.json("retry", batch, "--row", "5")["released"] == 1
+    assert read_states(forgiving_gateway) == ["paid", "paid", "rejected", "paid", "in_doubt"]
 
 
-def test_retry_may_reuse_same_order_id(forgiving: Program) -> None:
-    forgiving.config.write_text(f'{forgiving.config.read_text()}\n[retry]\norder_id = "same"\n')
-    batch = mixed_sheet(forgiving)
-    summary = forgiving.json("retry", batch)
+def test_retry_may_reuse_same_order_id(forgiving_gateway: Program) -> None:
+    forgiving_gateway.config.write_text(f'{forgiving_gateway.config.read_text()}\n[retry]\norder_id = "same"\n')
+    batch = submit_mixed_sheet(forgiving_gateway)
+    summary = forgiving_gateway.json("retry", batch)
     assert summary["states"] == {"in_doubt": 1, "paid": 2, "rejected": 2}
     assert {line["sent_orderid"] for line in read_csv(summary["reconciliation"])[2:4]} == {"PAY-1", "PAY-2"}
 
@@ -72,14 +72,14 @@ def test_retry_may_reuse_same_order_id(forgiving: Program) -> None:
 @pytest.mark.parametrize(
     ("row", "why"), [("2", "is paid"), ("6", "is in doubt and may have been paid"), ("99", "has no such row")]
 )
-def test_retry_of_unrejected_row_releases_nothing(forgiving: Program, row: str, why: str) -> None:
-    batch = mixed_sheet(forgiving)
-    before = forgiving.record()
-    result = forgiving.run("retry", batch, "--row", "4", "--row", row)
+def test_retry_of_unrejected_row_releases_nothing(forgiving_gateway: Program, row: str, why: str) -> None:
+    batch = submit_mixed_sheet(forgiving_gateway)
+    before = forgiving_gateway.record()
+    result = forgiving_gateway.run("retry", batch, "--row", "4", "--row", row)
     assert result.exit_code == 2
     assert why in result.stderr
-    assert forgiving.record() == before
-    assert forgiving.json("status", batch)["states"] == {"in_doubt": 1, "paid": 2, "rejected": 2}
+    assert forgiving_gateway.record() == before
+    assert forgiving_gateway.json("status", batch)["states"] == {"in_doubt": 1, "paid": 2, "rejected": 2}
 
 
 def test_retry_without_rejected_rows_sends_nothing(program: Program) -> None:
@@ -100,13 +100,13 @@ def test_retry_records_person_in_journal(program: Program) -> None:
     assert released["said"] == "next attempt as PAY-1-r2"
 
 
-def test_batch_of_running_command_is_not_retried(forgiving: Program) -> None:
-    (forgiving.home / "forgiving.toml").write_text("[default]\ndelay_s = 0.2\n")
-    sheet = forgiving.sheet(kenyan_rows(40))
-    process = forgiving.start("submit", sheet)
-    wait_for_first_payment(forgiving, process)
-    with stopped(process):
-        result = forgiving.run("retry", sheet)
+def test_batch_of_running_command_is_not_retried(forgiving_gateway: Program) -> None:
+    (forgiving_gateway.home / "forgiving.toml").write_text("[default]\ndelay_s = 0.2\n")
+    sheet = forgiving_gateway.sheet(kenyan_rows(40))
+    process = forgiving_gateway.start("submit", sheet)
+    wait_for_first_payment(forgiving_gateway, process)
+    with stop_process(process):
+        result = forgiving_gateway.run("retry", sheet)
     process.communicate()
     assert result.exit_code == 7
     assert "nother run is using this journal" in result.stderr

@@ -1,23 +1,23 @@
-"""The list of all batches, and following one that is being sent."""
+"""The list of batches, and watching a batch that is being sent."""
 
 import json
 
 import pytest
 
-from tests.cli.conftest import Kept
-from tests.cli.paying import paying, unanswered
+from tests.cli.conftest import MachineCache
+from tests.cli.paying import block_first_reply, run_gateway
 from tests.support.program import Program, kenyan_rows
 
 
-def begin_three_batches(program: Program) -> None:
+def prepare_three_batches(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2, prefix="A"), name="small.csv"))
     program.json("submit", program.sheet(kenyan_rows(2, amount="9001", prefix="B"), name="declined.csv"))
     program.json("submit", program.sheet(kenyan_rows(5, prefix="C"), name="large.csv"))
 
 
 @pytest.fixture
-def three_batches(kept: Kept) -> Program:
-    return kept(begin_three_batches)
+def three_batches(machine_cache: MachineCache) -> Program:
+    return machine_cache(prepare_three_batches)
 
 
 @pytest.mark.share(3)
@@ -57,24 +57,24 @@ def test_status_shows_doubtful_rows_first_up_to_limit(program: Program) -> None:
     sheet = program.sheet(rows)
     program.json("submit", sheet)
     lines = program.run("status", sheet).stdout.splitlines()
-    shown = [line for line in lines if line.startswith("- Row ")]
+    row_lines = [line for line in lines if line.startswith("- Row ")]
     assert "What to do next (32 rows need a person):" in lines
-    assert [int(line.split()[2].rstrip(",")) for line in shown] == [32, 33, *range(2, 20)]
+    assert [int(line.split()[2].rstrip(",")) for line in row_lines] == [32, 33, *range(2, 20)]
     assert "... and 12 more: --json lists all of them." in lines
-    told = program.json("status", sheet)
-    assert [row["row"] for row in told["needs_person"]] == list(range(2, 34))
-    assert [row["row"] for row in told["in_doubt"]] == [32, 33]
+    summary = program.json("status", sheet)
+    assert [row["row"] for row in summary["needs_person"]] == list(range(2, 34))
+    assert [row["row"] for row in summary["in_doubt"]] == [32, 33]
     doubtful = program.run("status", sheet, "--in-doubt").stdout.splitlines()
     assert "What to do next (2 rows need a person):" in doubtful
 
 
-def test_watch_follows_a_running_batch_to_its_end(program: Program) -> None:
+def test_watch_follows_running_batch_to_its_end(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
-    with paying(program) as gateway:
-        with unanswered(program, gateway, "submit", sheet):
+    with run_gateway(program) as gateway:
+        with block_first_reply(program, gateway, "submit", sheet):
             watch = program.start("--json", "status", sheet, "--watch")
             assert watch.stderr is not None
-            assert any("not sent yet" in line for line in watch.stderr), watch.communicate()  # then the answers come
+            assert any("not sent yet" in line for line in watch.stderr), watch.communicate()  # the answers arrive now
         shown, _ = watch.communicate()
     assert json.loads(shown)["states"] == {"paid": 5}
 

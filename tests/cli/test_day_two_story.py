@@ -1,7 +1,6 @@
-"""A week of a finance office, with real processes: 500 rows, some declined, some in doubt, and what people do next.
+"""A week in a finance office with real processes: 500 rows, some declined or in doubt, and how people handle them.
 
-The sandbox keeps its own record of what it took. At the end it judges: nobody was paid twice, nobody was lost, the
-books tie, and the journal tells who did what.
+At the end the sandbox's own record shows that nobody was paid twice, and nobody was lost.
 """
 
 import json
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.cli.stopped import stop_process, wait_for_first_payment
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 ROWS = 500
@@ -45,7 +44,7 @@ fault = "drop_before"
 
 @dataclass
 class Office:
-    """People at one machine, each with a key, who start the program as a process."""
+    """People at one machine, each with a key, who run the program as a process."""
 
     program: Program
 
@@ -54,20 +53,20 @@ class Office:
         return self.program.home
 
     def do(self, *arguments: str | Path, expect: int) -> dict[str, Any]:
-        """Run one command as a process of its own; return its summary."""
-        done = self.program.start("--json", *arguments)
-        said, errors = done.communicate()
-        assert done.returncode == expect, errors + said
+        """Run one command as a process, and return its summary."""
+        process = self.program.start("--json", *arguments)
+        said, errors = process.communicate()
+        assert process.returncode == expect, errors + said
         summary: dict[str, Any] = json.loads(said)
         return summary
 
     def person(self, name: str) -> str:
-        """Make a key for a person, and return its public half."""
+        """Create a key for a person, and return its public half."""
         key = self.home / f"{name}.pem"
         subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True, capture_output=True)
         key.chmod(0o600)
-        shown = subprocess.run(["openssl", "pkey", "-in", key, "-pubout"], check=True, capture_output=True, text=True)
-        return shown.stdout.splitlines()[1]
+        result = subprocess.run(["openssl", "pkey", "-in", key, "-pubout"], check=True, capture_output=True, text=True)
+        return result.stdout.splitlines()[1]
 
     def configure(self, *, quarantine_h: float, people: dict[str, str]) -> None:
         submission = f"[submission]\nquarantine_h = {quarantine_h}\nstop_after_in_doubt = 0"
@@ -80,7 +79,10 @@ class Office:
 
 
 def payroll(program: Program) -> Path:
-    """Return a sheet of 500: every 25th is declined at first, every 50th but one is taken and lost sight of."""
+    """Return a sheet of 500 rows.
+
+    Every 25th is declined at first, and almost every 50th is accepted without a reply.
+    """
     amounts = dict.fromkeys(range(25, ROWS, 25), "9001") | dict.fromkeys(range(50, ROWS, 50), "9007") | {500: "9008"}
     rows = [row.replace("1500.50", amounts.get(n, "1500.50")) for n, row in enumerate(kenyan_rows(ROWS), start=1)]
     return program.sheet(rows)
@@ -94,7 +96,7 @@ def test_finance_week_leaves_every_row_paid_once(program: Program) -> None:
     office.configure(quarantine_h=24, people=people)
     sheet = payroll(program)
 
-    # Monday: nobody has approved it, then ada tries to approve her own plan, then ben does.
+    # Monday: the plan is not approved, then Ada tries to approve her own plan, then Ben approves it.
     plan = program.home / "payroll.plan.json"
     assert "needs an approved plan" in office.do("submit", sheet, expect=8)["message"]
     office.do("plan", sheet, "--out", plan, "--key", program.home / "ada.pem", expect=0)
@@ -106,12 +108,12 @@ def test_finance_week_leaves_every_row_paid_once(program: Program) -> None:
     assert first["states"] == {"in_doubt": 10, "paid": 480, "rejected": 10}
     batch = first["batch"]
 
-    # Tuesday: what was declined gets another attempt. What is in doubt does not.
+    # Tuesday: declined rows get another attempt. Rows in doubt do not.
     retried = office.do("retry", batch, "--by", "ada", expect=5)
     assert (retried["released"], retried["sent_this_run"]) == (10, 10)
     assert retried["states"] == {"in_doubt": 10, "paid": 490}
 
-    # Wednesday: a statement comes. One line is wrong, so nothing is changed; then it is mended.
+    # Wednesday: a statement arrives. One line is wrong, so nothing is changed. Then it is corrected.
     questions = program.home / "questions.csv"
     assert len(office.do("status", batch, "--in-doubt", "--out", questions, expect=5)["in_doubt"]) == 10
     asked = [line["order_id"] for line in read_csv(questions)]
@@ -126,7 +128,7 @@ def test_finance_week_leaves_every_row_paid_once(program: Program) -> None:
     assert (settled["resolved"], settled["still_in_doubt"]) == (9, [501])
     assert set(asked) == {f"PAY-{n}" for n in range(50, ROWS + 1, 50)}
 
-    # Thursday: support says that the last one never came. It is too early to believe it; the day after it is not.
+    # Thursday: support says that the last order never arrived. That counts only after the quarantine, on Friday.
     by_hand = ["resolve", "row", batch, "501", "--as", "not-received", "--evidence", "Ticket 4711", "--by", "ada"]
     assert "settle it as not received from" in office.do(*by_hand, expect=2)["message"]
     office.configure(quarantine_h=0, people=people)
@@ -143,13 +145,13 @@ def test_finance_week_leaves_every_row_paid_once(program: Program) -> None:
     resumed = office.do("resume", batch, expect=0)
     assert (resumed["sent_this_run"], resumed["states"]) == (1, {"paid": 500})
 
-    # Friday: the timer fires, and someone starts it by hand as well. The drop folder's sheet is small: no approval.
-    twice(office)
+    # Friday: the timer fires, and someone also starts it by hand. The dropped sheet is too small to need approval.
+    run_folder_twice(office)
 
-    judge(office, batch)
+    check_record(office, batch)
 
 
-def twice(office: Office) -> None:
+def run_folder_twice(office: Office) -> None:
     program = office.program
     (program.home / "gateway.toml").write_text('[default]\nstatus = "approved"\ndelay_s = 0.2\n')
     folder = program.home / "drop"
@@ -159,14 +161,14 @@ def twice(office: Office) -> None:
     os.utime(dropped, (hour_ago, hour_ago))
     timer = program.start("--json", "run-folder", folder)
     wait_for_first_payment(program, timer, "DROP")
-    with stopped(timer):
+    with stop_process(timer):
         assert "nother run is using this journal" in office.do("run-folder", folder, expect=7)["message"]
     output, _ = timer.communicate()
     assert json.loads(output)["states"] == {"paid": 40}
     assert office.do("run-folder", folder, expect=0)["sheets"] == []
 
 
-def judge(office: Office, batch: str) -> None:
+def check_record(office: Office, batch: str) -> None:
     program = office.program
     out = program.home / "final.csv"
     summary = office.do("reconcile", batch, "--out", out, expect=0)
@@ -181,19 +183,19 @@ def judge(office: Office, batch: str) -> None:
     assert sum(name.startswith("DROP") for name in committed) == 40
     assert "possible duplicate of attempt 1" in lines[-1]["message"]
     assert office.do("verify", expect=0)["checked"]["contradictions"] == 0
-    tell_who_did_what(office.do("status", batch, "--history", expect=0)["history"])
+    summarize_history(office.do("status", batch, "--history", expect=0)["history"])
     log = [json.loads(line) for line in (program.home / "run.log").read_text().splitlines()]
     assert [line["exit_code"] for line in log if line["event"] == "run_ended"].count(
         8
-    ) == 5  # two of submit, three of resolve
+    ) == 5  # two from submit, three from resolve
     assert "Wanjiku" not in (program.home / "run.log").read_text()
 
 
-def tell_who_did_what(history: list[dict[str, Any]]) -> None:
-    told = Counter((deed["what"], deed["by"].split(" ")[0]) for deed in history)
-    assert told[("released", "ada")] == 10
-    assert told[("resolved_paid", "ben")] == 9
-    assert told[("resolved_not_received", "ada")] == 1
+def summarize_history(history: list[dict[str, Any]]) -> None:
+    counts = Counter((deed["what"], deed["by"].split(" ")[0]) for deed in history)
+    assert counts[("released", "ada")] == 10
+    assert counts[("resolved_paid", "ben")] == 9
+    assert counts[("resolved_not_received", "ada")] == 1
     approvals = [deed["said"] for deed in history if deed["what"] == "approved"]
     assert approvals[0].startswith("prepared by ada")
     assert approvals[1].startswith("approved by ben")

@@ -1,4 +1,4 @@
-"""What lies beside a payroll: notes that belong to no sheet, files that are no sheets, folders that are not ours."""
+"""Other files in a drop folder: stray notes, files that are not sheets, and folders of other programs."""
 
 import os
 import stat
@@ -8,35 +8,35 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.unattended.drop_folder import Claimed
-from paygw_batch.unattended.dropped_files import FolderEntry, sorted_files
-from tests.cli.metrics import gauges
+from paygw_batch.unattended.drop_folder import ClaimedSheet
+from paygw_batch.unattended.dropped_files import FolderEntry, sort_files
+from tests.cli.metrics import read_gauges
 from tests.cli.sheets import OLD
-from tests.support.approving import policy, prepared
+from tests.support.approving import policy, prepare_sheet
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 WRONG = 'expect_rows = 99\n[expect_total]\nKES = "1.00"\n'
 
 
-def put(folder: Path, name: str, content: str = WRONG) -> Path:
-    """Put a file that was written long ago into the folder."""
+def drop_file(folder: Path, name: str, content: str = WRONG) -> Path:
+    """Write a file with an old modification time into the folder."""
     path = folder / name
     path.write_text(content)
     os.utime(path, OLD)
     return path
 
 
-def payroll(program: Program, name: str = "payroll.csv", **rows: str) -> Path:
+def drop_payroll(program: Program, name: str = "payroll.csv", **rows: str) -> Path:
     path = program.sheet(kenyan_rows(3, **rows), f"drop/{name}")
     os.utime(path, OLD)
     return path
 
 
-def names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     return sorted(path.name.partition("-")[2] for path in folder.iterdir())
 
 
-# A note that belongs to no sheet
+# Stray notes
 
 MISSPELT = [
     *("payroll.toml", "payroll.csv.TOML", "payroll.csv.Toml", "Payroll.csv.toml", "payroll.CSV.toml"),
@@ -51,84 +51,86 @@ MISSPELT = [
 @pytest.mark.share(4)
 @pytest.mark.parametrize("note", MISSPELT)
 def test_misnamed_note_refuses_sheet(program: Program, folder: Path, note: str) -> None:
-    payroll(program)
-    put(folder, note)
-    other = payroll(program, "bonus.csv", prefix="BONUS", amount="20")
+    drop_payroll(program)
+    drop_file(folder, note)
+    other = drop_payroll(program, "bonus.csv", prefix="BONUS", amount="20")
     summary = program.json("run-folder", folder)
     assert summary["exit_code"] == 3
-    assert {one["sheet"]: one["exit_code"] for one in summary["sheets"]} == {"payroll.csv": 3, other.name: 0}
+    assert {sheet["sheet"]: sheet["exit_code"] for sheet in summary["sheets"]} == {"payroll.csv": 3, other.name: 0}
     assert {line["client_orderid"] for line in program.record()} == {"BONUS-1", "BONUS-2", "BONUS-3"}
-    assert names(folder / "refused") == sorted([note, "payroll.csv", "payroll.refused.txt", "payroll.summary.json"])
+    assert file_names(folder / "refused") == sorted(
+        [note, "payroll.csv", "payroll.refused.txt", "payroll.summary.json"]
+    )
     assert [path.name for path in folder.iterdir() if path.is_file()] == []
 
 
 def test_note_in_other_unicode_form_refuses_sheet(program: Program, folder: Path) -> None:
-    payroll(program, unicodedata.normalize("NFC", "l\u00f6hne.csv"))
-    put(folder, unicodedata.normalize("NFD", "l\u00f6hne.csv.toml"))
+    drop_payroll(program, unicodedata.normalize("NFC", "l\u00f6hne.csv"))
+    drop_file(folder, unicodedata.normalize("NFD", "l\u00f6hne.csv.toml"))
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
 
 
 def test_second_note_refuses_sheet(program: Program, folder: Path) -> None:
-    payroll(program)
-    put(folder, "payroll.csv.toml", "expect_rows = 3\n")
-    put(folder, "payroll.toml")
+    drop_payroll(program)
+    drop_file(folder, "payroll.csv.toml", "expect_rows = 3\n")
+    drop_file(folder, "payroll.toml")
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
-    assert {"payroll.csv", "payroll.csv.toml", "payroll.toml"} <= set(names(folder / "refused"))
+    assert {"payroll.csv", "payroll.csv.toml", "payroll.toml"} <= set(file_names(folder / "refused"))
 
 
 def test_note_for_similarly_named_file_refuses_no_sheet(program: Program, folder: Path) -> None:
-    payroll(program)
-    put(folder, "payroll.xls", "old")
-    put(folder, "payroll.xls.toml")
+    drop_payroll(program)
+    drop_file(folder, "payroll.xls", "old")
+    drop_file(folder, "payroll.xls.toml")
     summary = program.json("run-folder", folder)
-    assert {one["sheet"]: one["exit_code"] for one in summary["sheets"]} == {"payroll.csv": 0, "payroll.xls": 3}
+    assert {sheet["sheet"]: sheet["exit_code"] for sheet in summary["sheets"]} == {"payroll.csv": 0, "payroll.xls": 3}
     assert len(program.record()) == 3
 
 
 @pytest.mark.parametrize("name", ["november.csv.toml", "november.toml", "november.plan.json"])
 def test_note_or_plan_without_sheet_is_reported(program: Program, folder: Path, name: str) -> None:
-    path = put(folder, name)
-    payroll(program)
+    path = drop_file(folder, name)
+    drop_payroll(program)
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["states"]) == (4, {"paid": 3})
-    assert [one["file"] for one in summary["left"]] == [name]
+    assert [entry["file"] for entry in summary["left"]] == [name]
     assert path.exists()
     assert name in program.run("-q", "run-folder", folder).stdout
 
 
 def test_cover_note_may_arrive_before_its_sheet(program: Program, folder: Path) -> None:
-    (folder / "payroll.csv.toml").write_text(WRONG)  # now
+    (folder / "payroll.csv.toml").write_text(WRONG)  # the current time
     (folder / "payroll.csv.part").write_text("country,")
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["left"]) == (0, [])
-    os.utime(folder / "payroll.csv.toml", OLD)  # the sheet is still on its way
+    os.utime(folder / "payroll.csv.toml", OLD)  # the sheet has not arrived yet
     assert program.json("run-folder", folder)["exit_code"] == 0
     (folder / "payroll.csv.part").unlink()
-    payroll(program)
+    drop_payroll(program)
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
 
 
 def test_sheet_waits_for_misspelt_note(program: Program, folder: Path) -> None:
-    sheet = payroll(program)
-    (folder / "payroll.toml").write_text(WRONG)  # now
+    sheet = drop_payroll(program)
+    (folder / "payroll.toml").write_text(WRONG)  # the current time
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sheets"]) == (0, [])
     assert sheet.exists()
 
 
 def test_note_arriving_after_refused_sheet_is_reported(program: Program, folder: Path) -> None:
-    payroll(program)
-    put(folder, "payroll.toml")
+    drop_payroll(program)
+    drop_file(folder, "payroll.toml")
     assert program.json("run-folder", folder)["exit_code"] == 3
-    put(folder, "payroll.csv.toml", "expect_rows = 3\n")
+    drop_file(folder, "payroll.csv.toml", "expect_rows = 3\n")
     assert program.json("run-folder", folder)["exit_code"] == 4
 
 
 def test_folder_instead_of_note_refuses_sheet_once(program: Program, folder: Path) -> None:
-    payroll(program)
+    drop_payroll(program)
     (folder / "payroll.csv.toml").mkdir()
     os.utime(folder / "payroll.csv.toml", OLD)
     assert program.json("run-folder", folder)["exit_code"] == 3
@@ -137,68 +139,68 @@ def test_folder_instead_of_note_refuses_sheet_once(program: Program, folder: Pat
 
 
 def test_leftover_note_after_crash_pays_nothing(program: Program, folder: Path) -> None:
-    """Its sheet has gone to refused/, and the note is still there: it is named, and refuses the next of its stem."""
-    put(folder, "payroll.toml")
+    """The sheet was moved to refused/ before its note, which must not affect another sheet."""
+    drop_file(folder, "payroll.toml")
     assert program.json("run-folder", folder)["exit_code"] == 4
-    payroll(program)
+    drop_payroll(program)
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
 
 
 def test_misnamed_plan_refuses_sheet(program: Program, folder: Path) -> None:
-    payroll(program)
-    put(folder, "payroll.csv.plan.json", "{}")
+    drop_payroll(program)
+    drop_file(folder, "payroll.csv.plan.json", "{}")
     assert program.json("run-folder", folder)["exit_code"] == 8
     assert program.record() == []
 
 
 def test_plan_without_policy_refuses_sheet(program: Program, folder: Path) -> None:
-    payroll(program)
-    put(folder, "payroll.plan.json", "{}")
+    drop_payroll(program)
+    drop_file(folder, "payroll.plan.json", "{}")
     assert program.json("run-folder", folder)["exit_code"] == 8
     assert program.record() == []
-    assert {"payroll.csv", "payroll.plan.json"} <= set(names(folder / "refused"))
+    assert {"payroll.csv", "payroll.plan.json"} <= set(file_names(folder / "refused"))
 
 
 def test_approved_sheet_is_paid_with_plan_beside(program: Program, folder: Path) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
-    sheet = prepared(program, "cleo")
+    sheet = prepare_sheet(program, "cleo")
     for path in (sheet, sheet.with_name("payroll.plan.json")):
         os.utime(path.rename(folder / path.name), OLD)
     assert program.json("run-folder", folder)["states"] == {"paid": 3}
-    assert {"payroll.csv", "payroll.plan.json"} <= set(names(folder / "done"))
+    assert {"payroll.csv", "payroll.plan.json"} <= set(file_names(folder / "done"))
 
 
-# Files that are no sheets
+# Files that are not sheets
 
 
 @pytest.mark.parametrize(
     "name",
     ["payroll.xls", "payroll.ods", "payroll.xlsm", "payroll.csv.gz", "payroll.json", "payroll", "notes.pdf", "x.PDF"],
 )
-def test_non_sheet_file_is_refused_and_answered(program: Program, folder: Path, name: str) -> None:
-    put(folder, name, "not a sheet")
+def test_file_other_than_sheet_is_refused(program: Program, folder: Path, name: str) -> None:
+    drop_file(folder, name, "not a sheet")
     summary = program.json("run-folder", folder)
-    assert [(one["sheet"], one["exit_code"]) for one in summary["sheets"]] == [(name, 3)]
+    assert [(sheet["sheet"], sheet["exit_code"]) for sheet in summary["sheets"]] == [(name, 3)]
     assert summary["exit_code"] == 3
     stem = Path(name).stem
-    assert names(folder / "refused") == sorted([name, f"{stem}.refused.txt", f"{stem}.summary.json"])
+    assert file_names(folder / "refused") == sorted([name, f"{stem}.refused.txt", f"{stem}.summary.json"])
     assert program.json("run-folder", folder)["exit_code"] == 0
 
 
-def test_young_non_sheet_file_waits(program: Program, folder: Path) -> None:
+def test_recent_unknown_file_waits(program: Program, folder: Path) -> None:
     (folder / "payroll.xls").write_text("not a sheet")
     assert program.json("run-folder", folder)["sheets"] == []
     assert (folder / "payroll.xls").exists()
 
 
 def test_empty_settled_sheet_is_refused(program: Program, folder: Path) -> None:
-    put(folder, "payroll.csv", "")
+    drop_file(folder, "payroll.csv", "")
     assert program.json("run-folder", folder)["exit_code"] == 3
 
 
 def test_sheet_with_future_time_waits_until_settled(program: Program, folder: Path) -> None:
-    sheet = payroll(program)
+    sheet = drop_payroll(program)
     os.utime(sheet, (4_000_000_000, 4_000_000_000))
     assert program.json("run-folder", folder)["sheets"] == []
     assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 3}
@@ -217,46 +219,46 @@ def test_folder_entry_other_than_file_is_reported(program: Program, folder: Path
     os.utime(path, OLD, follow_symlinks=False)
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sheets"]) == (4, [])
-    assert [one["file"] for one in summary["left"]] == ["payroll.csv"]
+    assert [entry["file"] for entry in summary["left"]] == ["payroll.csv"]
     assert os.path.lexists(path)
 
 
 def test_sheet_beside_aborted_transfer_is_reported(program: Program, folder: Path) -> None:
-    sheet = payroll(program)
-    put(folder, "payroll.csv.filepart", "country")
+    sheet = drop_payroll(program)
+    drop_file(folder, "payroll.csv.filepart", "country")
     summary = program.json("run-folder", folder)
-    assert (summary["exit_code"], [one["file"] for one in summary["left"]]) == (4, ["payroll.csv"])
+    assert (summary["exit_code"], [entry["file"] for entry in summary["left"]]) == (4, ["payroll.csv"])
     assert sheet.exists()
     assert program.record() == []
 
 
-def test_mended_rejects_file_is_paid_as_sheet(program: Program, folder: Path) -> None:
-    put(folder, "payroll.rejects.csv", payroll(program).read_text())
+def test_corrected_rejects_file_is_paid(program: Program, folder: Path) -> None:
+    drop_file(folder, "payroll.rejects.csv", drop_payroll(program).read_text())
     (folder / "payroll.csv").unlink()
     assert program.json("run-folder", folder)["states"] == {"paid": 3}
 
 
 def test_metrics_count_waiting_unfinished_and_refused_files(program: Program, folder: Path) -> None:
     program.config.write_text(f'{sandbox_toml()}\n[reporting]\nmetrics = "paygw.prom"\n')
-    put(folder, "payroll.xls", "x")
-    put(folder, "november.toml")
-    put(folder, "payroll.csv.part", "x")
+    drop_file(folder, "payroll.xls", "x")
+    drop_file(folder, "november.toml")
+    drop_file(folder, "payroll.csv.part", "x")
     program.json("run-folder", folder)
-    found = gauges(program)
+    gauges = read_gauges(program)
     states = ("waiting", "unfinished", "refused")
-    assert [found[f'paygw_folder_files{{state="{state}"}}'] for state in states] == [1, 1, 1]
+    assert [gauges[f'paygw_folder_files{{state="{state}"}}'] for state in states] == [1, 1, 1]
     for path in (folder / "refused").iterdir():
         path.unlink()
     program.json("status")
     (folder / "november.toml").unlink()
     program.json("run-folder", folder)
-    assert [gauges(program)[f'paygw_folder_files{{state="{state}"}}'] for state in states] == [0, 1, 0]
+    assert [read_gauges(program)[f'paygw_folder_files{{state="{state}"}}'] for state in states] == [0, 1, 0]
 
 
-def test_sorted_files_distinguishes_similar_names() -> None:
+def test_sort_files_distinguishes_similar_names() -> None:
     settled = FolderEntry(is_file=True, is_folder=False, is_settled=True)
     young = FolderEntry(is_file=True, is_folder=False, is_settled=False)
-    found = sorted_files(
+    sorted_names = sort_files(
         dict.fromkeys(("a.csv", "a.csv.toml", "a.plan.json", "b.xlsx", "b.csv", "b.csv.toml", "2026.11.csv"), settled)
         | dict.fromkeys(("i.tom.csv", "j.yaml", "k.csv", "k.csv.gz", "l.csv.txt"), settled)
         | {
@@ -269,17 +271,17 @@ def test_sorted_files_distinguishes_similar_names() -> None:
         }
         | {"g.csv": settled, "g.csv.toml.part": young, "h_1.csv": settled, "H-1.toml": settled}
     )
-    assert sorted(found.ready) == ["2026.11.csv", "a.csv", "b.csv", "b.xlsx", "i.tom.csv", "k.csv", "l.csv.txt"]
-    assert set(found.unfit) == {"h_1.csv", "j.yaml", "k.csv.gz"}
-    assert set(found.left) == {"2026.10.toml"}
-    assert {"c.csv", "e.csv", "g.csv", "f.csv.toml"} <= set(found.waiting)
+    assert sorted(sorted_names.ready) == ["2026.11.csv", "a.csv", "b.csv", "b.xlsx", "i.tom.csv", "k.csv", "l.csv.txt"]
+    assert set(sorted_names.unfit) == {"h_1.csv", "j.yaml", "k.csv.gz"}
+    assert set(sorted_names.left) == {"2026.10.toml"}
+    assert {"c.csv", "e.csv", "g.csv", "f.csv.toml"} <= set(sorted_names.waiting)
 
 
 # The folder itself, and its subfolders
 
 
-def untouched(program: Program, folder: Path, *arguments: str | Path) -> str:
-    """Run the folder, which must be refused with everything left where it is; return why."""
+def run_refused_folder(program: Program, folder: Path, *arguments: str | Path) -> str:
+    """Run the folder, which must be refused and left unchanged. Return the error."""
     before = sorted(path for path in program.home.rglob("*") if "state" not in path.parts)
     paid = program.record()
     result = program.run("run-folder", folder, *arguments)
@@ -290,7 +292,7 @@ def untouched(program: Program, folder: Path, *arguments: str | Path) -> str:
 
 
 def test_empty_folder_name_is_refused(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    payroll(program)
+    drop_payroll(program)
     monkeypatch.chdir(folder)
     for empty in ("", " "):
         assert program.run("run-folder", empty).exit_code == 2
@@ -310,19 +312,19 @@ def test_root_folder_is_refused_as_drop_folder(program: Program) -> None:
     ],
 )
 def test_folder_with_program_files_needs_adoption(program: Program, folder: Path, what: str) -> None:
-    payroll(program)
+    drop_payroll(program)
     match what:
         case "configuration":
-            put(folder, "paygw.toml", sandbox_toml())
+            drop_file(folder, "paygw.toml", sandbox_toml())
         case "configuration by another name":
-            put(folder, "paygw.conf", sandbox_toml())
+            drop_file(folder, "paygw.conf", sandbox_toml())
         case "own configuration":
             program.config = program.config.rename(folder / "paygw.toml")
             program.config.write_text(sandbox_toml("../journal.sqlite3"))
         case "key":
-            put(folder, "merchant.key", "-----BEGIN PRIVATE KEY-----\n")
+            drop_file(folder, "merchant.key", "-----BEGIN PRIVATE KEY-----\n")
         case "key as a text":
-            put(folder, "merchant.txt", "-----BEGIN RSA PRIVATE KEY-----\n")
+            drop_file(folder, "merchant.txt", "-----BEGIN RSA PRIVATE KEY-----\n")
         case "journal":
             (folder / "old.sqlite3").write_bytes(b"SQLite format 3\0")
         case "journal as a sheet":
@@ -334,7 +336,7 @@ def test_folder_with_program_files_needs_adoption(program: Program, folder: Path
             folder = program.home
             program.sheet(kenyan_rows(3))
             os.utime(program.home / "payroll.csv", OLD)
-    assert "--adopt" in untouched(program, folder)
+    assert "--adopt" in run_refused_folder(program, folder)
     assert program.json("run-folder", "--adopt", folder)["exit_code"] == 0
     assert program.record() == []
     own = [path for path in folder.iterdir() if path.name not in {"payroll.csv", "drop", "state"}]
@@ -343,26 +345,26 @@ def test_folder_with_program_files_needs_adoption(program: Program, folder: Path
 
 
 def test_world_writable_adoption_marker_is_ignored(program: Program, folder: Path) -> None:
-    put(folder, "paygw.toml", sandbox_toml())
-    marker = put(folder, ".paygw-adopted", "")
+    drop_file(folder, "paygw.toml", sandbox_toml())
+    marker = drop_file(folder, ".paygw-adopted", "")
     marker.chmod(0o666)
-    untouched(program, folder)
+    run_refused_folder(program, folder)
     assert program.run("run-folder", "--adopt", folder).exit_code == 0
     assert stat.S_IMODE(marker.stat().st_mode) == 0o600
 
 
 def test_subfolder_of_drop_folder_is_refused(program: Program, folder: Path) -> None:
-    payroll(program)
+    drop_payroll(program)
     assert program.json("run-folder", folder)["exit_code"] == 0
     for name in ("done", "refused"):
-        untouched(program, folder / name)
+        run_refused_folder(program, folder / name)
 
 
 @pytest.mark.parametrize("place", ["done", "refused", "working"])
 @pytest.mark.parametrize("fault", ["link", "dangling", "file", "others write", "somebody else"])
 def test_foreign_subfolder_is_never_written(program: Program, folder: Path, place: str, fault: str) -> None:
     assert program.json("run-folder", folder)["exit_code"] == 0
-    payroll(program)
+    drop_payroll(program)
     (sub,) = folder.glob(f"{place}*")
     sub.rmdir()
     elsewhere = program.home / "elsewhere"
@@ -382,22 +384,22 @@ def test_foreign_subfolder_is_never_written(program: Program, folder: Path, plac
             if os.geteuid() != 0:
                 pytest.skip("only root can give a folder away")
             os.chown(sub, 12345, 12345)
-    untouched(program, folder)
+    run_refused_folder(program, folder)
     assert (folder / "payroll.csv").exists()
     assert not elsewhere.exists() or not any(elsewhere.iterdir())
 
 
-# Another host
+# Several hosts
 
 
 def test_sheet_finished_twice_is_reported_done(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    payroll(program)
-    finish = Claimed.finish
+    drop_payroll(program)
+    finish = ClaimedSheet.finish
 
-    def finish_twice(claimed: Claimed, *arguments: Any, **named: Any) -> None:
+    def finish_twice(claimed: ClaimedSheet, *arguments: Any, **named: Any) -> None:
         finish(claimed, *arguments, **named)
         finish(claimed, *arguments, **named)
 
-    monkeypatch.setattr(Claimed, "finish", finish_twice)
+    monkeypatch.setattr(ClaimedSheet, "finish", finish_twice)
     assert program.json("run-folder", folder)["exit_code"] == 0
-    assert {"payroll.csv", "payroll.summary.json"} <= set(names(folder / "done"))
+    assert {"payroll.csv", "payroll.summary.json"} <= set(file_names(folder / "done"))

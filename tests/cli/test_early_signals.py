@@ -1,7 +1,6 @@
-"""A signal that comes before a run has handlers of its own: real processes, and a signal at a chosen instant.
+"""Signals that arrive before a run has its own handlers, in real processes at chosen moments.
 
-The instant is an import, a call of a function or the end of one: the process sends itself the signal there. At a `lost`
-import the signal comes in a callback of the interpreter, which drops the exception.
+The moment is an import, or the start or end of a function call, at which the process signals itself.
 """
 
 import json
@@ -21,11 +20,17 @@ from tests.support.long_part import share
 from tests.support.patience import PATIENCE_S
 from tests.support.program import ROOT, Program, kenyan_rows
 
-CALLS = ["call:cli", "call:load_settings", "call:GivenSheet.validated", "call:gateway_of", "call:run_journal"]
-CALLS += ["call:open_planned_batch", "call:send", "call:signers_at_work"]
+CALLS = [
+    "call:cli",
+    "call:load_settings",
+    "call:SheetSource.validated",
+    "call:open_gateway",
+    "call:open_journal_for_run",
+]
+CALLS += ["call:open_planned_batch", "call:send", "call:running_signers"]
 
 
-def struck(program: Program, moment: str, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_with_signal(program: Program, moment: str, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
     start = START.format(root=str(ROOT), moment=moment, number=int(number), arguments=arguments)
     return subprocess.run(
         [sys.executable, "-c", start],
@@ -45,12 +50,12 @@ def test_signal_before_first_row_exits_130_sending_nothing(
 ) -> None:
     moment, number = strike
     sheet = program.sheet(kenyan_rows(3))
-    done = struck(program, moment, number, "--config", str(program.config), "--json", "submit", str(sheet))
-    assert done.returncode == 130, done.stderr
-    said = json.loads(done.stdout)
-    assert said["exit_code"] == 130
-    assert "nothing was sent" in said["message"].lower()
-    assert "Traceback" not in done.stderr
+    process = run_with_signal(program, moment, number, "--config", str(program.config), "--json", "submit", str(sheet))
+    assert process.returncode == 130, process.stderr
+    summary = json.loads(process.stdout)
+    assert summary["exit_code"] == 130
+    assert "nothing was sent" in summary["message"].lower()
+    assert "Traceback" not in process.stderr
     assert program.record() == []
     again = program.json("submit", sheet)
     assert (again["exit_code"], again["states"]) == (0, {"paid": 3})
@@ -60,9 +65,9 @@ def test_signal_before_first_row_exits_130_sending_nothing(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_run_without_json_prints_nothing(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
-    done = struck(program, "polars", number, "--config", str(program.config), "submit", str(sheet))
-    assert (done.returncode, done.stdout) == (130, "")
-    assert "Interrupted" in done.stderr
+    process = run_with_signal(program, "polars", number, "--config", str(program.config), "submit", str(sheet))
+    assert (process.returncode, process.stdout) == (130, "")
+    assert "Interrupted" in process.stderr
 
 
 @pytest.mark.share(4)
@@ -70,9 +75,9 @@ def test_interrupted_run_without_json_prints_nothing(program: Program, number: s
 @pytest.mark.parametrize("moment", ["call:Interruption.raise_on_second_signal", "call:write_results"])
 def test_signal_between_last_row_and_summary_exits_130(program: Program, moment: str, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
-    done = struck(program, moment, number, "--config", str(program.config), "--json", "submit", str(sheet))
-    assert done.returncode == 130, done.stderr
-    assert "nothing was sent" not in json.loads(done.stdout)["message"].lower()
+    process = run_with_signal(program, moment, number, "--config", str(program.config), "--json", "submit", str(sheet))
+    assert process.returncode == 130, process.stderr
+    assert "nothing was sent" not in json.loads(process.stdout)["message"].lower()
     assert len(program.record()) == 3
 
 
@@ -80,11 +85,11 @@ def test_signal_between_last_row_and_summary_exits_130(program: Program, moment:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_after_summary_changes_nothing(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
-    done = struck(
+    process = run_with_signal(
         program, "call:Summary.as_json", number, "--config", str(program.config), "--json", "submit", str(sheet)
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["states"] == {"paid": 3}
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)["states"] == {"paid": 3}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -93,10 +98,10 @@ def test_waiting_run_ends_despite_swallowed_signal(program: Program, number: sig
     program.json("submit", sheet)
     now = "2026-11-22T00:00:00.000Z"
     with closing(RunLock(lock_path(program.journal), now=now, command="submit")):
-        done = struck(
+        process = run_with_signal(
             program, "lost:polars", number, "--config", str(program.config), "--json", "submit", str(sheet), "--wait"
         )
-    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (130, 130), done.stderr
+    assert (process.returncode, json.loads(process.stdout)["exit_code"]) == (130, 130), process.stderr
 
 
 def test_console_script_calls_start_main() -> None:

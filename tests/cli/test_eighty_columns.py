@@ -1,10 +1,10 @@
-"""At a terminal of 80 columns lines end between words, and no word of a table is broken."""
+"""Output on a terminal of 80 columns wraps between words, and tables break no word."""
 
 import re
 
 import pytest
 
-from paygw_batch.cli.screen.screen import column_widths, wrapped
+from paygw_batch.cli.screen.screen import column_widths, wrap_line
 from tests.cli.conversing import converse
 from tests.support.program import Program, kenyan_rows
 
@@ -26,7 +26,7 @@ LAYOUT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
     ],
 )
 def test_wrapping_keeps_words_and_commands_whole(text: str, width: int, lines: list[str]) -> None:
-    assert wrapped(text, width).split("\n") == lines
+    assert wrap_line(text, width).split("\n") == lines
 
 
 def test_wide_columns_share_remaining_width() -> None:
@@ -45,7 +45,7 @@ def test_terminal_output_breaks_no_word(program: Program, monkeypatch: pytest.Mo
     for command in (("status",), ("status", sheet, "--history"), ("config", "show"), ("verify",), ("find", "Jane")):
         shown, _ = converse(program, "--lang", language, *command, answers=[])
         lines = LAYOUT.sub("", shown).splitlines()
-        # A line is longer only where one piece that nobody may break stands on it: a command, a path, a name.
+        # A line may be longer only if it consists of one unbreakable piece: a command, a path or a name.
         assert [line for line in lines if len(line) > 80 and " " in line.strip() and "paygw-batch" not in line] == []
         assert command != ("status",) or LONG in shown
         assert command != ("config", "show") or "gateway.private_key_passphrase_file" in shown

@@ -1,4 +1,4 @@
-"""Each field that a maker signs: changed and signed again, it is refused, or its approver sees the difference."""
+"""Every field that a maker signs: after a change it is refused, or its approver sees the difference."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,36 +14,36 @@ from pydantic import BaseModel, ValidationError
 from paygw_batch.approval.approval_keys import load_approval_key
 from paygw_batch.approval.order import ForgetOrder
 from paygw_batch.approval.plan_document import PlanDocument
-from paygw_batch.approval.signed_document import SignedDocument, signed, write_document
+from paygw_batch.approval.signed_document import SignedDocument, sign_document, write_document
 from paygw_batch.clock import timestamp
 from paygw_batch.settle.kept_documents import WithdrawalDocument
 from paygw_batch.settle.row_order import RowOrder
-from tests.cli.conftest import Kept
-from tests.support.approving import plan_of, policy
+from tests.cli.conftest import MachineCache
+from tests.support.approving import plan_file, policy
 from tests.support.program import KENYAN, Program, kenyan_rows, sandbox_toml
 
 UNSIGNED = frozenset({"signature", "approvals"})
 EVERY = "*"
-"""In a path: the last item of a list, or a key of a mapping."""
+"""A step of a path: the last item of a list, or a key of a mapping."""
 KINDS: tuple[tuple[type[SignedDocument], str], ...] = (
     (PlanDocument, "plan"),
     (RowOrder, "settle"),
     (RowOrder, "release"),
     (ForgetOrder, "forget"),
 )
-"""Each kind of document, and each thing that one of its kind is made for."""
+"""Each kind of document with each of its purposes."""
 PAID_NUMBER = "254712345009"
 Where = tuple[str, ...]
 
 
-def fields_of(kind: Any, where: Where = ()) -> Iterator[tuple[Where, Any]]:
-    """Yield the path and the type of every value that a document of this kind holds."""
+def iterate_fields(kind: Any, where: Where = ()) -> Iterator[tuple[Where, Any]]:
+    """Yield the path and the type of every value in a kind of document."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, field in kind.model_fields.items():
             if where or name not in UNSIGNED:
-                yield from fields_of(field.annotation, (*where, name))
+                yield from iterate_fields(field.annotation, (*where, name))
     elif get_origin(kind) in {list, tuple, dict}:
-        yield from fields_of(next(one for one in reversed(get_args(kind)) if one is not Ellipsis), (*where, EVERY))
+        yield from iterate_fields(next(arg for arg in reversed(get_args(kind)) if arg is not Ellipsis), (*where, EVERY))
     else:
         yield where, kind
 
@@ -51,14 +51,14 @@ def fields_of(kind: Any, where: Where = ()) -> Iterator[tuple[Where, Any]]:
 CASES = [
     pytest.param(kind, purpose, where, shape, id=f"{purpose}-{'.'.join(where)}")
     for kind, purpose in KINDS
-    for where, shape in fields_of(kind)
+    for where, shape in iterate_fields(kind)
 ]
 
 
-def other(value: Any, shape: Any) -> Any:
-    """Return another value of the same shape, as a maker would write it."""
+def other_value(value: Any, shape: Any) -> Any:
+    """Return another value of the same shape."""
     if isinstance(shape, type) and issubclass(shape, Enum):
-        return next(one.value for one in shape if one.value != value)
+        return next(member.value for member in shape if member.value != value)
     if isinstance(value, int):
         return value + 1
     if value is None or shape is NoneType:
@@ -69,8 +69,8 @@ def other(value: Any, shape: Any) -> Any:
         return f"{value}1"
 
 
-def changed(document: dict[str, Any], where: Where, shape: Any) -> dict[str, Any]:
-    """Return a document as JSON, in which one value is another one."""
+def change_field(document: dict[str, Any], where: Where, shape: Any) -> dict[str, Any]:
+    """Return a document as JSON with one value replaced."""
     copy: dict[str, Any] = json.loads(json.dumps(document))
     inner: Any = copy
     for step in where[:-1]:
@@ -80,11 +80,11 @@ def changed(document: dict[str, Any], where: Where, shape: Any) -> dict[str, Any
         inner = inner[key]
     last = _key(inner, where[-1])
     if isinstance(inner, list) and not inner:
-        inner.append(1)  # what the document says nothing of, its maker may say
+        inner.append(1)  # A maker may add a value where the document has none.
     elif isinstance(inner, dict) and last not in inner:
         inner[last] = 1 if shape is int else "x"
     else:
-        inner[last] = other(inner[last], shape)
+        inner[last] = other_value(inner[last], shape)
     return copy
 
 
@@ -94,8 +94,11 @@ def _key(inner: Any, step: str) -> Any:
     return list(inner)[-1] if isinstance(inner, dict) else -1
 
 
-def begin_company(program: Program) -> None:
-    """A company with a paid month, two rejected rows and one in doubt. From KES 10,000,000 on a payout needs a plan."""
+def prepare_company(program: Program) -> None:
+    """Set up a company with a paid month, two rejected rows and one in doubt.
+
+    Payouts from KES 10,000,000 need a plan.
+    """
     people = policy(program.home).replace('KES = "1000"', 'KES = "10000000"')
     text = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
     program.config.write_text(text + people)
@@ -108,64 +111,64 @@ def begin_company(program: Program) -> None:
 
 
 @pytest.fixture
-def company(kept: Kept) -> Program:
-    return kept(begin_company)
+def company(machine_cache: MachineCache) -> Program:
+    return machine_cache(prepare_company)
 
 
-def key_of(program: Program, name: str) -> Path:
+def key_path(program: Program, name: str) -> Path:
     return program.home / f"{name}.pem"
 
 
-def made(program: Program, purpose: str) -> Path:
-    """Let ada make a document of a kind, and return its file."""
-    path, before = plan_of(program), program.home / "before.csv"
-    by_ada = ("--key", key_of(program, "ada"))
+def make_document(program: Program, purpose: str) -> Path:
+    """Write a document of a kind by Ada, and return its file."""
+    path, before = plan_file(program), program.home / "before.csv"
+    by_ada = ("--key", key_path(program, "ada"))
     if purpose == "plan":
         program.config.write_text(program.config.read_text().replace('KES = "10000000"', 'KES = "1"'))
-        done = program.run("plan", program.sheet(kenyan_rows(3, amount="20", prefix="NEW")), "--out", path, *by_ada)
+        result = program.run("plan", program.sheet(kenyan_rows(3, amount="20", prefix="NEW")), "--out", path, *by_ada)
     elif purpose == "settle":
         word = ("4", "--as", "not-received", "--evidence", "Ticket 4711")
-        done = program.run("order", "settle", before, *word, "--out", path, *by_ada)
+        result = program.run("order", "settle", before, *word, "--out", path, *by_ada)
     elif purpose == "forget":
         old_enough = "\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n"
         program.config.write_text(program.config.read_text() + old_enough)
         over = program.sheet([KENYAN.format(id="OVER-1", amount="20", n=9)], "over.csv")
         assert program.run("submit", over).exit_code == 0
-        done = program.run("order", "forget", "--person", PAID_NUMBER, "--out", path, *by_ada)
+        result = program.run("order", "forget", "--person", PAID_NUMBER, "--out", path, *by_ada)
     else:
         assert purpose == "release", "a new kind of signed document is made here too"
         why = ("--evidence", "Ticket 4712")
-        done = program.run("order", "release", before, "--row", "2", *why, "--out", path, *by_ada)
-    assert done.exit_code == 0, done.output
+        result = program.run("order", "release", before, "--row", "2", *why, "--out", path, *by_ada)
+    assert result.exit_code == 0, result.output
     return path
 
 
-def carried_out(program: Program, purpose: str, path: Path) -> int:
+def carry_out(program: Program, purpose: str, path: Path) -> int:
     if purpose == "plan":
         return program.run("submit", program.home / "payroll.csv", "--plan", path).exit_code
     return program.run("carry-out", path).exit_code
 
 
-def screen(program: Program, path: Path) -> str:
-    """Return what an approver sees of a document, but for its code: that is different for every other document."""
-    shown = program.run("approve", path)
-    assert shown.exit_code == 0, shown.output
-    return "\n".join(line for line in shown.stdout.splitlines() if "The code of this" not in line)
+def show_document(program: Program, path: Path) -> str:
+    """Return the output that an approver sees, without the document's code, which always differs."""
+    result = program.run("approve", path)
+    assert result.exit_code == 0, result.output
+    return "\n".join(line for line in result.stdout.splitlines() if "The code of this" not in line)
 
 
-def states(program: Program) -> object:
-    """Return the states of the rows, and whether the payee who was paid is remembered."""
+def read_states(program: Program) -> object:
+    """Return the states of the rows, and whether the journal still knows the paid payee."""
     (batch, *_) = program.json("status", "--sort", "person")["batches"]
     return program.json("status", batch["batch"])["states"], program.json("find", PAID_NUMBER)["payments"]
 
 
 @pytest.mark.parametrize("purpose", [purpose for _, purpose in KINDS])
 def test_unchanged_document_is_carried_out(company: Program, purpose: str) -> None:
-    path = made(company, purpose)
-    assert company.run("approve", path, "--key", key_of(company, "cleo")).exit_code == 0
-    before = states(company)
-    assert carried_out(company, purpose, path) in {0, 4, 5, 6}
-    assert len(company.json("status")["batches"]) == 2 or states(company) != before or len(company.record()) > 4
+    path = make_document(company, purpose)
+    assert company.run("approve", path, "--key", key_path(company, "cleo")).exit_code == 0
+    before = read_states(company)
+    assert carry_out(company, purpose, path) in {0, 4, 5, 6}
+    assert len(company.json("status")["batches"]) == 2 or read_states(company) != before or len(company.record()) > 4
 
 
 @pytest.mark.share(9)
@@ -173,44 +176,44 @@ def test_unchanged_document_is_carried_out(company: Program, purpose: str) -> No
 def test_changed_signed_field_is_refused_or_shown(
     company: Program, kind: type[SignedDocument], purpose: str, where: Where, shape: Any
 ) -> None:
-    path = made(company, purpose)
-    original = screen(company, path)
-    text = json.dumps(changed(json.loads(path.read_text()), where, shape))
+    path = make_document(company, purpose)
+    original = show_document(company, path)
+    text = json.dumps(change_field(json.loads(path.read_text()), where, shape))
     try:
         forged = kind.model_validate_json(text)
     except ValidationError:
         path.write_text(text)
-        assert company.run("approve", path, "--key", key_of(company, "cleo")).exit_code == 8
+        assert company.run("approve", path, "--key", key_path(company, "cleo")).exit_code == 8
         return
-    write_document(signed(forged, load_approval_key(key_of(company, "ada"), None)), path)
-    approved = company.run("approve", path, "--key", key_of(company, "cleo"))
+    write_document(sign_document(forged, load_approval_key(key_path(company, "ada"), None)), path)
+    approved = company.run("approve", path, "--key", key_path(company, "cleo"))
     if approved.exit_code != 0:
         assert approved.exit_code == 8
         return
-    seen = screen(company, path).replace(_approval(company, path), "")
-    before, sent = states(company), len(company.record())
-    is_refused = carried_out(company, purpose, path) in {2, 7, 8}
+    seen = show_document(company, path).replace(_approval_line(company, path), "")
+    before, sent = read_states(company), len(company.record())
+    is_refused = carry_out(company, purpose, path) in {2, 7, 8}
     if is_refused:
-        assert (states(company), len(company.record())) == (before, sent), "what is refused does nothing"
+        assert (read_states(company), len(company.record())) == (before, sent), "what is refused does nothing"
     assert is_refused or seen.strip() != original.strip(), f"{where} decides something that nobody sees"
 
 
-def _approval(program: Program, path: Path) -> str:
-    """Return the line about the approval, which the screen has since."""
+def _approval_line(program: Program, path: Path) -> str:
+    """Return the line about the approval in an approver's output."""
     lines = program.run("approve", path).stdout.splitlines()
     return next(line for line in lines if line.startswith("Approved by")) + "\n"
 
 
 @pytest.mark.parametrize(("kind", "purpose"), KINDS)
 def test_digest_covers_every_field_of_document(company: Program, kind: type[SignedDocument], purpose: str) -> None:
-    path = made(company, purpose)
+    path = make_document(company, purpose)
     document = json.loads(path.read_text())
     digest = kind.model_validate_json(path.read_text()).digest()
     find: Callable[[str], SignedDocument] = kind.model_validate_json
     count = 0
-    for where, shape in fields_of(kind):
+    for where, shape in iterate_fields(kind):
         try:
-            forged = find(json.dumps(changed(document, where, shape)))
+            forged = find(json.dumps(change_field(document, where, shape)))
         except ValidationError:
             continue
         assert forged.digest() != digest, where
@@ -218,24 +221,24 @@ def test_digest_covers_every_field_of_document(company: Program, kind: type[Sign
     assert count > 8
 
 
-def kinds_of(kind: type[SignedDocument]) -> Iterator[type[SignedDocument]]:
-    """Yield every kind of document below one that has no further kinds."""
+def concrete_kinds(kind: type[SignedDocument]) -> Iterator[type[SignedDocument]]:
+    """Yield every concrete document class below a class."""
     below = kind.__subclasses__()
     if not below:
         yield kind
-    for one in below:
-        yield from kinds_of(one)
+    for subclass in below:
+        yield from concrete_kinds(subclass)
 
 
 def test_every_kind_of_signed_document_is_tested() -> None:
-    ours = {one for one in kinds_of(SignedDocument) if one.__module__.startswith("paygw_batch.")}
+    ours = {one for one in concrete_kinds(SignedDocument) if one.__module__.startswith("paygw_batch.")}
     assert ours == {kind for kind, _ in KINDS}
 
 
 @pytest.mark.parametrize("name", [name for name in WithdrawalDocument.model_fields if name != "signature"])
 def test_withdrawal_signature_covers_every_field(name: str) -> None:
-    said = WithdrawalDocument(
+    withdrawal = WithdrawalDocument(
         journal="j", sha256="0" * 64, by="ada", at="2026-11-24T10:00:00.000Z", key="k", signature=""
     )
-    other_ = said.model_copy(update={name: f"{getattr(said, name)}1"})
-    assert other_.signed_text() != said.signed_text()
+    other_ = withdrawal.model_copy(update={name: f"{getattr(withdrawal, name)}1"})
+    assert other_.signed_text() != withdrawal.signed_text()

@@ -1,4 +1,4 @@
-"""A field that is added to a form by data alone is read, cleaned, checked, sent and shown, whatever its kind."""
+"""A field that only data adds to a form is read, cleaned, checked, sent and shown."""
 
 import ast
 import json
@@ -10,11 +10,11 @@ import apsw
 import pytest
 
 from paygw_batch.countries import data as data_files
-from paygw_batch.countries.form_columns import OF_EVERY_SHEET, sheet_columns
+from paygw_batch.countries.form_columns import COMMON_COLUMNS, sheet_columns
 from paygw_batch.countries.rules import FieldKind
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
-from tests.cli.sheets import examples, fill
+from tests.cli.sheets import fill_worksheet, help_examples
 from tests.support.program import HEADING, KENYAN, ROOT, Program, read_csv
 
 FIELD = "further_field"
@@ -22,7 +22,7 @@ FIELD = "further_field"
 
 @dataclass(frozen=True)
 class OfASheet:
-    """What a person writes into the new column, what is sent for it, and what is refused with which code."""
+    """The text in a new column, the value that is sent for it, and a refused text with its code."""
 
     written: str
     sent: str
@@ -50,15 +50,14 @@ OF_EVERY_ROW = {
     FieldKind.COUNTRY: "KE",
     FieldKind.OPERATOR_URL: None,
 }
-"""Kinds that a form can have again under another name, without a column; the value that is then sent."""
+"""Kinds that a form can have twice without a column, and the value that is then sent."""
 TYPED_BY_NECESSITY = {"core/batch.py", "countries/data.py", "countries/rules.py"}
-"""The keys of an operator's terms are the model of a file; a kind of field is called `email`, and so is an ending by
-which a field names a payee."""
+"""Names that code must contain: keys of an operator's terms, the field kind `email`, and an ending of payee fields."""
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the data files that the program reads instead of its own."""
+def data_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copy the data files, and make the program read the copy."""
     copy = tmp_path / "data"
     shutil.copytree(ROOT / "config", copy)
     monkeypatch.setattr(data_files, "config_dir", lambda: copy)
@@ -70,21 +69,21 @@ def add_field(data: Path, kind: FieldKind, *, name: str = FIELD, further: str = 
         form.write(f'\n[[fields]]\nname = "{name}"\nkind = "{kind}"\n{further}')
 
 
-def sheet_with(program: Program, value: str, name: str = "payroll.csv") -> Path:
+def write_sheet(program: Program, value: str, name: str = "payroll.csv") -> Path:
     row = KENYAN.format(id="PAY-1", amount="1500.50", n=1)
     return program.sheet([f'{row},"{value}"'], name, f"{HEADING},Further Field")
 
 
 def test_every_kind_of_field_is_tested() -> None:
-    # The control is computed from what the operator agreed: a collection has one, and its samples are collected.
+    # The control depends on the operator's terms. Only collections have one, and their samples are collected.
     assert {*OF_A_SHEET, *OF_EVERY_ROW, FieldKind.CONTROL} == set(FieldKind)
 
 
 @pytest.mark.parametrize("kind", OF_A_SHEET)
-def test_added_field_is_cleaned_sent_and_reconciled(program: Program, data: Path, kind: FieldKind) -> None:
-    add_field(data, kind)
+def test_added_field_is_cleaned_sent_and_reconciled(program: Program, data_copy: Path, kind: FieldKind) -> None:
+    add_field(data_copy, kind)
     case = OF_A_SHEET[kind]
-    summary = program.json("submit", sheet_with(program, case.written))
+    summary = program.json("submit", write_sheet(program, case.written))
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 1}), summary["message"]
     with_field = apsw.Connection(str(program.journal)).execute("SELECT fields FROM instruction").get
     assert json.loads(with_field)[FIELD] == case.sent
@@ -92,24 +91,24 @@ def test_added_field_is_cleaned_sent_and_reconciled(program: Program, data: Path
     assert line[FIELD].strip("'") == case.written.rstrip("\n"), "the reconciliation shows the sheet's own text"
 
 
-def test_country_file_limits_length_of_text_field(program: Program, data: Path) -> None:
-    add_field(data, FieldKind.TEXT)
-    with (data / "countries" / "KE.toml").open("a", encoding="utf-8") as country:
+def test_country_file_limits_length_of_text_field(program: Program, data_copy: Path) -> None:
+    add_field(data_copy, FieldKind.TEXT)
+    with (data_copy / "countries" / "KE.toml").open("a", encoding="utf-8") as country:
         country.write(f"max_characters = {{ {FIELD} = 9 }}\n")
-    (defect,) = program.json("validate", sheet_with(program, "Kilimani E"))["defect_list"]
+    (defect,) = program.json("validate", write_sheet(program, "Kilimani E"))["defect_list"]
     assert defect["message"] == "Kilimani E: write at most 9 characters, on one line, without tabs."
-    assert program.json("validate", sheet_with(program, "Kilimani"))["defect_list"] == []
+    assert program.json("validate", write_sheet(program, "Kilimani"))["defect_list"] == []
     program.json("template", "KE", "--out", program.home / "new.xlsx")
-    (row,) = examples(program.home / "new.xlsx")
+    (row,) = help_examples(program.home / "new.xlsx")
     assert row[FIELD] == "Example P"
 
 
 @pytest.mark.parametrize("kind", OF_A_SHEET)
-def test_wrong_field_value_gets_code_of_column(program: Program, data: Path, kind: FieldKind) -> None:
-    add_field(data, kind)
+def test_invalid_field_value_gets_code_of_column(program: Program, data_copy: Path, kind: FieldKind) -> None:
+    add_field(data_copy, kind)
     case = OF_A_SHEET[kind]
     rejects = program.home / "rejects.csv"
-    summary = program.json("validate", sheet_with(program, case.wrong), "--rejects", rejects)
+    summary = program.json("validate", write_sheet(program, case.wrong), "--rejects", rejects)
     (defect,) = summary["defect_list"]
     assert (defect["column"], defect["code"]) == (FIELD, f"{FIELD}.{case.code}")
     (line,) = read_csv(rejects)
@@ -118,33 +117,33 @@ def test_wrong_field_value_gets_code_of_column(program: Program, data: Path, kin
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OF_A_SHEET if kind is not FieldKind.COUNTRY])
-def test_required_field_has_valid_template_example(program: Program, data: Path, kind: FieldKind) -> None:
-    add_field(data, kind)
+def test_required_field_has_valid_template_example(program: Program, data_copy: Path, kind: FieldKind) -> None:
+    add_field(data_copy, kind)
     path = program.home / "new.xlsx"
     program.json("template", "KE", "--out", path)
-    (row,) = examples(path)
+    (row,) = help_examples(path)
     assert row[FIELD], "the help gives an example"
-    fill(path, [row])
+    fill_worksheet(path, [row])
     assert program.json("validate", path)["defect_list"] == []
     lacking = program.run("validate", program.sheet([KENYAN.format(id="PAY-1", amount="1", n=1)], "lacking.csv"))
     assert f"has missing columns: {FIELD} (needed for" in lacking.stderr
 
 
 @pytest.mark.parametrize("kind", OF_EVERY_ROW)
-def test_field_without_column_is_sent_for_every_row(program: Program, data: Path, kind: FieldKind) -> None:
-    name = "site_url" if kind is FieldKind.OPERATOR_URL else FIELD  # an address is configured under its name
-    add_field(data, kind, name=name, further="from_sheet = false\n")
+def test_field_without_column_is_sent_for_every_row(program: Program, data_copy: Path, kind: FieldKind) -> None:
+    name = "site_url" if kind is FieldKind.OPERATOR_URL else FIELD  # an address is configured by the name of the field
+    add_field(data_copy, kind, name=name, further="from_sheet = false\n")
     summary = program.json("submit", program.sheet([KENYAN.format(id="PAY-1", amount="1500.50", n=1)]))
-    # The gateway refuses a body without a field of its form, and a value that is not the row's.
+    # The gateway refuses a body without a field of its form, or with another value than the row's.
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 1}), summary["message"]
 
 
-def test_field_of_operation_becomes_sheet_column(data: Path) -> None:
-    text = (data / "operations" / "payout.toml").read_text(encoding="utf-8")
-    add_field(data, FieldKind.TEXT)
+def test_field_of_operation_becomes_sheet_column(data_copy: Path) -> None:
+    text = (data_copy / "operations" / "payout.toml").read_text(encoding="utf-8")
+    add_field(data_copy, FieldKind.TEXT)
     listed = text.replace('    "phone",\n', f'    "{FIELD}",\n    "phone",\n')
-    (data / "operations" / "payout.toml").write_text(listed, encoding="utf-8")
-    columns = sheet_columns(data=data).of_operation
+    (data_copy / "operations" / "payout.toml").write_text(listed, encoding="utf-8")
+    columns = sheet_columns(data=data_copy).of_operation
     assert columns["payout"].index(FIELD) == columns["payout"].index("phone") - 1
     assert FIELD not in columns["payin"]
 
@@ -158,15 +157,15 @@ def test_field_of_operation_becomes_sheet_column(data: Path) -> None:
         ('name = "order_desc"\nkind = "wallet"\n', "cleaned otherwise"),
     ],
 )
-def test_meaningless_field_is_refused(data: Path, field: str, said: str) -> None:
-    with (data / "forms" / "account.toml").open("a", encoding="utf-8") as form:
+def test_meaningless_field_is_refused(data_copy: Path, field: str, said: str) -> None:
+    with (data_copy / "forms" / "account.toml").open("a", encoding="utf-8") as form:
         form.write(f"\n[[fields]]\n{field}")
     with pytest.raises(ConfigurationError, match=said):
-        sheet_columns(data=data)
+        sheet_columns(data=data_copy)
 
 
 def test_no_module_hard_codes_form_field_names() -> None:
-    names = set(sheet_columns().cleanings) - {*OF_EVERY_SHEET, *RECONCILIATION_COLUMNS}
+    names = set(sheet_columns().cleanings) - {*COMMON_COLUMNS, *RECONCILIATION_COLUMNS}
     package = ROOT / "paygw_batch"
     found = {
         str(path.relative_to(package))

@@ -1,4 +1,4 @@
-"""`find`: was this person paid? By name, number or order id, and a remittance advice to hand over."""
+"""`find`: payments of a person by name, number or order id, and the remittance advice."""
 
 import json
 import re
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from paygw_batch.countries.load import load_rules
-from paygw_batch.show.batch_status import payment_search, spellings_of_number
-from tests.cli.conftest import Kept
+from paygw_batch.show.batch_status import number_spellings, parse_payment_search
+from tests.cli.conftest import MachineCache
 from tests.support.program import Program
 
 HEADING = (
@@ -27,14 +27,14 @@ PEOPLE = [
 NOVEMBER = ["KE,NOV-1,2000,KES,Jane WANJIKU,0712 345 001,0712345001,,,,"]
 
 
-def begin_paid(program: Program) -> None:
+def prepare_payments(program: Program) -> None:
     program.run("submit", program.sheet(PEOPLE, "october.csv", HEADING))
     program.run("submit", program.sheet(NOVEMBER, "november.csv", HEADING))
 
 
 @pytest.fixture
-def paid(kept: Kept) -> Program:
-    return kept(begin_paid)
+def paid_program(machine_cache: MachineCache) -> Program:
+    return machine_cache(prepare_payments)
 
 
 def orders(program: Program, *text: str) -> list[str]:
@@ -71,58 +71,58 @@ def orders(program: Program, *text: str) -> list[str]:
         ("jane OR asha", []),
     ],
 )
-def test_find_accepts_name_number_or_order_id(paid: Program, text: str, wanted: list[str]) -> None:
-    assert orders(paid, text) == wanted
+def test_find_accepts_name_number_or_order_id(paid_program: Program, text: str, wanted: list[str]) -> None:
+    assert orders(paid_program, text) == wanted
 
 
-def test_find_accepts_words_without_quotes(paid: Program) -> None:
-    assert orders(paid, "Jane", "Wairimu") == ["OCT-4"]
+def test_find_accepts_words_without_quotes(paid_program: Program) -> None:
+    assert orders(paid_program, "Jane", "Wairimu") == ["OCT-4"]
 
 
-def test_found_payment_shows_state_amount_and_place(paid: Program) -> None:
-    summary = paid.json("find", "OCT-1")
+def test_found_payment_shows_state_amount_and_row(paid_program: Program) -> None:
+    summary = paid_program.json("find", "OCT-1")
     (payment,) = summary["payments"]
     assert (payment["state"], payment["currency"], payment["amount"]) == ("paid", "KES", "1500.50")
     assert (payment["row"], payment["sheet"]) == (2, "october.csv")
     assert payment["first_sent_at"] <= payment["updated_at"]
-    (record,) = [line for line in paid.record() if line["client_orderid"] == "OCT-1"]
+    (record,) = [line for line in paid_program.record() if line["client_orderid"] == "OCT-1"]
     assert payment["gateway_reference"] in record.values()
-    batches = {batch["sheet"]: batch["batch"] for batch in paid.json("status")["batches"]}
+    batches = {batch["sheet"]: batch["batch"] for batch in paid_program.json("status")["batches"]}
     assert payment["batch"] == batches["october.csv"]
     assert (summary["rows"], summary["states"], summary["has_more"]) == (1, {"paid": 1}, False)
 
 
-def test_unpaid_row_is_shown_as_rejected(paid: Program) -> None:
-    shown = paid.run("find", "José").stdout
-    assert shown.startswith("rejected: KES 9,001 to José Ñandú")
-    assert "1 payment matches 'José': 1 rejected." in shown
+def test_unpaid_row_is_shown_as_rejected(paid_program: Program) -> None:
+    output = paid_program.run("find", "José").stdout
+    assert output.startswith("rejected: KES 9,001 to José Ñandú")
+    assert "1 payment matches 'José': 1 rejected." in output
 
 
-def test_screen_shows_names_and_ends_of_numbers(paid: Program) -> None:
-    result = paid.run("find", "254712345001")
+def test_screen_masks_numbers_but_not_names(paid_program: Program) -> None:
+    result = paid_program.run("find", "254712345001")
     assert "2 payments match '254712345001': 2 paid." in result.stdout
     listed = result.stdout.partition("2 payments match")[0]
     assert "Jane Wanjiku (...001)" in listed
     assert "712345001" not in listed
-    assert "712345001" not in json.dumps(paid.json("find", "Jane")["payments"])
+    assert "712345001" not in json.dumps(paid_program.json("find", "Jane")["payments"])
 
 
-def test_find_and_status_show_times_of_this_machine(paid: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_and_status_show_times_of_this_machine(paid_program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "EAT-3")
     time.tzset()
     try:
-        batch = paid.json("find", "José")["payments"][0]["batch"]
-        shown = paid.run("find", "José").stdout + paid.run("status", batch).stdout
+        batch = paid_program.json("find", "José")["payments"][0]["batch"]
+        output = paid_program.run("find", "José").stdout + paid_program.run("status", batch).stdout
     finally:
         monkeypatch.undo()
         time.tzset()
-    times = re.findall(r"(?:sent|last update|opened) ([^,.\n]+)", shown)
+    times = re.findall(r"(?:sent|last update|opened) ([^,.\n]+)", output)
     assert len(times) >= 4
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d EAT", one) for one in times), times
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d EAT", time_text) for time_text in times), times
 
 
-def test_find_without_match_prints_message(paid: Program) -> None:
-    result = paid.run("find", "nobody at all")
+def test_find_without_match_prints_message(paid_program: Program) -> None:
+    result = paid_program.run("find", "nobody at all")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("No payment in this journal matches 'nobody at all'.")
 
@@ -141,38 +141,38 @@ def advice(program: Program, *words: str | Path) -> dict[str, Any]:
     return program.json("find", *words, "--advice", program.home / "advice.html")
 
 
-def test_advice_lists_only_payments_of_payee(paid: Program) -> None:
-    summary = advice(paid, "Jane Wanjiku")
-    path = paid.home / "advice.html"
+def test_advice_lists_only_payments_of_payee(paid_program: Program) -> None:
+    summary = advice(paid_program, "Jane Wanjiku")
+    path = paid_program.home / "advice.html"
     assert summary["advice"] == str(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     page = path.read_text()
     assert page.startswith("<!doctype html>")
-    for said in ("254712345001", "OCT-1", "NOV-1", "1,500.50", "KES 3,500.50 in all", "2 payments"):
+    for said in ("254712345001", "OCT-1", "NOV-1", "1,500.50", "KES 3,500.50 in total", "2 payments"):
         assert said in page
     assert "OCT-4" not in page
     assert "october.csv" not in page
-    assert advice(paid, "OCT-1")["advice"] == str(path)  # one of ours is written again
+    assert advice(paid_program, "OCT-1")["advice"] == str(path)  # the program may replace its own file
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [("Jane", "matches 2 people"), ("José", "is paid, so no advice"), ("nobody", "is paid, so no advice")],
 )
-def test_advice_for_several_or_unpaid_people_is_refused(paid: Program, text: str, sentence: str) -> None:
-    result = paid.run("find", text, "--advice", paid.home / "advice.html")
+def test_advice_for_several_or_unpaid_people_is_refused(paid_program: Program, text: str, sentence: str) -> None:
+    result = paid_program.run("find", text, "--advice", paid_program.home / "advice.html")
     assert result.exit_code == 2
     assert sentence in result.stderr
-    assert not (paid.home / "advice.html").exists()
+    assert not (paid_program.home / "advice.html").exists()
 
 
-def test_advice_replaces_only_another_advice(paid: Program) -> None:
-    path = paid.home / "advice.html"
+def test_advice_replaces_only_another_advice(paid_program: Program) -> None:
+    path = paid_program.home / "advice.html"
     path.write_text("<!doctype html><title>mine</title>")
-    assert paid.run("find", "OCT-1", "--advice", path).exit_code == 2
+    assert paid_program.run("find", "OCT-1", "--advice", path).exit_code == 2
     assert "mine" in path.read_text()
-    assert paid.run("find", "OCT-1", "--advice", path, "--force").exit_code == 0
-    assert paid.run("find", "OCT-1", "--advice", paid.journal, "--force").exit_code == 2
+    assert paid_program.run("find", "OCT-1", "--advice", path, "--force").exit_code == 0
+    assert paid_program.run("find", "OCT-1", "--advice", paid_program.journal, "--force").exit_code == 2
 
 
 def test_payee_name_is_escaped_on_page(program: Program) -> None:
@@ -185,7 +185,7 @@ def test_payee_name_is_escaped_on_page(program: Program) -> None:
 @pytest.mark.parametrize("typed", ["0123456789", "+225 01 23 45 67 89", "225 0123456789"])
 def test_find_keeps_leading_zero_of_number(typed: str) -> None:
     numbers = [rule.numbers for rule in load_rules("payout", {}).values()]
-    assert "2250123456789" in spellings_of_number(typed, numbers)
+    assert "2250123456789" in number_spellings(typed, numbers)
 
 
 def test_find_matches_local_and_international_numbers() -> None:
@@ -193,9 +193,9 @@ def test_find_matches_local_and_international_numbers() -> None:
     for numbers in every:
         abroad, inside = f"{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
         for typed in (f"+{abroad}", abroad, f"00{abroad}", inside):
-            assert {abroad, inside} <= set(spellings_of_number(typed, every)), typed
+            assert {abroad, inside} <= set(number_spellings(typed, every)), typed
 
 
 def test_search_query_keeps_words_and_typed_id() -> None:
-    search = payment_search("  Jo Wanjiku - ", [])
+    search = parse_payment_search("  Jo Wanjiku - ", [])
     assert (search.words, search.order_id) == ((("Jo",), ("Wanjiku*",)), "Jo Wanjiku -")

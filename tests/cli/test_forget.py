@@ -1,4 +1,4 @@
-"""`forget`: people go, the books stay; by one person's word, or by an order of two."""
+"""`forget` erases people and keeps totals, by one person's decision or by an order of two."""
 
 import json
 import re
@@ -12,8 +12,8 @@ import pytest
 
 from paygw_batch.approval.approval_keys import load_approval_key
 from paygw_batch.approval.order import ForgetOrder
-from paygw_batch.approval.signed_document import signed, write_document
-from tests.cli.conftest import Kept
+from paygw_batch.approval.signed_document import sign_document, write_document
+from tests.cli.conftest import MachineCache
 from tests.support.approving import policy
 from tests.support.checkout import ROOT
 from tests.support.clocks import SetClock
@@ -24,14 +24,14 @@ JANE, NUMBER = "Jane Wanjiku", "254712345001"
 
 
 def compares_with_nothing(program: Program) -> Program:
-    """Let a batch be old enough at once: no sheet is compared with earlier payments."""
+    """Configure that batches are old enough at once, because no sheet is compared with earlier payments."""
     program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n")
     return program
 
 
 @pytest.fixture
 def paid(program: Program) -> Program:
-    """A batch of two people, both paid, which is old enough."""
+    """Pay a batch of two people that is old enough."""
     compares_with_nothing(program)
     assert program.json("submit", program.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
     return program
@@ -47,7 +47,7 @@ def forget(program: Program, *arguments: str | Path) -> dict[str, Any]:
 
 
 def left_in(program: Program) -> bool:
-    """Whether a byte of the payees is in a file of the journal."""
+    """Return whether any file of the journal still contains data of the payees."""
     content = b"".join(path.read_bytes() for path in program.home.glob("journal.sqlite3*"))
     return any(text in content for text in (b"Wanjiku", b"wanjiku", NUMBER.encode(), b"254712345002"))
 
@@ -55,25 +55,25 @@ def left_in(program: Program) -> bool:
 def test_forget_preview_changes_nothing_and_names_files(paid: Program, set_clock: SetClock) -> None:
     set_clock(YEARS)
     for named in ((), ("--dry-run",)):
-        told = forget(paid, "--before", "2029-01-01", *named)
-        assert (told["payments"], told["batches"], told["exit_code"]) == (2, [batch_of(paid)], 0)
+        summary = forget(paid, "--before", "2029-01-01", *named)
+        assert (summary["payments"], summary["batches"], summary["exit_code"]) == (2, [batch_of(paid)], 0)
     assert left_in(paid)
-    assert sorted(Path(path).name for path in told["files"]) == ["payroll.csv", "payroll.reconciliation.csv"]
+    assert sorted(Path(path).name for path in summary["files"]) == ["payroll.csv", "payroll.reconciliation.csv"]
 
 
 def test_forgetting_people_keeps_totals(paid: Program, set_clock: SetClock) -> None:
     batch, before = batch_of(paid), paid.json("status", batch_of(paid))
     set_clock(YEARS)
-    told = forget(paid, "--before", "2029-01-01", "--yes", "--by", "Amina")
-    assert (told["payments"], told["exit_code"]) == (2, 0)
+    summary = forget(paid, "--before", "2029-01-01", "--yes", "--by", "Amina")
+    assert (summary["payments"], summary["exit_code"]) == (2, 0)
     assert not left_in(paid)
     after = paid.json("status", batch)
     assert (after["states"], after["totals"]) == (before["states"], before["totals"])
     assert paid.json("verify")["exit_code"] == 0
     assert paid.json("find", JANE)["payments"] == []
     assert paid.json("find", NUMBER)["payments"] == []
-    (found,) = paid.json("find", "PAY-1")["payments"]
-    assert (found["name"], found["state"], found["amount"]) == ("", "paid", "1500.50")
+    (payment,) = paid.json("find", "PAY-1")["payments"]
+    assert (payment["name"], payment["state"], payment["amount"]) == ("", "paid", "1500.50")
     assert "Amina" in paid.run("status", batch, "--history").output
     assert forget(paid, "--before", "2029-01-01")["payments"] == 0
 
@@ -104,16 +104,16 @@ def test_forgotten_rejected_row_needs_amendment(program: Program) -> None:
 
 def test_people_of_new_batch_are_not_forgotten(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
-    told = forget(program, "--person", NUMBER, "--yes", "--by", "Amina")
-    assert (told["payments"], told["waiting"]) == (0, [batch_of(program)])
+    summary = forget(program, "--person", NUMBER, "--yes", "--by", "Amina")
+    assert (summary["payments"], summary["waiting"]) == (0, [batch_of(program)])
     assert left_in(program)
 
 
 def test_forget_person_keeps_other_people(paid: Program) -> None:
-    told = forget(paid, "--person", "+254 712 345 001", "--yes", "--by", "Amina")
-    assert told["payments"] == 1
-    (found,) = paid.json("find", JANE)["payments"]
-    assert found["client_orderid"] == "PAY-2"
+    summary = forget(paid, "--person", "+254 712 345 001", "--yes", "--by", "Amina")
+    assert summary["payments"] == 1
+    (payment,) = paid.json("find", JANE)["payments"]
+    assert payment["client_orderid"] == "PAY-2"
     batch = batch_of(paid)
     for command in (("reconcile", batch, "--out", paid.home / "again.csv"), ("resume", batch), ("retry", batch)):
         refused = paid.json(*command)
@@ -132,8 +132,8 @@ def test_ambiguous_name_forgets_no_person(paid: Program) -> None:
 def test_batch_with_row_in_doubt_is_not_forgotten(program: Program) -> None:
     rows = [*kenyan_rows(1), *kenyan_rows(1, amount="9008", prefix="LOST")]
     assert program.json("submit", program.sheet(rows))["states"] == {"paid": 1, "in_doubt": 1}
-    told = forget(program, "--person", NUMBER, "--yes", "--by", "Amina")
-    assert (told["payments"], told["waiting"]) == (0, [batch_of(program)])
+    summary = forget(program, "--person", NUMBER, "--yes", "--by", "Amina")
+    assert (summary["payments"], summary["waiting"]) == (0, [batch_of(program)])
     assert left_in(program)
 
 
@@ -169,7 +169,7 @@ ALONE, TOGETHER = DOCUMENT.split("## With two people")
 
 
 def shown_commands(text: str) -> list[list[str]]:
-    """Return the commands of a part of the document, a date in it that the batches here are older than."""
+    """Return the commands in a section of the document, with a date that is later than the batches here."""
     lines = re.findall(
         r"^paygw-batch (.*)$", "\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)), flags=re.MULTILINE
     )
@@ -178,30 +178,30 @@ def shown_commands(text: str) -> list[list[str]]:
 
 def test_documented_forget_commands_run(paid: Program, set_clock: SetClock) -> None:
     by_date, by_person = shown_commands(ALONE)[:2], shown_commands(ALONE)[2:]
-    told = [paid.json(*command) for command in by_person]
-    assert [one["exit_code"] for one in told] == [0, 0, 0]
-    assert [one.get("payments") for one in told] == [1, 1, None]
+    summaries = [paid.json(*command) for command in by_person]
+    assert [summary["exit_code"] for summary in summaries] == [0, 0, 0]
+    assert [summary.get("payments") for summary in summaries] == [1, 1, None]
     set_clock(YEARS)
-    told = [paid.json(*command) for command in by_date]
-    assert [(one["exit_code"], one["payments"]) for one in told] == [(0, 1), (0, 1)]
+    summaries = [paid.json(*command) for command in by_date]
+    assert [(summary["exit_code"], summary["payments"]) for summary in summaries] == [(0, 1), (0, 1)]
     assert not left_in(paid)
 
 
 def begin_people(program: Program) -> None:
-    """A paid batch, and a configuration by which two people decide."""
+    """Pay a batch, and require two people to decide."""
     program.config.write_text(f"{sandbox_toml()}\n{policy(program.home).replace('1000', '1000000')}")
     assert program.json("submit", program.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
 
 
 @pytest.fixture
-def people(kept: Kept) -> Program:
-    return compares_with_nothing(kept(begin_people))
+def people(machine_cache: MachineCache) -> Program:
+    return compares_with_nothing(machine_cache(begin_people))
 
 
 def ordered(program: Program, *approvers: str) -> Path:
     order = program.home / "order.json"
-    told = program.json("order", "forget", "--person", NUMBER, "--out", order, "--key", program.home / "ada.pem")
-    assert (told["exit_code"], told["payments"], told["maker"]) == (0, 1, "ada")
+    summary = program.json("order", "forget", "--person", NUMBER, "--out", order, "--key", program.home / "ada.pem")
+    assert (summary["exit_code"], summary["payments"], summary["maker"]) == (0, 1, "ada")
     for name in approvers:
         assert program.json("approve", order, "--key", program.home / f"{name}.pem")["exit_code"] == 0
     return order
@@ -218,8 +218,8 @@ def test_forget_with_approval_policy_needs_two_people(people: Program) -> None:
 def test_forget_order_of_two_people_works_once(people: Program) -> None:
     order = ordered(people, "cleo")
     assert NUMBER not in order.read_text()
-    told = people.json("carry-out", order, "--by", "Amina")
-    assert (told["exit_code"], told["payments"]) == (0, 1)
+    summary = people.json("carry-out", order, "--by", "Amina")
+    assert (summary["exit_code"], summary["payments"]) == (0, 1)
     checked = people.json("verify")
     assert (checked["exit_code"], checked["checked"]["signed_orders"]) == (0, 1)
     assert people.json("carry-out", order)["payments"] == 0
@@ -232,8 +232,8 @@ def test_documented_forget_order_works_with_two_people(
 ) -> None:
     monkeypatch.chdir(people.home)
     set_clock(YEARS)
-    told = [people.json(*command) for command in shown_commands(TOGETHER)]
-    assert [one["exit_code"] for one in told] == [0, 0, 0]
+    summaries = [people.json(*command) for command in shown_commands(TOGETHER)]
+    assert [summary["exit_code"] for summary in summaries] == [0, 0, 0]
     assert not left_in(people)
 
 
@@ -258,12 +258,12 @@ def of_a_date_as_well(content: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", [of_the_other_person, of_other_payments, of_a_date_as_well])
 def test_inconsistent_signed_forget_order_is_refused(people: Program, change: Callable[[dict[str, Any]], None]) -> None:
-    """Its maker signed what does not fit together; batches and numbers of rows are those that would be forgotten."""
+    """The maker signed inconsistent content, although its batches and row numbers are correct."""
     order = ordered(people)
     document = json.loads(order.read_text())
     change(document["content"])
     read = ForgetOrder.model_validate_json(json.dumps({**document, "approvals": []}))
-    write_document(signed(read, load_approval_key(people.home / "ada.pem", None)), order)
+    write_document(sign_document(read, load_approval_key(people.home / "ada.pem", None)), order)
     assert people.json("approve", order, "--key", people.home / "cleo.pem")["exit_code"] == 0
     assert people.json("carry-out", order)["exit_code"] == 8
     assert people.json("find", NUMBER)["payments"]

@@ -1,4 +1,4 @@
-"""A fork of the program is a process like any other: it says, answers signals and ends as a cold start does."""
+"""A fork of the program behaves like a new process: its output, signals and end."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.cli.stopped import stop_process, wait_for_first_payment
 from tests.support.program import Program, kenyan_rows, kill
 
 
@@ -17,14 +17,14 @@ def test_forked_command_matches_new_process(program: Program, words: tuple[str, 
     environ = {**os.environ, **program.environ}
     cold = subprocess.run(command, env=environ, cwd=program.home, capture_output=True, text=True, check=False)
     forked = program.start(*words)
-    said = forked.communicate()
-    assert (forked.returncode, *said) == (cold.returncode, cold.stdout, cold.stderr)
+    outputs = forked.communicate()
+    assert (forked.returncode, *outputs) == (cold.returncode, cold.stdout, cold.stderr)
 
 
 def test_forked_command_can_be_stopped_and_killed(program: Program) -> None:
     process = program.start("submit", program.sheet(kenyan_rows(200)), "--concurrency", "1")
     wait_for_first_payment(program, process)
-    with stopped(process):
+    with stop_process(process):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.1)
         assert process.poll() is None

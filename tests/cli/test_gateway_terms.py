@@ -1,4 +1,4 @@
-"""The gateway as it really answers: what the operator's configuration says of it decides how a run goes."""
+"""The operator's terms: how the configuration of the gateway's behaviour affects a run."""
 
 import json
 import sqlite3
@@ -33,10 +33,10 @@ def test_configured_reply_names_are_read(program: Program) -> None:
 
 def test_doctor_shows_configured_reply_names(program: Program) -> None:
     program.config.write_text(program.config.read_text() + NAMES)
-    found = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}["replies"]
-    assert "order id: order.merchant-id" in found
-    assert "amount, in the smallest unit: order.sum" in found
-    assert "currency: currency" in found
+    replies = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}["replies"]
+    assert "order id: order.merchant-id" in replies
+    assert "amount, in the smallest unit: order.sum" in replies
+    assert "currency: currency" in replies
 
 
 def test_repeated_identical_rejections_stop_run(program: Program) -> None:
@@ -44,8 +44,8 @@ def test_repeated_identical_rejections_stop_run(program: Program) -> None:
     summary = program.json("submit", sheet, "--concurrency", "4")
     assert summary["exit_code"] == 6
     assert "rows in a row were rejected for the same reason: 9001" in summary["message"]
-    assert 10 <= summary["states"]["rejected"] <= 20  # a payout still under way can end the first count
-    # Rows are signed in groups side by side: the three that can be paid are not always among the first to leave.
+    assert 10 <= summary["states"]["rejected"] <= 20  # a payout in flight can interrupt the first series
+    # Groups of rows are signed concurrently, so the three payable rows are not always among the first to be sent.
     assert sum(summary["states"].values()) == 63
     assert summary["states"]["ready"] >= 40
 
@@ -85,15 +85,15 @@ TANZANIAN = "country,client_orderid,amount,receiver_first_name,receiver_last_nam
 ROW = "TZ,PAY-1,1500,Juma,Mushi,0712345678"
 
 
-def tanzania(program: Program, terms: str) -> None:
-    """Write these terms for payouts to Tanzania."""
+def configure_tanzania(program: Program, terms: str) -> None:
+    """Configure these terms for payouts to Tanzania."""
     program.config.write_text(sandbox_toml().replace("[countries.TZ.payout]", f"[countries.TZ.payout]\n{terms}"))
 
 
 def test_payroll_without_optional_email_is_paid(program: Program) -> None:
     sheet = program.sheet([ROW], heading=TANZANIAN)
     assert program.run("submit", sheet).exit_code == 3
-    tanzania(program, 'optional = ["receiver_email"]')
+    configure_tanzania(program, 'optional = ["receiver_email"]')
     assert program.json("submit", sheet)["states"] == {"paid": 1}
     assert program.record()
 
@@ -107,47 +107,47 @@ def test_payroll_without_optional_email_is_paid(program: Program) -> None:
 )
 def test_person_without_optional_last_name_is_paid(program: Program, heading: str, row: str) -> None:
     sheet = program.sheet([row], heading=heading)
-    tanzania(program, 'optional = ["receiver_email"]')
+    configure_tanzania(program, 'optional = ["receiver_email"]')
     assert program.run("submit", sheet).exit_code == 3
-    tanzania(program, 'optional = ["receiver_email", "receiver_last_name"]')
+    configure_tanzania(program, 'optional = ["receiver_email", "receiver_last_name"]')
     assert "receiver_last_name" not in program.run("sign", sheet, "--row", "2").output
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
 def test_operator_terms_add_fields_and_defaults(program: Program) -> None:
-    tanzania(
+    configure_tanzania(
         program, 'optional = ["receiver_email"]\nalso = ["server_callback_url"]\ndefaults = { order_desc = "Salary" }'
     )
     sheet = program.sheet([ROW], heading=TANZANIAN)
-    shown = program.run("sign", sheet, "--row", "2").output
-    assert '"server_callback_url":"' in shown
-    assert '"order_desc":"Salary"' in shown
-    assert "receiver_email" not in shown
+    output = program.run("sign", sheet, "--row", "2").output
+    assert '"server_callback_url":"' in output
+    assert '"order_desc":"Salary"' in output
+    assert "receiver_email" not in output
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
 def test_doctor_and_validate_report_default_values(program: Program) -> None:
-    found = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}
-    assert found["country TZ"] == 'sent if a sheet gives no value: ipaddress = "127.0.0.1", order_desc = "Payout"'
+    checks = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}
+    assert checks["country TZ"] == 'sent if a sheet gives no value: ipaddress = "127.0.0.1", order_desc = "Payout"'
     sheet = program.sheet([f"{ROW},a@example.com,Wages"], heading=f"{TANZANIAN},receiver_email,order_desc")
-    told = " ".join(program.run("validate", sheet).output.split())
-    assert 'TZ: the sheet does not say these, so they are filled in: ipaddress = "127.0.0.1".' in told
-    assert 'TZ: empty cells are filled in: order_desc = "Payout".' in told
+    output = " ".join(program.run("validate", sheet).output.split())
+    assert 'TZ: the sheet lacks these values, so they are filled in: ipaddress = "127.0.0.1".' in output
+    assert 'TZ: empty cells are filled in: order_desc = "Payout".' in output
 
 
 @pytest.mark.parametrize(
     ("terms", "sentence"),
     [
         ('optional = ["receiver_mail"]', "countries.TZ.payout.optional: the receiver form has no receiver_mail"),
-        ('optional = ["amount"]', "nothing is paid without amount"),
-        ('optional = ["receiver_phone"]', "nothing is paid without receiver_phone"),
+        ('optional = ["amount"]', "every payment needs amount"),
+        ('optional = ["receiver_phone"]', "every payment needs receiver_phone"),
         ('also = ["callback"]', "countries.TZ.payout.also: there is no field 'callback'"),
         ('defaults = { receiver_phone = "0712345678" }', "each row has its own receiver_phone"),
         ('defaults = { ipaddress = "here" }', "'here' is not an IPv4 address"),
         ('defaults = { receiver_email = "here" }', "'here' is not an e-mail address"),
-        ('defaults = { order_desc = " " }', "this must be one line of text"),
+        ('defaults = { order_desc = " " }', "this must be one non-empty line of text"),
         ('order_desc = "A"\ndefaults = { order_desc = "B" }', "sets it too"),
-        ('also_numbers = ["0712"]', "countries.TZ.payout.also_numbers: '0712' is not how a number begins"),
+        ('also_numbers = ["0712"]', "countries.TZ.payout.also_numbers: '0712' is not a valid prefix"),
         ("also_numbers = [71]", "countries.TZ.payout.also_numbers"),
         ("decimals = 3", "countries.TZ.payout.decimals: TZS has 2 decimals"),
         ("decimals = -1", "countries.TZ.payout.decimals"),
@@ -157,13 +157,13 @@ def test_doctor_and_validate_report_default_values(program: Program) -> None:
     ],
 )
 def test_meaningless_operator_terms_are_refused(program: Program, terms: str, sentence: str) -> None:
-    tanzania(program, terms)
+    configure_tanzania(program, terms)
     result = program.run("doctor")
     assert result.exit_code == 2
     assert sentence in " ".join(result.stderr.split())
 
 
-def test_rwanda_account_name_cannot_be_optional(program: Program) -> None:
+def test_rwanda_requires_account_name(program: Program) -> None:
     text = sandbox_toml().replace("[countries.RW.payout]", '[countries.RW.payout]\noptional = ["account_name"]')
     program.config.write_text(text)
     assert "the gateway's interface requires account_name for Rwanda" in program.run("doctor").stderr
@@ -177,9 +177,9 @@ def test_raw_reply_of_rejected_row_is_kept(program: Program) -> None:
     assert kept["attempt"] == 1
     assert kept["head"].startswith("HTTP/1.1 200\n")
     assert json.loads(kept["body"])["error-message"] == "Declined by the sandbox."
-    shown = program.run("status", batch, "--row", "3").output
-    assert "Row 3 is rejected, after 1 attempt." in shown
-    assert '"error-code": "9001"' in shown
+    output = program.run("status", batch, "--row", "3").output
+    assert "Row 3 is rejected, after 1 attempt." in output
+    assert '"error-code": "9001"' in output
     assert program.run("verify").exit_code == 0
     assert program.run("status", batch, "--row", "9").exit_code == 2
     assert program.run("status", "--row", "3").exit_code == 2
@@ -188,8 +188,8 @@ def test_raw_reply_of_rejected_row_is_kept(program: Program) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("UPDATE reply SET body = x'00'", "The reply kept for fact"),
-        ("UPDATE reply SET head = x'00'", "The reply kept for fact"),
+        ("UPDATE reply SET body = x'00'", "The stored reply of fact"),
+        ("UPDATE reply SET head = x'00'", "The stored reply of fact"),
         ("DELETE FROM reply", "A reply that a fact names is not in the journal"),
     ],
 )
@@ -212,6 +212,6 @@ def test_control_characters_in_reply_are_escaped(program: Program) -> None:
     behaviour.write_text('[default]\nstatus = "declined"\nmessage = "\u202eevil\\u001b[2J"\n')
     program.config.write_text(program.config.read_text() + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
     batch = program.json("submit", program.sheet(kenyan_rows(1)))["batch"]
-    shown = program.run("status", batch, "--row", "2").output
-    assert "\\u202eevil" in shown
-    assert not {"\u202e", "\x1b"} & set(shown)
+    output = program.run("status", batch, "--row", "2").output
+    assert "\\u202eevil" in output
+    assert not {"\u202e", "\x1b"} & set(output)

@@ -1,4 +1,4 @@
-"""The sheet's first contact: the profile that knows its headings is named, and a person can say what others mean."""
+"""The headings of a new sheet: known profiles are suggested, and people can map unknown headings."""
 
 import tomllib
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from tests.cli.sheets import workbook
+from tests.cli.sheets import write_workbook
 from tests.support.program import Program, kenyan_rows, read_csv
 
 ENGLISH = "Country Code,Payment Ref,Net Pay,Currency,Employee Name,Account No,Mobile"
 OWN = "Land,Zahlung,Betrag,Währung,Name,Konto,Telefon"
 
 
-def test_fitting_profile_is_named_and_used_on_request(program: Program) -> None:
+def test_matching_profile_is_suggested_and_used_on_request(program: Program) -> None:
     sheet = program.sheet(["Pay of November,,,,,,", ENGLISH, *kenyan_rows(2)], "pay.csv", "Muster GmbH,,,,,,")
     for command in ("validate", "submit"):
         refused = program.run(command, sheet)
@@ -31,7 +31,7 @@ def test_option_overrides_configured_profile(program: Program) -> None:
     assert program.json("submit", sheet, "--column-profile", "payroll-english")["states"] == {"paid": 1}
 
 
-def test_rejects_of_a_profile_keep_the_senders_headings(program: Program) -> None:
+def test_rejects_keep_headings_of_sender(program: Program) -> None:
     rows = [*kenyan_rows(1), "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"]
     rejects = program.home / "rejects.csv"
     options: list[str | Path] = ["--column-profile", "payroll-english", "--rejects", rejects]
@@ -41,7 +41,7 @@ def test_rejects_of_a_profile_keep_the_senders_headings(program: Program) -> Non
 
 
 def test_profile_of_worksheet_is_named(program: Program) -> None:
-    book = workbook(program.home / "pay.xlsx", Pay=[])
+    book = write_workbook(program.home / "pay.xlsx", Pay=[])
     changed = openpyxl.load_workbook(book)
     assert changed.active is not None
     changed.active.delete_rows(1)
@@ -52,7 +52,7 @@ def test_profile_of_worksheet_is_named(program: Program) -> None:
     assert program.json("validate", book, "--column-profile", "payroll-english")["exit_code"] == 0
 
 
-def test_pay_worksheet_is_found_among_other_worksheets(program: Program) -> None:
+def test_payroll_worksheet_is_found_among_others(program: Program) -> None:
     book = openpyxl.Workbook()
     assert book.active is not None
     book.active.title = "Cover"
@@ -73,7 +73,7 @@ def test_pay_worksheet_is_found_among_other_worksheets(program: Program) -> None
 
 
 def test_sheet_with_own_headings_needs_no_profile(program: Program) -> None:
-    """A further column that a profile knows keeps meaning nothing: the sheet is the same batch as before."""
+    """An additional column that some profile knows is ignored, so the batch is the same as before."""
     heading = "country,client_orderid,amount,currency,account_name,account_number,phone,Narration"
     sheet = program.sheet([f"{row},Salary" for row in kenyan_rows(1)], "pay.csv", heading)
     result = program.run("validate", sheet)
@@ -86,8 +86,8 @@ def test_missing_column_names_known_profile(program: Program) -> None:
     result = program.run("validate", program.sheet(kenyan_rows(1), "pay.csv", heading))
     assert result.exit_code == 3
     assert "has missing columns: account_name" in result.stderr
-    said = result.stderr.replace("\n", " ")
-    assert "'Employee Name' is a heading of the column profile payroll-english: choose that profile." in said
+    error_output = result.stderr.replace("\n", " ")
+    assert "'Employee Name' is a heading of the column profile payroll-english: choose that profile." in error_output
     taken = program.json("validate", program.home / "pay.csv", "--column-profile", "payroll-english")
     assert taken["exit_code"] == 0
 
@@ -98,7 +98,7 @@ def test_unknown_profile_error_suggests_nearest(program: Program, command: str) 
     options = ["--out", "p.plan.json", "--key", "k.pem"] if command == "plan" else []
     result = program.run(command, sheet, "--column-profile", "payroll-englisch", *options)
     assert result.exit_code != 0
-    if command != "plan":  # which looks at its key first
+    if command != "plan":  # sandbox: it checks its key first
         assert (result.exit_code, "did you mean payroll-english?" in result.stderr) == (2, True)
 
 
@@ -109,7 +109,7 @@ def test_unlikely_column_is_not_proposed(program: Program) -> None:
     assert "is it the column 'Country'" not in refused.stderr
 
 
-# The list of headings that a person edits
+# Heading maps for people to edit
 
 
 def test_unknown_headings_are_written_edited_and_passed(program: Program) -> None:
@@ -121,7 +121,7 @@ def test_unknown_headings_are_written_edited_and_passed(program: Program) -> Non
     assert result.exit_code == 3
     assert "--map FILE.toml" in result.stderr.replace("\n", " ")
     text = file.read_text()
-    guessed = tomllib.loads(text)["columns"]  # by the cells alone, but for a name
+    guessed = tomllib.loads(text)["columns"]  # inferred from the cells only, except for a name
     assert list(guessed.values()) == ["country", "", "", "currency", "account_name", "phone", ""]
     meant = ("country", "client_orderid", "amount", "currency", "account_name", "account_number", "phone")
     for (heading, guess), column in zip(guessed.items(), meant, strict=True):
@@ -163,7 +163,7 @@ def test_heading_map_path_is_relative_to_configuration(program: Program) -> None
     [
         ('[columns]\n"Zahl" = "amout"\n', "'Zahl' is mapped to 'amout', which is not a column; did you mean amount?"),
         ('[columns]\n"Zahl" = 7\n', "which is not a column"),
-        ('[column]\n"Zahl" = "amount"\n', "must have [columns] alone"),
+        ('[column]\n"Zahl" = "amount"\n', "must contain [columns] and nothing else"),
         ("nonsense", "is not TOML"),
     ],
 )
@@ -183,5 +183,5 @@ def test_heading_map_never_replaces_other_file(program: Program) -> None:
     assert program.run("validate", sheet, "--map", program.config).exit_code == 2
     assert program.run("validate", sheet, "--map", "headings.txt").exit_code == 2
     fresh = Path(program.home / "own.toml")
-    for _ in range(2):  # one of ours is replaced
+    for _ in range(2):  # the program may replace its own file
         assert program.run("validate", sheet, "--map", fresh).exit_code == 0

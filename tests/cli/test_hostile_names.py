@@ -1,4 +1,4 @@
-"""Names and values from outside, on a terminal: none moves its cursor, hides a line or turns its text around."""
+"""Names and values from outside can't move a terminal's cursor, hide lines or reverse text."""
 
 import os
 import pty
@@ -17,19 +17,19 @@ from tests.support.approving import key, policy
 from tests.support.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[1A\u202e\nPaid: all.\r\x9b31m\u2066[red]\x08[/]"
-"""Escape sequences (of a window's title, of the screen), other directions, ends of lines, and a library's markup."""
+"""Escape sequences for the window title and the screen, text directions, line breaks, and markup of a library."""
 MARK = r"\x1b]0;owned\x07\x1b[2J\x1b[1A\u202e\nPaid: all.\r\x9b31m\u2066[red]\x08[/]"
 OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[1A|\x1b\[2K")
-"""What the program itself sends to a terminal: colours, and what a progress bar moves by."""
+"""The sequences that the program itself sends to a terminal: colours, and the moves of a progress bar."""
 
 
-def on_a_terminal(program: Program, *arguments: str | Path, **environ: str) -> tuple[str, int]:
-    """Run in a pseudo terminal; return all that it was sent, and the exit code."""
+def run_in_terminal(program: Program, *arguments: str | Path, **environ: str) -> tuple[str, int]:
+    """Run a command in a pseudo-terminal. Return its output and exit code."""
     ours, theirs = pty.openpty()
     env = {**program.environ, "TERM": "xterm-256color", "COLUMNS": "500", **environ}
     env.pop("NO_COLOR")
     sent: list[bytes] = []
-    reader = Thread(target=lambda: sent.extend(chunks(ours)))
+    reader = Thread(target=lambda: sent.extend(read_chunks(ours)))
     reader.start()
     encoding = environ.get("PYTHONIOENCODING", "utf-8")
     with ExitStack() as stack:
@@ -46,20 +46,20 @@ def on_a_terminal(program: Program, *arguments: str | Path, **environ: str) -> t
     return b"".join(sent).decode(), int(ended.value.code or 0)
 
 
-def chunks(descriptor: int) -> Iterator[bytes]:
+def read_chunks(descriptor: int) -> Iterator[bytes]:
     while True:
         try:
             chunk = os.read(descriptor, 65536)
-        except OSError:  # the other end was closed
+        except OSError:  # Linux reports EIO when the other end is closed.
             return
         if not chunk:
             return
         yield chunk
 
 
-def check_harmless(sent: str) -> None:
+def assert_harmless(sent: str) -> None:
     text = OWN.sub("", sent.replace("\r\n", "\n"))
-    # A progress bar goes back to the start of its line before it deletes it.
+    # A progress bar returns to the start of its line before clearing it.
     text = text.replace("\r", "", sent.count("\r\x1b[2K") + sent.count("\r\x1b[1A"))
     bad = {
         character
@@ -71,8 +71,8 @@ def check_harmless(sent: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """A machine with hostile sheets: one paid, one with defects, and one with rows in doubt and rejected."""
+def hostile_machine(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """Set up a machine with hostile sheets: one paid, one with defects, and one with rows in doubt and rejected."""
     home = tmp_path_factory.mktemp("desk")
     home.chmod(0o700)
     program = Program(home, home / "paygw.toml")
@@ -85,38 +85,38 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return program
 
 
-def name(what: str, ending: str = "csv") -> str:
+def hostile_name(what: str, ending: str = "csv") -> str:
     return f"{what}{HOSTILE.replace('/', '')}.{ending}"
 
 
 MARKED = MARK.replace("/", "")
 
 
-def test_sheet_with_hostile_name_is_paid_and_escaped(desk: Program) -> None:
+def test_hostile_sheet_name_is_escaped_when_paid(hostile_machine: Program) -> None:
     for command in (("submit", "--dry-run"), ("submit",), ("resume",), ("retry",)):
-        sent, code = on_a_terminal(desk, *command, name("paid"))
-        check_harmless(sent)
+        sent, code = run_in_terminal(hostile_machine, *command, hostile_name("paid"))
+        assert_harmless(sent)
         assert code == 0, sent
-    assert len(desk.record()) == 2
-    sent, code = on_a_terminal(desk, "submit", name("doubt"))
-    check_harmless(sent)
+    assert len(hostile_machine.record()) == 2
+    sent, code = run_in_terminal(hostile_machine, "submit", hostile_name("doubt"))
+    assert_harmless(sent)
     assert code == 5
     asked: list[tuple[str, ...]] = [
         (),
-        (name("paid"),),
-        (name("doubt"), "--history"),
-        (name("doubt"), "--in-doubt"),
+        (hostile_name("paid"),),
+        (hostile_name("doubt"), "--history"),
+        (hostile_name("doubt"), "--in-doubt"),
         ("--sort", "sheet"),
     ]
     for options in asked:
-        sent, code = on_a_terminal(desk, "status", *options)
-        check_harmless(sent)
+        sent, code = run_in_terminal(hostile_machine, "status", *options)
+        assert_harmless(sent)
         assert MARKED in sent.replace("\r\n", "") or "--in-doubt" in options
 
 
-def test_table_width_fits_escaped_names(desk: Program) -> None:
-    on_a_terminal(desk, "submit", name("paid"))
-    sent, _ = on_a_terminal(desk, "status")
+def test_table_width_fits_escaped_names(hostile_machine: Program) -> None:
+    run_in_terminal(hostile_machine, "submit", hostile_name("paid"))
+    sent, _ = run_in_terminal(hostile_machine, "status")
     lines = OWN.sub("", sent).splitlines()
     framed = [line for line in lines if line.startswith(("│", "┃"))]
     assert framed
@@ -126,35 +126,35 @@ def test_table_width_fits_escaped_names(desk: Program) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("validate", name("defects")),
-        ("validate", name("defects"), "--rejects", name("rejects")),
-        ("validate", name("absent")),
-        ("validate", name("absent", "xyz")),
+        ("validate", hostile_name("defects")),
+        ("validate", hostile_name("defects"), "--rejects", hostile_name("rejects")),
+        ("validate", hostile_name("absent")),
+        ("validate", hostile_name("absent", "xyz")),
         ("validate", "config.csv", "--worksheet", HOSTILE),
-        ("submit", name("defects")),
-        ("submit", name("paid"), "--expect-total", HOSTILE),
-        ("submit", name("paid"), "--expect-rows", HOSTILE),
-        ("submit", name("paid"), "--out", name("absent") + "/x.csv"),
-        ("collect", name("paid")),
-        ("plan", name("paid"), "--out", name("plan", "json"), "--key", "ada.pem"),
-        ("approve", name("plan", "json")),
-        ("approve", name("absent", "json"), "--key", "ada.pem"),
-        ("plan", name("paid"), "--out", name("plan", "json"), "--key", name("key", "pem")),
-        ("reconcile", name("paid"), "--out", name("again")),
+        ("submit", hostile_name("defects")),
+        ("submit", hostile_name("paid"), "--expect-total", HOSTILE),
+        ("submit", hostile_name("paid"), "--expect-rows", HOSTILE),
+        ("submit", hostile_name("paid"), "--out", hostile_name("absent") + "/x.csv"),
+        ("collect", hostile_name("paid")),
+        ("plan", hostile_name("paid"), "--out", hostile_name("plan", "json"), "--key", "ada.pem"),
+        ("approve", hostile_name("plan", "json")),
+        ("approve", hostile_name("absent", "json"), "--key", "ada.pem"),
+        ("plan", hostile_name("paid"), "--out", hostile_name("plan", "json"), "--key", hostile_name("key", "pem")),
+        ("reconcile", hostile_name("paid"), "--out", hostile_name("again")),
         ("reconcile", HOSTILE, "--out", "again.csv"),
-        ("resolve", "row", name("paid"), "2", "--as", "paid", "--evidence", HOSTILE),
-        ("resolve", "statement", name("paid"), name("absent")),
+        ("resolve", "row", hostile_name("paid"), "2", "--as", "paid", "--evidence", HOSTILE),
+        ("resolve", "statement", hostile_name("paid"), hostile_name("absent")),
         ("resume", HOSTILE),
         ("status", HOSTILE),
         ("retry", HOSTILE, "--row", HOSTILE),
         ("run-folder", HOSTILE),
         ("run-folder", "drop", "--settle-s", "0"),
-        ("backup", name("copy", "sqlite3")),
-        ("template", "KE", "--out", name("template")),
+        ("backup", hostile_name("copy", "sqlite3")),
+        ("template", "KE", "--out", hostile_name("template")),
         ("template", HOSTILE, "--out", "t.csv"),
-        ("sign", name("paid"), "--explain"),
-        ("sign", name("paid"), "--order-id", HOSTILE),
-        ("sandbox", "--behaviour", name("absent", "toml")),
+        ("sign", hostile_name("paid"), "--explain"),
+        ("sign", hostile_name("paid"), "--order-id", HOSTILE),
+        ("sandbox", "--behaviour", hostile_name("absent", "toml")),
         ("doctor",),
         ("verify",),
         ("listen", "--port", HOSTILE),
@@ -163,18 +163,18 @@ def test_table_width_fits_escaped_names(desk: Program) -> None:
         ("status", f"--{HOSTILE}"),
         ("status", "a", HOSTILE),
         ("--journal", f"{HOSTILE.replace('/', '')}/j.sqlite3", "status"),
-        ("--config", name("absent", "toml"), "status"),
-        ("--json", "validate", name("defects")),
+        ("--config", hostile_name("absent", "toml"), "status"),
+        ("--json", "validate", hostile_name("defects")),
         ("--json", "status", HOSTILE),
     ],
     ids=lambda arguments: "-".join(word for word in arguments if word.isalnum()),
 )
-def test_no_command_passes_control_characters_to_terminal(desk: Program, arguments: tuple[str, ...]) -> None:
-    drop = desk.home / "drop"
+def test_no_command_passes_control_characters_to_terminal(hostile_machine: Program, arguments: tuple[str, ...]) -> None:
+    drop = hostile_machine.home / "drop"
     drop.mkdir(exist_ok=True)
-    (drop / name("dropped")).write_text("\n".join([HEADING, *kenyan_rows(1, prefix="DROP")]) + "\n")
-    sent, code = on_a_terminal(desk, *arguments)
-    check_harmless(sent)
+    (drop / hostile_name("dropped")).write_text("\n".join([HEADING, *kenyan_rows(1, prefix="DROP")]) + "\n")
+    sent, code = run_in_terminal(hostile_machine, *arguments)
+    assert_harmless(sent)
     assert code != 1, sent
 
 
@@ -193,27 +193,27 @@ def test_no_command_passes_control_characters_to_terminal(desk: Program, argumen
         ("PAYGW_JOURNAL", "status"),
     ],
 )
-def test_environment_values_reach_terminal_escaped(desk: Program, variable: str, command: str) -> None:
-    sent, code = on_a_terminal(desk, command, **{variable: HOSTILE.replace("/", "")})
-    check_harmless(sent)
+def test_environment_values_reach_terminal_escaped(hostile_machine: Program, variable: str, command: str) -> None:
+    sent, code = run_in_terminal(hostile_machine, command, **{variable: HOSTILE.replace("/", "")})
+    assert_harmless(sent)
     assert code != 1, sent
 
 
 def test_undecodable_file_name_is_shown_escaped(program: Program) -> None:
     raw = os.fsencode(program.home) + b"/caf\xe9.csv"
     Path(os.fsdecode(raw)).write_text("\n".join([HEADING, *kenyan_rows(1)]) + "\n")
-    sent, code = on_a_terminal(
+    sent, code = run_in_terminal(
         program, "validate", Path(os.fsdecode(raw)), "--rejects", Path(os.fsdecode(raw + b".csv"))
     )
     assert code == 0, sent
-    sent, code = on_a_terminal(program, "submit", Path(os.fsdecode(raw)))
+    sent, code = run_in_terminal(program, "submit", Path(os.fsdecode(raw)))
     assert code == 0, sent
     assert r"caf\udce9.reconciliation.csv" in sent
 
 
 def test_unencodable_text_is_shown_with_escapes(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1), "薪資.csv")
-    sent, code = on_a_terminal(program, "submit", sheet, PYTHONIOENCODING="ascii")
+    sent, code = run_in_terminal(program, "submit", sheet, PYTHONIOENCODING="ascii")
     assert code == 0, sent
     assert r"\u85aa\u8cc7.reconciliation.csv" in sent
 
@@ -224,6 +224,6 @@ def test_terminal_escapes_control_characters_in_gateway_reply(program: Program) 
     program.config.write_text(sandbox_toml() + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
     sheet = program.sheet(kenyan_rows(1))
     for command in ("submit", "status", "resume"):
-        sent, code = on_a_terminal(program, command, sheet)
-        check_harmless(sent)
+        sent, code = run_in_terminal(program, command, sheet)
+        assert_harmless(sent)
         assert code == 5, sent

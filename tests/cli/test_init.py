@@ -1,4 +1,4 @@
-"""`init`: configuration, key, letter and journal of a new endpoint; nothing is asked where nobody can answer."""
+"""`init` creates the configuration, key, letter and journal of an endpoint, and asks only at a terminal."""
 
 import json
 import os
@@ -26,126 +26,126 @@ NEEDED = (
 
 
 @pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
-    """A new user: an empty directory, where nothing was ever configured."""
+def new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Set up a new user with an empty directory and no configuration."""
     tmp_path.chmod(0o700)
     monkeypatch.chdir(tmp_path)
     return Program(tmp_path, tmp_path / ".config" / "paygw-batch" / "paygw.toml")
 
 
-def init(user: Program, *words: str | Path, **environ: str) -> dict[str, Any]:
+def run_init(user: Program, *words: str | Path, **environ: str) -> dict[str, Any]:
     result = user.run("--json", "init", *words, config=False, **environ)
     summary: dict[str, Any] = json.loads(result.stdout)
     assert summary["exit_code"] == result.exit_code, result.stderr
     return summary
 
 
-def files(home: Path) -> set[str]:
-    """All but what only looking at a journal leaves beside it."""
-    every = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
-    return {name for name in every if not name.endswith((".lock", "-wal", "-shm"))}
+def file_names(home: Path) -> set[str]:
+    """Return all files except those that only reading a journal creates."""
+    names = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    return {name for name in names if not name.endswith((".lock", "-wal", "-shm"))}
 
 
-def mode(path: Path | str) -> int:
+def file_mode(path: Path | str) -> int:
     return stat.S_IMODE(Path(path).stat().st_mode)
 
 
-def refused(user: Program, *words: str | Path, code: int = 2, **environ: str) -> str:
-    """Run `init`, which must make nothing, and return what it says."""
-    before = files(user.home)
+def run_refused(user: Program, *words: str | Path, code: int = 2, **environ: str) -> str:
+    """Run `init`, which must create nothing, and return its error."""
+    before = file_names(user.home)
     result: Result = user.run("init", *words, config=False, **environ)
     assert result.exit_code == code, result.output
-    assert files(user.home) == before
+    assert file_names(user.home) == before
     return result.stderr
 
 
-def test_init_options_make_private_files(nobody: Program) -> None:
-    made = init(nobody, *NEEDED, "--country", "KE=WALLET", "--country", "tz")
-    assert made["exit_code"] == 0
-    assert made["configuration"] == str(nobody.config)
-    key = Path(made["private_key"])
-    journal = Path(made["journal"]["path"])
-    assert {mode(path) for path in (nobody.config, key, journal)} == {0o600}
-    assert key == nobody.config.parent / "keys" / "merchant.pem"
-    assert journal.is_relative_to(nobody.home / "state")
+def test_init_creates_private_files(new_user: Program) -> None:
+    summary = run_init(new_user, *NEEDED, "--country", "KE=WALLET", "--country", "tz")
+    assert summary["exit_code"] == 0
+    assert summary["configuration"] == str(new_user.config)
+    key = Path(summary["private_key"])
+    journal = Path(summary["journal"]["path"])
+    assert {file_mode(path) for path in (new_user.config, key, journal)} == {0o600}
+    assert key == new_user.config.parent / "keys" / "merchant.pem"
+    assert journal.is_relative_to(new_user.home / "state")
     private = load_pem_private_key(key.read_bytes(), None)
     assert isinstance(private, RSAPrivateKey)
     assert private.key_size >= 2048
-    assert made["public_key"].startswith("-----BEGIN PUBLIC KEY-----")
-    assert made["missing"] == ["gateway.signature_profile", "outcomes", "countries.TZ.payout.purpose"]
+    assert summary["public_key"].startswith("-----BEGIN PUBLIC KEY-----")
+    assert summary["missing"] == ["gateway.signature_profile", "outcomes", "countries.TZ.payout.purpose"]
 
 
-def test_init_writes_given_answers_to_configuration(nobody: Program) -> None:
+def test_init_writes_given_answers_to_configuration(new_user: Program) -> None:
     words = ("--outcome", "a b=paid", "--outcome", "no=rejected", "--signature-profile", "raw-body")
     more = ("--proxy", "http://proxy.example:3128", "--ca-bundle", "ca.pem", "--country", "KE=A/B")
-    init(nobody, *NEEDED, *words, *more)
-    settings = load_settings(nobody.config, environ={})
+    run_init(new_user, *NEEDED, *words, *more)
+    settings = load_settings(new_user.config, environ={})
     gateway = settings.gateway
     assert (gateway.base_url, gateway.endpoint_id) == ("https://gateway.example/base", "77")
     assert gateway.consumer_key == 'merchant "x" \\ é'
     assert gateway.signature_profile == "raw-body"
-    assert (gateway.proxy, gateway.ca_bundle) == ("http://proxy.example:3128", nobody.home / "ca.pem")
+    assert (gateway.proxy, gateway.ca_bundle) == ("http://proxy.example:3128", new_user.home / "ca.pem")
     assert settings.outcomes == {"a b": "paid", "no": "rejected"}
     assert settings.countries["KE"].payout.purpose == "A/B"
     assert settings.missing_to_send() == []
 
 
-def test_every_other_command_reads_the_users_own_configuration(nobody: Program) -> None:
-    init(nobody, *NEEDED)
-    checks = json.loads(nobody.run("--json", "doctor", config=False).stdout)["checks"]
+def test_other_commands_read_configuration_of_user(new_user: Program) -> None:
+    run_init(new_user, *NEEDED)
+    checks = json.loads(new_user.run("--json", "doctor", config=False).stdout)["checks"]
     assert "missing: gateway.signature_profile, outcomes" in [check["found"] for check in checks]
-    assert nobody.run("status", config=False).exit_code == 0
+    assert new_user.run("status", config=False).exit_code == 0
 
 
-def test_init_sandbox_pays_with_next_command(nobody: Program) -> None:
-    made = init(nobody, "--sandbox")
-    assert made["example_sheet"] == "sandbox-payroll.csv"
-    assert Path(made["journal"]["path"]).is_relative_to(nobody.home / "state")
-    assert (mode(made["configuration"]), mode("sandbox-payroll.csv")) == (0o600, 0o600)
-    paid = json.loads(nobody.run("--json", "submit", "sandbox-payroll.csv", config=False).stdout)
+def test_init_sandbox_pays_with_next_command(new_user: Program) -> None:
+    summary = run_init(new_user, "--sandbox")
+    assert summary["example_sheet"] == "sandbox-payroll.csv"
+    assert Path(summary["journal"]["path"]).is_relative_to(new_user.home / "state")
+    assert (file_mode(summary["configuration"]), file_mode("sandbox-payroll.csv")) == (0o600, 0o600)
+    paid = json.loads(new_user.run("--json", "submit", "sandbox-payroll.csv", config=False).stdout)
     assert paid["states"] == {"paid": 14}
     assert paid.get("warning_list", []) == []
 
 
-def test_init_sandbox_keeps_existing_sheet(nobody: Program) -> None:
-    (nobody.home / "sandbox-payroll.csv").write_text("mine")
-    assert init(nobody, "--sandbox")["example_sheet"] is None
-    assert (nobody.home / "sandbox-payroll.csv").read_text() == "mine"
+def test_init_sandbox_keeps_existing_sheet(new_user: Program) -> None:
+    (new_user.home / "sandbox-payroll.csv").write_text("mine")
+    assert run_init(new_user, "--sandbox")["example_sheet"] is None
+    assert (new_user.home / "sandbox-payroll.csv").read_text() == "mine"
 
 
-def test_init_writes_to_named_places(nobody: Program) -> None:
-    place, journal = nobody.home / "new" / "my.toml", nobody.home / "kept" / "j.sqlite3"
-    result = nobody.run("--config", place, "--journal", journal, "init", "--sandbox", config=False)
+def test_init_writes_to_named_files(new_user: Program) -> None:
+    place, journal = new_user.home / "new" / "my.toml", new_user.home / "kept" / "j.sqlite3"
+    result = new_user.run("--config", place, "--journal", journal, "init", "--sandbox", config=False)
     assert result.exit_code == 0, result.stderr
     assert f"paygw-batch --config {place} submit sandbox-payroll.csv" in " ".join(result.stdout.split())
     assert journal.exists()
     assert load_settings(place, environ={}).journal_path() == journal
-    assert not nobody.config.exists()
+    assert not new_user.config.exists()
 
 
-def test_init_force_replaces_configuration_and_keeps_key(nobody: Program) -> None:
-    first = init(nobody, *NEEDED)
-    before = nobody.config.read_text()
-    assert "There is already a configuration at" in refused(nobody, *NEEDED)
-    assert nobody.config.read_text() == before
-    again = init(nobody, *NEEDED, "--country", "KE=X", "--force")
+def test_init_force_replaces_configuration_and_keeps_key(new_user: Program) -> None:
+    first = run_init(new_user, *NEEDED)
+    before = new_user.config.read_text()
+    assert "There is already a configuration at" in run_refused(new_user, *NEEDED)
+    assert new_user.config.read_text() == before
+    again = run_init(new_user, *NEEDED, "--country", "KE=X", "--force")
     assert again["fingerprint"] == first["fingerprint"]
     assert again["journal"]["made"] is False
-    assert nobody.config.read_text() != before
+    assert new_user.config.read_text() != before
 
 
 @pytest.mark.parametrize("name", ["journal.sqlite3", "journal.sqlite3.lock", "merchant.pem"])
-def test_force_replaces_neither_journal_nor_key(nobody: Program, name: str) -> None:
-    init(nobody, *NEEDED)
-    found = next(path for path in nobody.home.rglob(name))
+def test_force_replaces_neither_journal_nor_key(new_user: Program, name: str) -> None:
+    run_init(new_user, *NEEDED)
+    found = next(path for path in new_user.home.rglob(name))
     content = found.read_bytes()
-    result = nobody.run(
+    result = new_user.run(
         "--config",
         found,
         "init",
         *NEEDED,
         "--private-key",
-        nobody.config.parent / "keys" / "merchant.pem",
+        new_user.config.parent / "keys" / "merchant.pem",
         "--force",
         config=False,
     )
@@ -154,14 +154,14 @@ def test_force_replaces_neither_journal_nor_key(nobody: Program, name: str) -> N
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_init_without_terminal_names_missing_options(nobody: Program, *, as_json: bool) -> None:
-    before = files(nobody.home)
+def test_init_without_terminal_names_missing_options(new_user: Program, *, as_json: bool) -> None:
+    before = file_names(new_user.home)
     words = ["--json"] if as_json else []
-    result = nobody.run(*words, "init", "--endpoint-id", "77", config=False)
+    result = new_user.run(*words, "init", "--endpoint-id", "77", config=False)
     assert result.exit_code == 2
     assert re.search("--base-url, --consumer-key, --server-callback-url", result.stderr)
     assert "--endpoint-id" not in result.stderr
-    assert files(nobody.home) == before
+    assert file_names(new_user.home) == before
     if as_json:
         assert json.loads(result.stdout)["exit_code"] == 2
 
@@ -182,52 +182,56 @@ def test_init_without_terminal_names_missing_options(nobody: Program, *, as_json
         (("--letter", "."), "."),
     ],
 )
-def test_init_with_unusable_value_makes_nothing(nobody: Program, words: tuple[str, ...], sentence: str) -> None:
-    assert sentence in refused(nobody, *NEEDED, *words)
+def test_init_with_invalid_value_creates_nothing(new_user: Program, words: tuple[str, ...], sentence: str) -> None:
+    assert sentence in run_refused(new_user, *NEEDED, *words)
 
 
-def test_init_refuses_world_readable_key(nobody: Program) -> None:
-    first = init(nobody, *NEEDED)
+def test_init_refuses_world_readable_key(new_user: Program) -> None:
+    first = run_init(new_user, *NEEDED)
     key = Path(first["private_key"])
     key.chmod(0o644)
-    told = refused(nobody, *NEEDED, "--force", "--private-key", key)
-    assert "chmod 600" in told
+    error_output = run_refused(new_user, *NEEDED, "--force", "--private-key", key)
+    assert "chmod 600" in error_output
 
 
-def test_init_encrypts_key_with_named_passphrase(nobody: Program) -> None:
-    secret = nobody.home / "passphrase"
+def test_init_encrypts_key_with_named_passphrase(new_user: Program) -> None:
+    secret = new_user.home / "passphrase"
     secret.write_text("s3cret words\n")
     secret.chmod(0o600)
-    made = init(nobody, *NEEDED, "--private-key-passphrase-file", secret)
-    pem = Path(made["private_key"]).read_bytes()
+    summary = run_init(new_user, *NEEDED, "--private-key-passphrase-file", secret)
+    pem = Path(summary["private_key"]).read_bytes()
     assert b"ENCRYPTED" in pem
     assert isinstance(load_pem_private_key(pem, b"s3cret words"), RSAPrivateKey)
-    assert "s3cret" not in nobody.config.read_text() + json.dumps(made)
-    other = nobody.home / "other.toml"
+    assert "s3cret" not in new_user.config.read_text() + json.dumps(summary)
+    other = new_user.home / "other.toml"
     words = ("init", *NEEDED, "--private-key", "by-variable.pem", "--private-key-passphrase-env", "PAYGW_KEY_WORDS")
-    result = nobody.run("--config", other, *words, config=False, PAYGW_KEY_WORDS="another")
+    result = new_user.run("--config", other, *words, config=False, PAYGW_KEY_WORDS="another")
     assert result.exit_code == 0, result.stderr
-    assert isinstance(load_pem_private_key((nobody.home / "by-variable.pem").read_bytes(), b"another"), RSAPrivateKey)
+    assert isinstance(load_pem_private_key((new_user.home / "by-variable.pem").read_bytes(), b"another"), RSAPrivateKey)
 
 
-def test_init_makes_no_second_journal_for_endpoint(nobody: Program) -> None:
-    init(nobody, *NEEDED)
-    other = nobody.home / "other" / "my.toml"
-    before = files(nobody.home)
-    second = nobody.run("--config", other, "--journal", nobody.home / "second.sqlite3", "init", *NEEDED, config=False)
+def test_init_creates_no_second_journal_for_endpoint(new_user: Program) -> None:
+    run_init(new_user, *NEEDED)
+    other = new_user.home / "other" / "my.toml"
+    before = file_names(new_user.home)
+    second = new_user.run(
+        "--config", other, "--journal", new_user.home / "second.sqlite3", "init", *NEEDED, config=False
+    )
     assert second.exit_code == 7
     assert "already has a journal" in second.stderr
-    assert files(nobody.home) == before
+    assert file_names(new_user.home) == before
 
 
-def test_letter_contains_key_and_open_questions(nobody: Program) -> None:
-    letter = nobody.home / "letter.txt"
-    made = init(nobody, *NEEDED, "--country", "KE", "--country", "SN=ORANGE", "--country", "ZA", "--letter", letter)
-    text = made["letter"]
+def test_letter_contains_key_and_open_questions(new_user: Program) -> None:
+    letter = new_user.home / "letter.txt"
+    summary = run_init(
+        new_user, *NEEDED, "--country", "KE", "--country", "SN=ORANGE", "--country", "ZA", "--letter", letter
+    )
+    text = summary["letter"]
     assert letter.read_text() == text
-    assert mode(letter) == 0o600
-    assert made["public_key"] in text
-    assert made["fingerprint"] in text
+    assert file_mode(letter) == 0o600
+    assert summary["public_key"] in text
+    assert summary["fingerprint"] in text
     for known in ("77", 'merchant "x"', "https://merchant.example/callback", "KE, SN, ZA"):
         assert known in text
     flat = " ".join(text.split())
@@ -238,80 +242,80 @@ def test_letter_contains_key_and_open_questions(nobody: Program) -> None:
     assert [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)] == list(range(1, 14))
 
 
-def test_letter_omits_questions_already_answered(nobody: Program) -> None:
+def test_letter_omits_questions_already_answered(new_user: Program) -> None:
     words = ("--signature-profile", "json-params", "--outcome", "ok=paid", "--country", "KE=WALLET")
-    made = init(nobody, *NEEDED, *words)
-    assert made["missing"] == []
+    summary = run_init(new_user, *NEEDED, *words)
+    assert summary["missing"] == []
     for known in ("RFC 5849", "[outcomes]", "exact `purpose`", "shows no payout"):
-        assert known not in made["letter"]
-    assert "--first 1" in made["message"]
+        assert known not in summary["letter"]
+    assert "--first 1" in summary["message"]
 
 
-def test_init_shows_only_public_key(nobody: Program) -> None:
-    shown = nobody.run("init", *NEEDED, config=False).stdout
-    assert "-----BEGIN PUBLIC KEY-----" in shown
-    assert "PRIVATE" not in shown
-    assert str(nobody.config) in " ".join(shown.split())
+def test_init_shows_only_public_key(new_user: Program) -> None:
+    output = new_user.run("init", *NEEDED, config=False).stdout
+    assert "-----BEGIN PUBLIC KEY-----" in output
+    assert "PRIVATE" not in output
+    assert str(new_user.config) in " ".join(output.split())
 
 
-def test_init_at_terminal_asks_missing_values(nobody: Program) -> None:
+def test_init_at_terminal_asks_missing_values(new_user: Program) -> None:
     answers = "https://gateway.example\n77\nmerchant\nhttps://merchant.example/cb\nKE, TZ\nraw-body\n\n"
-    shown = at_a_terminal(nobody, answers, "init")
+    output = run_in_terminal(new_user, answers, "init")
     for question in ("base address", "endpoint id", "consumer key", "notifications", "Countries", "passphrase"):
-        assert question in shown
-    settings = load_settings(nobody.config, environ={})
+        assert question in output
+    settings = load_settings(new_user.config, environ={})
     assert (settings.gateway.endpoint_id, settings.gateway.signature_profile) == ("77", "raw-body")
     assert list(settings.countries) == ["KE", "TZ"]
-    assert "-----BEGIN PUBLIC KEY-----" in shown
+    assert "-----BEGIN PUBLIC KEY-----" in output
 
 
-def test_init_checks_each_answer_at_prompt(nobody: Program) -> None:
+def test_init_checks_each_answer_at_prompt(new_user: Program) -> None:
     answers = (
         "gateway.example\nhttps://gateway.example\n..\n77\nmerchant\nnowhere\nhttps://merchant.example/cb\n"
         "Kenia\nKenya, Tanzania\njson\njson-params\nnosuch.txt\n\n"
     )
-    shown = at_a_terminal(nobody, answers, "init")
-    assert shown.count("Error: ") == 6
-    settings = load_settings(nobody.config, environ={})
+    output = run_in_terminal(new_user, answers, "init")
+    assert output.count("Error: ") == 6
+    settings = load_settings(new_user.config, environ={})
     assert list(settings.countries) == ["KE", "TZ"]
     assert settings.gateway.signature_profile == "json-params"
 
 
-def test_failed_init_prints_command_to_repeat(nobody: Program) -> None:
-    secret = nobody.home / "secret.txt"
+def test_failed_init_prints_command_to_repeat(new_user: Program) -> None:
+    secret = new_user.home / "secret.txt"
     secret.write_text("words\n")
     secret.chmod(0o644)
     answers = f"https://gateway.example\n77\nmy login\nhttps://merchant.example/cb\nKenya\n\n{secret}\n"
-    shown = at_a_terminal(nobody, answers, "init", exit_code=2)
-    (command,) = re.findall(r"^  paygw-batch (.*)$", shown, re.MULTILINE)
-    assert not nobody.config.exists()
+    output = run_in_terminal(new_user, answers, "init", exit_code=2)
+    (command,) = re.findall(r"^  paygw-batch (.*)$", output, re.MULTILINE)
+    assert not new_user.config.exists()
     secret.chmod(0o600)
-    assert nobody.run(*shlex.split(command), config=False).exit_code == 0
-    assert load_settings(nobody.config, environ={}).gateway.consumer_key == "my login"
+    assert new_user.run(*shlex.split(command), config=False).exit_code == 0
+    assert load_settings(new_user.config, environ={}).gateway.consumer_key == "my login"
 
 
 @pytest.mark.long
-def test_init_refuses_existing_configuration_before_asking(nobody: Program) -> None:
-    init(nobody, *NEEDED)
-    shown = at_a_terminal(nobody, "", "init", exit_code=2)
-    assert "There is already a configuration" in shown
-    assert "base address" not in shown
+def test_init_refuses_existing_configuration_before_asking(new_user: Program) -> None:
+    run_init(new_user, *NEEDED)
+    output = run_in_terminal(new_user, "", "init", exit_code=2)
+    assert "There is already a configuration" in output
+    assert "base address" not in output
 
 
-def at_a_terminal(user: Program, answers: str, *words: str, exit_code: int = 0) -> str:
-    """Run the program at a terminal of its own, type the answers, and return all that the screen showed."""
+def run_in_terminal(user: Program, answers: str, *words: str, exit_code: int = 0) -> str:
+    """Run the program at a terminal, type the answers, and return its output."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "paygw_batch", *words]
     environ = {**os.environ, **user.environ}
     running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=user.home, env=environ)
     os.close(theirs)
     os.write(ours, answers.encode())
-    shown = b""
+    output = b""
     try:
         while chunk := os.read(ours, 65536):
-            shown += chunk
-    except OSError:  # how Linux says that the other end is closed
+            output += chunk
+    except OSError:  # Linux reports EIO when the other end is closed.
         pass
     os.close(ours)
-    assert running.wait() == exit_code, shown.decode()
-    return shown.decode().replace("\r\n", "\n")
+    assert running.wait() == exit_code, output.decode()
+    return output.decode().replace("\r\n", "\n")

@@ -1,4 +1,4 @@
-"""The public interface, point by point: commands, exit codes, columns, the summary. See docs/interface.md."""
+"""The public interface point by point: commands, exit codes, columns and summary (docs/interface.md)."""
 
 import json
 import re
@@ -31,8 +31,8 @@ SUMMARY = {
 def test_module_and_console_script_run_same_program(program: Program) -> None:
     script = Path(sys.executable).with_name("paygw-batch")
     for command in ([sys.executable, "-m", "paygw_batch"], [script]):
-        done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=program.home)
-        assert "Usage: paygw-batch" in done.stdout
+        result = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=program.home)
+        assert "Usage: paygw-batch" in result.stdout
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -45,8 +45,8 @@ except SystemExit:
     heavy = {"polars", "pandera", "httpx", "pydantic", "rich", "cryptography", "apsw", "uvicorn"}
     print(sorted(heavy & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
 def test_option_overrides_environment_and_environment_overrides_file(program: Program) -> None:
@@ -59,7 +59,7 @@ def test_option_overrides_environment_and_environment_overrides_file(program: Pr
     assert third.exists()
 
 
-def test_the_configuration_can_come_from_the_environment(program: Program) -> None:
+def test_configuration_can_come_from_environment(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     result = program.run("--json", "submit", sheet, config=False, PAYGW_CONFIG=str(program.config))
     assert result.exit_code == 0, result.stderr
@@ -74,7 +74,7 @@ def test_unknown_setting_error_suggests_nearest(program: Program) -> None:
 
 
 @pytest.mark.parametrize("key", ["signature_profile", "approved", "endpoint_id"])
-def test_undecided_interface_setting_must_be_configured(program: Program, key: str) -> None:
+def test_open_interface_setting_must_be_configured(program: Program, key: str) -> None:
     lines = [line for line in sandbox_toml().splitlines() if not line.startswith(f"{key} ")]
     if key == "approved":
         lines = [line for line in lines if line.split(" ")[0] not in {"processing", "declined", "filtered", "error"}]
@@ -126,15 +126,15 @@ def test_validate_lists_defects_with_code_and_sentence(program: Program) -> None
     summary = program.json("validate", program.sheet(rows))
     assert summary["exit_code"] == 3
     assert summary["defects"] == 1
-    found = {(defect["row"], defect["column"]) for defect in summary["defect_list"]}
-    assert {(4, "amount"), (4, "currency"), (4, "account_name"), (4, "account_number")} <= found
+    cells = {(defect["row"], defect["column"]) for defect in summary["defect_list"]}
+    assert {(4, "amount"), (4, "currency"), (4, "account_name"), (4, "account_number")} <= cells
     for defect in summary["defect_list"]:
         assert set(defect) == {"row", "column", "heading", "value", "code", "message"}
         assert defect["code"].startswith(defect["column"] + ".")
         assert len(defect["message"]) > 10
 
 
-def test_validate_writes_the_rejects(program: Program) -> None:
+def test_validate_writes_rejects(program: Program) -> None:
     rows = [*kenyan_rows(2), "KE,PAY-8,1e3,KES,Jane,254712345678,+254712345678"]
     rejects = program.home / "rejects.csv"
     program.json("validate", program.sheet(rows), "--rejects", rejects)
@@ -233,7 +233,7 @@ def test_wrong_control_totals_send_nothing(program: Program) -> None:
     assert good["exit_code"] == 0
 
 
-def test_a_dry_run_sends_and_writes_nothing(program: Program) -> None:
+def test_dry_run_sends_and_writes_nothing(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     before = set(program.home.rglob("*"))
     summary = program.json("submit", sheet, "--dry-run")
@@ -262,7 +262,7 @@ def test_ids_are_derived_from_reference_and_payee(program: Program) -> None:
     assert len(program.record()) == 4
 
 
-def test_resume_needs_only_the_journal(program: Program) -> None:
+def test_resume_needs_only_journal(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     first = program.json("submit", sheet)
     sheet.unlink()
@@ -287,7 +287,7 @@ def test_repeated_reconcile_writes_identical_file(program: Program) -> None:
     assert out.read_bytes() == Path(summary["reconciliation"]).read_bytes()
 
 
-def test_reconcile_writes_parquet_by_its_ending(program: Program) -> None:
+def test_reconcile_writes_parquet_by_extension(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(3)), "--out", program.home / "out.parquet")
     assert pl.read_parquet(summary["reconciliation"]).columns[:19] == COLUMNS
 
@@ -303,7 +303,7 @@ def test_backup_is_complete_and_never_sends(program: Program) -> None:
     assert len(program.record()) == 3
 
 
-def test_doctor_shows_a_base_string_and_a_signature(program: Program) -> None:
+def test_doctor_shows_base_string_and_signature(program: Program) -> None:
     result = program.run("doctor")
     assert result.exit_code == 0, result.output
     assert "POST&http" in result.stdout
@@ -312,7 +312,7 @@ def test_doctor_shows_a_base_string_and_a_signature(program: Program) -> None:
 
 def test_doctor_reports_conditions_affecting_speed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> tuple[str, str]:
-        (speed,) = [one for one in program.json("doctor")["checks"] if one["check"] == "speed"]
+        (speed,) = [check for check in program.json("doctor")["checks"] if check["check"] == "speed"]
         return speed["state"], speed["found"]
 
     for profiles, state in ((True, "ok"), (None, "ok"), (False, "look")):
@@ -365,7 +365,7 @@ def test_usage_errors_exit_2(program: Program) -> None:
         ("9011", "in_doubt", 5),
     ],
 )
-def test_each_gateway_answer_sets_state_and_exit_code(program: Program, amount: str, state: str, code: int) -> None:
+def test_gateway_answer_sets_state_and_exit_code(program: Program, amount: str, state: str, code: int) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(1, amount=amount)))
     assert (summary["states"], summary["exit_code"]) == ({state: 1}, code)
     (line,) = read_csv(summary["reconciliation"])
@@ -374,7 +374,7 @@ def test_each_gateway_answer_sets_state_and_exit_code(program: Program, amount: 
     assert again["sent_this_run"] == 0
 
 
-def test_absent_gateway_leaves_rows_ready_exiting_6(program: Program) -> None:
+def test_unreachable_gateway_leaves_rows_ready(program: Program) -> None:
     key = program.home / "merchant.pem"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     key.chmod(0o600)
@@ -389,7 +389,7 @@ def test_absent_gateway_leaves_rows_ready_exiting_6(program: Program) -> None:
 # Sheets
 
 
-def test_headings_ignore_case_blanks_hyphens_and_underscores(program: Program) -> None:
+def test_headings_ignore_case_spaces_hyphens_and_underscores(program: Program) -> None:
     heading = "Country, Client Order ID ,AMOUNT,currency,Account-Name,account number,Phone,Cost Centre"
     sheet = program.sheet([f"{row},C{n}" for n, row in enumerate(kenyan_rows(2))], heading=heading)
     summary = program.json("submit", sheet)

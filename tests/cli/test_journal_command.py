@@ -1,4 +1,4 @@
-"""Journals are made on purpose: no other journal, state directory, path or copy has anybody paid a second time."""
+"""Journals are created on purpose: no other journal, state directory, path or copy pays anyone twice."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.api import JournalMissing, JournalNotAdopted, Payouts
-from tests.cli.paying import LoopbackGateway, paying
+from tests.cli.paying import LoopbackGateway, run_gateway
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 PAID = [f"PAY-{n}" for n in range(1, 6)]
@@ -20,13 +20,13 @@ PAID = [f"PAY-{n}" for n in range(1, 6)]
 
 @pytest.fixture
 def gateway(program: Program) -> Iterator[LoopbackGateway]:
-    with paying(program) as at:
+    with run_gateway(program) as at:
         yield at
 
 
 @pytest.fixture
-def paid(program: Program, gateway: LoopbackGateway) -> Path:
-    """A sheet of five rows that were paid, through a journal that was made for it."""
+def paid_sheet(program: Program, gateway: LoopbackGateway) -> Path:
+    """Pay a sheet of five rows with a journal that was created for it."""
     program.make_journal()
     sheet = program.sheet(kenyan_rows(5))
     summary = program.json("submit", sheet)
@@ -40,49 +40,51 @@ def journal_id(program: Program) -> str:
     return entry.parent.name
 
 
-def refused(program: Program, *arguments: str | Path, **environ: str) -> str:
-    """Run a command that ends with 7, and return what it says; the JSON says the same."""
+def run_refused(program: Program, *arguments: str | Path, **environ: str) -> str:
+    """Run a command that must exit with 7. Return its error, which the JSON repeats."""
     result = program.run(*arguments, config=True, **environ)
     assert result.exit_code == 7, (arguments, result.output, result.stderr)
-    told = program.json(*arguments, **environ)
-    assert told["exit_code"] == 7
-    assert told["message"] in result.stderr
+    summary = program.json(*arguments, **environ)
+    assert summary["exit_code"] == 7
+    assert summary["message"] in result.stderr
     return result.stderr
 
 
-# Case 1: the same sheet again, through what would be another journal.
+# Case 1: the same sheet again, with another journal
 
 
 def test_other_journal_path_or_state_directory_sends_nothing(
-    program: Program, gateway: LoopbackGateway, paid: Path
+    program: Program, gateway: LoopbackGateway, paid_sheet: Path
 ) -> None:
     known = journal_id(program)
     other_path = program.home / "other" / "journal.sqlite3"
 
     program.config.write_text(gateway.configuration(host="localhost", journal="second.sqlite3"))
-    told = refused(program, "submit", paid)
-    assert f"There is no journal at {program.home}/second.sqlite3." in told
-    assert f"remembers another journal of the same merchant: {known} at {program.journal}." in told
-    assert "paygw-batch journal new" in told
+    error_output = run_refused(program, "submit", paid_sheet)
+    assert f"There is no journal at {program.home}/second.sqlite3." in error_output
+    assert f"remembers another journal of the same merchant: {known} at {program.journal}." in error_output
+    assert "paygw-batch journal new" in error_output
 
     program.config.write_text(gateway.configuration(journal="other/journal.sqlite3"))
-    assert f"{known} at {program.journal}" in refused(program, "submit", paid)
+    assert f"{known} at {program.journal}" in run_refused(program, "submit", paid_sheet)
 
     program.config.write_text(gateway.configuration())
-    assert f"{known} at {program.journal}" in refused(program, "--journal", other_path, "submit", paid)
+    assert f"{known} at {program.journal}" in run_refused(program, "--journal", other_path, "submit", paid_sheet)
 
     elsewhere = str(program.home / "another-account")
-    told = refused(program, "submit", paid, XDG_STATE_HOME=elsewhere)
-    assert f"has never seen the journal {program.journal} ({known})" in told
-    assert "paygw-batch journal adopt" in told
+    error_output = run_refused(program, "submit", paid_sheet, XDG_STATE_HOME=elsewhere)
+    assert f"has never seen the journal {program.journal} ({known})" in error_output
+    assert "paygw-batch journal adopt" in error_output
 
     assert sorted(gateway.orders()) == PAID
     assert not other_path.parent.exists()
 
 
-def test_respelled_host_opens_same_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_host_in_other_spelling_opens_same_journal(
+    program: Program, gateway: LoopbackGateway, paid_sheet: Path
+) -> None:
     program.config.write_text(gateway.configuration(host="LocalHost"))
-    summary = program.json("submit", paid)
+    summary = program.json("submit", paid_sheet)
     assert (summary["exit_code"], summary["known"], summary["sent_this_run"]) == (0, 5, 0)
     assert sorted(gateway.orders()) == PAID
 
@@ -94,11 +96,11 @@ def test_new_state_directory_sends_nothing_without_journal(program: Program, gat
     sheet = program.sheet(kenyan_rows(5))
     assert program.json("submit", sheet)["exit_code"] == 0
     for home in ("cron", "container"):
-        told = refused(program, "submit", sheet, XDG_STATE_HOME=str(program.home / home))
-        assert "There is no journal at" in told
-        assert "`paygw-batch journal new` creates one." in told
+        error_output = run_refused(program, "submit", sheet, XDG_STATE_HOME=str(program.home / home))
+        assert "There is no journal at" in error_output
+        assert "`paygw-batch journal new` creates one." in error_output
     program.config.write_text(text.replace("127.0.0.1", "localhost"))
-    assert f"{journal_id(program)} at " in refused(program, "submit", sheet)
+    assert f"{journal_id(program)} at " in run_refused(program, "submit", sheet)
     assert sorted(gateway.orders()) == PAID
 
 
@@ -125,17 +127,17 @@ def test_commands_needing_journal_name_missing_journal(
     sheet = program.sheet(kenyan_rows(1))
     program.config.write_text(gateway.configuration() + '\n[status_enquiry]\nprofile = "paynet-v4"\n')
     (program.home / "drop").mkdir()
-    given = [one.format(sheet=sheet, home=program.home) for one in arguments]
-    told = refused(program, *given)
-    assert f"There is no journal at {program.journal}." in told
-    assert "paygw-batch journal new" in told
+    command = [argument.format(sheet=sheet, home=program.home) for argument in arguments]
+    error_output = run_refused(program, *command)
+    assert f"There is no journal at {program.journal}." in error_output
+    assert "paygw-batch journal new" in error_output
     assert not program.journal.exists()
     assert gateway.orders() == []
 
 
-def test_collect_needs_a_journal_as_well(program: Program, gateway: LoopbackGateway) -> None:
+def test_collect_needs_journal_as_well(program: Program, gateway: LoopbackGateway) -> None:
     sheet = Path(__file__).parents[2] / "samples" / "collections-mixed.csv"
-    assert "There is no journal at" in refused(program, "collect", sheet, "--dry-run")
+    assert "There is no journal at" in run_refused(program, "collect", sheet, "--dry-run")
     assert gateway.orders() == []
 
 
@@ -171,7 +173,9 @@ def test_api_creates_no_journal(program: Program, gateway: LoopbackGateway, monk
     assert sorted(gateway.orders()) == PAID
 
 
-def test_lock_of_running_command_is_not_awaited(program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_of_running_command_is_not_awaited(
+    program: Program, paid_sheet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("paygw_batch.opening.open_journal.time.sleep", lambda _: pytest.fail("it was waited for"))
     (path,) = program.home.glob("journal.sqlite3*.lock")
     holder = {"pid": 1, "host": "here", "since": "2026-11-22T00:00:00.000Z", "command": "listen", "kind": "run"}
@@ -179,44 +183,44 @@ def test_lock_of_running_command_is_not_awaited(program: Program, paid: Path, mo
         other.write(json.dumps(holder))
         other.flush()
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert "process 1 on here" in refused(program, "submit", paid)
+        assert "process 1 on here" in run_refused(program, "submit", paid_sheet)
 
 
 # `journal new`
 
 
 def test_journal_new_creates_journal_once(program: Program, gateway: LoopbackGateway) -> None:
-    made = program.json("journal", "new")
-    assert (made["exit_code"], made["journal"]["path"]) == (0, str(program.journal))
-    assert made["journal"]["id"] == journal_id(program)
-    assert "already" in refused(program, "journal", "new")
+    summary = program.json("journal", "new")
+    assert (summary["exit_code"], summary["journal"]["path"]) == (0, str(program.journal))
+    assert summary["journal"]["id"] == journal_id(program)
+    assert "already" in run_refused(program, "journal", "new")
     second = program.home / "second.sqlite3"
     for host in ("127.0.0.1", "localhost", "127.0.0.2", "[::1]"):
         program.config.write_text(gateway.configuration(host=host))
-        told = refused(program, "--journal", second, "journal", "new")
-        assert "This merchant already has a journal." in told
-        assert f"{made['journal']['id']} at {program.journal}" in told
-        assert f"journal new --beside {made['journal']['id']}" in told
+        error_output = run_refused(program, "--journal", second, "journal", "new")
+        assert "This merchant already has a journal." in error_output
+        assert f"{summary['journal']['id']} at {program.journal}" in error_output
+        assert f"journal new --beside {summary['journal']['id']}" in error_output
     assert not second.exists()
 
 
-def test_changed_port_needs_adoption_of_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_changed_port_needs_adoption_of_journal(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
     text = gateway.configuration()
     program.config.write_text(text.replace(f"127.0.0.1:{gateway.port}", "127.0.0.1:1"))
-    told = refused(program, "submit", paid)
-    assert f"localhost:{gateway.port}" in told
-    assert "paygw-batch journal adopt" in told
+    error_output = run_refused(program, "submit", paid_sheet)
+    assert f"localhost:{gateway.port}" in error_output
+    assert "paygw-batch journal adopt" in error_output
     assert program.run("journal", "adopt", "--yes").exit_code == 0
-    assert program.json("submit", paid)["sent_this_run"] == 0
+    assert program.json("submit", paid_sheet)["sent_this_run"] == 0
     program.config.write_text(text)
-    assert program.json("submit", paid)["sent_this_run"] == 0
+    assert program.json("submit", paid_sheet)["sent_this_run"] == 0
     assert sorted(gateway.orders()) == PAID
 
 
-def test_endpoints_of_merchant_share_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_endpoints_of_merchant_share_journal(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
     text = gateway.configuration()
     program.config.write_text(gateway.configuration(endpoint_id='"77"'))
-    assert program.json("submit", paid)["sent_this_run"] == 0
+    assert program.json("submit", paid_sheet)["sent_this_run"] == 0
     more = program.sheet(kenyan_rows(6), "more.csv")
     assert program.json("submit", more)["sent_this_run"] == 1
     (row,) = program.json("status", more)["needs_person"]
@@ -226,71 +230,73 @@ def test_endpoints_of_merchant_share_journal(program: Program, gateway: Loopback
     assert sorted(gateway.orders()) == [*PAID, "PAY-6-r2"]
 
 
-def test_adopted_journal_may_change_host(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_adopted_journal_may_change_host(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
     known = journal_id(program)
     text = gateway.configuration().replace(f"http://127.0.0.1:{gateway.port}", "https://gateway.invalid")
     program.config.write_text(text)
-    told = refused(program, "submit", paid)
-    assert "same merchant at another host" in told
-    assert "paygw-batch journal adopt" in told
+    error_output = run_refused(program, "submit", paid_sheet)
+    assert "same merchant at another host" in error_output
+    assert "paygw-batch journal adopt" in error_output
     program.config.write_text(text.replace('"journal.sqlite3"', '"second.sqlite3"'))
-    assert known in refused(program, "submit", paid)
-    assert known in refused(program, "journal", "new")
+    assert known in run_refused(program, "submit", paid_sheet)
+    assert known in run_refused(program, "journal", "new")
     program.config.write_text(text.replace('consumer_key = "', 'consumer_key = "another-'))
-    assert "belongs to another merchant" in refused(program, "submit", paid)
+    assert "belongs to another merchant" in run_refused(program, "submit", paid_sheet)
 
     program.config.write_text(text)
     assert program.run("journal", "adopt", "--yes").exit_code == 0
     assert program.run("status").exit_code == 0
     program.config.write_text(gateway.configuration())
-    assert program.json("submit", paid)["sent_this_run"] == 0
+    assert program.json("submit", paid_sheet)["sent_this_run"] == 0
     assert sorted(gateway.orders()) == PAID
 
 
 def test_creating_another_journal_requires_newest_journal_id(program: Program, gateway: LoopbackGateway) -> None:
     first = program.json("journal", "new")["journal"]["id"]
     second, third = program.home / "second.sqlite3", program.home / "third.sqlite3"
-    made = program.json("--journal", second, "journal", "new", "--beside", first)
-    assert made["exit_code"] == 0
-    told = refused(program, "--journal", third, "journal", "new", "--beside", first)
-    assert f"{first} at {program.journal}, {made['journal']['id']} at {second}" in told
-    assert program.run("--journal", str(third), "journal", "new", "--beside", made["journal"]["id"]).exit_code == 0
+    summary = program.json("--journal", second, "journal", "new", "--beside", first)
+    assert summary["exit_code"] == 0
+    error_output = run_refused(program, "--journal", third, "journal", "new", "--beside", first)
+    assert f"{first} at {program.journal}, {summary['journal']['id']} at {second}" in error_output
+    assert program.run("--journal", str(third), "journal", "new", "--beside", summary["journal"]["id"]).exit_code == 0
     assert gateway.orders() == []
 
 
-def test_lost_journal_blocks_new_journal_until_named(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_lost_journal_blocks_new_journal_until_named(
+    program: Program, gateway: LoopbackGateway, paid_sheet: Path
+) -> None:
     known = journal_id(program)
     for file in program.home.glob("journal.sqlite3*"):
         file.rename(file.with_name(f"lost-{file.name}"))
-    for arguments in (("submit", paid), ("journal", "new")):
-        told = refused(program, *arguments)
-        assert known in told
-        assert f"journal new --beside {known}" in told
-    assert known in refused(program, "--journal", program.home / "second.sqlite3", "journal", "new")
+    for arguments in (("submit", paid_sheet), ("journal", "new")):
+        error_output = run_refused(program, *arguments)
+        assert known in error_output
+        assert f"journal new --beside {known}" in error_output
+    assert known in run_refused(program, "--journal", program.home / "second.sqlite3", "journal", "new")
     assert sorted(gateway.orders()) == PAID
     assert program.run("journal", "new", "--beside", known).exit_code == 0
     assert program.run("status").exit_code == 0
     lost = program.home / "lost-journal.sqlite3"
-    assert "has never seen" in refused(program, "--journal", lost, "submit", paid)
+    assert "has never seen" in run_refused(program, "--journal", lost, "submit", paid_sheet)
     assert sorted(gateway.orders()) == PAID
 
 
 def test_beside_option_refuses_unknown_journal(program: Program, gateway: LoopbackGateway) -> None:
-    assert "remembers no journal" in refused(program, "journal", "new", "--beside", "0" * 32)
+    assert "remembers no journal" in run_refused(program, "journal", "new", "--beside", "0" * 32)
     assert gateway.orders() == []
 
 
 @pytest.mark.usefixtures("gateway")
-def test_simultaneous_journal_new_makes_single_journal(program: Program) -> None:
+def test_simultaneous_journal_new_creates_one_journal(program: Program) -> None:
     started = [program.start("--json", "--journal", program.home / f"{n}.sqlite3", "journal", "new") for n in range(4)]
-    told = [json.loads(process.communicate()[0]) for process in started]
-    assert sorted(one["exit_code"] for one in told) == [0, 7, 7, 7]
-    (made,) = (one["journal"]["id"] for one in told if one["exit_code"] == 0)
-    assert all(made in one["message"] for one in told)
+    summaries = [json.loads(process.communicate()[0]) for process in started]
+    assert sorted(summary["exit_code"] for summary in summaries) == [0, 7, 7, 7]
+    (journal_created,) = (summary["journal"]["id"] for summary in summaries if summary["exit_code"] == 0)
+    assert all(journal_created in summary["message"] for summary in summaries)
     assert len(list(program.home.glob("?.sqlite3"))) == 1
 
 
-def test_an_incomplete_configuration_makes_no_journal(program: Program) -> None:
+def test_incomplete_configuration_creates_no_journal(program: Program) -> None:
     program.config.write_text('[journal]\npath = "journal.sqlite3"\n')
     result = program.run("journal", "new")
     assert result.exit_code == 2
@@ -306,13 +312,13 @@ def test_journal_new_refuses_unusable_gateway_address(program: Program) -> None:
 def test_sandbox_journal_is_created_but_not_registered(program: Program) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(1)))["exit_code"] == 0
     assert not (program.home / "state").exists()
-    assert "already" in refused(program, "journal", "new")
+    assert "already" in run_refused(program, "journal", "new")
 
 
 # Case 2: older copies, and `journal adopt`
 
 
-def copy_of(program: Program, name: str) -> Path:
+def copy_journal(program: Program, name: str) -> Path:
     copy = program.home / name
     assert program.run("backup", str(copy)).exit_code == 0
     return copy
@@ -320,9 +326,9 @@ def copy_of(program: Program, name: str) -> Path:
 
 @pytest.fixture
 def older_copy(program: Program, gateway: LoopbackGateway) -> Path:
-    """A copy that was made before anything was sent; since then the sheet was paid."""
+    """Return a copy of the journal from before the sheet was paid."""
     program.make_journal()
-    copy = copy_of(program, "older.sqlite3")
+    copy = copy_journal(program, "older.sqlite3")
     assert program.json("submit", program.sheet(kenyan_rows(5)))["exit_code"] == 0
     assert sorted(gateway.orders()) == PAID
     return copy
@@ -338,7 +344,7 @@ def test_older_copy_with_new_state_directory_sends_nothing(
     sheet, folder = program.home / "payroll.csv", program.home / "drop"
     folder.mkdir()
     for arguments in (("submit", sheet), ("submit", sheet, "--dry-run"), ("resume", "abc"), ("run-folder", folder)):
-        assert "has never seen the journal" in refused(program, *arguments, XDG_STATE_HOME=fresh)
+        assert "has never seen the journal" in run_refused(program, *arguments, XDG_STATE_HOME=fresh)
     looked = program.run("status", XDG_STATE_HOME=fresh)
     assert looked.exit_code == 0
     assert "Note: This user's state directory has never seen the journal" in looked.stdout
@@ -347,49 +353,52 @@ def test_older_copy_with_new_state_directory_sends_nothing(
 
 
 def test_adopted_older_copy_pays_no_row(program: Program, gateway: LoopbackGateway, older_copy: Path) -> None:
-    assert "still exists" in refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
+    assert "still exists" in run_refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
     program.journal.rename(program.home / "renamed.sqlite3")
     sheet = program.home / "payroll.csv"
-    assert "this is an older copy" in refused(program, "--journal", older_copy, "submit", sheet)
+    assert "this is an older copy" in run_refused(program, "--journal", older_copy, "submit", sheet)
     adopted = program.json("--journal", older_copy, "journal", "adopt", "--yes")
     assert adopted["lost_commits"] > 0
-    assert (adopted["rows_in_doubt"], adopted["unknown_orders"]) == (0, PAID)  # it knows nothing of their batch
+    assert (adopted["rows_in_doubt"], adopted["unknown_orders"]) == (0, PAID)  # it does not know their batch
     submitted = program.json("--journal", older_copy, "submit", sheet)
     assert (submitted["sent_this_run"], submitted["states"]) == (0, {"ready": 5})
     assert sorted(gateway.orders()) == PAID
 
 
-def test_adopting_needs_yes_and_is_recorded(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_adoption_needs_yes_and_is_recorded(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
     fresh = str(program.home / "fresh")
     unasked = program.run("journal", "adopt", XDG_STATE_HOME=fresh)
     assert unasked.exit_code == 2
-    assert "say so with --yes" in unasked.stderr
-    assert "has never seen" in refused(program, "submit", paid, XDG_STATE_HOME=fresh)
+    assert "confirm with --yes" in unasked.stderr
+    assert "has never seen" in run_refused(program, "submit", paid_sheet, XDG_STATE_HOME=fresh)
     adopted = program.json("journal", "adopt", "--yes", "--by", "Amina", XDG_STATE_HOME=fresh)
     about = adopted["journal"]
     assert (about["path"], about["batches"], about["rows_ready"]) == (str(program.journal), 1, 0)
     assert about["last_fact"] > 5
     assert about["last_fact_at"].endswith("Z")
     assert adopted["message"].startswith("Amina (login ")
-    summary = program.json("submit", paid, XDG_STATE_HOME=fresh)
+    summary = program.json("submit", paid_sheet, XDG_STATE_HOME=fresh)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 0)
     assert program.json("verify", XDG_STATE_HOME=fresh)["exit_code"] == 0
     again = program.json("journal", "adopt", XDG_STATE_HOME=fresh)
-    assert (again["exit_code"], again["message"]) == (0, f"Nothing to adopt: runs here use {program.journal}.")
+    assert (again["exit_code"], again["message"]) == (
+        0,
+        f"Nothing to adopt: runs on this computer already use {program.journal}.",
+    )
     assert adopters(program.journal) == ["Amina"]
     assert sorted(gateway.orders()) == PAID
 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize(("answer", "exit_code"), [(b"y\n", 0), (b"n\n", 7), (b"\n", 7)])
-def test_adopting_at_terminal_needs_yes(
-    program: Program, gateway: LoopbackGateway, paid: Path, answer: bytes, exit_code: int
+def test_adoption_at_terminal_needs_confirmation(
+    program: Program, gateway: LoopbackGateway, paid_sheet: Path, answer: bytes, exit_code: int
 ) -> None:
     fresh = str(program.home / "fresh")
     keyboard, terminal = pty.openpty()
     try:
         os.write(keyboard, answer)
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "paygw_batch", "--config", program.config, "journal", "adopt"],
             env={**os.environ, **program.environ, "XDG_STATE_HOME": fresh},
             stdin=terminal,
@@ -400,53 +409,55 @@ def test_adopting_at_terminal_needs_yes(
     finally:
         os.close(keyboard)
         os.close(terminal)
-    assert "Is this the newest copy of the journal" in done.stderr
-    assert done.returncode == exit_code, done.stderr
-    assert program.run("submit", paid, XDG_STATE_HOME=fresh).exit_code == exit_code
+    assert "Is this the newest copy of the journal" in result.stderr
+    assert result.returncode == exit_code, result.stderr
+    assert program.run("submit", paid_sheet, XDG_STATE_HOME=fresh).exit_code == exit_code
     assert any(adopters(program.journal)) is (exit_code == 0)
     assert sorted(gateway.orders()) == PAID
 
 
-def test_a_damaged_copy_is_not_adopted(program: Program, paid: Path) -> None:
+def test_damaged_copy_is_not_adopted(program: Program, paid_sheet: Path) -> None:
     fresh = str(program.home / "fresh")
     change = "DROP TRIGGER page_is_never_changed; UPDATE page SET content = x'00';"
-    sql(
+    run_sql(
         program.journal,
         change + "CREATE TRIGGER page_is_never_changed BEFORE UPDATE ON page\n"
         "    BEGIN SELECT RAISE(ABORT, 'pages are never changed'); END;",
     )
-    assert "was changed after it was opened" in refused(program, "journal", "adopt", "--yes", XDG_STATE_HOME=fresh)
-    assert "has never seen" in refused(program, "submit", paid, XDG_STATE_HOME=fresh)
+    assert "was changed after it was opened" in run_refused(program, "journal", "adopt", "--yes", XDG_STATE_HOME=fresh)
+    assert "has never seen" in run_refused(program, "submit", paid_sheet, XDG_STATE_HOME=fresh)
 
 
-def test_second_journal_is_adopted_only_beside_first(program: Program, paid: Path) -> None:
+def test_second_journal_is_adopted_only_beside_first(program: Program, paid_sheet: Path) -> None:
     fresh = str(program.home / "fresh")
     second = program.home / "second.sqlite3"
-    made = program.json("--journal", second, "journal", "new", XDG_STATE_HOME=fresh)["journal"]["id"]
-    told = refused(program, "journal", "adopt", "--yes", XDG_STATE_HOME=fresh)
-    assert f"journal adopt --beside {made}" in told
-    assert program.run("journal", "adopt", "--yes", "--beside", made, XDG_STATE_HOME=fresh).exit_code == 0
-    assert program.json("submit", paid, XDG_STATE_HOME=fresh)["sent_this_run"] == 0
+    second_id = program.json("--journal", second, "journal", "new", XDG_STATE_HOME=fresh)["journal"]["id"]
+    error_output = run_refused(program, "journal", "adopt", "--yes", XDG_STATE_HOME=fresh)
+    assert f"journal adopt --beside {second_id}" in error_output
+    assert program.run("journal", "adopt", "--yes", "--beside", second_id, XDG_STATE_HOME=fresh).exit_code == 0
+    assert program.json("submit", paid_sheet, XDG_STATE_HOME=fresh)["sent_this_run"] == 0
 
 
-def test_removed_host_records_block_runs_until_adoption(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_removed_host_records_block_runs_until_adoption(
+    program: Program, gateway: LoopbackGateway, paid_sheet: Path
+) -> None:
     for left in (program.home / "state" / "paygw-batch" / "journals").glob("*/left-*"):
         left.unlink()
-    assert "has never seen" in refused(program, "submit", paid)
+    assert "has never seen" in run_refused(program, "submit", paid_sheet)
     assert program.run("journal", "adopt", "--yes").exit_code == 0
-    assert program.json("submit", paid)["sent_this_run"] == 0
+    assert program.json("submit", paid_sheet)["sent_this_run"] == 0
     assert sorted(gateway.orders()) == PAID
 
 
 def test_moved_journal_with_same_state_needs_no_adoption(
-    program: Program, gateway: LoopbackGateway, paid: Path
+    program: Program, gateway: LoopbackGateway, paid_sheet: Path
 ) -> None:
     moved = program.home / "kept" / "journal.sqlite3"
     moved.parent.mkdir(mode=0o700)
     program.journal.rename(moved)
-    summary = program.json("--journal", moved, "submit", paid)
+    summary = program.json("--journal", moved, "submit", paid_sheet)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 0)
-    assert f"{journal_id(program)} at {moved}" in refused(program, "submit", paid)
+    assert f"{journal_id(program)} at {moved}" in run_refused(program, "submit", paid_sheet)
     assert sorted(gateway.orders()) == PAID
 
 
@@ -458,15 +469,15 @@ def test_listen_without_journal_is_refused(program: Program, gateway: LoopbackGa
     program.config.write_text(text + '\n[notifications]\ntoken_file = "token.txt"\n')
     (program.home / "token.txt").write_text("t" * 40)
     (program.home / "token.txt").chmod(0o600)
-    assert "There is no journal at" in refused(program, "listen", "--port", "0")
+    assert "There is no journal at" in run_refused(program, "listen", "--port", "0")
 
 
 def adopters(journal: Path) -> list[str]:
-    return [line.split(" (login")[0] for line in sql(journal, "SELECT by FROM fact WHERE kind = 'adopted'")]
+    return [line.split(" (login")[0] for line in run_sql(journal, "SELECT by FROM fact WHERE kind = 'adopted'")]
 
 
-def sql(journal: Path, script: str) -> list[str]:
-    """Run SQL on a journal by another program's hand."""
+def run_sql(journal: Path, script: str) -> list[str]:
+    """Run SQL on a journal with another program."""
     code = (
         "import sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1])\n"
@@ -474,5 +485,5 @@ def sql(journal: Path, script: str) -> list[str]:
         "if script.startswith('SELECT'): print(*(line[0] for line in connection.execute(script)), sep='\\n')\n"
         "else: connection.executescript(script)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, journal, script], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    result = subprocess.run([sys.executable, "-c", code, journal, script], capture_output=True, text=True, check=True)
+    return result.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Tables of an older or newer version: what is refused, and how the owner brings them up."""
+"""Tables of an older or newer version: refusals, and the upgrade by their owner."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -9,35 +9,35 @@ import pytest
 from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.postgres import schema
-from paygw_batch.opening.open_journal import database_of
+from paygw_batch.opening.open_journal import database_location
 from paygw_batch.settings.configuration import load_settings
-from tests.support.clusters import ClusterProgram, url_of
+from tests.support.clusters import ClusterProgram, journal_url
 from tests.support.journal_rows import intent, open_sheet
-from tests.support.postgres_rows import fall_silent, open_postgres
+from tests.support.postgres_rows import expire_processes, open_postgres
 from tests.support.program import Program, kenyan_rows
 
 MADE_UP = "CREATE TABLE remark (number bigint PRIMARY KEY, said text NOT NULL); ALTER TABLE page ADD COLUMN about text;"
-"""What a later version of the tables could add."""
+"""A migration that a later version of the tables could add."""
 
 NewerProgram = Callable[[], None]
 
 
 @pytest.fixture
-def newer_program(monkeypatch: pytest.MonkeyPatch) -> NewerProgram:
-    """Let the program be of a later version from now on."""
+def upgrade_program(monkeypatch: pytest.MonkeyPatch) -> NewerProgram:
+    """Return a function that makes the program a later version."""
     scripts = (*schema.scripts(), MADE_UP)
     return lambda: monkeypatch.setattr(schema, "scripts", lambda: scripts)
 
 
-def place_of(user: ClusterProgram) -> DatabasePlace:
-    place = database_of(load_settings(user.config, environ=user.environ))
+def database_place(user: ClusterProgram) -> DatabasePlace:
+    place = database_location(load_settings(user.config, environ=user.environ))
     assert place is not None
     return place
 
 
-def test_old_tables_are_refused_until_upgraded(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
+def test_old_tables_are_refused_until_upgraded(cluster: ClusterProgram, upgrade_program: NewerProgram) -> None:
     assert cluster.json("submit", cluster.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
-    newer_program()
+    upgrade_program()
     more = cluster.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv")
     for command in (("submit", more), ("status",), ("work", "--once"), ("verify",)):
         refused = cluster.run(*command)
@@ -54,7 +54,7 @@ def test_old_tables_are_refused_until_upgraded(cluster: ClusterProgram, newer_pr
 
 def test_newer_tables_are_refused_by_every_command(cluster: ClusterProgram) -> None:
     assert cluster.json("submit", cluster.sheet(kenyan_rows(1)))["states"] == {"paid": 1}
-    with psycopg.connect(url_of(cluster), autocommit=True) as connection:
+    with psycopg.connect(journal_url(cluster), autocommit=True) as connection:
         connection.execute("INSERT INTO paygw.migration VALUES (2, '')")
     more = cluster.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv")
     for command in (("submit", more), ("status",), ("work", "--once"), ("journal", "upgrade"), ("journal", "new")):
@@ -64,10 +64,10 @@ def test_newer_tables_are_refused_by_every_command(cluster: ClusterProgram) -> N
     assert len(cluster.record()) == 1
 
 
-def test_upgrade_is_refused_while_process_works(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
+def test_upgrade_is_refused_while_process_works(cluster: ClusterProgram, upgrade_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
-    with closing(place_of(cluster).open_to_work("work")):
-        newer_program()
+    with closing(database_place(cluster).open_to_work("work")):
+        upgrade_program()
         refused = cluster.run("journal", "upgrade")
         assert refused.exit_code == 7
         assert "A process is using the journal" in refused.stderr
@@ -75,26 +75,26 @@ def test_upgrade_is_refused_while_process_works(cluster: ClusterProgram, newer_p
     assert cluster.json("journal", "upgrade")["tables"] == {"before": 1, "now": 2}
 
 
-def test_frozen_process_sends_nothing_after_upgrade(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
+def test_frozen_process_sends_nothing_after_upgrade(cluster: ClusterProgram, upgrade_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
-    place = place_of(cluster)
+    place = database_place(cluster)
     with closing(open_postgres(place)) as frozen:
         open_sheet(frozen, "b2")
         row, *_ = frozen.due(2, limit=1)
-        fall_silent(url_of(cluster))
-        newer_program()
+        expire_processes(journal_url(cluster))
+        upgrade_program()
         assert cluster.json("journal", "upgrade")["tables"] == {"before": 1, "now": 2}
         with pytest.raises(JournalUnwritable, match="newer version of the program"):
             frozen.append([intent(row)])
 
 
-def test_only_owner_upgrades_tables_and_roles_may_read(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
+def test_only_owner_upgrades_tables_and_roles_may_read(cluster: ClusterProgram, upgrade_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
-    desk = place_of(cluster).give_rights()[-1]
-    owner, login = url_of(cluster), f"{desk}_login"
+    desk = database_place(cluster).grant_rights()[-1]
+    owner, login = journal_url(cluster), f"{desk}_login"
     with psycopg.connect(owner, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {login} LOGIN IN ROLE {desk}".encode())
-    newer_program()
+    upgrade_program()
     cluster.write_url(owner.replace("paygw@", f"{login}@"))
     refused = cluster.run("journal", "upgrade")
     assert refused.exit_code == 7

@@ -1,4 +1,4 @@
-"""A payroll paid with a key in a token or in AWS KMS: set up, looked at, paid, and stopped in order when it fails."""
+"""Payrolls paid with a key in a token or in AWS KMS: setup, checks, payment, and failures of the key."""
 
 import json
 import os
@@ -14,11 +14,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from paygw_batch.custody import token_key
-from paygw_batch.custody.token_key import TokenPlace, load_token_key, make_token_key
+from paygw_batch.custody.token_key import TokenLocation, load_token_key, make_token_key
 from paygw_batch.gateway.signing.key import token_address
 from tests.support.kms import SIGN, Kms, running_kms
 from tests.support.program import ROOT, Program, kenyan_rows
-from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
+from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, find_softhsm
 
 URI = f"pkcs11:token={LABEL};object=payouts"
 DOCUMENT = (ROOT / "docs" / "keys.md").read_text()
@@ -34,21 +34,21 @@ def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kms]:
 
 @pytest.fixture
 def token(program: Program, monkeypatch: pytest.MonkeyPatch) -> Token:
-    """Return a token with a key, which the program is set up to sign with."""
-    if softhsm() is None:
+    """Create a token with a key, and configure the program to sign with it."""
+    if find_softhsm() is None:
         pytest.skip(HOW_TO_GET_IT)
-    made = Token.made_in(program.home / "token")
-    for name, value in made.environ.items():
+    token = Token.create_in(program.home / "token")
+    for name, value in token.environ.items():
         monkeypatch.setenv(name, value)
-    make_token_key(TokenPlace(token_address(URI), made.module, PIN))
+    make_token_key(TokenLocation(token_address(URI), token.module, PIN))
     pin = program.home / "pin"
     pin.write_text(f"{PIN}\n")
     pin.chmod(0o600)
-    with_key(program, URI, f'pkcs11_module = "{made.module}"\nprivate_key_passphrase_file = "pin"')
-    return made
+    configure_key(program, URI, f'pkcs11_module = "{token.module}"\nprivate_key_passphrase_file = "pin"')
+    return token
 
 
-def with_key(program: Program, place: str, more: str = "") -> None:
+def configure_key(program: Program, place: str, more: str = "") -> None:
     lines = f'[gateway]\nprivate_key = "{place}"\nsigning_concurrency = 2\n{more}\n'
     program.config.write_text(program.config.read_text().replace("[gateway]\n", lines))
 
@@ -61,7 +61,7 @@ def test_sheet_is_paid_with_token_key(program: Program, token: Token) -> None:
     key = looked["key"]
     assert (key["kind"], key["bits"], key["exportable"], key["was_outside"]) == ("pkcs11", 3072, False, False)
     assert looked["exit_code"] == 0
-    public = load_token_key(TokenPlace(token_address(URI), token.module, PIN)).public.public_key_pem()
+    public = load_token_key(TokenLocation(token_address(URI), token.module, PIN)).public.public_key_pem()
     assert key["public_key"] == public.decode()
     explained = program.json("sign", sheet, "--explain")
     assert explained["signed"]["key_fingerprint"] == key["fingerprint"]
@@ -70,16 +70,18 @@ def test_sheet_is_paid_with_token_key(program: Program, token: Token) -> None:
     token.slots.mkdir()
     refused = program.run("submit", program.sheet(kenyan_rows(2, prefix="NEXT"), "next.csv"))
     assert refused.exit_code == 2
-    assert "The token of pkcs11:token=paygw;object=payouts is not there. Plug it in" in " ".join(refused.stderr.split())
+    assert "The token of pkcs11:token=paygw;object=payouts was not found. Plug it in" in " ".join(
+        refused.stderr.split()
+    )
     assert len(program.record()) == 5
 
 
 def test_wrong_pin_stops_run_before_sending(program: Program, token: Token) -> None:
     (program.home / "pin").write_text("000000\n")
     looked = program.json("doctor")
-    (told,) = [check for check in looked["checks"] if check["check"] == "private key"]
-    assert told["state"] == "wrong"
-    assert told["found"].startswith("The token refuses the PIN")
+    (key_check,) = [check for check in looked["checks"] if check["check"] == "private key"]
+    assert key_check["state"] == "wrong"
+    assert key_check["found"].startswith("The token refuses the PIN")
     assert looked["key"] is None
     assert looked["exit_code"] == 2
     assert program.run("submit", program.sheet(kenyan_rows(2))).exit_code == 2
@@ -90,15 +92,15 @@ def test_wrong_pin_stops_run_before_sending(program: Program, token: Token) -> N
 def test_locked_token_is_reported_before_sending(
     program: Program, token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SoftHSM never locks itself: the library says CKR_PIN_LOCKED in its place, at the sign-in that a token refuses."""
+    """SoftHSM never locks itself, so its library returns CKR_PIN_LOCKED instead of refusing the sign-in."""
 
     def locked(*_: object, **__: object) -> None:
         raise pkcs11.exceptions.PinLocked
 
-    monkeypatch.setattr(token_key, "_token", locked)
+    monkeypatch.setattr(token_key, "_find_token", locked)
     looked = program.json("doctor")
-    (told,) = [check["found"] for check in looked["checks"] if check["check"] == "private key"]
-    assert told.startswith(f"The token of {URI} is locked")
+    (finding,) = [check["found"] for check in looked["checks"] if check["check"] == "private key"]
+    assert finding.startswith(f"The token of {URI} is locked")
     refused = program.json("submit", program.sheet(kenyan_rows(2)))
     assert (looked["exit_code"], refused["exit_code"]) == (2, 2)
     assert refused["message"].startswith(f"The token of {URI} is locked")
@@ -108,13 +110,13 @@ def test_locked_token_is_reported_before_sending(
 
 def test_expired_credentials_are_reported_before_sending(program: Program, kms: Kms) -> None:
     kms.key("payouts")
-    with_key(program, "awskms:alias/payouts")
+    configure_key(program, "awskms:alias/payouts")
     kms.for_good = dict.fromkeys(("DescribeKey", "GetPublicKey", SIGN), "ExpiredTokenException")
     looked = program.json("doctor")
-    (told,) = [check["found"] for check in looked["checks"] if check["check"] == "private key"]
+    (finding,) = [check["found"] for check in looked["checks"] if check["check"] == "private key"]
     refused = program.json("submit", program.sheet(kenyan_rows(2)))
     assert (looked["exit_code"], refused["exit_code"]) == (2, 2)
-    for said in (told, refused["message"]):
+    for said in (finding, refused["message"]):
         assert said.startswith("The AWS credentials for awskms:alias/payouts have expired.")
     assert program.record() == []
 
@@ -129,7 +131,7 @@ def test_expired_credentials_are_reported_before_sending(program: Program, kms: 
 )
 def test_run_with_failing_key_stops_and_resumes(program: Program, kms: Kms, code: str, sentence: str) -> None:
     kms.key("payouts")
-    with_key(program, "awskms:alias/payouts")
+    configure_key(program, "awskms:alias/payouts")
     sheet = program.sheet(kenyan_rows(30))
     kms.for_good, kms.for_good_after = {SIGN: code}, {SIGN: 12}
     stopped = program.run("submit", sheet)
@@ -144,9 +146,9 @@ def test_run_with_failing_key_stops_and_resumes(program: Program, kms: Kms, code
     assert len(orders) == len(set(orders)) == 30
 
 
-def test_key_failing_before_first_row_sends_nothing(program: Program, kms: Kms) -> None:
+def test_key_failure_before_first_row_sends_nothing(program: Program, kms: Kms) -> None:
     kms.key("payouts")
-    with_key(program, "awskms:alias/payouts")
+    configure_key(program, "awskms:alias/payouts")
     sheet = program.sheet(kenyan_rows(3))
     kms.for_good = {SIGN: "AccessDeniedException"}
     refused = program.run("submit", sheet)
@@ -158,7 +160,7 @@ def test_key_failing_before_first_row_sends_nothing(program: Program, kms: Kms) 
 
 
 def test_missing_extra_error_names_install_option(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_key(program, "awskms:alias/payouts")
+    configure_key(program, "awskms:alias/payouts")
     monkeypatch.delitem(sys.modules, "paygw_batch.custody.kms_key", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)
     refused = program.run("submit", program.sheet(kenyan_rows(1)))
@@ -166,34 +168,34 @@ def test_missing_extra_error_names_install_option(program: Program, monkeypatch:
     assert "[aws]'." in refused.stderr
 
 
-def blocks() -> list[str]:
+def shell_blocks() -> list[str]:
     return re.findall(r"```sh\n(.*?)```", DOCUMENT, flags=re.DOTALL)
 
 
 @pytest.mark.long
 def test_documented_token_commands_run(tmp_path: Path) -> None:
-    if (module := softhsm()) is None:
+    if (module := find_softhsm()) is None:
         pytest.skip(HOW_TO_GET_IT)
-    script = blocks()[0].replace("/usr/lib/softhsm/libsofthsm2.so", str(module))
-    shown = shell(tmp_path, script)
-    assert "-----BEGIN PUBLIC KEY-----" in shown
-    assert URI in shown
-    assert "271828" not in shown
+    script = shell_blocks()[0].replace("/usr/lib/softhsm/libsofthsm2.so", str(module))
+    output = run_shell(tmp_path, script)
+    assert "-----BEGIN PUBLIC KEY-----" in output
+    assert URI in output
+    assert "271828" not in output
     assert 'pkcs11_module = "' in (tmp_path / "paygw.toml").read_text()
 
 
 def test_documented_aws_commands_run(tmp_path: Path, kms: Kms) -> None:
-    create, alias, setup = blocks()[1].splitlines()
-    key_id = aws(kms, create)["KeyMetadata"]["KeyId"]
-    aws(kms, alias.replace("$KEY_ID", key_id))
-    shown = shell(tmp_path, setup)
-    (pem,) = re.findall(r"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", shown, flags=re.DOTALL)
+    create, alias, setup = shell_blocks()[1].splitlines()
+    key_id = call_aws(kms, create)["KeyMetadata"]["KeyId"]
+    call_aws(kms, alias.replace("$KEY_ID", key_id))
+    output = run_shell(tmp_path, setup)
+    (pem,) = re.findall(r"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", output, flags=re.DOTALL)
     public = load_pem_public_key("\n".join(line.strip() for line in pem.splitlines()).encode())
     assert getattr(public, "key_size", 0) == 3072
 
 
-def aws(kms: Kms, line: str) -> dict[str, dict[str, str]]:
-    """Make the call that a command of the AWS command line makes."""
+def call_aws(kms: Kms, line: str) -> dict[str, dict[str, str]]:
+    """Make the API call of an AWS command line."""
     program, service, action, *options = shlex.split(line)
     assert (program, service) == ("aws", "kms")
     named = {
@@ -204,7 +206,7 @@ def aws(kms: Kms, line: str) -> dict[str, dict[str, str]]:
     return answer
 
 
-def shell(folder: Path, script: str) -> str:
+def run_shell(folder: Path, script: str) -> str:
     folder.chmod(0o700)
     program = folder / "bin" / "paygw-batch"
     program.parent.mkdir()
@@ -217,6 +219,8 @@ def shell(folder: Path, script: str) -> str:
         "PATH": f"{program.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(["bash", "-ec", script], cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    result = subprocess.run(
+        ["bash", "-ec", script], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout

@@ -1,4 +1,4 @@
-"""What proves a notification, and what is asked about at once where nothing does: real processes and sockets."""
+"""Proofs of notifications, and enquiries about unproven ones, with real processes and sockets."""
 
 import base64
 import hashlib
@@ -14,9 +14,18 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from tests.cli.listening import APPROVED, call, heard, kept, log_of, merchant_and_gateway, started, with_listener
-from tests.support.patience import PATIENCE_S, until
-from tests.support.ports import wait_until_there
+from tests.cli.listening import (
+    APPROVED,
+    configure_listener,
+    count_acknowledged,
+    count_findings,
+    merchant_and_gateway,
+    read_log,
+    send_request,
+    start_process,
+)
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.ports import wait_for_server
 from tests.support.program import Program, kenyan_rows
 
 SECRET = b"a secret of enough bytes"
@@ -53,9 +62,9 @@ def public_pem() -> bytes:
 
 
 @contextmanager
-def listening(program: Program, port: int) -> Iterator[None]:
-    with started(program, "listen", config=program.config) as listener:
-        wait_until_there(port, listener)
+def run_listener(program: Program, port: int) -> Iterator[None]:
+    with start_process(program, "listen", config=program.config) as listener:
+        wait_for_server(port, listener)
         yield
         listener.send_signal(signal.SIGTERM)
         assert listener.wait(PATIENCE_S) == 0
@@ -76,17 +85,17 @@ def test_header_over_raw_body_proves_notification(
     program: Program, section: str, made: object, content_type: str
 ) -> None:
     assert callable(made)
-    port = with_listener(program, section)
+    port = configure_listener(program, section)
     (program.home / "gateway.pem").write_bytes(public_pem())
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     assert program.json("submit", sheet)["states"] == {"accepted": 1}
-    with listening(program, port):
-        assert call(port, body=BODY + b" ", Content_Type=content_type, X_Signature=made(BODY)) == 200
-        until(lambda: kept(program) == {"forged": 1}, "the forged one was not taken in")
+    with run_listener(program, port):
+        assert send_request(port, body=BODY + b" ", Content_Type=content_type, X_Signature=made(BODY)) == 200
+        wait_until(lambda: count_findings(program) == {"forged": 1}, "the forged one was not taken in")
         assert program.json("status", sheet)["states"] == {"accepted": 1}
         headers = {"X_Signature": made(BODY), "X_Request_Id": "r-17", "Cookie": "private"}
-        assert call(port, body=BODY, Content_Type=content_type, **headers) == 200
-        until(lambda: kept(program) == {"forged": 1, "moved": 1}, "not taken in")
+        assert send_request(port, body=BODY, Content_Type=content_type, **headers) == 200
+        wait_until(lambda: count_findings(program) == {"forged": 1, "moved": 1}, "not taken in")
     assert program.json("status", sheet)["states"] == {"paid": 1}
     with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
         ((content,),) = connection.execute("SELECT text FROM said JOIN fact ON number = fact WHERE finding = 'moved'")
@@ -98,12 +107,12 @@ def test_header_over_raw_body_proves_notification(
 
 
 def test_notification_without_content_type_is_read(program: Program) -> None:
-    port = with_listener(program, HEADER_HMAC)
+    port = configure_listener(program, HEADER_HMAC)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
-    with listening(program, port):
-        assert call(port, body=BODY, X_Signature=hmac_header(BODY)) == 200
-        until(lambda: kept(program) == {"moved": 1}, "not taken in")
+    with run_listener(program, port):
+        assert send_request(port, body=BODY, X_Signature=hmac_header(BODY)) == 200
+        wait_until(lambda: count_findings(program) == {"moved": 1}, "not taken in")
 
 
 BEHAVIOUR = """
@@ -124,17 +133,19 @@ order_id = "PAY-2"
 
 
 def test_unproven_notification_makes_listener_ask_gateway(program: Program) -> None:
-    """Also about a lie: the gateway says that PAY-2 was paid."""
+    """This includes a false notification: the gateway confirms that PAY-2 was paid."""
     with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=ASKS) as (port, callbacks):
-        with listening(program, port):
+        with run_listener(program, port):
             sheet = program.sheet(kenyan_rows(3))
             program.json("submit", sheet)
-            until(lambda: heard(callbacks).total() == 2, "the sandbox was not heard")
-            until(lambda: kept(program)["moved"] == 2, f"kept: {kept(program)}; {log_of(program)}")
+            wait_until(lambda: count_acknowledged(callbacks).total() == 2, "the sandbox was not heard")
+            wait_until(
+                lambda: count_findings(program)["moved"] == 2, f"kept: {count_findings(program)}; {read_log(program)}"
+            )
         status = program.json("status", sheet)
-        assert status["states"] == {"paid": 2, "accepted": 1}  # nobody spoke of the third
+        assert status["states"] == {"paid": 2, "accepted": 1}  # no notification was sent about the third
         assert status["evidence_waiting"] == []
-        assert kept(program) == {"to_confirm": 2, "moved": 2}
+        assert count_findings(program) == {"to_confirm": 2, "moved": 2}
         assert program.json("verify")["exit_code"] == 0
     with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
         sources = connection.execute("SELECT source, finding FROM fact WHERE finding IS NOT NULL ORDER BY 1, 2")
@@ -143,27 +154,29 @@ def test_unproven_notification_makes_listener_ask_gateway(program: Program) -> N
 
 def test_enquiry_answer_reaches_run_holding_journal(program: Program) -> None:
     slow = BEHAVIOUR.replace('status = "processing"\n\n[enquiry]', 'status = "processing"\ndelay_s = 0.3\n\n[enquiry]')
-    with merchant_and_gateway(program, behaviour=slow, notifications=ASKS) as (port, _), listening(program, port):
+    with merchant_and_gateway(program, behaviour=slow, notifications=ASKS) as (port, _), run_listener(program, port):
         run = program.start("submit", program.sheet(kenyan_rows(60)), "--concurrency", "1")
-        until(lambda: kept(program)["moved"] == 2 or run.poll() is not None, "the run took nothing in")
+        wait_until(lambda: count_findings(program)["moved"] == 2 or run.poll() is not None, "the run took nothing in")
         assert run.poll() is None, "the run ended before it took the answers in"
         run.send_signal(signal.SIGTERM)
         run.communicate()
-    assert kept(program)["moved"] == 2
+    assert count_findings(program)["moved"] == 2
 
 
 def test_listener_enquires_about_waiting_notification_at_start(program: Program) -> None:
     with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=ENQUIRY) as (port, callbacks):
         sheet = program.sheet(kenyan_rows(1))
-        with listening(program, port):
+        with run_listener(program, port):
             program.json("submit", sheet)
-            until(lambda: heard(callbacks).total() == 1, "the sandbox was not heard")
-            until(lambda: kept(program).total() == 1, "not taken in")
-        assert kept(program) == {"to_confirm": 1}
+            wait_until(lambda: count_acknowledged(callbacks).total() == 1, "the sandbox was not heard")
+            wait_until(lambda: count_findings(program).total() == 1, "not taken in")
+        assert count_findings(program) == {"to_confirm": 1}
         text = program.config.read_text()
         program.config.write_text(text.replace("[notifications]\n", '[notifications]\non_unproven = "refresh"\n'))
-        with listening(program, port):
-            until(lambda: kept(program)["moved"] == 1, f"kept: {kept(program)}; {log_of(program)}")
+        with run_listener(program, port):
+            wait_until(
+                lambda: count_findings(program)["moved"] == 1, f"kept: {count_findings(program)}; {read_log(program)}"
+            )
         assert program.json("status", sheet)["states"] == {"paid": 1}
 
 
@@ -174,14 +187,16 @@ def test_unkeyed_notification_hash_triggers_enquiry_only(program: Program) -> No
     with merchant_and_gateway(program, behaviour=plain, notifications=SHA1) as (port, _):
         sheet = program.sheet(kenyan_rows(1))
         program.json("submit", sheet)
-        with listening(program, port):
-            assert call(port, body=body, Content_Type="application/json") == 200
-            until(lambda: kept(program).total() == 1, "not taken in")
-        assert kept(program) == {"to_confirm": 1}
+        with run_listener(program, port):
+            assert send_request(port, body=body, Content_Type="application/json") == 200
+            wait_until(lambda: count_findings(program).total() == 1, "not taken in")
+        assert count_findings(program) == {"to_confirm": 1}
         assert program.json("status", sheet)["states"] == {"accepted": 1}
         program.config.write_text(program.config.read_text() + ASKS)
-        with listening(program, port):
-            until(lambda: kept(program)["moved"] == 1, f"kept: {kept(program)}; {log_of(program)}")
+        with run_listener(program, port):
+            wait_until(
+                lambda: count_findings(program)["moved"] == 1, f"kept: {count_findings(program)}; {read_log(program)}"
+            )
         assert program.json("status", sheet)["states"] == {"paid": 1}
 
 
@@ -197,22 +212,22 @@ def test_sandbox_proves_notifications_in_header(program: Program, section: str) 
     lie = BEHAVIOUR.replace('order_id = "PAY-2"', 'order_id = "PAY-2"\nforged = true')
     with merchant_and_gateway(program, behaviour=lie, notifications=section) as (port, callbacks):
         sheet = program.sheet(kenyan_rows(2))
-        with listening(program, port):
+        with run_listener(program, port):
             program.json("submit", sheet)
-            until(lambda: heard(callbacks).total() == 2, "the sandbox was not heard")
-            until(lambda: kept(program).total() == 2, "not taken in")
-        assert kept(program) == {"moved": 1, "forged": 1}
+            wait_until(lambda: count_acknowledged(callbacks).total() == 2, "the sandbox was not heard")
+            wait_until(lambda: count_findings(program).total() == 2, "not taken in")
+        assert count_findings(program) == {"moved": 1, "forged": 1}
         assert program.json("status", sheet)["states"] == {"paid": 1, "accepted": 1}
 
 
 def test_listener_without_enquiry_profile_asks_nothing(program: Program) -> None:
-    port = with_listener(program, 'on_unproven = "refresh"\n')
+    port = configure_listener(program, 'on_unproven = "refresh"\n')
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
-    with listening(program, port):
-        assert call(port, body=BODY, Content_Type="application/json") == 200
-        until(lambda: kept(program) == {"to_confirm": 1}, "not taken in")
-    assert "status_enquiry.profile is not configured" in log_of(program)
+    with run_listener(program, port):
+        assert send_request(port, body=BODY, Content_Type="application/json") == 200
+        wait_until(lambda: count_findings(program) == {"to_confirm": 1}, "not taken in")
+    assert "status_enquiry.profile is not configured" in read_log(program)
     assert program.json("status", sheet)["exit_code"] == 5
 
 
@@ -229,7 +244,7 @@ def test_listener_without_enquiry_profile_asks_nothing(program: Program) -> None
         (HEADER_HMAC.replace('secret_file = "secret.txt"', ""), None, "notifications.secret_file"),
         (HEADER_RSA, None, "gateway.pem: no such file"),
         (HEADER_RSA, lambda home: (home / "gateway.pem").write_text("junk"), "does not contain a readable public key"),
-        (HEADER_RSA, lambda home: _written(home / "gateway.pem", 0o666), "open to changes by others"),
+        (HEADER_RSA, lambda home: _write_key(home / "gateway.pem", 0o666), "open to changes by others"),
         (HEADER_RSA.replace('public_key_file = "gateway.pem"', ""), None, "also needs notifications.public_key_file."),
         (SHA1.replace(', "{secret}"', ""), None, "lacks {secret}"),
         ('authenticity = "header-dsa"\n', None, "notifications.authenticity"),
@@ -237,7 +252,7 @@ def test_listener_without_enquiry_profile_asks_nothing(program: Program) -> None
     ],
 )
 def test_wrong_proof_configuration_is_refused(program: Program, section: str, change: object, said: str) -> None:
-    with_listener(program, section)
+    configure_listener(program, section)
     if callable(change):
         change(program.home)
     refused = program.run("listen")
@@ -245,26 +260,26 @@ def test_wrong_proof_configuration_is_refused(program: Program, section: str, ch
     assert said in refused.stderr
 
 
-def _written(path: Path, mode: int) -> None:
+def _write_key(path: Path, mode: int) -> None:
     path.write_bytes(public_pem())
     path.chmod(mode)
 
 
 def test_doctor_accepts_gateway_key_from_variable(program: Program) -> None:
-    with_listener(
+    configure_listener(
         program, HEADER_RSA.replace('public_key_file = "gateway.pem"', 'public_key_env = "PAYGW_GATEWAY_KEY"')
     )
-    said = program.run("doctor", PAYGW_GATEWAY_KEY=public_pem().decode()).stdout
-    assert "checked by header-rsa" in said
-    assert "PAYGW_GATEWAY_KEY sets nothing" not in said
+    output = program.run("doctor", PAYGW_GATEWAY_KEY=public_pem().decode()).stdout
+    assert "checked by header-rsa" in output
+    assert "PAYGW_GATEWAY_KEY is not a setting" not in output
 
 
 def test_sandbox_proves_notifications_by_configured_header(program: Program) -> None:
     forging = BEHAVIOUR.replace('status = "declined"', 'status = "declined"\nforged = true')
     with merchant_and_gateway(program, behaviour=forging, notifications=HEADER_HMAC) as (port, callbacks):
-        with listening(program, port):
+        with run_listener(program, port):
             sheet = program.sheet(kenyan_rows(2))
             program.json("submit", sheet)
-            until(lambda: heard(callbacks).total() == 2, "the sandbox was not heard")
-            until(lambda: kept(program).total() == 2, "not taken in")
-        assert kept(program) == {"moved": 1, "forged": 1}
+            wait_until(lambda: count_acknowledged(callbacks).total() == 2, "the sandbox was not heard")
+            wait_until(lambda: count_findings(program).total() == 2, "not taken in")
+        assert count_findings(program) == {"moved": 1, "forged": 1}

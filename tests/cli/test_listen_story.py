@@ -1,4 +1,4 @@
-"""The listener as a user has it: real processes, a sandbox that calls back late, twice, out of order and forged."""
+"""The listener in use: real processes, and a sandbox that notifies late, twice, out of order and forged."""
 
 import json
 import signal
@@ -6,9 +6,16 @@ from collections import Counter
 
 import pytest
 
-from tests.cli.listening import AUTHENTIC, TOKEN, heard, kept, merchant_and_gateway, started
-from tests.support.patience import PATIENCE_S, until
-from tests.support.ports import wait_until_there
+from tests.cli.listening import (
+    AUTHENTIC,
+    TOKEN,
+    count_acknowledged,
+    count_findings,
+    merchant_and_gateway,
+    start_process,
+)
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.ports import wait_for_server
 from tests.support.program import Program, kenyan_rows, read_csv
 
 ROWS = 300
@@ -55,18 +62,18 @@ order_id = "PAY-99"
 def test_disordered_and_forged_notifications_settle_300_payouts_correctly(program: Program) -> None:
     with (
         merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),
-        started(program, "listen", config=program.config) as listener,
+        start_process(program, "listen", config=program.config) as listener,
     ):
-        wait_until_there(port, listener)
+        wait_for_server(port, listener)
         sheet = program.sheet(kenyan_rows(ROWS))
         submitted = program.json("submit", sheet)
         assert submitted["exit_code"] in {0, 5}, submitted["message"]
         expected = {"approved": 2 * ROWS + 1, "processing": ROWS, "declined": 31, "sandbox-limbo": 1}
-        until(lambda: heard(callbacks) == expected, f"heard: {heard(callbacks)}")
-        until(lambda: kept(program).total() == sum(expected.values()), "not all was taken in")
+        wait_until(lambda: count_acknowledged(callbacks) == expected, f"heard: {count_acknowledged(callbacks)}")
+        wait_until(lambda: count_findings(program).total() == sum(expected.values()), "not all was taken in")
         listener.send_signal(signal.SIGTERM)
         assert listener.wait(PATIENCE_S) == 0
-    findings = kept(program)
+    findings = count_findings(program)
     assert findings["moved"] == ROWS
     assert findings["forged"] == 30
     assert findings["contradicting"] == 1
@@ -86,7 +93,7 @@ def test_disordered_and_forged_notifications_settle_300_payouts_correctly(progra
     verified = program.json("verify")
     assert verified["checked"]["evidence"] == findings.total()
     assert verified["checked"]["paid"] == ROWS
-    said = "".join(path.read_text() for path in program.home.rglob("*.log"))
-    assert TOKEN not in said
-    assert "254712" not in said
+    text = "".join(path.read_text() for path in program.home.rglob("*.log"))
+    assert TOKEN not in text
+    assert "254712" not in text
     assert TOKEN not in json.dumps(status)

@@ -1,4 +1,4 @@
-"""Each command loads what it needs: what it does not need costs every start of it, and is no way in for a mistake."""
+"""Each command imports only the modules it needs, to start quickly and to expose less code to mistakes."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.opening.gateway_access import signer_key
+from paygw_batch.opening.gateway_access import load_signing_key
 from paygw_batch.settings.configuration import load_settings
 from tests.support.program import SAMPLES, Program, kenyan_rows, sandbox_toml
 
@@ -22,56 +22,56 @@ atexit.register(say)
 sys.argv = ["paygw-batch", *sys.argv[1:]]
 runpy.run_module("paygw_batch", run_name="__main__", alter_sys=True)
 """
-"""Runs the program, and writes down at its end what was loaded."""
+"""Runs the program, and writes the names of its loaded modules at the end."""
 
 UNREACHABLE = '"http://127.0.0.1:9"'
-"""A real gateway, as far as the configuration goes; nobody listens at the port of discard."""
+"""A configuration of a real gateway at the discard port, where nothing listens."""
 
 
-def loaded(program: Program, *arguments: str | Path, exit_code: int = 0) -> list[str]:
-    """Return what a command has loaded by its end, in a process of its own."""
-    found = program.home / "loaded.json"
-    done = subprocess.run(
+def loaded_modules(program: Program, *arguments: str | Path, exit_code: int = 0) -> list[str]:
+    """Return the modules that a command has loaded in a new process."""
+    list_file = program.home / "loaded.json"
+    result = subprocess.run(
         [sys.executable, "-c", RUN, "--config", program.config, *arguments],
-        env={**os.environ, **program.environ, "LOADED": str(found)},
+        env={**os.environ, **program.environ, "LOADED": str(list_file)},
         cwd=program.home,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == exit_code, done.stderr
-    names: list[str] = json.loads(found.read_text())
+    assert result.returncode == exit_code, result.stderr
+    names: list[str] = json.loads(list_file.read_text())
     return names
 
 
-def among(names: Collection[str], *unwanted: str) -> list[str]:
-    """Return the modules that are, or are below, one of the unwanted ones. `ours.X` is a part of the package."""
-    whole = [one.replace("ours.", "paygw_batch.") for one in unwanted]
-    return [name for name in names if any(name == one or name.startswith(f"{one}.") for one in whole)]
+def select_modules(names: Collection[str], *unwanted: str) -> list[str]:
+    """Return the modules that are, or are below, one of the unwanted ones. `ours.X` is part of the package."""
+    prefixes = [prefix.replace("ours.", "paygw_batch.") for prefix in unwanted]
+    return [name for name in names if any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)]
 
 
 def test_validate_loads_no_journal_engine_or_network(program: Program) -> None:
-    names = loaded(program, "validate", SAMPLES / "payroll-mixed.csv")
+    names = loaded_modules(program, "validate", SAMPLES / "payroll-mixed.csv")
     assert "paygw_batch.sheet.check.validate" in names
     ours = (
         *("ours.journal", "ours.engine.engine", "ours.run", "ours.gateway", "ours.sandbox", "ours.listener"),
         "ours.api",
     )
-    assert among(names, *ours, "apsw", "cryptography", "httpx", "httptools", "uvicorn", "starlette") == []
+    assert select_modules(names, *ours, "apsw", "cryptography", "httpx", "httptools", "uvicorn", "starlette") == []
 
 
 def test_status_loads_no_transport_sandbox_or_reader(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     program.run("submit", sheet)
     for arguments in (("status",), ("status", sheet)):
-        names = loaded(program, *arguments)
+        names = loaded_modules(program, *arguments)
         assert "paygw_batch.journal.sqlite.sqlite_journal" in names
         ours = (
             *("ours.sandbox", "ours.listener", "ours.engine.engine", "ours.gateway.http", "ours.sheet.read"),
             "ours.sheet.check",
         )
         heavy = ("httpx", "httptools", "uvicorn", "starlette", "jinja2", "h11", "cryptography", "polars", "pandera")
-        assert among(names, *ours, "ours.sheet.check", *heavy) == []
+        assert select_modules(names, *ours, "ours.sheet.check", *heavy) == []
 
 
 @pytest.mark.share(2)
@@ -80,23 +80,25 @@ def test_payout_loads_no_httpx_and_no_jinja(program: Program, command: str) -> N
     sheet = program.sheet(kenyan_rows(2))
     if command == "resume":
         program.run("submit", sheet, "--first", "1")
-    names = loaded(program, command, sheet)
+    names = loaded_modules(program, command, sheet)
     assert "paygw_batch.gateway.http.transport" in names
-    assert among(names, "httpx", "httpcore", "ours.gateway.http.enquiry_client", "jinja2") == []
-    names = loaded(program, "reconcile", sheet, "--out", program.home / "o.csv", "--report", program.home / "o.html")
+    assert select_modules(names, "httpx", "httpcore", "ours.gateway.http.enquiry_client", "jinja2") == []
+    names = loaded_modules(
+        program, "reconcile", sheet, "--out", program.home / "o.csv", "--report", program.home / "o.html"
+    )
     assert "jinja2" in names
 
 
 def test_run_for_real_gateway_loads_no_sandbox(program: Program) -> None:
-    signer_key(load_settings(program.config, environ={}), {})  # makes the sandbox's key, which serves here as ours
+    load_signing_key(load_settings(program.config, environ={}), {})  # creates the sandbox's key, which is used as ours
     key = next(program.home.rglob("*.pem"))
     text = sandbox_toml(base_url=UNREACHABLE, signature_profile=f'"json-params"\nprivate_key = "{key}"')
     program.config.write_text(text)
     program.config.chmod(0o600)
     program.make_journal()
-    names = loaded(program, "submit", program.sheet(kenyan_rows(1)), exit_code=6)
-    assert among(names, "ours.sandbox", "ours.listener", "uvicorn", "h11", "starlette", "httpx") == []
+    names = loaded_modules(program, "submit", program.sheet(kenyan_rows(1)), exit_code=6)
+    assert select_modules(names, "ours.sandbox", "ours.listener", "uvicorn", "h11", "starlette", "httpx") == []
 
 
 def test_doctor_loads_no_httpx(program: Program) -> None:
-    assert among(loaded(program, "doctor"), "httpx") == []
+    assert select_modules(loaded_modules(program, "doctor"), "httpx") == []

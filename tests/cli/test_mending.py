@@ -1,4 +1,4 @@
-"""docs/mending.md is true: its commands, what they show, and that its table of mends is all that it takes."""
+"""docs/mending.md: its commands work, their output is as shown, and its table of corrections is complete."""
 
 import re
 import shlex
@@ -7,7 +7,7 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from tests.cli.sheets import MENDS, PAGE
+from tests.cli.sheets import CORRECTIONS, PAGE
 from tests.support.checkout import copy_versioned
 from tests.support.program import Program
 
@@ -20,34 +20,34 @@ COMMANDS = [
 
 
 @pytest.fixture
-def at_home(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
+def program_at_home(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
     copy_versioned(program.home, "samples")
     monkeypatch.chdir(program.home)
     return program
 
 
-def test_commands_on_mending_page_pay_refused_workbook(at_home: Program) -> None:
+def test_documented_correction_commands_pay_refused_workbook(program_at_home: Program) -> None:
     refuse, validate, submit, template = (command[1:] for command in COMMANDS)
-    refused = at_home.run(*refuse)
+    refused = program_at_home.run(*refuse)
     assert refused.exit_code == 3
-    shown = re.search(r"```text\n(Defects.*?)```", PAGE, flags=re.DOTALL)
-    assert shown
-    assert [line.rstrip() for line in refused.stdout.splitlines()] == shown[1].splitlines()
-    assert at_home.run(*validate).exit_code == 3
+    documented = re.search(r"```text\n(Defects.*?)```", PAGE, flags=re.DOTALL)
+    assert documented
+    assert [line.rstrip() for line in refused.stdout.splitlines()] == documented[1].splitlines()
+    assert program_at_home.run(*validate).exit_code == 3
     book = openpyxl.load_workbook("mended.xlsx")
-    for cell, value in MENDS:
+    for cell, value in CORRECTIONS:
         book["October"][cell].value = value
     book.save("mended.xlsx")
-    mended = at_home.run(*validate)
-    assert mended.exit_code == 0, mended.stdout
-    assert "254712345111" in mended.stdout
-    assert at_home.json(*submit)["states"] == {"paid": 6}
-    assert at_home.run(*template).exit_code == 0
+    corrected = program_at_home.run(*validate)
+    assert corrected.exit_code == 0, corrected.stdout
+    assert "254712345111" in corrected.stdout
+    assert program_at_home.json(*submit)["states"] == {"paid": 6}
+    assert program_at_home.run(*template).exit_code == 0
     assert Path("new-payroll.xlsx").exists()
 
 
-def test_mending_page_lists_every_red_cell(at_home: Program) -> None:
-    at_home.run(*COMMANDS[0][1:])
+def test_documented_correction_lists_every_red_cell(program_at_home: Program) -> None:
+    program_at_home.run(*COMMANDS[0][1:])
     sheet = openpyxl.load_workbook("mended.xlsx")["October"]
     red = {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == "FFFF9B9B"}
-    assert red == {cell for cell, _ in MENDS}
+    assert red == {cell for cell, _ in CORRECTIONS}

@@ -1,4 +1,4 @@
-"""Notices from end to end: what people are told of runs, refused sheets, plans and rows in doubt; and who is not."""
+"""Notices from end to end: runs, refused sheets, plans and rows in doubt, and who receives them."""
 
 import json
 import os
@@ -21,75 +21,75 @@ from paygw_batch.gateway.signing.key import Custody, KeyKind, PrivateKey
 from paygw_batch.journal import Outbox
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.notices import delivery
-from paygw_batch.opening.open_journal import place_of
+from paygw_batch.opening.open_journal import journal_location
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settings.sections import OCCASIONS, NoticesSection
 from tests.cli.paying import is_in_flight
-from tests.support.approving import plan_of, policy, prepared
+from tests.support.approving import plan_file, policy, prepare_sheet
 from tests.support.checkout import ROOT
 from tests.support.clusters import ClusterProgram
 from tests.support.journal_rows import outcome_of
-from tests.support.patience import until
+from tests.support.patience import wait_until
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, kenyan_rows, kill
 from tests.support.receivers import (
     PASSWORD,
     SECRET,
     USER,
-    Mails,
-    Posts,
+    MailSink,
     Trust,
+    Webhook,
+    create_authority,
     mail_server,
-    peer,
-    silent,
-    trust_at,
+    running_peer,
+    stay_silent,
     webhook,
 )
 
 ADA, BEN = "ada@example.com", "ben@example.com"
 NAME = "Wanjiku"
-"""A payee's: in no notice but for who may have it."""
+"""A payee's name, which appears only in notices to people who may have it."""
 
 
 @pytest.fixture(scope="session")
 def trust(tmp_path_factory: pytest.TempPathFactory) -> Trust:
-    return trust_at(tmp_path_factory.mktemp("trust_of_notices"))
+    return create_authority(tmp_path_factory.mktemp("trust_of_notices"))
 
 
 @pytest.fixture
-def mails(trust: Trust) -> Iterator[Mails]:
-    with mail_server(trust.context()) as found:
-        yield found
+def mails(trust: Trust) -> Iterator[MailSink]:
+    with mail_server(trust.context()) as server:
+        yield server
 
 
 @pytest.fixture
-def posts() -> Iterator[Posts]:
-    with webhook() as found:
-        yield found
+def posts() -> Iterator[Webhook]:
+    with webhook() as receiver:
+        yield receiver
 
 
-def write(program: Program, *lines: str) -> None:
-    """Write `[notices]` with these lines into the configuration."""
+def write_settings(program: Program, *lines: str) -> None:
+    """Add these lines to `[notices]` in the configuration."""
     text = program.config.read_text().partition("\n[notices]")[0]
     program.config.write_text("\n".join([text, "[notices]", *lines, ""]))
 
 
-def by_mail(program: Program, trust: Trust, port: int, *lines: str) -> None:
-    """Tell Ada of every occasion by mail, where `lines` say nothing else."""
+def configure_mail(program: Program, trust: Trust, port: int, *lines: str) -> None:
+    """Notify Ada of every occasion by mail, unless `lines` say otherwise."""
     secret = program.home / "password"
     secret.write_text(f"{PASSWORD}\n")
     secret.chmod(0o600)
-    said = " ".join(lines)
-    each = [f'{one} = ["{ADA}"]' for one in OCCASIONS if one not in said]
+    settings_text = " ".join(lines)
+    recipients = [f'{occasion} = ["{ADA}"]' for occasion in OCCASIONS if occasion not in settings_text]
     server = (
         f'smtp = "smtp://127.0.0.1:{port}"', f'smtp_user = "{USER}"', 'smtp_password_file = "password"',
         'from = "Payouts <payouts@example.com>"', f'ca_bundle = "{trust.bundle}"',
     )  # fmt: skip
-    write(program, *server, *each, *lines)
+    write_settings(program, *server, *recipients, *lines)
 
 
-def by_webhook(program: Program, posts: Posts, *lines: str) -> None:
-    write(program, f'webhook = "{posts.url}"', 'webhook_secret_env = "PAYGW_HOOK"', *lines)
+def configure_webhook(program: Program, posts: Webhook, *lines: str) -> None:
+    write_settings(program, f'webhook = "{posts.url}"', 'webhook_secret_env = "PAYGW_HOOK"', *lines)
 
 
 def outbox(program: Program) -> list[dict[str, Any]]:
@@ -97,23 +97,23 @@ def outbox(program: Program) -> list[dict[str, Any]]:
     return found
 
 
-def text_of(found: Any) -> str:
+def mail_text(found: Any) -> str:
     body = found.get_body(("plain",))
     return str(body.get_content())
 
 
-# What is told.
+# Occasions
 
 
-def test_run_end_notice_has_sums_without_payees(program: Program, trust: Trust, mails: Mails) -> None:
-    by_mail(program, trust, mails.port)
+def test_run_end_notice_has_sums_without_payees(program: Program, trust: Trust, mails: MailSink) -> None:
+    configure_mail(program, trust, mails.port)
     sheet = program.sheet(kenyan_rows(3))
     assert program.json("submit", sheet)["states"] == {"paid": 3}
-    (told,) = mails.taken
-    assert (told["To"], told["Subject"]) == (ADA, "payroll.csv: the run has ended")
-    assert "paid: 3 (KES 4,501.50)" in text_of(told)
-    assert NAME not in told.as_string()
-    assert "254712345" not in told.as_string()
+    (mail,) = mails.taken
+    assert (mail["To"], mail["Subject"]) == (ADA, "payroll.csv: the run has ended")
+    assert "paid: 3 (KES 4,501.50)" in mail_text(mail)
+    assert NAME not in mail.as_string()
+    assert "254712345" not in mail.as_string()
     (kept,) = outbox(program)
     assert (kept["occasion"], kept["tries"], kept["problem"], kept["next_at"] is not None) == ("run_ended", 1, "", True)
     assert kept["sent_at"] is not None
@@ -121,37 +121,37 @@ def test_run_end_notice_has_sums_without_payees(program: Program, trust: Trust, 
     assert len(mails.taken) == 1, "a run that sends nothing is no news"
 
 
-def test_webhook_receives_signed_run_summary(program: Program, posts: Posts) -> None:
-    by_webhook(program, posts)
+def test_webhook_receives_signed_run_summary(program: Program, posts: Webhook) -> None:
+    configure_webhook(program, posts)
     assert program.json("submit", program.sheet(kenyan_rows(2)), PAYGW_HOOK=SECRET)["states"] == {"paid": 2}
     ((headers, body),) = posts.got
-    told = standardwebhooks.Webhook(SECRET).verify(body, dict(headers))
-    assert told["type"] == "run_ended"
-    assert told["data"]["states"] == {"paid": 2}
-    assert told["data"]["totals"] == {"KES": {"paid": "3001.00"}}
+    message = standardwebhooks.Webhook(SECRET).verify(body, dict(headers))
+    assert message["type"] == "run_ended"
+    assert message["data"]["states"] == {"paid": 2}
+    assert message["data"]["totals"] == {"KES": {"paid": "3001.00"}}
     assert NAME not in body.decode()
     assert headers["webhook-id"] == outbox(program)[0]["id"]
 
 
 @pytest.mark.parametrize("style", ["slack", "teams"])
-def test_slack_and_teams_get_own_message_format(program: Program, posts: Posts, style: str) -> None:
-    write(program, 'webhook_env = "PAYGW_ADDRESS"', f'webhook_format = "{style}"')
+def test_slack_and_teams_get_own_message_format(program: Program, posts: Webhook, style: str) -> None:
+    write_settings(program, 'webhook_env = "PAYGW_ADDRESS"', f'webhook_format = "{style}"')
     sheet = program.sheet(kenyan_rows(2), name="pay <roll> \"&\" 'co'.csv")
     assert program.json("submit", sheet, PAYGW_ADDRESS=posts.url)["states"] == {"paid": 2}
     ((headers, body),) = posts.got
     assert "webhook-signature" not in headers
-    said = json.loads(body)
+    message = json.loads(body)
     if style == "slack":
-        assert said["text"].startswith("*pay &lt;roll&gt; \"&amp;\" 'co'.csv: the run has ended*\n")
-        assert "paid: 2 (KES 3,001.00)" in said["text"]
+        assert message["text"].startswith("*pay &lt;roll&gt; \"&amp;\" 'co'.csv: the run has ended*\n")
+        assert "paid: 2 (KES 3,001.00)" in message["text"]
     else:
-        card = said["attachments"][0]["content"]
+        card = message["attachments"][0]["content"]
         assert card["body"][0]["text"] == "pay <roll> \"&\" 'co'.csv: the run has ended"
         assert card["body"][-1]["facts"] == [{"title": "paid", "value": "2 (KES 3,001.00)"}]
 
 
-def test_each_dropped_refused_sheet_sends_one_notice(program: Program, trust: Trust, mails: Mails) -> None:
-    by_mail(program, trust, mails.port, f'sheet_refused = ["{ADA}", "{BEN}"]', f'personal_data = ["{BEN}"]')
+def test_each_dropped_refused_sheet_sends_one_notice(program: Program, trust: Trust, mails: MailSink) -> None:
+    configure_mail(program, trust, mails.port, f'sheet_refused = ["{ADA}", "{BEN}"]', f'personal_data = ["{BEN}"]')
     folder = program.home / "drop"
     folder.mkdir()
     rows = [*kenyan_rows(1), "KE,PAY-9,-5,KES,Jane Wanjiku,254712345999,+254712345999"]
@@ -160,56 +160,56 @@ def test_each_dropped_refused_sheet_sends_one_notice(program: Program, trust: Tr
         assert program.json("run-folder", folder, "--settle-s", "0")["exit_code"] == 3
     assert [mail["To"] for mail in mails.taken] == [ADA, BEN] * 2
     plain, personal = mails.taken[:2]
-    assert "1 row has defects." in text_of(plain)
-    assert "rejects.csv" in text_of(plain)
+    assert "1 row has defects." in mail_text(plain)
+    assert "rejects.csv" in mail_text(plain)
     assert NAME not in plain.as_string()
-    assert "names no payee" in text_of(plain)
+    assert "does not name any payee" in mail_text(plain)
     (attached,) = personal.iter_attachments()
     assert NAME in attached.get_content().decode()
-    assert "names no payee" not in text_of(personal)
+    assert "does not name any payee" not in mail_text(personal)
     assert list(plain.iter_attachments()) == []
 
 
 @pytest.mark.parametrize("rows", [["KE,PAY-1,-5,KES,Jane Wanjiku,254712345999,+254712345999"], ["not", "a", "sheet"]])
-def test_submit_sends_notice_of_refused_sheet(program: Program, posts: Posts, rows: list[str]) -> None:
-    by_webhook(program, posts)
+def test_submit_sends_notice_of_refused_sheet(program: Program, posts: Webhook, rows: list[str]) -> None:
+    configure_webhook(program, posts)
     program.run("journal", "new")
     assert program.json("submit", program.sheet(rows), PAYGW_HOOK=SECRET)["exit_code"] == 3
     (said,) = [json.loads(body) for _, body in posts.got]
     assert (said["type"], said["data"]["sheet"]) == ("sheet_refused", "payroll.csv")
 
 
-def test_waiting_plan_notice_contains_link(program: Program, trust: Trust, mails: Mails) -> None:
+def test_waiting_plan_notice_contains_link(program: Program, trust: Trust, mails: MailSink) -> None:
     program.config.write_text(program.config.read_text() + policy(program.home))
     program.config.write_text(f'{program.config.read_text()}\n[console]\norigin = "https://pay.example.com"\n')
-    by_mail(program, trust, mails.port)
-    prepared(program)
-    (told,) = mails.taken
-    assert told["Subject"] == "payroll.csv waits for approval"
-    assert "asks for your approval: KES 4,501.50." in text_of(told)
-    assert "https://pay.example.com" in text_of(told)
-    assert NAME not in told.as_string()
+    configure_mail(program, trust, mails.port)
+    prepare_sheet(program)
+    (mail,) = mails.taken
+    assert mail["Subject"] == "payroll.csv is waiting for approval"
+    assert "asks for your approval: KES 4,501.50." in mail_text(mail)
+    assert "https://pay.example.com" in mail_text(mail)
+    assert NAME not in mail.as_string()
 
 
-def test_each_row_in_doubt_sends_one_notice(program: Program, posts: Posts) -> None:
-    by_webhook(program, posts, "in_doubt_h = 0", 'webhook_for = ["in_doubt"]')
+def test_each_row_in_doubt_sends_one_notice(program: Program, posts: Webhook) -> None:
+    configure_webhook(program, posts, "in_doubt_h = 0", 'webhook_for = ["in_doubt"]')
     (program.home / "doubt.toml").write_text('[default]\nstatus = "a word that nobody knows"\n')
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "doubt.toml"\n')
     for number in (1, 2):
         sheet = program.sheet(kenyan_rows(1, prefix=f"P{number}"), name=f"{number}.csv")
         program.json("submit", sheet, "--repeats-meant", PAYGW_HOOK=SECRET)
         assert program.json("notices", "send", PAYGW_HOOK=SECRET)["sent"] == 0
-    told = [json.loads(body)["data"] for _, body in posts.got]
-    assert [(one["sheet"], one["rows_in_doubt"]) for one in told] == [("1.csv", 1), ("2.csv", 1)]
+    notices = [json.loads(body)["data"] for _, body in posts.got]
+    assert [(notice["sheet"], notice["rows_in_doubt"]) for notice in notices] == [("1.csv", 1), ("2.csv", 1)]
 
 
 def test_each_contradicting_message_sends_one_notice(
-    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+    program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_webhook(program, posts, 'webhook_for = ["contradicted"]')
+    configure_webhook(program, posts, 'webhook_for = ["contradicted"]')
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     program.json("submit", program.sheet(kenyan_rows(2)))
-    place = place_of(load_settings(program.config, environ=os.environ))
+    place = journal_location(load_settings(program.config, environ=os.environ))
     for row in (1, 2):
         with closing(place.open_to_write("a test")) as journal:
             assert isinstance(journal, SqliteJournal)
@@ -218,8 +218,8 @@ def test_each_contradicting_message_sends_one_notice(
     assert [json.loads(body)["data"]["messages"] for _, body in posts.got] == [1, 2]
 
 
-def test_full_disk_sends_one_notice_a_day(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_webhook(program, posts, 'webhook_for = ["runs_out"]')
+def test_full_disk_sends_one_notice_day(program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure_webhook(program, posts, 'webhook_for = ["runs_out"]')
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     monkeypatch.setattr("paygw_batch.submit.send.free_bytes", lambda _: 2**10)
     sheet = program.sheet(kenyan_rows(2))
@@ -232,9 +232,9 @@ def test_full_disk_sends_one_notice_a_day(program: Program, posts: Posts, monkey
 
 @pytest.mark.parametrize(("days", "told"), [(40, []), (10, [False]), (-1, [True])])
 def test_expiring_key_sends_one_notice(
-    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch, days: int, told: list[bool]
+    program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch, days: int, told: list[bool]
 ) -> None:
-    by_webhook(program, posts, 'webhook_for = ["runs_out"]')
+    configure_webhook(program, posts, 'webhook_for = ["runs_out"]')
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     until_day = utc_now().date() + timedelta(days=days)
     monkeypatch.setattr(PrivateKey, "custody", Custody(KeyKind.FILE, "here", expires=until_day))
@@ -244,33 +244,33 @@ def test_expiring_key_sends_one_notice(
     assert [json.loads(body)["data"]["has_ended"] for _, body in posts.got] == told
 
 
-def test_a_notice_is_in_the_configured_language(program: Program, trust: Trust, mails: Mails) -> None:
-    by_mail(program, trust, mails.port, 'language = "fr"')
-    shown = program.run("submit", program.sheet(kenyan_rows(1)))
-    assert "paid" in shown.stderr + shown.stdout
+def test_notice_is_written_in_configured_language(program: Program, trust: Trust, mails: MailSink) -> None:
+    configure_mail(program, trust, mails.port, 'language = "fr"')
+    result = program.run("submit", program.sheet(kenyan_rows(1)))
+    assert "paid" in result.stderr + result.stdout
     assert 'lang=3D"fr"' in str(mails.taken[0].get_body(("html",)))
     assert mails.taken[0]["Subject"] != "payroll.csv: the run has ended"
 
 
-# What it never does.
+# Failures
 
 
 @pytest.mark.parametrize("case", ["gone", "silent", "refusing"])
 def test_failing_notice_server_does_not_change_run(
-    program: Program, monkeypatch: pytest.MonkeyPatch, trust: Trust, mails: Mails, case: str
+    program: Program, monkeypatch: pytest.MonkeyPatch, trust: Trust, mails: MailSink, case: str
 ) -> None:
-    monkeypatch.setattr(delivery, "AFTER_A_RUN_S", 0.5)
+    monkeypatch.setattr(delivery, "MAX_WAIT_AFTER_RUN_S", 0.5)
     mails.answers["RCPT"] = "550 no"
-    with peer(silent) as hole:
+    with running_peer(stay_silent) as hole:
         port = {"gone": 1, "silent": hole, "refusing": mails.port}[case]
-        by_mail(program, trust, port)
+        configure_mail(program, trust, port)
         summary = program.json("submit", program.sheet(kenyan_rows(2)))
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 2})
     (kept,) = outbox(program)
     assert (kept["sent_at"], kept["tries"]) == (None, 1)
     mails.answers.clear()
-    by_mail(program, trust, mails.port)
-    if case == "silent":  # as it is after a crash: nobody knows what became of the try
+    configure_mail(program, trust, mails.port)
+    if case == "silent":  # as after a crash: the result of the attempt is unknown
         assert program.json("notices", "send", "--again")["sent"] == 0
         return
     assert program.json("notices", "send")["exit_code"] == 0
@@ -279,21 +279,21 @@ def test_failing_notice_server_does_not_change_run(
     assert mails.ids() == [f"<{kept['id']}@example.com>"]
 
 
-def test_undeliverable_notice_shows_in_code_and_doctor(program: Program, trust: Trust, mails: Mails) -> None:
+def test_undeliverable_notice_shows_in_code_and_doctor(program: Program, trust: Trust, mails: MailSink) -> None:
     mails.answers["DATA"] = "552 full"
-    by_mail(program, trust, mails.port)
+    configure_mail(program, trust, mails.port)
     program.json("submit", program.sheet(kenyan_rows(1)))
     again = program.json("notices", "send", "--again")
     assert (again["exit_code"], again["failed"]) == (6, 1)
     assert "(552)" in program.run("notices").stdout
-    checks = [one for one in program.json("doctor")["checks"] if one["check"] == "notices"]
-    assert [one["state"] for one in checks] == ["ok", "look"]
+    checks = [check for check in program.json("doctor")["checks"] if check["check"] == "notices"]
+    assert [check["state"] for check in checks] == ["ok", "look"]
 
 
 def test_notice_without_journal_does_not_stop_commands(
-    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+    program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_webhook(program, posts)
+    configure_webhook(program, posts)
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     monkeypatch.setattr(PrivateKey, "custody", Custody(KeyKind.FILE, "here", expires=utc_now().date()))
     checked = program.run("doctor")
@@ -304,9 +304,9 @@ def test_notice_without_journal_does_not_stop_commands(
 
 
 def test_unwritable_notice_does_not_stop_payout(
-    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+    program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_webhook(program, posts)
+    configure_webhook(program, posts)
 
     def full(*_: object, **__: object) -> NoReturn:
         raise JournalUnwritable("The disk is full.")
@@ -323,9 +323,9 @@ def test_unconfigured_program_sends_no_notice(program: Program) -> None:
 
 
 def test_role_without_notice_rights_sends_no_notice(
-    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+    program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_webhook(program, posts)
+    configure_webhook(program, posts)
     monkeypatch.setattr(Outbox, "may_send", False)
     ended = program.run("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)
     assert ended.exit_code == 0
@@ -333,7 +333,7 @@ def test_role_without_notice_rights_sends_no_notice(
     assert posts.got == []
 
 
-# Wrong configurations.
+# Wrong configurations
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_role_without_notice_rights_sends_no_notice(
     ],
 )
 def test_wrong_notice_configuration_stops_run_before_sending(program: Program, lines: list[str], named: str) -> None:
-    write(program, *lines)
+    write_settings(program, *lines)
     environ = {"PAYGW_HOOK": SECRET} if "none.pem" in named or named == "PAYGW_ADDRESS" else {}
     summary = program.json("submit", program.sheet(kenyan_rows(1)), **environ)
     assert summary["exit_code"] == 2
@@ -382,41 +382,41 @@ def test_wrong_notice_configuration_stops_run_before_sending(program: Program, l
 
 def test_doctor_refuses_untrusted_mail_server(program: Program, trust: Trust) -> None:
     with mail_server(trust.context("mail.example.com")) as others:
-        by_mail(program, trust, others.port)
+        configure_mail(program, trust, others.port)
         summary = program.json("doctor")
     assert summary["exit_code"] == 2
-    (check,) = [one for one in summary["checks"] if one["check"] == "notices"]
+    (check,) = [entry for entry in summary["checks"] if entry["check"] == "notices"]
     assert check["state"] == "wrong"
 
 
-def test_no_secret_of_a_notice_is_shown(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(program, 'webhook_env = "PAYGW_ADDRESS"', 'webhook_secret_env = "PAYGW_HOOK"')
+def test_notices_never_show_secrets(program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_settings(program, 'webhook_env = "PAYGW_ADDRESS"', 'webhook_secret_env = "PAYGW_HOOK"')
     monkeypatch.setenv("PAYGW_ADDRESS", f"{posts.url}/T0/B0")
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
-    shown = program.run("config", "show").stdout + program.run("doctor").stdout
-    shown += program.run("--json", "submit", program.sheet(kenyan_rows(1))).stdout
-    assert SECRET not in shown
-    assert "T0/B0" not in shown
+    output = program.run("config", "show").stdout + program.run("doctor").stdout
+    output += program.run("--json", "submit", program.sheet(kenyan_rows(1))).stdout
+    assert SECRET not in output
+    assert "T0/B0" not in output
     assert len(posts.got) == 1
 
 
-# Kills, of real processes.
+# Killed processes
 
 
 @pytest.mark.parametrize("where", ["before the sending", "before it is noted"])
 def test_notice_survives_killed_process_with_same_id(
-    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch, where: str
+    program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     started: list[subprocess.Popen[str]] = []
 
     def kill_it(*_: object) -> None:
-        until(lambda: started)
+        wait_until(lambda: started)
         os.kill(started[0].pid, signal.SIGKILL)
 
     sheet = program.sheet(kenyan_rows(1))
-    with peer(kill_it) as hole:
-        by_webhook(program, posts)
+    with running_peer(kill_it) as hole:
+        configure_webhook(program, posts)
         if where == "before the sending":
             program.config.write_text(program.config.read_text().replace(posts.url, f"http://127.0.0.1:{hole}/"))
         posts.on_post = kill_it
@@ -424,7 +424,7 @@ def test_notice_survives_killed_process_with_same_id(
         started[0].communicate()
         assert started[0].returncode == -signal.SIGKILL
     posts.on_post = None
-    by_webhook(program, posts)
+    configure_webhook(program, posts)
     sent = 0 if where == "before the sending" else 1
     assert len(posts.got) == sent
     assert program.json("notices", "send")["sent"] == 0, "it was just tried"
@@ -435,64 +435,66 @@ def test_notice_survives_killed_process_with_same_id(
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_notice_of_killed_run_is_sent_later(program: Program, posts: Posts) -> None:
-    by_webhook(program, posts)
+def test_notice_of_killed_run_is_sent_later(program: Program, posts: Webhook) -> None:
+    configure_webhook(program, posts)
     (program.home / "slow.toml").write_text("[default]\ndelay_s = 50\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAYGW_HOOK", SECRET)
         process: subprocess.Popen[str] = program.start("submit", program.sheet(kenyan_rows(100)))
-        until(lambda: is_in_flight(program) or process.poll() is not None)
+        wait_until(lambda: is_in_flight(program) or process.poll() is not None)
         assert program.json("notices", "send")["sent"] == 0, "the run is on"
         kill(process)
-        told = program.json("notices", "send")
-        assert told["sent"] == 1, (told, outbox(program))
+        summary = program.json("notices", "send")
+        assert summary["sent"] == 1, (summary, outbox(program))
     (said,) = [json.loads(body)["data"] for _, body in posts.got]
     assert said["states"]["ready"] > 0
     assert sum(said["states"].values()) == 100
 
 
-def test_simultaneous_notices_send_sends_once(program: Program, posts: Posts) -> None:
+def test_simultaneous_notices_send_sends_once(program: Program, posts: Webhook) -> None:
     posts.status = 500
-    by_webhook(program, posts)
+    configure_webhook(program, posts)
     program.json("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)
     posts.status = 204
     posts.got.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAYGW_HOOK", SECRET)
         both = [program.start("--json", "notices", "send", "--again") for _ in range(2)]
-        ended = [json.loads(one.communicate()[0]) for one in both]
-    assert sorted(one["sent"] for one in ended) == [0, 1]
+        summaries = [json.loads(process.communicate()[0]) for process in both]
+    assert sorted(process["sent"] for process in summaries) == [0, 1]
     assert len(posts.got) == 1
 
 
-# The document.
+# Documentation
 
 DOCUMENT = (ROOT / "docs" / "notices.md").read_text()
 
 
-def blocks(kind: str) -> list[str]:
+def document_blocks(kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", DOCUMENT, flags=re.DOTALL)
 
 
 def test_documented_notice_configuration_and_commands_work(
-    program: Program, trust: Trust, mails: Mails, posts: Posts
+    program: Program, trust: Trust, mails: MailSink, posts: Webhook
 ) -> None:
-    (shown,) = blocks("toml")
+    (configuration,) = document_blocks("toml")
     for name, secret in (("smtp-password", PASSWORD), ("webhook-secret", SECRET)):
         (program.home / name).write_text(secret)
         (program.home / name).chmod(0o600)
-    shown = shown.replace("mail.example.com:587", f"127.0.0.1:{mails.port}").replace('"payouts"', f'"{USER}"')
-    shown = shown.replace("https://erp.example.com/paygw", posts.url)
-    program.config.write_text(f'{program.config.read_text()}\n{shown}\nca_bundle = "{trust.bundle}"\n')
+    configuration = configuration.replace("mail.example.com:587", f"127.0.0.1:{mails.port}").replace(
+        '"payouts"', f'"{USER}"'
+    )
+    configuration = configuration.replace("https://erp.example.com/paygw", posts.url)
+    program.config.write_text(f'{program.config.read_text()}\n{configuration}\nca_bundle = "{trust.bundle}"\n')
     assert program.json("submit", program.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
     assert [mail["To"] for mail in mails.taken] == ["treasury@example.com"]
     ((_, body),) = posts.got
-    (example,) = blocks("json")
+    (example,) = document_blocks("json")
     said, wanted = json.loads(body), json.loads(example)
     assert (said.keys(), said["data"].keys()) == (wanted.keys(), wanted["data"].keys())
     assert (said["data"]["states"], said["data"]["totals"]) == (wanted["data"]["states"], wanted["data"]["totals"])
-    (commands,) = blocks("sh")
+    (commands,) = document_blocks("sh")
     for line in commands.splitlines():
         assert program.json(*shlex.split(line, comments=True)[1:])["exit_code"] == 0, line
     assert (len(mails.taken), len(posts.got)) == (1, 1)
@@ -505,28 +507,28 @@ def test_every_notice_setting_is_documented() -> None:
         assert f"`notices.{key}`" in text or re.search(rf"`notices\.\w+`.*`{key}`", text), key
 
 
-# A journal in PostgreSQL.
+# A journal in PostgreSQL
 
 
-def test_database_runs_and_plans_send_notices(cluster: ClusterProgram, posts: Posts) -> None:
+def test_database_runs_and_plans_send_notices(cluster: ClusterProgram, posts: Webhook) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
-    by_webhook(cluster, posts)
+    configure_webhook(cluster, posts)
     environ = {"PAYGW_HOOK": SECRET}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(*environ.popitem())
-        sheet = prepared(cluster)
-        assert cluster.json("approve", plan_of(cluster), "--key", cluster.home / "ben.pem")["exit_code"] == 0
+        sheet = prepare_sheet(cluster)
+        assert cluster.json("approve", plan_file(cluster), "--key", cluster.home / "ben.pem")["exit_code"] == 0
         assert cluster.json("submit", sheet)["states"] == {"paid": 3}
         assert [json.loads(body)["type"] for _, body in posts.got] == ["plan_waits", "run_ended"]
-        assert [one["occasion"] for one in outbox(cluster)] == ["run_ended", "plan_waits"]
+        assert [notice["occasion"] for notice in outbox(cluster)] == ["run_ended", "plan_waits"]
         assert cluster.json("notices", "send")["sent"] == 0
         assert cluster.json("verify")["exit_code"] == 0
 
 
-def test_moved_journal_keeps_waiting_notices(program: Program, posts: Posts, postgres_server: PostgresServer) -> None:
+def test_moved_journal_keeps_waiting_notices(program: Program, posts: Webhook, postgres_server: PostgresServer) -> None:
     name = postgres_server.new_database()
     posts.status = 500
-    by_webhook(program, posts)
+    configure_webhook(program, posts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAYGW_HOOK", SECRET)
         assert program.json("submit", program.sheet(kenyan_rows(1)))["states"] == {"paid": 1}

@@ -1,4 +1,4 @@
-"""No output takes the place of what is not its own: exit 2, and nothing touched, whatever the option."""
+"""No output overwrites a file that is not its own: exit code 2, and nothing is changed."""
 
 import re
 import shutil
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Kept
+from tests.cli.conftest import MachineCache
 from tests.support.approving import key, policy
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 FOREIGN = "who,what\nme,my own notes\n"
 
 
-def contents(program: Program) -> dict[str, bytes]:
+def file_contents(program: Program) -> dict[str, bytes]:
     return {
         str(path.relative_to(program.home)): path.read_bytes()
         for path in program.home.rglob("*")
@@ -21,25 +21,25 @@ def contents(program: Program) -> dict[str, bytes]:
     }
 
 
-def refused(program: Program, *arguments: str | Path) -> str:
-    """Run a command that must be refused before it reads or sends anything; return why."""
-    before = contents(program)
+def run_refused(program: Program, *arguments: str | Path) -> str:
+    """Run a command that must be refused before it reads or sends anything. Return the error."""
+    before = file_contents(program)
     result = program.run(*arguments)
     assert result.exit_code == 2, result.output
-    assert contents(program) == before
+    assert file_contents(program) == before
     return result.stderr
 
 
-def begin_paid(program: Program) -> None:
-    """A machine with approvals configured, on which a sheet was paid."""
+def prepare_payment(program: Program) -> None:
+    """Pay a sheet on a machine with approvals configured."""
     program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
     program.sheet(kenyan_rows(2))
     assert program.json("submit", program.home / "payroll.csv")["exit_code"] == 0
 
 
 @pytest.fixture
-def paid(kept: Kept) -> Program:
-    return kept(begin_paid)
+def paid_program(machine_cache: MachineCache) -> Program:
+    return machine_cache(prepare_payment)
 
 
 WRITERS: dict[str, tuple[str, ...]] = {
@@ -56,41 +56,41 @@ WRITERS: dict[str, tuple[str, ...]] = {
     "backup": ("backup", "{out}"),
 }
 ANY_NAME = ("report", "backup")
-"""Those whose file may be called anything."""
+"""The outputs whose file may have any name."""
 
 
-def written(program: Program, writer: str, out: Path) -> list[str]:
+def build_command(program: Program, writer: str, out: Path) -> list[str]:
     return [word.format(home=program.home, out=out) for word in WRITERS[writer]]
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_no_option_writes_over_the_sheet(paid: Program, writer: str) -> None:
-    sheet = paid.home / "payroll.csv"
-    if writer == "plan":  # its own rule: a plan ends in .json
-        (paid.home / "payroll.json").hardlink_to(sheet)
-        sheet = paid.home / "payroll.json"
+def test_outputs_never_overwrite_sheet(paid_program: Program, writer: str) -> None:
+    sheet = paid_program.home / "payroll.csv"
+    if writer == "plan":  # the file of a plan must end in .json
+        (paid_program.home / "payroll.json").hardlink_to(sheet)
+        sheet = paid_program.home / "payroll.json"
     for force in ([], ["--force"])[: 1 if writer in {"template", "backup"} else 2]:
-        assert "Error: " in refused(paid, *written(paid, writer, sheet), *force)
+        assert "Error: " in run_refused(paid_program, *build_command(paid_program, writer, sheet), *force)
 
 
 @pytest.mark.parametrize("by", ["name", "dots", "hard link", "symbolic link", "link to its folder"])
-def test_output_option_refuses_any_path_to_sheet(paid: Program, by: str) -> None:
-    sheet, other = paid.home / "payroll.csv", paid.home / "other.csv"
+def test_output_option_refuses_any_path_to_sheet(paid_program: Program, by: str) -> None:
+    sheet, other = paid_program.home / "payroll.csv", paid_program.home / "other.csv"
     match by:
         case "dots":
-            (paid.home / "deep").mkdir()
-            other = paid.home / "deep" / ".." / "payroll.csv"
+            (paid_program.home / "deep").mkdir()
+            other = paid_program.home / "deep" / ".." / "payroll.csv"
         case "hard link":
             other.hardlink_to(sheet)
         case "symbolic link":
             other.symlink_to(sheet)
         case "link to its folder":
-            (paid.home / "folder").symlink_to(paid.home, target_is_directory=True)
-            other = paid.home / "folder" / "payroll.csv"
+            (paid_program.home / "folder").symlink_to(paid_program.home, target_is_directory=True)
+            other = paid_program.home / "folder" / "payroll.csv"
         case _:
             other = sheet
-    assert "would overwrite the sheet" in refused(paid, "submit", sheet, "--out", other, "--force")
-    assert "would overwrite the sheet" in refused(paid, "validate", sheet, "--rejects", other, "--force")
+    assert "would overwrite the sheet" in run_refused(paid_program, "submit", sheet, "--out", other, "--force")
+    assert "would overwrite the sheet" in run_refused(paid_program, "validate", sheet, "--rejects", other, "--force")
 
 
 @pytest.mark.share(3)
@@ -107,117 +107,130 @@ def test_output_option_refuses_any_path_to_sheet(paid: Program, by: str) -> None
         ),
     ],
 )
-def test_no_option_overwrites_journal_files(paid: Program, writer: str, name: str) -> None:
-    (paid.home / "state" / "paygw-batch").mkdir(parents=True, exist_ok=True)
+def test_outputs_never_overwrite_journal_files(paid_program: Program, writer: str, name: str) -> None:
+    (paid_program.home / "state" / "paygw-batch").mkdir(parents=True, exist_ok=True)
     force = ["--force"] if writer == "report" else []
-    told = refused(paid, *written(paid, writer, paid.home / name), *force)
-    assert "would overwrite" in told
-    assert paid.json("verify")["exit_code"] == 0
+    error_output = run_refused(paid_program, *build_command(paid_program, writer, paid_program.home / name), *force)
+    assert "would overwrite" in error_output
+    assert paid_program.json("verify")["exit_code"] == 0
 
 
 @pytest.mark.parametrize("name", ["signing.pem", "passphrase.txt", "ca.pem", "token.txt", "maker.pem"])
-def test_no_option_overwrites_key_or_secret(paid: Program, name: str) -> None:
+def test_outputs_never_overwrite_keys_or_secrets(paid_program: Program, name: str) -> None:
     for one in ("signing.pem", "passphrase.txt", "ca.pem", "token.txt"):
-        (paid.home / one).write_text("secret")
-    key(paid.home, "maker")
-    configured = paid.config.read_text().replace(
+        (paid_program.home / one).write_text("secret")
+    key(paid_program.home, "maker")
+    configured = paid_program.config.read_text().replace(
         "[gateway]",
         '[gateway]\nprivate_key = "signing.pem"\nprivate_key_passphrase_file = "passphrase.txt"\nca_bundle = "ca.pem"',
     )
-    paid.config.write_text(f'{configured}\n[notifications]\ntoken_file = "token.txt"\n')
+    paid_program.config.write_text(f'{configured}\n[notifications]\ntoken_file = "token.txt"\n')
     if name == "maker.pem":
-        (paid.home / "maker.json").hardlink_to(paid.home / name)
-        arguments = ["plan", "payroll.csv", "--out", str(paid.home / "maker.json"), "--key", str(paid.home / name)]
+        (paid_program.home / "maker.json").hardlink_to(paid_program.home / name)
+        arguments = [
+            "plan",
+            "payroll.csv",
+            "--out",
+            str(paid_program.home / "maker.json"),
+            "--key",
+            str(paid_program.home / name),
+        ]
     else:
-        arguments = written(paid, "report", paid.home / name)
-    assert "would overwrite" in refused(paid, *arguments, "--force")
+        arguments = build_command(paid_program, "report", paid_program.home / name)
+    assert "would overwrite" in run_refused(paid_program, *arguments, "--force")
 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("writer", [name for name in WRITERS if name not in {"template", "backup", "collect", "plan"}])
-def test_foreign_file_is_replaced_only_by_force(paid: Program, writer: str) -> None:
-    out = paid.home / "notes.csv"
+def test_foreign_file_is_replaced_only_by_force(paid_program: Program, writer: str) -> None:
+    out = paid_program.home / "notes.csv"
     out.write_text(FOREIGN)
-    assert "this program did not write it" in refused(paid, *written(paid, writer, out))
+    assert "this program did not write it" in run_refused(paid_program, *build_command(paid_program, writer, out))
     if writer == "validate":
-        (paid.home / "payroll.csv").write_text((paid.home / "payroll.csv").read_text().replace("KES", "XXX"))
-    paid.run(*written(paid, writer, out), "--force")
+        (paid_program.home / "payroll.csv").write_text(
+            (paid_program.home / "payroll.csv").read_text().replace("KES", "XXX")
+        )
+    paid_program.run(*build_command(paid_program, writer, out), "--force")
     assert out.read_text() != FOREIGN
 
 
 @pytest.mark.parametrize("writer", ["template", "backup"])
-def test_new_file_output_replaces_no_file(paid: Program, writer: str) -> None:
-    out = paid.home / "notes.csv"
+def test_new_file_output_replaces_no_file(paid_program: Program, writer: str) -> None:
+    out = paid_program.home / "notes.csv"
     for content in (FOREIGN, ""):
         out.write_text(content)
-        assert "already exists" in refused(paid, *written(paid, writer, out))
+        assert "already exists" in run_refused(paid_program, *build_command(paid_program, writer, out))
 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("ending", ["csv", "xlsx", "parquet"])
-def test_own_output_is_replaced_on_every_run(paid: Program, ending: str) -> None:
-    sheet, out = paid.home / "payroll.csv", paid.home / f"out.{ending}"
-    page = paid.home / "page.html"
+def test_own_output_is_replaced_by_every_run(paid_program: Program, ending: str) -> None:
+    sheet, out = paid_program.home / "payroll.csv", paid_program.home / f"out.{ending}"
+    page = paid_program.home / "page.html"
     for _ in range(2):
-        assert paid.json("submit", sheet)["exit_code"] == 0
-        assert paid.json("submit", sheet, "--out", out)["exit_code"] == 0
-        assert paid.json("reconcile", sheet, "--out", out, "--report", page)["exit_code"] == 0
-    questions = paid.home / f"questions.{ending}"
+        assert paid_program.json("submit", sheet)["exit_code"] == 0
+        assert paid_program.json("submit", sheet, "--out", out)["exit_code"] == 0
+        assert paid_program.json("reconcile", sheet, "--out", out, "--report", page)["exit_code"] == 0
+    questions = paid_program.home / f"questions.{ending}"
     for _ in range(2):
-        assert paid.run("status", sheet, "--in-doubt", "--out", questions).exit_code == 0
-    bad = paid.sheet(kenyan_rows(1, amount="-1"), "bad.csv")
+        assert paid_program.run("status", sheet, "--in-doubt", "--out", questions).exit_code == 0
+    bad = paid_program.sheet(kenyan_rows(1, amount="-1"), "bad.csv")
     for _ in range(2):
-        assert paid.run("validate", bad, "--rejects", paid.home / f"rejects.{ending}").exit_code == 3
-    plan = paid.home / "payroll.plan.json"
+        assert paid_program.run("validate", bad, "--rejects", paid_program.home / f"rejects.{ending}").exit_code == 3
+    plan = paid_program.home / "payroll.plan.json"
     for _ in range(2):
-        assert paid.run("plan", sheet, "--out", plan, "--key", paid.home / "ada.pem").exit_code == 0
-    assert "this program did not write it" in refused(paid, "validate", bad, "--rejects", out)
-    assert "this program did not write it" in refused(paid, "reconcile", sheet, "--out", questions)
+        assert paid_program.run("plan", sheet, "--out", plan, "--key", paid_program.home / "ada.pem").exit_code == 0
+    assert "this program did not write it" in run_refused(paid_program, "validate", bad, "--rejects", out)
+    assert "this program did not write it" in run_refused(paid_program, "reconcile", sheet, "--out", questions)
 
 
-def test_annotated_workbook_is_replaced_by_newer(paid: Program) -> None:
+def test_annotated_workbook_is_replaced_by_newer(paid_program: Program) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
-    for line in (paid.home / "payroll.csv").read_text().replace("1500.50", "-5").splitlines():
+    for line in (paid_program.home / "payroll.csv").read_text().replace("1500.50", "-5").splitlines():
         book.active.append(line.split(","))
-    book.save(paid.home / "bad.xlsx")
+    book.save(paid_program.home / "bad.xlsx")
     for _ in range(2):
-        rejected = paid.run("validate", paid.home / "bad.xlsx", "--rejects", paid.home / "copy.xlsx")
+        rejected = paid_program.run(
+            "validate", paid_program.home / "bad.xlsx", "--rejects", paid_program.home / "copy.xlsx"
+        )
         assert rejected.exit_code == 3, rejected.output
-    assert "this program did not write it" in refused(
-        paid, "validate", paid.home / "payroll.csv", "--rejects", paid.home / "bad.xlsx"
+    assert "this program did not write it" in run_refused(
+        paid_program, "validate", paid_program.home / "payroll.csv", "--rejects", paid_program.home / "bad.xlsx"
     )
 
 
-def test_reconciliation_resaved_by_spreadsheet_is_replaced(paid: Program) -> None:
-    out = paid.home / "payroll.reconciliation.csv"
+def test_reconciliation_resaved_by_spreadsheet_is_replaced(paid_program: Program) -> None:
+    out = paid_program.home / "payroll.reconciliation.csv"
     out.write_text("\ufeff" + out.read_text().replace(",", ";").replace("\n", "\r\n"))
-    assert paid.json("submit", paid.home / "payroll.csv")["exit_code"] == 0
+    assert paid_program.json("submit", paid_program.home / "payroll.csv")["exit_code"] == 0
     assert len(read_csv(out)) == 2
 
 
-def test_an_empty_file_is_replaced(paid: Program) -> None:
-    out = paid.home / "fresh.csv"
+def test_empty_file_is_replaced(paid_program: Program) -> None:
+    out = paid_program.home / "fresh.csv"
     out.touch()
-    assert paid.json("submit", paid.home / "payroll.csv", "--out", out)["exit_code"] == 0
+    assert paid_program.json("submit", paid_program.home / "payroll.csv", "--out", out)["exit_code"] == 0
     assert len(read_csv(out)) == 2
 
 
 def test_foreign_reconciliation_file_stops_run_before_sending(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     (program.home / "payroll.reconciliation.csv").write_text(FOREIGN)
-    told = program.run("submit", sheet)
-    assert told.exit_code == 2
-    assert "The reconciliation " in told.stderr
+    result = program.run("submit", sheet)
+    assert result.exit_code == 2
+    assert "The reconciliation " in result.stderr
     assert (program.home / "payroll.reconciliation.csv").read_text() == FOREIGN
     assert program.record() == []
     assert not program.journal.exists()
     assert program.json("submit", sheet, "--force")["exit_code"] == 0
 
 
-def test_two_outputs_cannot_share_file(paid: Program) -> None:
-    told = refused(paid, "reconcile", paid.home / "payroll.csv", "--out", "x.csv", "--report", Path.cwd() / "x.csv")
-    assert "both name" in told
+def test_outputs_cannot_share_one_file(paid_program: Program) -> None:
+    error_output = run_refused(
+        paid_program, "reconcile", paid_program.home / "payroll.csv", "--out", "x.csv", "--report", Path.cwd() / "x.csv"
+    )
+    assert "both name" in error_output
 
 
 @pytest.mark.parametrize(
@@ -234,30 +247,32 @@ def test_two_outputs_cannot_share_file(paid: Program) -> None:
     ],
 )
 def test_log_and_metrics_cannot_overwrite_protected_files(
-    paid: Program, command: tuple[str, ...], key_of: str, target: str
+    paid_program: Program, command: tuple[str, ...], key_of: str, target: str
 ) -> None:
-    (paid.home / "notes.txt").write_text(FOREIGN)
-    paid.config.write_text(paid.config.read_text() + f'\n[reporting]\n{key_of} = "{target}"\n')
-    arguments = [str(paid.home / word) if word in {".", "payroll.csv"} else word for word in command]
-    assert f"reporting.{key_of}" in refused(paid, *arguments)
+    (paid_program.home / "notes.txt").write_text(FOREIGN)
+    paid_program.config.write_text(paid_program.config.read_text() + f'\n[reporting]\n{key_of} = "{target}"\n')
+    arguments = [str(paid_program.home / word) if word in {".", "payroll.csv"} else word for word in command]
+    assert f"reporting.{key_of}" in run_refused(paid_program, *arguments)
 
 
-def test_existing_log_and_metrics_files_are_updated(paid: Program) -> None:
-    paid.config.write_text(paid.config.read_text() + '\n[reporting]\nlog = "run.log"\nmetrics = "run.prom"\n')
+def test_existing_log_and_metrics_files_are_updated(paid_program: Program) -> None:
+    paid_program.config.write_text(
+        paid_program.config.read_text() + '\n[reporting]\nlog = "run.log"\nmetrics = "run.prom"\n'
+    )
     for _ in range(2):
-        assert paid.json("submit", paid.home / "payroll.csv")["exit_code"] == 0
-    assert len((paid.home / "run.log").read_text().splitlines()) >= 4
+        assert paid_program.json("submit", paid_program.home / "payroll.csv")["exit_code"] == 0
+    assert len((paid_program.home / "run.log").read_text().splitlines()) >= 4
 
 
-# The directory of the program itself, with that of the pages in it
+# The program's own directory, which contains that of the pages
 
 
-def begin_with_pages(program: Program) -> None:
-    """A machine with nothing set: its journal and the folders of its pages are in the program's own directory."""
+def prepare_pages(program: Program) -> None:
+    """Set up a machine with defaults, whose journal and page folders are in the program's own directory."""
     program.config.write_text(re.sub(r"(?ms)^\[journal\].*?(?=^\[)", "", sandbox_toml()))
     sheet = program.sheet(kenyan_rows(1))
     batch = program.json("submit", sheet)["batch"]
-    console = console_of(program)
+    console = console_folder(program)
     for number in ("0" * 16, "1" * 16):
         (console / number / "sheet").mkdir(parents=True)
         shutil.copy(sheet, console / number / "sheet")
@@ -267,26 +282,26 @@ def begin_with_pages(program: Program) -> None:
     (console / "runs" / f"{batch}.json").write_text("{}")
 
 
-def console_of(program: Program) -> Path:
+def console_folder(program: Program) -> Path:
     (journal,) = (program.home / "state" / "paygw-batch").glob("*/journal.sqlite3")
     return journal.with_name("console")
 
 
 @pytest.fixture
-def with_pages(kept: Kept) -> Program:
-    return kept(begin_with_pages)
+def program_with_pages(machine_cache: MachineCache) -> Program:
+    return machine_cache(prepare_pages)
 
 
-def test_console_run_writes_results_into_its_folder(with_pages: Program) -> None:
-    console = console_of(with_pages)
+def test_console_run_writes_results_into_its_folder(program_with_pages: Program) -> None:
+    console = console_folder(program_with_pages)
     sheet, out = console / ("0" * 16) / "sheet" / "payroll.csv", console / ("0" * 16) / "payroll.reconciliation.csv"
-    done = with_pages.json("submit", sheet, "--out", out, "--force")
-    assert done["exit_code"] == 0
+    summary = program_with_pages.json("submit", sheet, "--out", out, "--force")
+    assert summary["exit_code"] == 0
     assert len(read_csv(out)) == 1
     for command in ("resume", "retry"):
-        by_batch = console / "runs" / f"{done['batch']}.reconciliation.csv"
+        by_batch = console / "runs" / f"{summary['batch']}.reconciliation.csv"
         by_batch.unlink(missing_ok=True)
-        assert with_pages.json(command, done["batch"], "--out", by_batch)["exit_code"] == 0
+        assert program_with_pages.json(command, summary["batch"], "--out", by_batch)["exit_code"] == 0
         assert len(read_csv(by_batch)) == 1
 
 
@@ -300,42 +315,42 @@ def test_console_run_writes_results_into_its_folder(with_pages: Program) -> None
     ],
 )
 @pytest.mark.parametrize("sheet", ["{first}/sheet/payroll.csv", "{home}/0000000000000000/sheet/payroll.csv"])
-def test_console_run_refuses_outputs_outside_its_folder(with_pages: Program, sheet: str, place: str) -> None:
-    console = console_of(with_pages)
+def test_console_run_refuses_outputs_outside_its_folder(program_with_pages: Program, sheet: str, place: str) -> None:
+    console = console_folder(program_with_pages)
     places = {
-        "home": with_pages.home,
+        "home": program_with_pages.home,
         "console": console,
         "first": console / ("0" * 16),
         "second": console / ("1" * 16),
     }
     (places["first"] / "link").symlink_to(places["second"], target_is_directory=True)
-    own = with_pages.home / ("0" * 16) / "sheet" / "payroll.csv"
+    own = program_with_pages.home / ("0" * 16) / "sheet" / "payroll.csv"
     own.parent.mkdir(parents=True)
-    shutil.copy(with_pages.home / "payroll.csv", own)
-    batch = with_pages.json("status")["batches"][0]["batch"]
+    shutil.copy(program_with_pages.home / "payroll.csv", own)
+    batch = program_with_pages.json("status")["batches"][0]["batch"]
     out = place.format(batch=batch, **places)
-    told = refused(with_pages, "submit", sheet.format(**places), "--out", out, "--force")
-    assert "would overwrite a file of the program's own directory" in told
+    error_output = run_refused(program_with_pages, "submit", sheet.format(**places), "--out", out, "--force")
+    assert "would overwrite a file of the program's own directory" in error_output
 
 
 @pytest.mark.parametrize("writer", ["reconcile", "status", "resume", "retry", "validate", "report", "backup"])
-def test_command_line_cannot_write_into_console_directory(with_pages: Program, writer: str) -> None:
-    console = console_of(with_pages)
-    shutil.copy(console / ("0" * 16) / "sheet" / "payroll.csv", with_pages.home)
+def test_command_line_cannot_write_into_console_directory(program_with_pages: Program, writer: str) -> None:
+    console = console_folder(program_with_pages)
+    shutil.copy(console / ("0" * 16) / "sheet" / "payroll.csv", program_with_pages.home)
     for out in (console / ("0" * 16) / "payroll.reconciliation.csv", console / "runs" / "payroll.reconciliation.csv"):
-        told = refused(with_pages, *written(with_pages, writer, out))
-        assert "would overwrite a file of the program's own directory" in told
+        error_output = run_refused(program_with_pages, *build_command(program_with_pages, writer, out))
+        assert "would overwrite a file of the program's own directory" in error_output
 
 
-def test_a_link_in_place_of_results_is_refused(with_pages: Program) -> None:
-    folder = console_of(with_pages) / ("0" * 16)
+def test_symbolic_link_as_results_file_is_refused(program_with_pages: Program) -> None:
+    folder = console_folder(program_with_pages) / ("0" * 16)
     (folder / "payroll.reconciliation.csv").symlink_to(folder / "plan.json")
-    told = refused(
-        with_pages,
+    error_output = run_refused(
+        program_with_pages,
         "submit",
         folder / "sheet" / "payroll.csv",
         "--out",
         folder / "payroll.reconciliation.csv",
         "--force",
     )
-    assert "would overwrite" in told
+    assert "would overwrite" in error_output

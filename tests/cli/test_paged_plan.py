@@ -1,4 +1,4 @@
-"""An approver at a real terminal: a screenful at a time, nothing scrolls away unseen, and every difference is shown."""
+"""An approver at a real terminal sees every difference, one screenful at a time."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ from rich.console import ConsoleDimensions
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.screen import Screen
-from tests.support.approving import plan_of, policy
+from tests.support.approving import plan_file, policy
 from tests.support.patience import PATIENCE_S
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
@@ -33,26 +33,26 @@ GHOSTS = range(100, 160)
 
 @dataclass
 class Terminal:
-    """A terminal with a person, who presses a key whenever one is asked for."""
+    """A terminal with a person who presses a key whenever the program asks for one."""
 
     process: "subprocess.Popen[bytes]"
     keyboard: int
 
     def shown(self, key: bytes) -> str:
-        """Return all that is shown until the program ends."""
+        """Return all output until the program ends."""
         shown, pressed, waits = b"", 0, 0
         while waits < PATIENCE_S:
             ready, _, _ = select.select([self.keyboard], [], [], 1)
             waits = 0 if ready else waits + 1
             try:
                 part = os.read(self.keyboard, 65_536) if ready else b""
-            except OSError:  # Linux says so when the program has let go of the terminal
+            except OSError:  # Linux reports EIO when the program has closed the terminal.
                 return shown.decode().replace("\r\n", "\n")
             if ready and not part:
                 return shown.decode().replace("\r\n", "\n")
             shown += part
             asked = shown.count(MORE)
-            # Again after a while: a key that comes before the program looks is thrown away.
+            # Repeated after a while, because the program discards a key that is pressed too early.
             if asked > pressed or (asked and not ready and b"\n" not in shown.rpartition(MORE)[2]):
                 os.write(self.keyboard, key)
                 pressed = asked
@@ -60,7 +60,7 @@ class Terminal:
 
 
 @contextmanager
-def started(program: Program, *arguments: str | Path) -> Iterator[Terminal]:
+def start_in_terminal(program: Program, *arguments: str | Path) -> Iterator[Terminal]:
     keyboard, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in {"LINES", "COLUMNS"}}
@@ -83,37 +83,39 @@ def started(program: Program, *arguments: str | Path) -> Iterator[Terminal]:
         os.close(keyboard)
 
 
-def screens_of(program: Program, *arguments: str | Path) -> list[str]:
-    """Return what is shown, a screen after the other."""
-    with started(program, *arguments) as found:
-        screens = found.shown(b" ").split(MORE.decode())
-        assert found.process.wait(PATIENCE_S) == 0, screens
+def read_screens(program: Program, *arguments: str | Path) -> list[str]:
+    """Return the output split into screens."""
+    with start_in_terminal(program, *arguments) as terminal:
+        screens = terminal.shown(b" ").split(MORE.decode())
+        assert terminal.process.wait(PATIENCE_S) == 0, screens
     return screens
 
 
-def height(screen: str) -> int:
+def line_count(screen: str) -> int:
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen).strip("\n").split("\n")
     return sum(-(-max(1, len(line)) // COLUMNS) for line in lines)
 
 
 @pytest.fixture
-def planned(program: Program) -> Program:
-    """A plan with 60 people whom nobody paid before."""
+def planned_program(program: Program) -> Program:
+    """Plan 60 people who were never paid before."""
     program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
     assert program.json("submit", program.sheet(kenyan_rows(2), "october.csv"))["exit_code"] == 0
     ghosts = [f"KE,NEW-{n},{2000 + n},KES,Ghost Number{n} Wanjiku Mwangi,0712345{n:03},0712345{n:03}" for n in GHOSTS]
     sheet = program.sheet(ghosts)
-    assert program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ada.pem")["exit_code"] == 0
+    assert program.json("plan", sheet, "--out", plan_file(program), "--key", program.home / "ada.pem")["exit_code"] == 0
     return program
 
 
-def test_approver_sees_every_difference_page_by_page(planned: Program) -> None:
-    screens = screens_of(planned, "approve", plan_of(planned), "--key", planned.home / "cleo.pem")
+def test_approver_sees_every_difference_page_by_page(planned_program: Program) -> None:
+    screens = read_screens(
+        planned_program, "approve", plan_file(planned_program), "--key", planned_program.home / "cleo.pem"
+    )
     assert len(screens) > len(GHOSTS) // LINES
-    assert all(height(screen) <= LINES for screen in screens[:-1]), [height(screen) for screen in screens]
+    assert all(line_count(screen) <= LINES for screen in screens[:-1]), [line_count(screen) for screen in screens]
     ghosts = re.findall(r"Ghost Number(\d+) ", "".join(screens))
-    assert ghosts[: len(GHOSTS)] == [str(n) for n in reversed(GHOSTS)]  # who is new, the greatest amount first
-    assert sorted(ghosts[len(GHOSTS) :]) == sorted(str(n) for n in GHOSTS)  # then all people
+    assert ghosts[: len(GHOSTS)] == [str(n) for n in reversed(GHOSTS)]  # new people, the greatest amount first
+    assert sorted(ghosts[len(GHOSTS) :]) == sorted(str(n) for n in GHOSTS)  # everyone
     assert "Look at this first" in screens[0]
     assert "Approved by cleo" in screens[-1]
 
@@ -121,28 +123,32 @@ def test_approver_sees_every_difference_page_by_page(planned: Program) -> None:
 @pytest.mark.parametrize(
     "key", [pytest.param(b"\x03", id="Ctrl-C"), pytest.param(b"\x04", id="Ctrl-D", marks=pytest.mark.long)]
 )
-def test_quitting_paged_plan_approves_nothing(planned: Program, key: bytes) -> None:
-    before = plan_of(planned).read_bytes()
-    with started(planned, "approve", plan_of(planned), "--key", planned.home / "cleo.pem") as found:
-        assert found.shown(key).count(MORE.decode()) == 1
-        assert found.process.wait(PATIENCE_S) in {128 + signal.SIGINT, -signal.SIGINT}
-    assert plan_of(planned).read_bytes() == before
+def test_quitting_paged_plan_approves_nothing(planned_program: Program, key: bytes) -> None:
+    before = plan_file(planned_program).read_bytes()
+    with start_in_terminal(
+        planned_program, "approve", plan_file(planned_program), "--key", planned_program.home / "cleo.pem"
+    ) as terminal:
+        assert terminal.shown(key).count(MORE.decode()) == 1
+        assert terminal.process.wait(PATIENCE_S) in {128 + signal.SIGINT, -signal.SIGINT}
+    assert plan_file(planned_program).read_bytes() == before
 
 
-def test_quiet_approve_pauses_for_no_keypress(planned: Program) -> None:
-    (screen,) = screens_of(planned, "-q", "approve", plan_of(planned), "--key", planned.home / "cleo.pem")
+def test_quiet_approve_pauses_for_no_keypress(planned_program: Program) -> None:
+    (screen,) = read_screens(
+        planned_program, "-q", "approve", plan_file(planned_program), "--key", planned_program.home / "cleo.pem"
+    )
     assert "Ghost" not in screen
 
 
-def test_paging_measures_escapes_by_shown_width(
+def test_paging_counts_displayed_width_of_escapes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name full of what a terminal would obey must not push what stands above it off the screen."""
+    """A name full of escape sequences must not push earlier lines off the screen."""
     screen = Screen(Invocation(config=None, journal=None, as_json=False, quiet=False, verbose=False))
     pauses: list[str] = []
-    monkeypatch.setattr(screen, "asks", lambda: True)
+    monkeypatch.setattr(screen, "can_ask", lambda: True)
     monkeypatch.setattr(click, "getchar", lambda: pauses.append(capsys.readouterr().out))
     screen.out.size = ConsoleDimensions(COLUMNS, LINES)
     screen.pages([f"{n} " + "\x1b" * 38 for n in range(30)])
-    assert all(height(shown.removesuffix(MORE.decode())) < LINES for shown in pauses)
+    assert all(line_count(pause.removesuffix(MORE.decode())) < LINES for pause in pauses)
     assert len(pauses) == 2

@@ -1,25 +1,25 @@
-"""A plan and an order that people sign by passkey: `submit` and `carry-out` need only the configuration for it."""
+"""Plans and orders signed by passkey: `submit` and `carry-out` need only the configuration to verify them."""
 
 from pathlib import Path
 
 import pytest
 
 from paygw_batch.approval.plan_document import PlanDocument
-from paygw_batch.approval.policy import required_policy
+from paygw_batch.approval.policy import require_policy
 from paygw_batch.approval.signed_document import (
     Approval,
     ApprovalPolicy,
     SignedDocument,
     approval_text,
     approve_by_passkey,
-    made_by_passkey,
     read_document,
+    sign_by_passkey,
     write_document,
 )
 from paygw_batch.clock import utc_now
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settle.row_order import RowOrder
-from tests.support.approving import plan_of, policy, prepared, refused
+from tests.support.approving import plan_file, policy, prepare_sheet, submit_and_expect_refusal
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 from tests.support.software_passkey import CONSOLE, SoftwarePasskey, passkey
 
@@ -28,7 +28,7 @@ ADA, CLEO = passkey("p-ada"), passkey("p-cleo")
 
 @pytest.fixture
 def console(program: Program) -> Program:
-    """A company where ada and cleo also have a passkey each, beside the keys in their files."""
+    """Set up a company in which Ada and Cleo have a passkey each, besides their key files."""
     people = policy(program.home)
     for name, key in (("ada", ADA), ("cleo", CLEO)):
         own = next(line for line in people.splitlines() if line.startswith(f"{name} = "))
@@ -38,36 +38,38 @@ def console(program: Program) -> Program:
     return program
 
 
-def policy_in(program: Program) -> ApprovalPolicy:
-    return required_policy(load_settings(program.config, environ=program.environ))
+def load_policy(program: Program) -> ApprovalPolicy:
+    return require_policy(load_settings(program.config, environ=program.environ))
 
 
-def approved(program: Program, path: Path, kind: type[SignedDocument], key: SoftwarePasskey = CLEO) -> None:
-    """Approve what is in the file as the console does."""
-    document, rules = read_document(path, kind), policy_in(program)
+def approve_by_passkey_in(
+    program: Program, path: Path, kind: type[SignedDocument], key: SoftwarePasskey = CLEO
+) -> None:
+    """Approve the document in a file as the console does."""
+    document, rules = read_document(path, kind), load_policy(program)
     asked = approval_text(document, key.public, rules, utc_now())
     approval = Approval(key=key.public.text, approved_at=asked.approved_at, signature=key.sign(asked.text))
     write_document(approve_by_passkey(document, approval, rules, utc_now()), path)
 
 
-def made(program: Program, path: Path, kind: type[SignedDocument]) -> None:
-    """Let ada sign what is in the file by passkey instead, as if it had been made at the console."""
+def sign_document(program: Program, path: Path, kind: type[SignedDocument]) -> None:
+    """Have Ada sign the document in a file by passkey, as if it had been made in the console."""
     draft = read_document(path, kind).model_copy(update={"maker": ADA.public.text, "approvals": []})
-    write_document(made_by_passkey(draft, ADA.sign(draft.signed_text()), policy_in(program)), path)
+    write_document(sign_by_passkey(draft, ADA.sign(draft.signed_text()), load_policy(program)), path)
 
 
 def test_plan_approved_by_passkeys_is_sent(console: Program) -> None:
-    sheet = prepared(console)
-    made(console, plan_of(console), PlanDocument)
-    assert "needs 1 valid approval and has 0" in refused(console)
-    approved(console, plan_of(console), PlanDocument)
-    shown = " ".join(console.run("approve", plan_of(console)).stdout.split())
-    assert "Prepared by ada at " in shown
-    assert "Approved by cleo at " in shown
+    sheet = prepare_sheet(console)
+    sign_document(console, plan_file(console), PlanDocument)
+    assert "needs 1 valid approval and has 0" in submit_and_expect_refusal(console)
+    approve_by_passkey_in(console, plan_file(console), PlanDocument)
+    output = " ".join(console.run("approve", plan_file(console)).stdout.split())
+    assert "Prepared by ada at " in output
+    assert "Approved by cleo at " in output
     summary = console.json("submit", sheet)
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
-    said = [deed["said"] for deed in console.json("status", summary["batch"], "--history")["history"]]
-    assert [sentence.split(" at ")[0] for sentence in said[1:]] == ["prepared by ada", "approved by cleo"]
+    statements = [deed["said"] for deed in console.json("status", summary["batch"], "--history")["history"]]
+    assert [sentence.split(" at ")[0] for sentence in statements[1:]] == ["prepared by ada", "approved by cleo"]
 
 
 @pytest.mark.parametrize(
@@ -79,20 +81,20 @@ def test_plan_approved_by_passkeys_is_sent(console: Program) -> None:
     ],
 )
 def test_passkey_approval_depends_on_configuration_of_run(console: Program, old: str, new: str) -> None:
-    """At another address, and for a key that was taken out, it does not; nor does it for another person's."""
-    prepared(console)
-    approved(console, plan_of(console), PlanDocument)
+    """It is not valid at another address, for a removed key, or for another person's key."""
+    prepare_sheet(console)
+    approve_by_passkey_in(console, plan_file(console), PlanDocument)
     console.config.write_text(console.config.read_text().replace(old, new))
-    assert "needs 1 valid approval and has 0" in refused(console)
+    assert "needs 1 valid approval and has 0" in submit_and_expect_refusal(console)
 
 
 def test_maker_passkey_cannot_approve_own_file_key_plan(console: Program) -> None:
-    prepared(console)
-    document = read_document(plan_of(console), PlanDocument)
+    prepare_sheet(console)
+    document = read_document(plan_file(console), PlanDocument)
     at = "2026-11-22T08:00:00.000Z"
     own = Approval(key=ADA.public.text, approved_at=at, signature=ADA.sign(document.approval_text(ADA.public, at)))
-    write_document(document.model_copy(update={"approvals": [own]}), plan_of(console))
-    assert "that of ada is by the maker of the plan" in refused(console)
+    write_document(document.model_copy(update={"approvals": [own]}), plan_file(console))
+    assert "that of ada is by the maker of the plan" in submit_and_expect_refusal(console)
 
 
 def test_order_signed_by_passkeys_is_carried_out_once(console: Program) -> None:
@@ -102,15 +104,15 @@ def test_order_signed_by_passkeys_is_carried_out_once(console: Program) -> None:
     assert console.json("submit", sheet)["states"] == {"in_doubt": 1}
     settlement = ("2", "--as", "not-received", "--evidence", "Ticket 4711")
     console.json("order", "settle", sheet, *settlement, "--out", order, "--key", console.home / "ada.pem")
-    made(console, order, RowOrder)
+    sign_document(console, order, RowOrder)
     assert console.json("carry-out", order)["exit_code"] == 8
-    approved(console, order, RowOrder)
+    approve_by_passkey_in(console, order, RowOrder)
     assert console.json("carry-out", order)["states"] == {"ready": 1}
     assert console.json("carry-out", order)["exit_code"] == 8
 
 
 def test_doctor_reports_passkey_unusable_without_console_address(console: Program) -> None:
-    said = f"if the key {CLEO.public.fingerprint} is a passkey, it cannot be used"
-    assert said not in console.run("doctor").stdout
+    message = f"if the key {CLEO.public.fingerprint} is a passkey, it cannot be used"
+    assert message not in console.run("doctor").stdout
     console.config.write_text(console.config.read_text().replace(f'origin = "{CONSOLE.origin}"', ""))
-    assert said in " ".join(console.run("doctor").stdout.split())
+    assert message in " ".join(console.run("doctor").stdout.split())

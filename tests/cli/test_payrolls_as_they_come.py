@@ -1,4 +1,4 @@
-"""Payrolls as HR systems export them: one number a person, the operator in a column, headings of their own."""
+"""Payrolls as HR systems export them: one number per person, the operator in a column, and custom headings."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from paygw_batch.countries.rules import OperatorTerms, PurposeTerms
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.validate import validate
 from tests.support.program import Program, sandbox_toml
-from tests.support.sheet_values import codes, of_rows
+from tests.support.sheet_values import build_sheet, codes
 
 ONE_NUMBER = "Employee Name,Country,Mobile Number,Net Pay,Currency"
 PEOPLE = ["Jane Wanjiku,KE,0712345678,1500.50,KES", "Ali Otieno,KE,254722345679,800,KES"]
@@ -21,26 +21,26 @@ WORDS = """
 BASE = {"country": "KE", "amount": "10", "account_name": "Jane Wanjiku", "phone": "+254712345678"}
 
 
-def as_exported(program: Program, *rows: str, heading: str = ONE_NUMBER) -> Path:
+def write_export(program: Program, *rows: str, heading: str = ONE_NUMBER) -> Path:
     return program.sheet(list(rows or PEOPLE), heading=heading)
 
 
 def test_common_payroll_is_paid_without_configuration(program: Program) -> None:
-    sheet = as_exported(program)
+    sheet = write_export(program)
     options = ("--column-profile", "payroll-english", "--reference", "payroll-2026-11")
     result = program.run("submit", sheet, *options)
     assert result.exit_code == 0, result.stderr
     assert "the phone is the account (a wallet) for Kenya" in result.stdout
     paid = program.record()
-    assert [one["account_number"] for one in paid] == ["254712345678", "254722345679"]
+    assert [line["account_number"] for line in paid] == ["254712345678", "254722345679"]
     assert program.json("submit", sheet, *options)["sent_this_run"] == 0
 
 
 def test_phone_is_account_only_in_sheet_without_accounts() -> None:
     rules = load_rules("payout", {"KE": OperatorTerms(purpose="A")})
-    alone = validate(of_rows(BASE), rules, reference="r")
+    alone = validate(build_sheet(BASE), rules, reference="r")
     assert alone.instructions["payee"].to_list() == ["254712345678"]
-    sheet = of_rows({**BASE, "account_number": "0722345678"}, {**BASE, "account_number": None})
+    sheet = build_sheet({**BASE, "account_number": "0722345678"}, {**BASE, "account_number": None})
     beside = validate(sheet, rules, reference="r")
     assert (beside.instructions["payee"].to_list(), codes(beside.defects)) == (
         ["254722345678"],
@@ -51,8 +51,8 @@ def test_phone_is_account_only_in_sheet_without_accounts() -> None:
 def test_phone_as_account_is_required_and_checked_once() -> None:
     rules = load_rules("payout", {"KE": OperatorTerms(purpose="A", optional=("phone",))})
     phones = ("0712", None, "+255712345678")
-    found = validate(of_rows(*({**BASE, "phone": phone} for phone in phones)), rules, reference="r")
-    assert codes(found.defects) == [(2, "phone.format"), (3, "phone.missing"), (4, "phone.country")]
+    validated = validate(build_sheet(*({**BASE, "phone": phone} for phone in phones)), rules, reference="r")
+    assert codes(validated.defects) == [(2, "phone.format"), (3, "phone.missing"), (4, "phone.country")]
 
 
 @pytest.mark.parametrize(
@@ -62,25 +62,25 @@ def test_phone_as_account_is_required_and_checked_once() -> None:
 )
 def test_missing_account_column_is_refused_without_phone_account(terms: OperatorTerms) -> None:
     with pytest.raises(SheetError, match="missing columns: account_number"):
-        validate(of_rows(BASE), load_rules("payout", {"KE": terms}), reference="r")
+        validate(build_sheet(BASE), load_rules("payout", {"KE": terms}), reference="r")
 
 
 def test_phone_can_be_account_where_banks_exist() -> None:
     terms = OperatorTerms(purpose="A", bank_account_pattern="[0-9]{14}", phone_is_account=True)
-    found = validate(of_rows(BASE), load_rules("payout", {"KE": terms}), reference="r")
-    assert found.instructions["payee"].to_list() == ["254712345678"]
+    validated = validate(build_sheet(BASE), load_rules("payout", {"KE": terms}), reference="r")
+    assert validated.instructions["payee"].to_list() == ["254712345678"]
 
 
 def test_each_row_uses_operator_in_purpose_column(program: Program) -> None:
     program.config.write_text(sandbox_toml() + WORDS)
     rows = [f"{row},{word}" for row, word in zip(PEOPLE, ("m-pesa", "AIRTEL MONEY"), strict=True)]
-    sheet = as_exported(program, *rows, "Jo Ng,KE,0733345678,5,KES,", heading=f"{ONE_NUMBER},purpose")
+    sheet = write_export(program, *rows, "Jo Ng,KE,0733345678,5,KES,", heading=f"{ONE_NUMBER},purpose")
     options = ("--column-profile", "payroll-english", "--reference", "payroll-2026-11")
     result = program.json("submit", sheet, *options)
     assert result["states"] == {"paid": 3}
-    default = next(one for one in program.record() if one["account_number"].startswith("25473"))["purpose"]
-    assert {one["purpose"] for one in program.record()} == {"TEST-MPESA", "TEST-AIRTEL", default}
-    moved = as_exported(
+    default = next(line for line in program.record() if line["account_number"].startswith("25473"))["purpose"]
+    assert {line["purpose"] for line in program.record()} == {"TEST-MPESA", "TEST-AIRTEL", default}
+    moved = write_export(
         program, *(row.replace("m-pesa", "airtel money") for row in rows), heading=f"{ONE_NUMBER},purpose"
     )
     again = program.json("submit", moved, *options, "--dry-run")
@@ -91,21 +91,23 @@ def test_unknown_or_missing_purpose_word_is_defect() -> None:
     purposes = {"M-Pesa": PurposeTerms("MP", "Safaricom"), "Airtel": PurposeTerms("AI")}
     rules = load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
     words = ("M pesa", "Orange", None, "AI")
-    found = validate(
-        of_rows(*({**BASE, "amount": str(n), "purpose": word} for n, word in enumerate(words, 1))), rules, reference="r"
+    validated = validate(
+        build_sheet(*({**BASE, "amount": str(n), "purpose": word} for n, word in enumerate(words, 1))),
+        rules,
+        reference="r",
     )
-    assert codes(found.defects) == [(3, "purpose.mismatch"), (4, "purpose.missing")]
-    assert found.rows["purpose"].to_list() == ["MP", "Orange", None, "AI"]
+    assert codes(validated.defects) == [(3, "purpose.mismatch"), (4, "purpose.missing")]
+    assert validated.rows["purpose"].to_list() == ["MP", "Orange", None, "AI"]
 
 
 def test_number_of_different_operator_gets_warning() -> None:
     purposes = {"M-Pesa": PurposeTerms("MP", "Safaricom"), "Airtel": PurposeTerms("AI", "Airtel")}
     rules = load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
     rows = [{**BASE, "purpose": "airtel"}, {**BASE, "purpose": "m-pesa", "amount": "11"}]
-    found = validate(of_rows(*rows), rules, reference="r")
-    assert codes(found.warnings) == [(2, "phone.operator")]
-    assert "Safaricom" in found.warnings["message"][0]
-    assert "pays through Airtel" in found.warnings["message"][0]
+    validated = validate(build_sheet(*rows), rules, reference="r")
+    assert codes(validated.warnings) == [(2, "phone.operator")]
+    assert "Safaricom" in validated.warnings["message"][0]
+    assert "pays through Airtel" in validated.warnings["message"][0]
 
 
 @pytest.mark.parametrize(
@@ -123,13 +125,13 @@ def test_meaningless_purposes_are_refused(purposes: dict[str, PurposeTerms], sai
 
 
 def test_defect_names_heading_used_by_sender(program: Program) -> None:
-    sheet = as_exported(program, "Jane Wanjiku,KE,0712345678,,KES", ",KE,0712345679,5,KES")
+    sheet = write_export(program, "Jane Wanjiku,KE,0712345678,,KES", ",KE,0712345679,5,KES")
     options = ("--column-profile", "payroll-english", "--reference", "r")
-    shown = program.run("validate", sheet, *options).stdout
-    assert "Row 2, Net Pay: Net Pay is missing." in shown
-    assert "Row 3, Employee Name: Employee Name is missing." in shown
+    output = program.run("validate", sheet, *options).stdout
+    assert "Row 2, Net Pay: Net Pay is missing." in output
+    assert "Row 3, Employee Name: Employee Name is missing." in output
     listed = program.json("validate", sheet, *options)["defect_list"]
-    assert [(one["column"], one["heading"]) for one in listed] == [
+    assert [(finding["column"], finding["heading"]) for finding in listed] == [
         ("amount", "Net Pay"),
         ("account_name", "Employee Name"),
     ]

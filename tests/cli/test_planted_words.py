@@ -1,4 +1,4 @@
-"""No code reads a sentence that was made for people: where all are worded otherwise, the program does the same."""
+"""No code depends on sentences for people: with all of them reworded, the program behaves the same."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,10 +9,10 @@ import openpyxl
 import pytest
 
 from paygw_batch.language import say
-from paygw_batch.show.outputs import OutputKind, _is_ours
-from tests.cli.sheets import noted, workbook
-from tests.support.approving import plan_of, policy
-from tests.support.planted_words import in_other_words, reworded
+from paygw_batch.show.outputs import OutputKind, _is_own_output
+from tests.cli.sheets import write_note, write_workbook
+from tests.support.approving import plan_file, policy
+from tests.support.planted_words import reword, reworded_catalogue
 from tests.support.program import SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
 
 ROWS = [*kenyan_rows(2), *kenyan_rows(1, amount="9001", prefix="NO"), *kenyan_rows(2, amount="9007", prefix="LOST")]
@@ -21,35 +21,38 @@ Day = Callable[[Program], object]
 Words = Callable[[], AbstractContextManager[None]]
 
 
-def a_check(program: Program) -> object:
-    """Check sheets with every defect, and twice mark a workbook: the second copy replaces the first."""
-    mended, headings = program.home / "mended.xlsx", program.home / "headings.toml"
+def run_checks(program: Program) -> object:
+    """Check sheets with every defect, and mark a workbook twice: the second copy replaces the first."""
+    corrected, headings = program.home / "mended.xlsx", program.home / "headings.toml"
     checks = [
         program.json("validate", SAMPLES / "every-defect.csv"),
-        program.json("validate", SAMPLES / "to-mend.xlsx", "--rejects", mended),
-        program.json("validate", SAMPLES / "to-mend.xlsx", "--rejects", mended),
-        program.json("validate", mended),
+        program.json("validate", SAMPLES / "to-mend.xlsx", "--rejects", corrected),
+        program.json("validate", SAMPLES / "to-mend.xlsx", "--rejects", corrected),
+        program.json("validate", corrected),
         program.json("validate", SAMPLES / "payroll-mixed.csv", "--map", headings),
         program.json("validate", SAMPLES / "payroll-mixed.csv", "--map", headings),
     ]
     return [
         (
             *(check["exit_code"], check["defects"]),
-            *((one["row"], one["column"], one["value"], one["code"]) for one in check.get("defect_list", ())),
+            *(
+                (defect["row"], defect["column"], defect["value"], defect["code"])
+                for defect in check.get("defect_list", ())
+            ),
         )
         for check in checks
     ]
 
 
-def a_payout(program: Program) -> object:
-    """Pay a sheet with a plan; settle, retry and reconcile. Each file is written twice."""
+def run_payout(program: Program) -> object:
+    """Pay a sheet with a plan, then settle, retry and reconcile. Each file is written twice."""
     home, codes = program.home, list[object]()
-    sheet, plan = program.sheet(ROWS), plan_of(program)
+    sheet, plan = program.sheet(ROWS), plan_file(program)
 
     def run(*arguments: str | Path) -> dict[str, Any]:
-        found = program.json(*arguments)
-        codes.append((arguments[0], found["exit_code"], found["states"], found["totals"]))
-        return found
+        summary = program.json(*arguments)
+        codes.append((arguments[0], summary["exit_code"], summary["states"], summary["totals"]))
+        return summary
 
     for _ in range(2):
         run("plan", sheet, "--out", plan, "--key", home / "ada.pem", "--report", home / "plan.html")
@@ -67,20 +70,20 @@ def a_payout(program: Program) -> object:
     return codes, deeds, rows, len(program.record())
 
 
-def a_folder(program: Program) -> object:
-    """Take a good sheet, one that nobody approved, one that needs the name of a worksheet, and one that is none."""
+def run_folder(program: Program) -> object:
+    """Process a good sheet, an unapproved one, one that needs a worksheet name, and a file that is not a sheet."""
     folder = program.home / "drop"
     folder.mkdir()
-    noted(workbook(folder / "two.xlsx", October=kenyan_rows(2), November=kenyan_rows(3)), None)
-    noted(program.sheet(kenyan_rows(1, amount="10.00", prefix="A"), "drop/good.csv"), None)
-    noted(program.sheet(kenyan_rows(1, prefix="B"), "drop/unapproved.csv"), None)
-    noted(program.sheet(["1,2"], "drop/none.csv", "what,ever"), "expect_rows = 1\n")
-    found = program.json("run-folder", folder)
+    write_note(write_workbook(folder / "two.xlsx", October=kenyan_rows(2), November=kenyan_rows(3)), None)
+    write_note(program.sheet(kenyan_rows(1, amount="10.00", prefix="A"), "drop/good.csv"), None)
+    write_note(program.sheet(kenyan_rows(1, prefix="B"), "drop/unapproved.csv"), None)
+    write_note(program.sheet(["1,2"], "drop/none.csv", "what,ever"), "expect_rows = 1\n")
+    summary = program.json("run-folder", folder)
     answers = sorted((folder / "refused").glob("*.refused.txt"), key=lambda path: path.name.partition("-")[2])
     return (
-        found["exit_code"],
-        found["states"],
-        [(one["sheet"], one["exit_code"]) for one in found["sheets"]],
+        summary["exit_code"],
+        summary["states"],
+        [(sheet["sheet"], sheet["exit_code"]) for sheet in summary["sheets"]],
         [(path.name.partition("-")[2], len(path.read_text().split("\n\n"))) for path in answers],
         sorted(path.name.partition("-")[2] for path in folder.glob("*/*")),
     )
@@ -88,41 +91,41 @@ def a_folder(program: Program) -> object:
 
 @pytest.fixture
 def offices(tmp_path: Path) -> list[Program]:
-    """Two machines that are set up alike."""
-    found = []
+    """Set up two identical machines."""
+    machines = []
     for name in ("plain", "planted"):
         home = tmp_path / name
         home.mkdir(mode=0o700)
-        found.append(Program(home, home / "paygw.toml"))
-        found[-1].config.write_text(sandbox_toml() + policy(home))
-    return found
+        machines.append(Program(home, home / "paygw.toml"))
+        machines[-1].config.write_text(sandbox_toml() + policy(home))
+    return machines
 
 
 @pytest.mark.share(3)
-@pytest.mark.parametrize("day", [a_check, a_payout, a_folder])
+@pytest.mark.parametrize("day", [run_checks, run_payout, run_folder])
 def test_reworded_sentences_change_no_result(offices: list[Program], day: Day) -> None:
     plain = day(offices[0])
-    with in_other_words():
-        assert say("Nothing was sent.") == reworded("Nothing was sent.")
+    with reworded_catalogue():
+        assert say("Nothing was sent.") == reword("Nothing was sent.")
         assert day(offices[1]) == plain
 
 
-@pytest.mark.parametrize("first", [nullcontext, in_other_words])
+@pytest.mark.parametrize("first", [nullcontext, reworded_catalogue])
 def test_own_files_are_recognised_after_rewording(offices: list[Program], first: Words) -> None:
-    """What a person wrote in one language is replaced in another one; a copy that is marked again is marked once."""
+    """Files written in one language are replaced in another, and a marked copy is marked only once."""
     program = offices[0]
     home, sheet = program.home, program.sheet(kenyan_rows(1))
     writers: list[list[str | Path]] = [
         ["validate", SAMPLES / "to-mend.xlsx", "--rejects", home / "mended.xlsx"],
         ["validate", home / "mended.xlsx", "--rejects", home / "again.xlsx"],
         ["validate", sheet, "--map", home / "headings.toml"],
-        ["plan", sheet, "--out", plan_of(program), "--key", home / "ada.pem", "--report", home / "plan.html"],
-        ["approve", plan_of(program), "--key", home / "ben.pem"],
+        ["plan", sheet, "--out", plan_file(program), "--key", home / "ada.pem", "--report", home / "plan.html"],
+        ["approve", plan_file(program), "--key", home / "ben.pem"],
         ["submit", sheet],
         ["reconcile", sheet, "--out", home / "of.csv", "--report", home / "of.html"],
         ["find", "254712345001", "--advice", home / "advice.html"],
     ]
-    second = in_other_words if first is nullcontext else nullcontext
+    second = reworded_catalogue if first is nullcontext else nullcontext
     with first():
         codes = [program.run(*writer).exit_code for writer in writers]
     assert codes == [3, 3, 0, 0, 0, 0, 0, 0]
@@ -130,7 +133,7 @@ def test_own_files_are_recognised_after_rewording(offices: list[Program], first:
         for writer in (*writers[:3], *writers[6:]):
             result = program.run(*writer)
             assert result.exit_code == codes[writers.index(writer)], result.stderr
-        # A plan that opened its batch is not written again.
-        assert _is_ours(OutputKind.PLAN_PAGE, home / "plan.html")
+        # A plan that opened its batch is not rewritten.
+        assert _is_own_output(OutputKind.PLAN_PAGE, home / "plan.html")
     book = openpyxl.load_workbook(home / "again.xlsx")
     assert len(book.sheetnames) == 1 + len(openpyxl.load_workbook(SAMPLES / "to-mend.xlsx").sheetnames)

@@ -1,4 +1,4 @@
-"""The commands on a journal in PostgreSQL: kills, a server that crashes, and everything that is refused."""
+"""Commands with a journal in PostgreSQL: kills, a crashing server, and every refusal."""
 
 import re
 import sys
@@ -14,13 +14,13 @@ import psycopg
 import pytest
 
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.show.batch_status import running_now
+from paygw_batch.show.batch_status import running_process
 from tests.cli.stopped import paid_orders, wait_for_record
-from tests.support.clusters import ClusterProgram, slow, url_of
+from tests.support.clusters import ClusterProgram, journal_url, slow_down_sandbox
 from tests.support.patience import PATIENCE_S
-from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.postgres_server import PostgresServer, new_server
 from tests.support.program import Program, kenyan_rows, kill, read_csv
-from tests.support.wire_proxy import Trouble, wire_proxy
+from tests.support.wire_proxy import ProxyFault, wire_proxy
 
 ROWS = 60
 
@@ -32,8 +32,8 @@ def test_everyday_commands_work_with_database_journal(cluster: ClusterProgram) -
     again = cluster.json("submit", sheet)
     assert (again["sent_this_run"], again["known"]) == (0, 11)
     assert len(cluster.record()) == 11
-    said = ("--as", "paid", "--evidence", "statement of 22 November", "--by", "amina")
-    assert cluster.json("resolve", "row", sheet, "12", *said)["exit_code"] in {0, 4}
+    resolution = ("--as", "paid", "--evidence", "statement of 22 November", "--by", "amina")
+    assert cluster.json("resolve", "row", sheet, "12", *resolution)["exit_code"] in {0, 4}
     assert cluster.json("retry", sheet, "--row", "11")["states"] == {"paid": 10, "rejected": 1}
     assert [line["client_orderid"] for line in cluster.record()][-1] == "NO-1-r2"
     assert cluster.json("status")["batches"][0]["rows"] == 11
@@ -49,8 +49,8 @@ def test_rows_of_forgotten_people_are_not_paid_again(cluster: ClusterProgram) ->
     assert cluster.json("submit", sheet)["states"] == {"paid": 2}
     asked = ("forget", "--person", "254712345001")
     assert cluster.json(*asked)["payments"] == 1
-    done = cluster.run(*asked, "--yes", "--by", "Amina")
-    assert (done.exit_code, "VACUUM FULL" in done.output) == (0, True)
+    result = cluster.run(*asked, "--yes", "--by", "Amina")
+    assert (result.exit_code, "VACUUM FULL" in result.output) == (0, True)
     assert cluster.json("verify")["exit_code"] == 0
     assert cluster.json("find", "254712345001")["payments"] == []
     assert len(cluster.json("find", "254712345002")["payments"]) == 1
@@ -60,7 +60,7 @@ def test_rows_of_forgotten_people_are_not_paid_again(cluster: ClusterProgram) ->
 
 
 def test_repeatedly_killed_database_run_pays_rows_once(cluster: ClusterProgram) -> None:
-    slow(cluster)
+    slow_down_sandbox(cluster)
     sheet = cluster.sheet(kenyan_rows(ROWS))
     for lines in (0, 1, 20, 41):
         process = cluster.start("submit", sheet)
@@ -70,7 +70,7 @@ def test_repeatedly_killed_database_run_pays_rows_once(cluster: ClusterProgram) 
 
 
 def check_end(user: ClusterProgram, sheet: Path) -> None:
-    """Hold the reconciliation of a batch to the gateway's own record."""
+    """Compare the reconciliation of a batch with the gateway's own record."""
     summary = user.json("submit", sheet)
     reconciled = read_csv(summary["reconciliation"])
     assert [line["client_orderid"] for line in reconciled] == [f"PAY-{n}" for n in range(1, ROWS + 1)]
@@ -82,16 +82,16 @@ def check_end(user: ClusterProgram, sheet: Path) -> None:
 
 
 @contextmanager
-def own_cluster(program: Program) -> Iterator[tuple[ClusterProgram, PostgresServer]]:
-    with own_server() as server:
+def run_own_cluster(program: Program) -> Iterator[tuple[ClusterProgram, PostgresServer]]:
+    with new_server() as server:
         user = ClusterProgram(program.home, program.config)
         user.write_url(server.url())
-        slow(user)
+        slow_down_sandbox(user)
         yield user, server
 
 
 def test_run_continues_after_database_server_crash(program: Program) -> None:
-    with own_cluster(program) as (user, server):
+    with run_own_cluster(program) as (user, server):
         sheet = user.sheet(kenyan_rows(ROWS))
         process = user.start("submit", sheet)
         wait_for_record(user, 10, process)
@@ -107,7 +107,7 @@ def test_run_continues_after_database_server_crash(program: Program) -> None:
 
 @pytest.mark.long
 def test_run_killed_during_server_outage_resumes_safely(program: Program) -> None:
-    with own_cluster(program) as (user, server):
+    with run_own_cluster(program) as (user, server):
         sheet = user.sheet(kenyan_rows(ROWS))
         process = user.start("submit", sheet)
         wait_for_record(user, 10, process)
@@ -124,10 +124,10 @@ def test_run_killed_during_server_outage_resumes_safely(program: Program) -> Non
         check_end(user, sheet)
 
 
-# Bad input: one sentence, what to do, exit 2 or 7, nothing sent.
+# Bad input: one sentence, a hint, exit code 2 or 7, and nothing sent
 
 
-def refused(user: ClusterProgram, code: int, sentence: str, *arguments: str | Path) -> None:
+def run_refused(user: ClusterProgram, code: int, sentence: str, *arguments: str | Path) -> None:
     before = user.record()
     result = user.run(*(arguments or ("submit", user.sheet(kenyan_rows(2)))))
     assert (result.exit_code, "Traceback" in result.output) == (code, False), result.output
@@ -139,46 +139,46 @@ def refused(user: ClusterProgram, code: int, sentence: str, *arguments: str | Pa
 def test_unreachable_database_address_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     for wrong in ("postgresql://paygw@127.0.0.1:1/x", postgres_server.url("no_such_database")):
         cluster.write_url(wrong)
-        refused(cluster, 7, "cannot be reached")
+        run_refused(cluster, 7, "cannot be reached")
     cluster.write_url(postgres_server.url(user="nobody_we_know"))
-    refused(cluster, 7, "nobody_we_know")
+    run_refused(cluster, 7, "nobody_we_know")
     for wrong in ("mysql://x", "postgresql://paygw:secret@db/x", "postgresql://db/x?password=secret"):
         cluster.write_url(wrong)
-        refused(cluster, 2, "journal")
+        run_refused(cluster, 2, "journal")
         assert "secret" not in cluster.run("status").output
     cluster.write_url("postgresql://paygw@db/x", 'path = "a.sqlite3"\n')
-    refused(cluster, 2, "path and url are both set")
+    run_refused(cluster, 2, "path and url are both set")
 
 
-def test_a_role_without_rights_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+def test_role_without_permissions_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
-    name = url_of(cluster).rpartition("/")[2]
+    name = journal_url(cluster).rpartition("/")[2]
     postgres_server.execute(f"CREATE ROLE stranger_{name} LOGIN")
     cluster.write_url(postgres_server.url(name, user=f"stranger_{name}"))
-    refused(cluster, 7, "permission denied")
-    refused(cluster, 7, "permission denied", "status")
+    run_refused(cluster, 7, "permission denied")
+    run_refused(cluster, 7, "permission denied", "status")
 
 
-def test_an_unsafe_server_is_refused(program: Program) -> None:
-    with own_cluster(program) as (user, server):
-        paid_one(user)
+def test_unsafe_database_server_is_refused(program: Program) -> None:
+    with run_own_cluster(program) as (user, server):
+        pay_one_row(user)
         for setting in ("fsync", "full_page_writes"):
             server.execute(f"ALTER SYSTEM SET {setting} = off")
             server.execute("SELECT pg_reload_conf()")
             wait_for_setting(server, setting, "off")
-            refused(user, 7, f"{setting} = off")
-            assert f"{setting} = off" in found_by_doctor(user)
+            run_refused(user, 7, f"{setting} = off")
+            assert f"{setting} = off" in doctor_finding(user)
             server.execute(f"ALTER SYSTEM RESET {setting}")
             server.execute("SELECT pg_reload_conf()")
             wait_for_setting(server, setting, "on")
         user.write_url(server.url(), 'replication = "synchronous"\n')
-        refused(user, 7, "waits for no standby")
-        assert "waits for no standby" in found_by_doctor(user)
+        run_refused(user, 7, "waits for no standby")
+        assert "waits for no standby" in doctor_finding(user)
 
 
 @pytest.mark.parametrize("more", ["", 'replication = "sometimes"\n'])
 def test_database_without_replication_setting_is_refused(cluster: ClusterProgram, more: str) -> None:
-    cluster.write_url(url_of(cluster), more)
+    cluster.write_url(journal_url(cluster), more)
     for command in (("doctor",), ("validate", cluster.sheet(kenyan_rows(1))), ("journal", "new")):
         refused_here = cluster.run(*command)
         assert refused_here.exit_code == 2, refused_here.output
@@ -186,64 +186,64 @@ def test_database_without_replication_setting_is_refused(cluster: ClusterProgram
 
 
 def test_doctor_compares_replication_setting_with_server(cluster: ClusterProgram) -> None:
-    url = url_of(cluster)
+    url = journal_url(cluster)
     assert cluster.run("submit", cluster.sheet(kenyan_rows(1))).exit_code == 0
     for word, state in (("none", "ok"), ("provider", "ok"), ("asynchronous", "look"), ("synchronous", "wrong")):
         cluster.write_url(url, f'replication = "{word}"\n')
-        told = cluster.json("doctor")
-        (found,) = [one for one in told["checks"] if one["check"] == "replication"]
-        assert (found["state"], found["found"].partition(";")[0]) == (state, word)
+        summary = cluster.json("doctor")
+        (replication_check,) = [check for check in summary["checks"] if check["check"] == "replication"]
+        assert (replication_check["state"], replication_check["found"].partition(";")[0]) == (state, word)
 
 
-def paid_one(user: ClusterProgram) -> None:
+def pay_one_row(user: ClusterProgram) -> None:
     assert user.run("submit", user.sheet(kenyan_rows(1), name="first.csv")).exit_code == 0
 
 
-def found_by_doctor(user: ClusterProgram) -> str:
-    """Return what doctor finds wrong with the journal."""
-    told = user.json("doctor")
-    assert told["exit_code"] == 7
-    (found,) = [one for one in told["checks"] if one["check"] == "journal"]
-    assert found["state"] == "wrong"
-    return str(found["found"])
+def doctor_finding(user: ClusterProgram) -> str:
+    """Return doctor's findings about the journal."""
+    summary = user.json("doctor")
+    assert summary["exit_code"] == 7
+    (journal_check,) = [check for check in summary["checks"] if check["check"] == "journal"]
+    assert journal_check["state"] == "wrong"
+    return str(journal_check["found"])
 
 
 def test_standby_can_be_read_and_sends_nothing(program: Program) -> None:
-    with own_cluster(program) as (user, server):
-        paid_one(user)
+    with run_own_cluster(program) as (user, server):
+        pay_one_row(user)
         server.stop("fast")
         (server.home / "data" / "standby.signal").touch()
         server.start()
-        sentence = f"postgres on 127.0.0.1:{server.port} is a standby: it cannot be written."
+        sentence = f"postgres on 127.0.0.1:{server.port} is a read-only standby."
         hint = "Name all servers in [journal] url, with target_session_attrs=read-write."
         batch = user.json("status")["batches"][0]["batch"]
         settled = ("resolve", "row", batch, "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina")
         for command in ((), ("resume",), ("work", "--once"), ("journal", "new"), ("limits", "--rate", "5"), settled):
-            refused(user, 7, f"{sentence}\nNothing was sent. {hint}", *command)
-        assert found_by_doctor(user) == f"{sentence} Nothing was sent. {hint}"
+            run_refused(user, 7, f"{sentence}\nNothing was sent. {hint}", *command)
+        assert doctor_finding(user) == f"{sentence} Nothing was sent. {hint}"
         assert user.json("verify")["exit_code"] == 0
         user.write_url(f"{server.url()}?target_session_attrs=read-write")
-        refused(user, 7, "session is read-only")
+        run_refused(user, 7, "session is read-only")
 
 
 def wait_for_setting(server: PostgresServer, setting: str, value: str) -> None:
-    found = ""
-    while found != value:  # every look is a new session: it has the settings that are in force
+    current_value = ""
+    while current_value != value:  # every query uses a new session, which has the current settings
         with psycopg.connect(server.url()) as connection:
             row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
             assert row is not None
-            found = row[0]
+            current_value = row[0]
 
 
 def test_connection_pooler_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     with wire_proxy(postgres_server.port) as proxy:
-        proxy.trouble = Trouble.POOLER
-        cluster.write_url(proxy.url(url_of(cluster)))
+        proxy.trouble = ProxyFault.POOLER
+        cluster.write_url(proxy.url(journal_url(cluster)))
         sentence, hint = "There is a pooler between this program and", "Name the server itself in [journal] url"
         for command in ((), ("status",), ("work", "--once"), ("journal", "new")):
-            refused(cluster, 7, sentence, *command)
-            refused(cluster, 7, hint, *command)
-        assert sentence in found_by_doctor(cluster)
+            run_refused(cluster, 7, sentence, *command)
+            run_refused(cluster, 7, hint, *command)
+        assert sentence in doctor_finding(cluster)
 
 
 @pytest.mark.parametrize(("seconds", "which"), [(-45, "behind"), (45, "ahead of")])
@@ -255,39 +255,39 @@ def test_wrong_clock_is_refused(
         def now(cls, tz: tzinfo | None = None) -> Self:
             return super().now(tz) + timedelta(seconds=seconds)
 
-    paid_one(cluster)
+    pay_one_row(cluster)
     monkeypatch.setattr("paygw_batch.journal.postgres.session.datetime", Shifted)
     for command in ((), ("work", "--once")):
-        refused(cluster, 7, f" seconds {which} that of ", *command)
-        refused(cluster, 7, "Set both clocks from the same time server, then run again.", *command)
-    assert f" seconds {which} that of " in found_by_doctor(cluster)
+        run_refused(cluster, 7, f" seconds {which} that of ", *command)
+        run_refused(cluster, 7, "Set both clocks from the same time server, then run again.", *command)
+    assert f" seconds {which} that of " in doctor_finding(cluster)
     assert cluster.run("status").exit_code == 0  # to look is always possible
     monkeypatch.setattr("paygw_batch.journal.postgres.session.MAX_CLOCK_SKEW_S", 3600)
     assert cluster.run("submit", cluster.sheet(kenyan_rows(2))).exit_code == 0
 
 
-def test_a_database_of_another_merchant_is_refused(cluster: ClusterProgram) -> None:
+def test_database_of_another_merchant_is_refused(cluster: ClusterProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
     text = cluster.config.read_text()
     second = text.replace('endpoint_id = "1000"', 'endpoint_id = "2000"')
     cluster.config.write_text(second.replace('consumer_key = "', 'consumer_key = "another-'))
-    refused(cluster, 7, "belongs to another merchant")
+    run_refused(cluster, 7, "belongs to another merchant")
     cluster.config.write_text(second)
     assert cluster.json("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))["sent_this_run"] == 0
     cluster.config.write_text(second.replace('consumer_key = "', 'consumer_key = "another-'))
     assert cluster.run("status").exit_code == 0, "the second endpoint was noted"
     cluster.config.write_text(text)
-    with psycopg.connect(url_of(cluster), autocommit=True) as connection:
+    with psycopg.connect(journal_url(cluster), autocommit=True) as connection:
         connection.execute("INSERT INTO paygw.migration VALUES (99, 'now')")
-    refused(cluster, 7, "newer version")
+    run_refused(cluster, 7, "newer version")
 
 
 def test_missing_cluster_extra_is_named(cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     importing = re.compile(r"(psycopg|psycopg_binary)\b|paygw_batch\..*(postgres|database_place)")
-    for name in [one for one in sys.modules if importing.match(one)]:
+    for name in [module for module in sys.modules if importing.match(module)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    refused(cluster, 2, "[cluster]'.", "status")
+    run_refused(cluster, 2, "[cluster]'.", "status")
 
 
 def test_second_command_is_refused_naming_holder(cluster: ClusterProgram) -> None:
@@ -298,8 +298,8 @@ def test_second_command_is_refused_naming_holder(cluster: ClusterProgram) -> Non
     assert (held.exit_code, str(process.pid) in held.stderr) == (7, True), held.stderr
     assert cluster.run("status").exit_code != 7  # to look is always possible
     settings = load_settings(cluster.config, environ=cluster.environ)
-    holder = running_now(settings)
+    holder = running_process(settings)
     assert holder is not None
     assert holder.pid == process.pid
     kill(process)
-    assert running_now(settings) is None
+    assert running_process(settings) is None

@@ -1,4 +1,4 @@
-"""Plans, approvals, enquiries and notifications, with the journal in PostgreSQL."""
+"""Plans, approvals, enquiries and notifications with a journal in PostgreSQL."""
 
 import os
 import signal
@@ -10,18 +10,18 @@ import psycopg
 import pytest
 
 from paygw_batch.api import Payouts
-from tests.cli.asking import AMOUNTS, with_enquiries
-from tests.cli.listening import AUTHENTIC, heard, merchant_and_gateway, started
-from tests.support.approving import plan_of, policy, prepared, refused
-from tests.support.clusters import ClusterProgram, url_of
-from tests.support.patience import PATIENCE_S, until
-from tests.support.ports import wait_until_there
+from tests.cli.asking import AMOUNTS, configure_enquiries
+from tests.cli.listening import AUTHENTIC, count_acknowledged, merchant_and_gateway, start_process
+from tests.support.approving import plan_file, policy, prepare_sheet, submit_and_expect_refusal
+from tests.support.clusters import ClusterProgram, journal_url
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.ports import wait_for_server
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, kenyan_rows, read_csv
 
 
 class Listening(ClusterProgram):
-    """A user's machine that moves to a database when its journal is made."""
+    """A user's machine that moves to a database when its journal is created."""
 
     database = ""
 
@@ -42,9 +42,9 @@ def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -
 
 def test_unapproved_plan_in_database_is_not_sent(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
-    sheet = prepared(cluster)
-    assert "needs 1 valid approval and has 0" in refused(cluster)
-    approved = cluster.json("approve", plan_of(cluster), "--key", cluster.home / "ben.pem")
+    sheet = prepare_sheet(cluster)
+    assert "needs 1 valid approval and has 0" in submit_and_expect_refusal(cluster)
+    approved = cluster.json("approve", plan_file(cluster), "--key", cluster.home / "ben.pem")
     assert approved["exit_code"] == 0
     assert cluster.json("submit", sheet)["states"] == {"paid": 3}
     assert "approved by ben" in str(cluster.json("status", sheet, "--history")["history"])
@@ -53,15 +53,17 @@ def test_unapproved_plan_in_database_is_not_sent(cluster: Listening) -> None:
 
 
 def test_enquiry_settles_rows_in_database(cluster: Listening) -> None:
-    with_enquiries(cluster, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n')
+    configure_enquiries(
+        cluster, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n'
+    )
     cluster.write_url(cluster.database)
     rows = [row.replace("1500.50", amount) for row, amount in zip(kenyan_rows(len(AMOUNTS)), AMOUNTS, strict=True)]
     sheet = cluster.sheet(rows)
     assert cluster.json("submit", sheet)["states"] == {"in_doubt": 3, "accepted": 1, "paid": 1}
     sent = len(cluster.record())
-    done = cluster.json("refresh", sheet)
-    assert done["states"] == {"in_doubt": 1, "paid": 3, "rejected": 1}
-    assert done["findings"] == {"moved": 3, "not_found": 1}
+    summary = cluster.json("refresh", sheet)
+    assert summary["states"] == {"in_doubt": 1, "paid": 3, "rejected": 1}
+    assert summary["findings"] == {"moved": 3, "not_found": 1}
     assert len(cluster.record()) == sent
     assert cluster.json("verify")["exit_code"] == 0
 
@@ -83,8 +85,8 @@ order_id = "PAY-.*5"
 """
 
 
-def findings(url: str) -> Counter[str]:
-    """Return how many messages led to which finding, read from the tables themselves."""
+def count_findings(url: str) -> Counter[str]:
+    """Count the messages by finding, read from the tables themselves."""
     with psycopg.connect(url) as connection:
         query = "SELECT finding, count(*) FROM paygw.fact WHERE source = 'notification' GROUP BY 1"
         return Counter(dict(connection.execute(query).fetchall()))
@@ -93,18 +95,18 @@ def findings(url: str) -> Counter[str]:
 def test_every_kind_of_notification_is_applied_once(cluster: Listening) -> None:
     with (
         merchant_and_gateway(cluster, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),
-        started(cluster, "listen", config=cluster.config) as listener,
+        start_process(cluster, "listen", config=cluster.config) as listener,
     ):
-        wait_until_there(port, listener)
+        wait_for_server(port, listener)
         sheet = cluster.sheet(kenyan_rows(ROWS))
         assert cluster.json("submit", sheet)["exit_code"] in {0, 5}
         expected = {"approved": 2 * ROWS, "declined": 3}
-        until(lambda: heard(callbacks) == expected, f"heard: {heard(callbacks)}")
-        until(lambda: findings(url_of(cluster)).total() == 2 * ROWS + 3, "not all was taken in")
+        wait_until(lambda: count_acknowledged(callbacks) == expected, f"heard: {count_acknowledged(callbacks)}")
+        wait_until(lambda: count_findings(journal_url(cluster)).total() == 2 * ROWS + 3, "not all was taken in")
         listener.send_signal(signal.SIGTERM)
         assert listener.wait(PATIENCE_S) == 0
-    found = findings(url_of(cluster))
-    assert (found["moved"], found["forged"], found["repeated"] + found["late"]) == (ROWS, 3, ROWS)
+    counts = count_findings(journal_url(cluster))
+    assert (counts["moved"], counts["forged"], counts["repeated"] + counts["late"]) == (ROWS, 3, ROWS)
     assert cluster.json("status", sheet)["states"] == {"paid": ROWS}
     out = cluster.json("reconcile", sheet, "--out", cluster.home / "again.csv")["reconciliation"]
     assert Counter(line["state"] for line in read_csv(out)) == {"paid": ROWS}
@@ -112,7 +114,7 @@ def test_every_kind_of_notification_is_applied_once(cluster: Listening) -> None:
 
 
 def other_host(cluster: Listening) -> Program:
-    """Return a user on another machine, with the same configuration and keys, and nothing else."""
+    """Set up a user on another machine with only the same configuration and keys."""
     home = cluster.home / "another host"
     home.mkdir(mode=0o700)
     config = home / "paygw.toml"
@@ -123,29 +125,29 @@ def other_host(cluster: Listening) -> Program:
 def test_plan_is_approved_by_code_on_other_host(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home, needed=2))
     sheet = cluster.sheet(kenyan_rows(3))
-    made = cluster.json("plan", sheet, "--out", plan_of(cluster), "--key", cluster.home / "ada.pem")
-    code = made["message"].partition("paygw-batch approve ")[2].rpartition("approve ")[2].split()[0]
+    summary = cluster.json("plan", sheet, "--out", plan_file(cluster), "--key", cluster.home / "ada.pem")
+    code = summary["message"].partition("paygw-batch approve ")[2].rpartition("approve ")[2].split()[0]
     elsewhere = other_host(cluster)
     looked = elsewhere.json("approve", code)
-    assert (looked["rows"], looked["totals"]) == (3, made["totals"])
+    assert (looked["rows"], looked["totals"]) == (3, summary["totals"])
     assert "1 of 2" not in looked["message"]
     by_ben = elsewhere.json("approve", code, "--key", cluster.home / "ben.pem")
     assert "1 of 2 approvals" in by_ben["message"]
-    assert "needs 2 valid approvals and has 1" in refused(cluster)
+    assert "needs 2 valid approvals and has 1" in submit_and_expect_refusal(cluster)
     spaced = " ".join(code[start : start + 4] for start in range(0, 16, 4))
     assert "2 of 2 approvals" in elsewhere.json("approve", spaced, "--key", cluster.home / "cleo.pem")["message"]
-    # The file has no approval: the database's plan counts. It opens one batch, once.
+    # The file has no approval, so the plan in the database counts. It opens one batch, once.
     assert cluster.json("submit", sheet)["states"] == {"paid": 3}
     assert cluster.json("verify")["exit_code"] == 0
 
 
 def test_approvals_on_two_plan_copies_are_combined(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home, needed=2))
-    sheet, copy = prepared(cluster), cluster.home / "copy.plan.json"
-    copy.write_bytes(plan_of(cluster).read_bytes())
+    sheet, copy = prepare_sheet(cluster), cluster.home / "copy.plan.json"
+    copy.write_bytes(plan_file(cluster).read_bytes())
     assert cluster.json("approve", copy, "--key", cluster.home / "ben.pem")["exit_code"] == 0
     payouts = Payouts(cluster.config, environ={**os.environ, **cluster.environ})
-    assert payouts.approve(plan_of(cluster), cluster.home / "cleo.pem").approvals == 2
+    assert payouts.approve(plan_file(cluster), cluster.home / "cleo.pem").approvals == 2
     copy.unlink()
     assert cluster.json("submit", sheet)["states"] == {"paid": 3}
 
@@ -153,13 +155,13 @@ def test_approvals_on_two_plan_copies_are_combined(cluster: Listening) -> None:
 def test_worker_sends_approved_batch_without_new_approval(cluster: Listening) -> None:
     config = cluster.config.read_text()
     cluster.config.write_text(config + policy(cluster.home))
-    sheet = prepared(cluster, "ben")
+    sheet = prepare_sheet(cluster, "ben")
     assert cluster.json("submit", sheet, "--detach")["states"] == {"ready": 3}
     later = cluster.sheet(kenyan_rows(2, prefix="LATER", amount="4000.00"), "later.csv")
     plan = cluster.home / "later.plan.json"
     cluster.json("plan", later, "--out", plan, "--key", cluster.home / "ada.pem")
     assert cluster.json("approve", plan, "--key", cluster.home / "ben.pem")["exit_code"] == 0
-    cluster.config.write_text(config + policy(cluster.home))  # ada, ben and cleo have other keys now
+    cluster.config.write_text(config + policy(cluster.home))  # Ada, Ben and Cleo have other keys now
     assert cluster.run("work", "--once").exit_code == 0
     assert cluster.json("status", sheet)["states"] == {"paid": 3}
     assert cluster.json("submit", later, "--detach")["exit_code"] == 8
@@ -170,14 +172,14 @@ def test_worker_sends_approved_batch_without_new_approval(cluster: Listening) ->
 def test_database_plan_is_bound_to_sheet_and_immutable(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
     sheet = cluster.sheet(kenyan_rows(3))
-    made = cluster.json("plan", sheet, "--out", plan_of(cluster), "--key", cluster.home / "ada.pem")
-    code = made["message"].split("paygw-batch approve ")[-1].split()[0]
-    plan_of(cluster).unlink()
+    summary = cluster.json("plan", sheet, "--out", plan_file(cluster), "--key", cluster.home / "ada.pem")
+    code = summary["message"].split("paygw-batch approve ")[-1].split()[0]
+    plan_file(cluster).unlink()
     refusal = cluster.run("submit", cluster.sheet(kenyan_rows(4), name="other.csv"), "--plan", code)
     assert (refusal.exit_code, "does not match" in refusal.stderr) == (8, True), refusal.output
     missing = cluster.run("approve", "0123456789abcdef", "--key", cluster.home / "ben.pem")
     assert (missing.exit_code, "has no plan" in missing.stderr) == (8, True), missing.output
-    with psycopg.connect(url_of(cluster), autocommit=True) as connection:
+    with psycopg.connect(journal_url(cluster), autocommit=True) as connection:
         with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
             connection.execute("UPDATE paygw.plan_document SET content = ''")
         forged = """INSERT INTO paygw.plan_document (plan, version, code, content)

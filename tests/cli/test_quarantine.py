@@ -1,4 +1,4 @@
-"""What a person calls rejected waits for the quarantine, and a clock that is wrong settles nothing."""
+"""Rows that a person calls rejected wait for the quarantine, and a wrong clock settles nothing."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ MARK = "possible duplicate of attempt 1"
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-"""The sandbox takes no signature that is more than 5 minutes from its clock."""
+"""The sandbox refuses signatures that are more than 5 minutes from its clock."""
 
 
 def configure(program: Program, *, quarantine: timedelta = DAY) -> None:
@@ -30,18 +30,18 @@ def configure(program: Program, *, quarantine: timedelta = DAY) -> None:
     )
 
 
-def gateway(program: Program, behaviour: str) -> None:
+def set_behaviour(program: Program, behaviour: str) -> None:
     (program.home / "gateway.toml").write_text(behaviour)
 
 
-def submit(program: Program, behaviour: str) -> str:
+def submit_one_row(program: Program, behaviour: str) -> str:
     configure(program)
-    gateway(program, behaviour)
+    set_behaviour(program, behaviour)
     return str(program.json("submit", program.sheet(kenyan_rows(1)))["batch"])
 
 
-def rejected_by_a_person(program: Program, how: str, behaviour: str = TAKES_IT_AND_LOSES_THE_REPLY) -> str:
-    batch = submit(program, behaviour)
+def reject_by_person(program: Program, how: str, behaviour: str = TAKES_IT_AND_LOSES_THE_REPLY) -> str:
+    batch = submit_one_row(program, behaviour)
     if how == "row":
         program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)
     else:
@@ -49,26 +49,26 @@ def rejected_by_a_person(program: Program, how: str, behaviour: str = TAKES_IT_A
         file = program.home / "answers.csv"
         file.write_text(f"order_id,amount,currency,{heading}\nPAY-1,1500.50,KES,{word}\n")
         program.json("resolve", "statement", batch, file, "--yes")
-    assert states(program, batch) == {"rejected": 1}
+    assert read_states(program, batch) == {"rejected": 1}
     return batch
 
 
-def states(program: Program, batch: str) -> dict[str, int]:
+def read_states(program: Program, batch: str) -> dict[str, int]:
     found: dict[str, int] = program.json("status", batch)["states"]
     return found
 
 
-def times_committed(program: Program) -> int:
+def commit_count(program: Program) -> int:
     return sum(line["committed"] == "yes" for line in program.record())
 
 
-def line_of(program: Program, batch: str) -> dict[str, str]:
+def reconciliation_line(program: Program, batch: str) -> dict[str, str]:
     out = program.home / "again.csv"
     program.json("reconcile", batch, "--out", out)
     return read_csv(out)[0]
 
 
-def amended(program: Program) -> Path:
+def write_amended_sheet(program: Program) -> Path:
     return program.sheet(kenyan_rows(1, amount="1600"), name="amended.csv")
 
 
@@ -77,63 +77,63 @@ def amended(program: Program) -> Path:
 
 @pytest.mark.parametrize("how", ["row", "answer", "status"])
 def test_rejection_by_person_waits_for_quarantine(program: Program, how: str) -> None:
-    batch = rejected_by_a_person(program, how)
-    gateway(program, PAYS)
+    batch = reject_by_person(program, how)
+    set_behaviour(program, PAYS)
     summary = program.json("retry", batch)
     assert (summary["released"], summary["waiting"]) == (0, 1)
     named = program.run("retry", batch, "--row", "2")
     assert named.exit_code == 2
     assert "it may be sent again from 20" in named.stderr
     assert "a quarantine of 24 h" in named.stderr
-    refused = program.json("submit", amended(program), "--amend")
+    refused = program.json("submit", write_amended_sheet(program), "--amend")
     assert refused["exit_code"] == 3
-    assert program.run("plan", amended(program), "--amend", "--out", program.home / "p.json").exit_code != 0
-    assert times_committed(program) == 1
-    assert MARK in line_of(program, batch)["message"]
+    assert program.run("plan", write_amended_sheet(program), "--amend", "--out", program.home / "p.json").exit_code != 0
+    assert commit_count(program) == 1
+    assert MARK in reconciliation_line(program, batch)["message"]
     assert "Only a person's word says that it was rejected" in program.run("status", batch).stdout
 
 
 @pytest.mark.parametrize("way", ["retry", "amend"])
 def test_row_is_released_after_quarantine_and_marked(program: Program, set_clock: SetClock, way: str) -> None:
-    batch = rejected_by_a_person(program, "row", LOSES_THE_ORDER)
+    batch = reject_by_person(program, "row", LOSES_THE_ORDER)
     configure(program, quarantine=3 * MINUTE)
-    gateway(program, PAYS)
+    set_behaviour(program, PAYS)
     assert program.json("retry", batch)["released"] == 0
     set_clock(4 * MINUTE)
     if way == "retry":
         assert program.json("retry", batch, "--row", "2")["released"] == 1
     else:
-        batch = str(program.json("submit", amended(program), "--amend")["batch"])
-    line = line_of(program, batch)
+        batch = str(program.json("submit", write_amended_sheet(program), "--amend")["batch"])
+    line = reconciliation_line(program, batch)
     assert (line["state"], line["sent_orderid"]) == ("paid", "PAY-1-r2")
     assert MARK in line["message"]
     assert program.json("verify")["exit_code"] == 0
 
 
 def test_quarantine_starts_at_latest_attempt(program: Program, set_clock: SetClock) -> None:
-    batch = submit(program, DECLINES)
+    batch = submit_one_row(program, DECLINES)
     configure(program, quarantine=3 * MINUTE)
     set_clock(2 * MINUTE)
-    gateway(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    set_behaviour(program, TAKES_IT_AND_LOSES_THE_REPLY)
     program.json("retry", batch)
     set_clock(4 * MINUTE)
     refused = program.run("resolve", "row", batch, "2", "--as", "not-received", *TICKET)
     assert (refused.exit_code, "settle it as not received from" in refused.stderr) == (2, True)
     program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)
     assert program.json("retry", batch)["released"] == 0
-    assert times_committed(program) == 1
+    assert commit_count(program) == 1
     set_clock(6 * MINUTE)
     assert program.json("retry", batch)["released"] == 1
 
 
 def test_accepted_row_settled_as_rejected_waits_for_quarantine(program: Program) -> None:
-    batch = rejected_by_a_person(program, "row", ACCEPTS)
+    batch = reject_by_person(program, "row", ACCEPTS)
     assert program.json("retry", batch)["released"] == 0
 
 
 @pytest.mark.parametrize("column", ["answer", "as-of", "status and time"])
-def test_typed_statement_releases_nothing_before_quarantine(program: Program, column: str) -> None:
-    batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
+def test_unproven_statement_releases_nothing_before_quarantine(program: Program, column: str) -> None:
+    batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
     questions = program.home / "questions.csv"
     program.json("status", batch, "--in-doubt", "--out", questions)
     at, file = read_csv(questions)[0]["sent_at"], program.home / "statement.csv"
@@ -147,22 +147,22 @@ def test_typed_statement_releases_nothing_before_quarantine(program: Program, co
         option = ("--as-of", at)
     assert program.json("resolve", "statement", batch, file, "--yes", *option)["resolved"] == 1
     assert program.json("retry", batch)["released"] == 0
-    assert MARK in line_of(program, batch)["message"]
+    assert MARK in reconciliation_line(program, batch)["message"]
 
 
 # Clocks
 
 
-def test_no_environment_variable_sets_the_quarantine(program: Program) -> None:
-    batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
+def test_quarantine_cannot_be_set_by_environment(program: Program) -> None:
+    batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
     result = program.run("resolve", "row", batch, "2", "--as", "not-received", *TICKET, PAYGW_QUARANTINE_H="0")
     assert result.exit_code == 2
     assert "an environment variable cannot set quarantine_h" in result.stderr
-    assert states(program, batch) == {"in_doubt": 1}
+    assert read_states(program, batch) == {"in_doubt": 1}
 
 
-def is_refused_by_the_clock(program: Program, batch: str, why: str) -> None:
-    """Hold that the clock is told, and that nothing that the quarantine guards is done by it."""
+def assert_refused_by_clock(program: Program, batch: str, why: str) -> None:
+    """Assert that the clock is reported, and that nothing guarded by the quarantine is done."""
     file = program.home / "statement.csv"
     file.write_text("order_id,amount,currency,status\nPAY-1,1500.50,KES,declined\n")
     for arguments in (
@@ -176,24 +176,24 @@ def is_refused_by_the_clock(program: Program, batch: str, why: str) -> None:
         assert why in result.stderr
         assert "Set the clock right" in result.stderr
     doctor = program.json("doctor")
-    (told,) = [check for check in doctor["checks"] if check["check"] == "clock"]
-    assert told["state"] == "wrong"
-    assert why in told["found"]
+    (clock_check,) = [check for check in doctor["checks"] if check["check"] == "clock"]
+    assert clock_check["state"] == "wrong"
+    assert why in clock_check["found"]
 
 
 def test_settling_is_refused_after_clock_set_back(program: Program, set_clock: SetClock) -> None:
-    batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
     set_clock(-HOUR)
-    is_refused_by_the_clock(program, batch, "the clock was set back")
+    assert_refused_by_clock(program, batch, "the clock was set back")
     assert "the clock was set back" in program.run("resume", batch).stdout
     set_clock(timedelta())
-    assert states(program, batch) == {"in_doubt": 1}
+    assert read_states(program, batch) == {"in_doubt": 1}
     program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)
-    assert states(program, batch) == {"rejected": 1}
+    assert read_states(program, batch) == {"rejected": 1}
 
 
 def test_sending_is_refused_after_clock_set_back(program: Program, set_clock: SetClock) -> None:
-    submit(program, PAYS)
+    submit_one_row(program, PAYS)
     set_clock(-HOUR)
     summary = program.json("submit", program.sheet(kenyan_rows(1, prefix="NEXT", amount="77"), name="next.csv"))
     assert (summary["exit_code"], summary["states"], summary["sent_this_run"]) == (6, {"ready": 1}, 0)
@@ -202,33 +202,33 @@ def test_sending_is_refused_after_clock_set_back(program: Program, set_clock: Se
     assert program.json("resume", summary["batch"])["states"] == {"paid": 1}
 
 
-def heard_of_at(program: Program, set_clock: SetClock, ahead: timedelta) -> str:
-    """Have a row in doubt, and then hear of the gateway by a clock that is so far ahead; return the row's batch."""
-    batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
-    gateway(program, PAYS)
+def receive_reply_ahead(program: Program, set_clock: SetClock, ahead: timedelta) -> str:
+    """Put a row in doubt, then hear from the gateway with a clock that is `ahead`. Return the row's batch."""
+    batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    set_behaviour(program, PAYS)
     set_clock(ahead)
     program.json("submit", program.sheet(kenyan_rows(1, prefix="NEXT", amount="77"), name="next.csv"))
     return batch
 
 
 def test_settling_is_refused_when_clock_is_ahead(program: Program, set_clock: SetClock) -> None:
-    batch = heard_of_at(program, set_clock, 11 * MINUTE)
-    is_refused_by_the_clock(program, batch, "11 minutes ahead of the gateway's")
-    assert states(program, batch) == {"in_doubt": 1}
+    batch = receive_reply_ahead(program, set_clock, 11 * MINUTE)
+    assert_refused_by_clock(program, batch, "11 minutes ahead of the gateway's")
+    assert read_states(program, batch) == {"in_doubt": 1}
     assert program.run("verify").exit_code in {0, 5}
 
 
-def test_later_reply_ends_distrust_of_clock(program: Program, set_clock: SetClock) -> None:
-    batch = heard_of_at(program, set_clock, 11 * MINUTE)
+def test_later_reply_restores_trust_in_clock(program: Program, set_clock: SetClock) -> None:
+    batch = receive_reply_ahead(program, set_clock, 11 * MINUTE)
     more = program.sheet(kenyan_rows(1, prefix="MORE", amount="78"), name="more.csv")
     set_clock(2 * MINUTE)
     assert program.json("submit", more)["states"] == {"paid": 1}
-    set_clock(12 * MINUTE)  # as late as the newest time in the journal
+    set_clock(12 * MINUTE)  # as late as the latest time in the journal
     assert program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)["resolved"] == 1
 
 
 def test_clock_slightly_ahead_allows_settling(program: Program, set_clock: SetClock) -> None:
-    batch = heard_of_at(program, set_clock, 9 * MINUTE)
+    batch = receive_reply_ahead(program, set_clock, 9 * MINUTE)
     assert program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)["resolved"] == 1
 
 
@@ -237,8 +237,8 @@ def test_rows_sent_by_slow_clock_wait_longer(
 ) -> None:
     monkeypatch.setattr(verifier, "CLOCK_TOLERANCE_S", 99_999)
     set_clock(-2 * HOUR - MINUTE / 2)
-    batch = submit(program, LOSES_THE_ORDER)
-    gateway(program, ACCEPTS)
+    batch = submit_one_row(program, LOSES_THE_ORDER)
+    set_behaviour(program, ACCEPTS)
     more = program.json("submit", program.sheet(kenyan_rows(9, prefix="NEXT", amount="77"), name="next.csv"))
     assert (more["exit_code"], more["sent_this_run"]) == (6, 1)
     assert "The clock is 120 minutes behind the gateway's" in more["message"]
@@ -249,14 +249,16 @@ def test_rows_sent_by_slow_clock_wait_longer(
     assert "(a quarantine of 1 h, and the clock was up to 120 minutes behind the gateway's)" in refused.stderr
     program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)
     assert program.json("retry", batch)["released"] == 0
-    assert program.json("resume", more["batch"])["sent_this_run"] == 8  # by the right clock, which is noted too
+    assert (
+        program.json("resume", more["batch"])["sent_this_run"] == 8
+    )  # with the correct clock, which is recorded as well
     assert program.json("retry", batch)["released"] == 0
     set_clock(61 * MINUTE)
     assert program.json("retry", batch)["released"] == 1
 
 
 def test_amending_is_refused_after_clock_set_back(program: Program, set_clock: SetClock) -> None:
-    submit(program, DECLINES)
+    submit_one_row(program, DECLINES)
     set_clock(-HOUR)
-    result = program.run("submit", amended(program), "--amend")
+    result = program.run("submit", write_amended_sheet(program), "--amend")
     assert (result.exit_code, "the clock was set back" in result.stderr) == (2, True)

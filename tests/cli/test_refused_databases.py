@@ -1,11 +1,11 @@
-"""Databases that cannot be used, as a person at the command line meets them: one sentence, and what to do."""
+"""Databases that cannot be used: one sentence and a hint at the command line."""
 
 from collections.abc import Callable
 
 import psycopg
 import pytest
 
-from tests.support.clusters import ClusterProgram, url_of
+from tests.support.clusters import ClusterProgram, journal_url
 from tests.support.program import kenyan_rows
 
 WITHOUT_RIGHTS, READER, WORKER = "stranger", "reader", "worker"
@@ -13,11 +13,11 @@ As = Callable[[str], None]
 
 
 @pytest.fixture
-def act_as(cluster: ClusterProgram) -> As:
-    """Name a login of a role in the configuration; of the one without rights, that login has no role at all."""
+def use_role(cluster: ClusterProgram) -> As:
+    """Configure a login with the role. The login without permissions has no role at all."""
     assert cluster.run("submit", cluster.sheet(kenyan_rows(2))).exit_code == 0
     assert cluster.run("journal", "new", "--roles").exit_code == 0
-    owner = url_of(cluster)
+    owner = journal_url(cluster)
     database = owner.rpartition("/")[2]
 
     def to(role: str) -> None:
@@ -29,7 +29,7 @@ def act_as(cluster: ClusterProgram) -> As:
     return to
 
 
-def new_sheet(user: ClusterProgram) -> str:
+def write_new_sheet(user: ClusterProgram) -> str:
     return str(user.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv"))
 
 
@@ -42,10 +42,10 @@ def new_sheet(user: ClusterProgram) -> str:
     ],
 )
 def test_database_role_cannot_run_commands_beyond_rights(
-    cluster: ClusterProgram, act_as: As, role: str, may: list[str], may_not: list[str]
+    cluster: ClusterProgram, use_role: As, role: str, may: list[str], may_not: list[str]
 ) -> None:
     batch = cluster.json("status")["batches"][0]["batch"]
-    more = new_sheet(cluster)
+    more = write_new_sheet(cluster)
     commands = {
         "submit": ["submit", more],
         "work": ["work", "--once"],
@@ -56,7 +56,7 @@ def test_database_role_cannot_run_commands_beyond_rights(
         "find": ["find", "PAY-1"],
         "verify": ["verify"],
     }
-    act_as(role)
+    use_role(role)
     for command in may:
         assert cluster.run(*commands[command]).exit_code == 0, command
     for command in may_not:
@@ -70,14 +70,14 @@ def test_database_role_cannot_run_commands_beyond_rights(
 
 @pytest.mark.parametrize("command", ["submit", "work", "status", "resolve"])
 def test_unreachable_database_error_is_in_french(cluster: ClusterProgram, command: str) -> None:
-    given = {
-        "submit": [new_sheet(cluster)],
+    messages = {
+        "submit": [write_new_sheet(cluster)],
         "work": ["--once"],
         "status": [],
         "resolve": ["row", "b", "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina"],
     }
     cluster.write_url("postgresql://paygw@127.0.0.1:1/nothing")
-    refused = cluster.run("--lang", "fr", command, *given[command])
+    refused = cluster.run("--lang", "fr", command, *messages[command])
     assert refused.exit_code == 7
     assert "La base de données du journal, nothing on 127.0.0.1:1, est injoignable" in refused.stderr
     assert "Rien n'a été envoyé. Vérifiez [journal] url et le serveur" in refused.stderr

@@ -1,4 +1,4 @@
-"""The page of a batch: what a person should do comes first, with commands that work; the rest is there on demand."""
+"""The HTML report of a batch: next steps with working commands first, and details on demand."""
 
 import re
 import shlex
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.show import report_page
-from tests.cli.conftest import Kept
-from tests.support.approving import policy, prepared
+from tests.cli.conftest import MachineCache
+from tests.support.approving import policy, prepare_sheet
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 UGANDAN = "UG,UG-1,50000,UGX,Amina Okello,256712345678,+256712345678"
 
 
-def begin_mixed(program: Program) -> None:
+def prepare_mixed_batch(program: Program) -> None:
     rows = [
         *kenyan_rows(3, amount="1000000.5"),
         *kenyan_rows(1, amount="9001", prefix="NO"),
@@ -28,73 +28,73 @@ def begin_mixed(program: Program) -> None:
 
 
 @pytest.fixture
-def mixed(kept: Kept) -> Program:
-    return kept(begin_mixed)
+def mixed_batch(machine_cache: MachineCache) -> Program:
+    return machine_cache(prepare_mixed_batch)
 
 
-def page_of(program: Program) -> str:
+def write_page(program: Program) -> str:
     path = program.home / "page.html"
     program.json("reconcile", program.home / "payroll.csv", "--out", program.home / "page.csv", "--report", path)
     return path.read_text()
 
 
-def commands_of(page: str) -> list[str]:
+def page_commands(page: str) -> list[str]:
     return [unescape(command) for command in re.findall(r"<pre><code>(.*?)</code></pre>", page)]
 
 
-def folded(page: str) -> list[tuple[str, str]]:
-    """Return what is shown on demand: summary and content, of the details that are in no table."""
+def folded_sections(page: str) -> list[tuple[str, str]]:
+    """Return the summary and content of every folded section outside tables."""
     return re.findall(r"^<details><summary>(.*?)</summary>(.*?)</details>$", page, flags=re.DOTALL | re.MULTILINE)
 
 
-def texts_of(line: str) -> list[str]:
+def line_texts(line: str) -> list[str]:
     return re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line)
 
 
-def test_page_shows_currency_totals_above_rows(mixed: Program) -> None:
-    page = page_of(mixed)
+def test_page_shows_currency_totals_above_rows(mixed_batch: Program) -> None:
+    page = write_page(mixed_batch)
     sums = page[page.index("Totals by currency") : page.index("Rows that need a person")]
-    heading, kenyan, ugandan = (texts_of(line) for line in re.findall(r"<tr>.*?</tr>", sums))
+    heading, kenyan, ugandan = (line_texts(line) for line in re.findall(r"<tr>.*?</tr>", sums))
     assert heading == ["currency", "rows", "to be paid", "in doubt", "rejected", "with the gateway", "paid"]
     assert kenyan == ["KES", "6", "3,027,011.50", "9,007.00", "9,001.00", "9,002.00", "3,000,001.50"]
     assert ugandan == ["UGX", "1", "50,000", "", "", "", "50,000"]
 
 
-def test_report_page_folds_paid_rows(mixed: Program) -> None:
-    (paid,) = [content for summary, content in folded(page_of(mixed)) if summary == "Paid: 4 rows"]
-    lines = [texts_of(line) for line in re.findall(r"<tr>.*?</tr>", paid)[1:]]
-    told = [line for line in read_csv(mixed.home / "page.csv") if line["state"] == "paid"]
-    shown = [(row, re.sub("</?bdi>", "", name), reference) for row, name, _, _, _, _, reference, _ in lines]
-    assert shown == [(line["row"], line["account_name"], line["gateway_reference"]) for line in told]
+def test_report_page_folds_paid_rows(mixed_batch: Program) -> None:
+    (paid,) = [content for summary, content in folded_sections(write_page(mixed_batch)) if summary == "Paid: 4 rows"]
+    lines = [line_texts(line) for line in re.findall(r"<tr>.*?</tr>", paid)[1:]]
+    payment_lines = [line for line in read_csv(mixed_batch.home / "page.csv") if line["state"] == "paid"]
+    displayed = [(row, re.sub("</?bdi>", "", name), reference) for row, name, _, _, _, _, reference, _ in lines]
+    assert displayed == [(line["row"], line["account_name"], line["gateway_reference"]) for line in payment_lines]
     assert lines[0][4] == "1,000,000.50"
 
 
-def test_report_page_limits_paid_rows_and_states_limit(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_page_limits_paid_rows_and_states_limit(mixed_batch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_page, "ROWS_ON_DEMAND", 2)
-    (paid,) = [content for summary, content in folded(page_of(mixed)) if summary == "Paid: 4 rows"]
+    (paid,) = [content for summary, content in folded_sections(write_page(mixed_batch)) if summary == "Paid: 4 rows"]
     assert paid.count("<tr>") == 1 + 2
-    assert "These are the first 2 of 4 rows: the reconciliation file has all of them." in paid
+    assert "The first 2 of 4 rows. The reconciliation file has all of them." in paid
 
 
 def test_page_limits_rows_needing_person(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_page, "SHOWN_ROWS", 2)
     program.json("submit", program.sheet(kenyan_rows(3, amount="9001", prefix="NO")))
-    page = page_of(program)
+    page = write_page(program)
     assert "Rows that need a person: 3" in page
-    assert "These are the first 2 of 3 rows" in page
+    assert "The first 2 of 3 rows" in page
     assert "NO-3" not in page
 
 
-def test_report_page_folds_charts_at_end(mixed: Program) -> None:
-    page = page_of(mixed)
-    assert folded(page)[-1][0] == "For engineers: outcomes over time, and latency"
-    assert folded(page)[-1][1].count("<svg") == page.count("<svg") == 2
+def test_report_page_folds_charts_at_end(mixed_batch: Program) -> None:
+    page = write_page(mixed_batch)
+    assert folded_sections(page)[-1][0] == "For engineers: outcomes over time, and latency"
+    assert folded_sections(page)[-1][1].count("<svg") == page.count("<svg") == 2
 
 
-def test_commands_on_report_page_run_unchanged(mixed: Program) -> None:
-    commands = commands_of(page_of(mixed))
-    batch = mixed.json("status", mixed.home / "payroll.csv")["batch"]
-    sheet = mixed.home / "payroll.csv"
+def test_commands_on_report_page_run_unchanged(mixed_batch: Program) -> None:
+    commands = page_commands(write_page(mixed_batch))
+    batch = mixed_batch.json("status", mixed_batch.home / "payroll.csv")["batch"]
+    sheet = mixed_batch.home / "payroll.csv"
     assert commands == [
         f"paygw-batch status {batch} --in-doubt --out questions.csv",
         f"paygw-batch resolve statement {batch} answers.csv",
@@ -103,24 +103,24 @@ def test_commands_on_report_page_run_unchanged(mixed: Program) -> None:
         f"paygw-batch submit {sheet} --amend",
     ]
     for command in (commands[0], commands[3], commands[4]):
-        words = [str(mixed.home / word) if word == "questions.csv" else word for word in shlex.split(command)[1:]]
-        result = mixed.run(*words)
+        words = [str(mixed_batch.home / word) if word == "questions.csv" else word for word in shlex.split(command)[1:]]
+        result = mixed_batch.run(*words)
         assert result.exit_code in {0, 4, 5}, result.output
-    assert [line["order_id"] for line in read_csv(mixed.home / "questions.csv")] == ["LOST-1"]
+    assert [line["order_id"] for line in read_csv(mixed_batch.home / "questions.csv")] == ["LOST-1"]
 
 
-def test_page_gives_next_step_of_doubtful_row(mixed: Program) -> None:
-    page = page_of(mixed)
-    batch = mixed.json("status", mixed.home / "payroll.csv")["batch"]
+def test_page_gives_next_step_of_doubtful_row(mixed_batch: Program) -> None:
+    page = write_page(mixed_batch)
+    batch = mixed_batch.json("status", mixed_batch.home / "payroll.csv")["batch"]
     assert f"<code>paygw-batch resolve row {batch} 6 --evidence TEXT --as</code> paid, rejected" in page
     assert "not-received (not before " in page
 
 
 def test_page_gives_resume_command_for_ready_rows(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(3)), "--first", "1")
-    page = page_of(program)
+    page = write_page(program)
     batch = program.json("status", program.home / "payroll.csv")["batch"]
-    assert f"paygw-batch resume {batch}" in commands_of(page)
+    assert f"paygw-batch resume {batch}" in page_commands(page)
     assert "Rows that need a person: 0" in page
 
 
@@ -129,7 +129,7 @@ def test_page_gives_validate_command_for_invalid_rows(program: Program) -> None:
     program.json("submit", sheet, "--skip-invalid")
     path = program.home / "page.html"
     program.json("reconcile", sheet, "--out", program.home / "page.csv", "--report", path)
-    (command,) = commands_of(path.read_text())
+    (command,) = page_commands(path.read_text())
     words = shlex.split(command)[1:]
     assert words == ["validate", str(sheet), "--rejects", "mended.xlsx"]
     assert program.run(*words[:-1], program.home / "mended.xlsx").exit_code == 3
@@ -143,29 +143,29 @@ def test_page_lists_held_row_as_needing_person(program: Program) -> None:
     program.json("resolve", "row", sheet, "2", "--as", "not-received", "--evidence", "Ticket 4711")
     (program.home / "statement.csv").write_text("Order ID;Amount;Currency;Status\nLOST-1;9008;KES;approved\n")
     assert program.json("resolve", "statement", sheet, program.home / "statement.csv", "--yes")["held"] == 1
-    page = page_of(program)
+    page = write_page(program)
     assert "Rows that need a person: 1" in page
     assert '<span class="state in_doubt">held</span> 1 row' in page
     assert "no run sends it" in page
-    assert "paygw-batch resume" not in "".join(commands_of(page))
-    (deeds,) = [content for summary, content in folded(page) if summary == "What people did: 1"]
+    assert "paygw-batch resume" not in "".join(page_commands(page))
+    (deeds,) = [content for summary, content in folded_sections(page) if summary == "What people did: 1"]
     assert "Settled as never received" in deeds
     assert "Ticket 4711" in deeds
 
 
 def test_page_names_maker_and_approver(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
-    assert program.json("submit", prepared(program, "cleo"))["exit_code"] == 0
-    top = page_of(program).partition("<h2>")[0]
+    assert program.json("submit", prepare_sheet(program, "cleo"))["exit_code"] == 0
+    top = write_page(program).partition("<h2>")[0]
     assert re.search(r"Its plan: Prepared by ada at [^;]+; Approved by cleo at .* \(plan [0-9a-f]{16}\)\.", top)
 
 
-def test_report_page_states_missing_plan(mixed: Program) -> None:
-    assert "No plan was approved for it." in page_of(mixed).partition("<h2>")[0]
+def test_report_page_states_missing_plan(mixed_batch: Program) -> None:
+    assert "It has no approved plan." in write_page(mixed_batch).partition("<h2>")[0]
 
 
 class _Outline(HTMLParser):
-    """Collects what a screen reader goes by."""
+    """Collects the structure that screen readers use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,9 +185,9 @@ class _Outline(HTMLParser):
             self.landmarks.append((tag, dict(attrs).get("lang")))
 
 
-def test_report_page_has_headings_for_screen_readers(mixed: Program) -> None:
+def test_report_page_has_headings_for_screen_readers(mixed_batch: Program) -> None:
     outline = _Outline()
-    outline.feed(page_of(mixed))
+    outline.feed(write_page(mixed_batch))
     assert outline.landmarks == [("html", "en"), ("main", None)]
     assert outline.headings[0] == 1
     assert outline.headings.count(1) == 1
@@ -196,10 +196,10 @@ def test_report_page_has_headings_for_screen_readers(mixed: Program) -> None:
     assert outline.scopes == {"thead": {"col"}, "tbody": {"row"}}
 
 
-def test_report_page_does_not_depend_on_time(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = page_of(mixed)
+def test_report_page_does_not_depend_on_time(mixed_batch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write_page(mixed_batch)
     monkeypatch.setattr("paygw_batch.show.next_step.LONG_ACCEPTED_H", 0)
-    assert page_of(mixed) == first
+    assert write_page(mixed_batch) == first
 
 
 def test_report_page_title_escapes_sheet_name(program: Program, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/journals.md, carried out: a journal is restored from a copy, and nobody who was paid since is paid again."""
+"""docs/journals.md, followed step by step: a journal is restored from a copy, and nobody is paid twice."""
 
 import re
 import shlex
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.cli.listening import AUTHENTIC, heard, kept, merchant_and_gateway, started
-from tests.support.patience import until
-from tests.support.ports import wait_until_there
+from tests.cli.listening import AUTHENTIC, count_acknowledged, count_findings, merchant_and_gateway, start_process
+from tests.support.patience import wait_until
+from tests.support.ports import wait_for_server
 from tests.support.program import ROOT, Program, kenyan_rows, read_csv
 
 BEHAVIOUR = """
@@ -34,44 +34,44 @@ status = "declined"
 commits = false
 """
 ALL_OF_IT = ["BEFORE-1", "BEFORE-2-r2", "BONUS-1", "PAY-1", "PAY-2", "PAY-3", "PAY-4"]
-"""What was paid when the journal is lost; PAY-5 was never sent."""
+"""The orders that were paid before the journal was lost. PAY-5 was never sent."""
 
 
 @dataclass
 class Office:
-    """A program whose journal is lost, and the words by which the page names its things."""
+    """A program whose journal was lost, and the values of the page's placeholders."""
 
     program: Program
     words: dict[str, str] = field(default_factory=dict)
 
     def paid(self) -> list[str]:
-        """Return the order ids that the gateway says it carried out: the judge."""
+        """Return the order ids in the gateway's record."""
         record = read_csv(self.program.home / "gateway" / "sandbox-record.csv")
         return sorted(line["client_orderid"] for line in record if line["committed"] == "yes")
 
     def carry_out(self, lines: list[str]) -> str:
-        """Run documented commands as they are, each with the exit code it names; return what they said."""
-        said = ""
+        """Run documented commands unchanged with the exit codes that they name. Return their output."""
+        output = ""
         for line in lines:
             for word, value in self.words.items():
                 line = line.replace(word, value)  # noqa: PLW2901 - the documented line, with this machine's names
             if not line.startswith("paygw-batch"):
-                stub = "systemctl() { :; }; "  # nothing of this test is a service
+                stub = "systemctl() { :; }; "  # this test runs no services
                 subprocess.run(["sh", "-euc", stub + line], cwd=self.program.home, check=True)
                 continue
             stated = re.search(r"# exit (\d)", line)
             expected = int(stated[1]) if stated else 0
             words = shlex.split(line, comments=True)[1:]
             if words[:2] == ["journal", "adopt"]:
-                words.append("--yes")  # nobody is at a terminal here
+                words.append("--yes")  # there is no terminal here
             result = self.program.run(*words)
             assert result.exit_code == expected, (line, result.stdout, result.stderr)
-            said += result.stdout + result.stderr
-        return said
+            output += result.stdout + result.stderr
+        return output
 
 
-def commands_of(heading: str) -> list[list[str]]:
-    """Return the commands of one section of the page, a list for each block."""
+def section_commands(heading: str) -> list[list[str]]:
+    """Return the commands in one section of the page, as a list for each block."""
     section = (ROOT / "docs" / "journals.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     blocks = re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL)
     return [block.splitlines() for block in blocks]
@@ -79,7 +79,7 @@ def commands_of(heading: str) -> list[list[str]]:
 
 @pytest.fixture
 def office(program: Program) -> Iterator[Office]:
-    """A journal of which a copy was made on Monday. More was paid since, and some of it is notified by the gateway."""
+    """Copy the journal on Monday, pay more after that, and have the gateway send some notifications."""
     with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks):
         before = program.sheet(kenyan_rows(2, prefix="BEFORE", amount="900"), name="before.csv")
         program.json("submit", before)
@@ -88,28 +88,28 @@ def office(program: Program) -> Iterator[Office]:
         backup = program.home / "backup"
         backup.mkdir(mode=0o700)
         words = {"/var/lib/paygw": str(program.home), "/srv/backup": str(backup), "BATCH": batch}
-        with started(program, "listen", config=program.config) as listener:
-            wait_until_there(port, listener)
-            Office(program, words).carry_out(commands_of("Making a backup")[0])
+        with start_process(program, "listen", config=program.config) as listener:
+            wait_for_server(port, listener)
+            Office(program, words).carry_out(section_commands("Making a backup")[0])
             program.json("submit", payroll, "--first", "2")
             program.json("retry", before)
             program.json("submit", program.sheet(kenyan_rows(1, prefix="BONUS", amount="50"), name="bonus.csv"))
-            until(lambda: heard(callbacks)["approved"] == 1, "the gateway did not call")
+            wait_until(lambda: count_acknowledged(callbacks)["approved"] == 1, "the gateway did not call")
         office = Office(program, words)
         assert office.paid() == ALL_OF_IT
         yield office
 
 
-def statement(program: Program) -> None:
-    """Write what the gateway carried out, as its support would."""
+def write_statement(program: Program) -> None:
+    """Write the orders that the gateway carried out, as its support would."""
     record = read_csv(program.home / "gateway" / "sandbox-record.csv")
     lines = [f"{one['client_orderid']},{one['amount']},{one['currency']},approved" for one in record]
     paid = [line for line, one in zip(lines, record, strict=True) if one["committed"] == "yes"]
     (program.home / "statement.csv").write_text("\n".join(["order_id,amount,currency,status", *paid, ""]))
 
 
-def paid_on(office: Office, go_on: list[str]) -> None:
-    """Carry out what both restorations end with, and judge by the gateway's record."""
+def finish_restoration(office: Office, go_on: list[str]) -> None:
+    """Do the last steps of both restorations, and check the gateway's record."""
     program = office.program
     office.carry_out(go_on)
     assert office.paid() == sorted([*ALL_OF_IT, "PAY-5"])
@@ -118,30 +118,30 @@ def paid_on(office: Office, go_on: list[str]) -> None:
     assert max(Counter(office.paid()).values()) == 1
 
 
-def retry_what_the_copy_does_not_know(program: Program) -> None:
-    """The copy has BEFORE-2 rejected, and it was paid as BEFORE-2-r2 since: the statement holds it."""
+def retry_unknown_payment(program: Program) -> None:
+    """In the copy BEFORE-2 is rejected, but it was paid since as BEFORE-2-r2, so the statement holds it."""
     before = program.home / "before.csv"
     assert program.json("resume", before)["states"] == {"paid": 1, "rejected": 1}
     assert program.json("retry", before)["states"] == {"paid": 1, "ready": 1}
     assert program.json("resume", before)["exit_code"] == 5
-    done = program.run("resolve", "row", before, "3", "--as", "paid", "--evidence", "Statement, as BEFORE-2-r2")
-    assert done.exit_code == 0, done.stderr
+    result = program.run("resolve", "row", before, "3", "--as", "paid", "--evidence", "Statement, as BEFORE-2-r2")
+    assert result.exit_code == 0, result.stderr
     assert program.json("resume", before)["states"] == {"paid": 2}
 
 
 def test_restore_on_same_host_pays_no_row_twice(office: Office) -> None:
     program = office.program
-    replace, adopt, settle, held, go_on = commands_of("Restoring on the same host")
+    replace, adopt, settle, held, go_on = section_commands("Restoring on the same host")
     office.words["SHEET"] = str(program.home / "before.csv")
     office.carry_out(replace)
     assert program.json("submit", program.home / "payroll.csv")["exit_code"] == 7
     office.carry_out(adopt)
     assert program.json("status", office.words["BATCH"])["states"] == {"in_doubt": 2, "paid": 2, "ready": 1}
-    statement(program)
+    write_statement(program)
     office.words["statement.csv"] = str(program.home / "statement.csv")
-    said = office.carry_out(settle)
-    assert "The journal has no order BONUS-1" in said
-    assert "The journal has no order BEFORE-2-r2" in said
+    output = office.carry_out(settle)
+    assert "The journal has no order BONUS-1" in output
+    assert "The journal has no order BEFORE-2-r2" in output
     assert program.json("status", office.words["BATCH"])["states"] == {"paid": 4, "ready": 1}
     office.carry_out(held)
     again = program.json("submit", program.home / "bonus.csv")
@@ -149,25 +149,25 @@ def test_restore_on_same_host_pays_no_row_twice(office: Office) -> None:
     assert office.paid() == ALL_OF_IT
     bonus = program.home / "bonus.csv"
     assert program.run("resolve", "row", bonus, "2", "--as", "paid", "--evidence", "Statement").exit_code == 0
-    paid_on(office, go_on)
+    finish_restoration(office, go_on)
 
 
 def test_restore_on_other_host_pays_no_row_twice(office: Office) -> None:
     program = office.program
     for path in (*program.home.glob("*journal.sqlite3*"), program.home / "state"):
         path.rename(path.with_name(f"old-host-{path.name}"))
-    copy, hold, settle = commands_of("Restoring on another host")
-    *_, go_on = commands_of("Restoring on the same host")
+    copy, hold, settle = section_commands("Restoring on another host")
+    *_, go_on = section_commands("Restoring on the same host")
     office.carry_out(copy)
-    statement(program)
+    write_statement(program)
     office.words["statement.csv"] = str(program.home / "statement.csv")
-    said = office.carry_out(hold)
-    assert "row 4 was never sent" in said
-    assert "The journal has no order BONUS-1" in said
-    assert "The journal has no order BEFORE-2-r2" in said
+    output = office.carry_out(hold)
+    assert "row 4 was never sent" in output
+    assert "The journal has no order BONUS-1" in output
+    assert "The journal has no order BEFORE-2-r2" in output
     assert program.json("resume", office.words["BATCH"])["states"] == {"paid": 3, "ready": 2}
     assert office.paid() == sorted([*ALL_OF_IT, "PAY-5"])
     office.carry_out(settle)
-    retry_what_the_copy_does_not_know(program)
-    paid_on(office, go_on)
-    assert kept(program)["contradicting"] == 3  # nothing is left of the notification
+    retry_unknown_payment(program)
+    finish_restoration(office, go_on)
+    assert count_findings(program)["contradicting"] == 3  # the notification was lost

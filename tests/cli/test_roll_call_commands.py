@@ -1,4 +1,4 @@
-"""`journal roll-call` and `journal retire`, as a person runs them after a database was restored."""
+"""`journal roll-call` and `journal retire` after a database was restored."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from tests.support.program import Program, kenyan_rows
 
 
 @pytest.fixture
-def restored(tmp_path: Path, program: Program, postgres_server: PostgresServer) -> ClusterProgram:
-    """A machine whose database went back to before its last batch."""
+def restored_cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -> ClusterProgram:
+    """Return a machine whose database was restored to a state before its last batch."""
     name = postgres_server.new_database()
     user = ClusterProgram(tmp_path, program.config)
     user.write_url(postgres_server.url(name))
@@ -23,30 +23,30 @@ def restored(tmp_path: Path, program: Program, postgres_server: PostgresServer) 
     return user
 
 
-def test_older_database_copy_needs_accepted_loss(restored: ClusterProgram) -> None:
-    sheet = restored.sheet(kenyan_rows(3, amount="77.10"))
-    sent = len(restored.record())
+def test_older_database_copy_needs_accepted_loss(restored_cluster: ClusterProgram) -> None:
+    sheet = restored_cluster.sheet(kenyan_rows(3, amount="77.10"))
+    sent = len(restored_cluster.record())
     for command in (("submit", sheet), ("journal", "roll-call")):
-        refused = restored.run(*command)
+        refused = restored_cluster.run(*command)
         assert (refused.exit_code, "older copy" in refused.stderr) == (7, True), refused.output
         assert "--accept-loss" in refused.stderr
-    (path,) = restored.home.rglob("known.*/*/host")
+    (path,) = restored_cluster.home.rglob("known.*/*/host")
     host = path.read_text()
-    lives = restored.json("journal", "retire", host, "--yes", "--by", "amina")
+    lives = restored_cluster.json("journal", "retire", host, "--yes", "--by", "amina")
     assert lives["exit_code"] == 2
-    unasked = restored.run("journal", "roll-call", "--accept-loss")
+    unasked = restored_cluster.run("journal", "roll-call", "--accept-loss")
     assert (unasked.exit_code, "There is no terminal to ask on" in unasked.stderr) == (2, True)
-    assert restored.run("journal", "roll-call", "--yes").exit_code == 2
-    accepted = restored.json("journal", "roll-call", "--accept-loss", "--yes", "--by", "amina")
+    assert restored_cluster.run("journal", "roll-call", "--yes").exit_code == 2
+    accepted = restored_cluster.json("journal", "roll-call", "--accept-loss", "--yes", "--by", "amina")
     assert (accepted["exit_code"], accepted["rows_in_doubt"], accepted["is_guess"]) == (0, 0, False)
-    assert len(accepted["unknown_orders"]) == 3  # their batch is lost: a person looks for them at the gateway
-    assert restored.json("journal", "roll-call")["missing"] == []
-    again = restored.run("submit", sheet)
+    assert len(accepted["unknown_orders"]) == 3  # their batch is lost, so a person must look for them at the gateway
+    assert restored_cluster.json("journal", "roll-call")["missing"] == []
+    again = restored_cluster.run("submit", sheet)
     assert again.exit_code == 5, again.output
-    (written,) = restored.home.glob("payroll.reconciliation.csv")
+    (written,) = restored_cluster.home.glob("payroll.reconciliation.csv")
     assert written.read_text().count("was sent, but the journal lost the record of it") == 3
-    assert len(restored.record()) == sent, "no order that left is paid again"
-    assert restored.json("verify")["exit_code"] in {0, 5}
+    assert len(restored_cluster.record()) == sent, "no order that left is paid again"
+    assert restored_cluster.json("verify")["exit_code"] in {0, 5}
 
 
 def test_only_unsent_rows_are_sent_after_loss(

@@ -1,4 +1,4 @@
-"""Amounts have separators for people on the terminal, and none for programs."""
+"""Amounts have thousands separators on the terminal, and none in output for programs."""
 
 import json
 import re
@@ -12,7 +12,7 @@ PLAIN = re.compile(r"(?<![\d.,])\d{4,}\.\d{2}\b")
 
 
 @pytest.fixture
-def paid(program: Program) -> Path:
+def paid_sheet(program: Program) -> Path:
     sheet = program.sheet(kenyan_rows(3, amount="123456.50"))
     assert program.run("submit", sheet).exit_code == 0
     return sheet
@@ -35,16 +35,16 @@ def paid(program: Program) -> Path:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_amounts_have_separators_on_terminal_only(
-    program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], shown: str
+    program: Program, paid_sheet: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], shown: str
 ) -> None:
     program.sheet(kenyan_rows(2, amount="222222.50", prefix="MORE"), name="more.csv")
     (program.home / "statement.csv").write_text("order_id,amount,currency,status\nPAY-1,99999.00,KES,approved\n")
     monkeypatch.chdir(program.home)
     for_people = program.run(*words)
-    told = " ".join((for_people.stdout + for_people.stderr).split())
-    assert shown in told
-    assert not PLAIN.search(told)
+    output = " ".join((for_people.stdout + for_people.stderr).split())
+    assert shown in output
+    assert not PLAIN.search(output)
     for_programs = json.loads(program.run("--json", *words).stdout)
     for_programs.pop("message")
     assert not re.search(r'"\d{1,3},\d{3}', json.dumps(for_programs["totals"]))
-    assert {line["amount"] for line in read_csv(paid.with_suffix(".reconciliation.csv"))} == {"123456.50"}
+    assert {line["amount"] for line in read_csv(paid_sheet.with_suffix(".reconciliation.csv"))} == {"123456.50"}

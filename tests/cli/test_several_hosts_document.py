@@ -1,4 +1,4 @@
-"""docs/several-hosts.md walks through commands that run, and its compose.yaml speaks of commands that exist."""
+"""docs/several-hosts.md: its commands run, and compose.yaml uses existing commands."""
 
 import os
 import re
@@ -30,8 +30,8 @@ def test_documented_walk_through_pays_sheet_on_hosts(
         assert len(lines) >= 5
         for program, *words in lines:
             assert program == "paygw-batch"
-            done = hosts.office.run(*words)
-            assert done.exit_code == 0, (words, done.output)
+            result = hosts.office.run(*words)
+            assert result.exit_code == 0, (words, result.output)
         assert hosts.record().total() == 20
         assert (hosts.office.home / "payroll.reconciliation.csv").exists()
 
@@ -39,7 +39,7 @@ def test_documented_walk_through_pays_sheet_on_hosts(
 def test_compose_example_uses_existing_commands(tmp_path: Path) -> None:
     composed = yaml.safe_load((ROOT / "docs/compose.yaml").read_text())
     services = composed["services"]
-    commands = [one["command"][0] for one in services.values() if "command" in one]
+    commands = [service["command"][0] for service in services.values() if "command" in service]
     assert {*commands} == {"journal", "work"} <= set(COMMANDS)
     assert "sandbox" in services["gateway"]["entrypoint"]
     config = tmp_path / "paygw.toml"
@@ -48,15 +48,15 @@ def test_compose_example_uses_existing_commands(tmp_path: Path) -> None:
     assert load_settings(config, environ=environ, flags={}).journal.url == "postgresql://paygw@database/paygw"
     files = re.findall(r"submit /samples/(\S+)", (ROOT / "docs/compose.yaml").read_text())
     assert files
-    assert all((ROOT / "samples" / one).exists() for one in files)
+    assert all((ROOT / "samples" / file).exists() for file in files)
 
 
-@pytest.mark.long  # .ci/run plays it as well
+@pytest.mark.long  # .ci/run also runs it
 def test_compose_demo_pays_sample_with_two_workers(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_COLOR": "1"}
     demo = [sys.executable, str(ROOT / "tooling/several_demo.py")]
-    done = subprocess.run(demo, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "200 paid." in done.stdout
-    assert "The gateway's own record: 210 orders, none paid more than 1 time." in done.stdout
-    assert done.stdout.count("The worker has stopped") == 2
+    result = subprocess.run(demo, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "200 paid." in result.stdout
+    assert "The gateway's own record: 210 orders, none paid more than 1 time." in result.stdout
+    assert result.stdout.count("The worker has stopped") == 2

@@ -1,23 +1,23 @@
-"""The limits over all workers, and the move of a journal to a database, from the command line."""
+"""The limits that workers share, and moving a journal to a database, from the command line."""
 
 from tests.cli.stopped import wait_for_record
-from tests.support.clusters import ClusterProgram, slow, url_of
+from tests.support.clusters import ClusterProgram, journal_url, slow_down_sandbox
 from tests.support.patience import PATIENCE_S
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, kenyan_rows
 
 
-def test_limits_are_set_shown_and_kept(cluster: ClusterProgram) -> None:
+def test_limits_command_sets_and_shows_limits(cluster: ClusterProgram) -> None:
     cluster.json("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
-    shown = cluster.json("limits")["limits"]
-    assert (shown["rate_per_s"], shown["concurrency"], shown["set_by"]) == (None, None, None)
-    assert shown["configured"]["concurrency"] == 16
+    limits = cluster.json("limits")["limits"]
+    assert (limits["rate_per_s"], limits["concurrency"], limits["set_by"]) == (None, None, None)
+    assert limits["configured"]["concurrency"] == 16
     changed = cluster.json("limits", "--rate", "1000", "--concurrency", "2", "--by", "Amina")["limits"]
     assert (changed["rate_per_s"], changed["concurrency"]) == (1000, 2)
     assert changed["set_by"].startswith("Amina (login ")
     assert cluster.json("submit", cluster.sheet(kenyan_rows(12)))["states"] == {"paid": 12}
-    shown = cluster.json("limits")["limits"]
-    assert (shown["concurrency"], shown["workers"], shown["stop_reason"]) == (2, [], None)
+    limits = cluster.json("limits")["limits"]
+    assert (limits["concurrency"], limits["workers"], limits["stop_reason"]) == (2, [], None)
     text = cluster.run("limits", "--as-configured", "--by", "Amina")
     assert "16 rows (configured here; not set)" in text.output
     assert cluster.json("verify")["exit_code"] == 0
@@ -47,7 +47,7 @@ def test_batch_started_in_file_finishes_in_database(cluster: ClusterProgram, pos
     with_database = cluster.config.read_text()
     file = cluster.home / "state" / "old" / "journal.sqlite3"
     file.parent.mkdir(mode=0o700, parents=True)
-    url = url_of(cluster)
+    url = journal_url(cluster)
     with_file = with_database.replace(f'url = "{url}"', f'path = "{file}"')
     assert with_file != with_database
     cluster.config.write_text(with_file)
@@ -69,9 +69,9 @@ def test_batch_started_in_file_finishes_in_database(cluster: ClusterProgram, pos
 
 
 def test_roles_get_rights_and_doctor_names_role(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
-    name = url_of(cluster).rpartition("/")[2]
-    made = cluster.json("journal", "new", "--roles")
-    assert made["roles"] == [f"{name}_reader", f"{name}_worker", f"{name}_desk"]
+    name = journal_url(cluster).rpartition("/")[2]
+    summary = cluster.json("journal", "new", "--roles")
+    assert summary["roles"] == [f"{name}_reader", f"{name}_worker", f"{name}_desk"]
     assert cluster.json("journal", "new", "--roles")["exit_code"] == 0
     assert cluster.run("journal", "new").exit_code == 7
     for role, rights in (("desk", "can open batches"), ("reader", "can look")):
@@ -85,19 +85,19 @@ def test_roles_get_rights_and_doctor_names_role(cluster: ClusterProgram, postgre
     assert len(cluster.record()) == 2
 
 
-def test_a_journal_in_a_file_has_no_roles(program: Program) -> None:
+def test_journal_in_file_has_no_roles(program: Program) -> None:
     refused = program.run("journal", "new", "--roles")
     assert (refused.exit_code, "has no roles" in refused.stderr) == (2, True), refused.output
 
 
 def test_limits_can_change_during_run(cluster: ClusterProgram) -> None:
-    slow(cluster, delay_s=0.05)  # the run must outlast the start of a command on a busy machine
+    slow_down_sandbox(cluster, delay_s=0.05)  # the run must outlast the start of a command on a busy machine
     sheet = cluster.sheet(kenyan_rows(800))
     process = cluster.start("submit", sheet)
     wait_for_record(cluster, 3, process)
     changed = cluster.json("limits", "--concurrency", "1")["limits"]
     assert changed["concurrency"] == 1
-    assert [(one["pid"], one["in_flight"] <= 16) for one in changed["workers"]] == [(process.pid, True)]
+    assert [(worker["pid"], worker["in_flight"] <= 16) for worker in changed["workers"]] == [(process.pid, True)]
     cluster.json("limits", "--concurrency", "32")
     _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, stderr

@@ -1,4 +1,4 @@
-"""A share of a run, `work --once BATCH`: started any number of times, killed anywhere, asked to end at any moment."""
+"""A share of a run, `work --once BATCH`: repeated, killed, and stopped at any moment."""
 
 import json
 import os
@@ -12,22 +12,22 @@ import click
 import pytest
 
 from paygw_batch.cli.main import cli
-from paygw_batch.cli.signals import _TAKE_A_VALUE, command_in
+from paygw_batch.cli.signals import _OPTIONS_WITH_VALUE, parse_command_name
 from tests.cli.stopped import IMPORTS, START
-from tests.support.clusters import Host, Hosts, has_ended, hosts_on, new_hosts
+from tests.support.clusters import Host, Hosts, hosts_on, is_finished, new_hosts
 from tests.support.long_part import share
-from tests.support.patience import PATIENCE_S, until
-from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.postgres_server import PostgresServer, new_server
 from tests.support.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 60
 WINDOW = 4
-"""Requests in flight of one worker, by the hosts' configuration."""
+"""The configured number of requests in flight per worker."""
 SLOWLY = "[default]\ndelay_s = 0.2\n"
 """A gateway that takes three seconds for a batch."""
 
 
-def handed_over(hosts: Hosts, name: str = "staff", *, prefix: str = "PAY", amount: str = "1500.50") -> str:
+def hand_over(hosts: Hosts, name: str = "staff", *, prefix: str = "PAY", amount: str = "1500.50") -> str:
     """Hand a batch over to workers, and return its id."""
     sheet = hosts.office.sheet(kenyan_rows(ROWS, prefix=prefix, amount=amount), f"{name}.csv")
     summary = hosts.office.json("submit", sheet, "--detach")
@@ -36,25 +36,25 @@ def handed_over(hosts: Hosts, name: str = "staff", *, prefix: str = "PAY", amoun
 
 
 def test_repeated_share_sends_only_unsent_rows_of_batch(hosts: Hosts) -> None:
-    staff, others = handed_over(hosts), handed_over(hosts, "others", prefix="OTHER", amount="80")
-    one = hosts.host("one")
-    assert one.json("work", "--once", others)["exit_code"] == 0
+    staff, others = hand_over(hosts), hand_over(hosts, "others", prefix="OTHER", amount="80")
+    host = hosts.host("one")
+    assert host.json("work", "--once", others)["exit_code"] == 0
     assert {order.partition("-")[0] for order in hosts.record()} == {"OTHER"}
-    assert (one.json("work", "--once", others)["sent_this_run"], hosts.record().total()) == (0, ROWS)
-    assert one.json("work", "--once", staff)["sent_this_run"] == ROWS
+    assert (host.json("work", "--once", others)["sent_this_run"], hosts.record().total()) == (0, ROWS)
+    assert host.json("work", "--once", staff)["sent_this_run"] == ROWS
     assert hosts.office.json("work", "--once")["exit_code"] == 0
     assert set(hosts.record().values()) == {1}
 
 
 @pytest.mark.long
 def test_killed_shares_leave_only_window_in_doubt(hosts: Hosts) -> None:
-    batch, kills = handed_over(hosts), 3
-    one = hosts.host("one")
+    batch, kills = hand_over(hosts), 3
+    host = hosts.host("one")
     for number in range(1, kills + 1):
-        dying = one.start("work", "--once", batch)
+        dying = host.start("work", "--once", batch)
         hosts.wait_for_record(number * 8, dying)
         kill(dying)
-    last = one.json("work", "--once", batch)
+    last = host.json("work", "--once", batch)
     states = Counter(hosts.office.json("status", batch)["states"])
     assert (set(states) <= {"paid", "in_doubt"}, states["in_doubt"] <= WINDOW * kills) == (True, True)
     assert last["exit_code"] == (5 if states["in_doubt"] else 0)
@@ -65,10 +65,10 @@ def test_killed_shares_leave_only_window_in_doubt(hosts: Hosts) -> None:
 
 def test_next_share_continues_after_time_limit(tmp_path: Path, postgres_server: PostgresServer) -> None:
     with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
-        batch, one = handed_over(hosts), hosts.host("one")
+        batch, one = hand_over(hosts), hosts.host("one")
         assert one.json("work", "--once", batch, "--for", "1")["exit_code"] == 6
         states = Counter(hosts.office.json("status", batch)["states"])
-        # A busy machine may have sent nothing in time.
+        # A busy machine may not have sent anything in time.
         assert (set(states) | {"paid"}, states["paid"]) == ({"paid", "ready"}, hosts.record().total())
         assert one.json("work", "--once", batch)["exit_code"] == 0
         assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
@@ -80,11 +80,11 @@ def test_work_refuses_unknown_batch_or_missing_once(hosts: Hosts) -> None:
     assert hosts.host("one").json("work", "--once", "abcdef")["exit_code"] == 2
 
 
-# Urgent, in flight, taken over.
+# Urgent batches, rows in flight, and takeovers
 
 
 def test_urgent_batch_is_sent_first(hosts: Hosts) -> None:
-    handed_over(hosts)
+    hand_over(hosts)
     urgent = hosts.office.sheet(kenyan_rows(5, prefix="URGENT", amount="70"), "urgent.csv")
     assert hosts.office.json("submit", urgent, "--detach", "--urgent")["exit_code"] == 0
     assert hosts.host("one").json("work", "--once")["exit_code"] == 0
@@ -95,7 +95,7 @@ def test_urgent_batch_is_sent_first(hosts: Hosts) -> None:
 @pytest.mark.long
 def test_worker_interrupts_batch_for_urgent_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
     with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 2\n") as hosts:
-        handed_over(hosts)
+        hand_over(hosts)
         worker = hosts.host("one").start("work", "--once")
         hosts.wait_for_record(4, worker)
         urgent = hosts.office.sheet(kenyan_rows(5, prefix="URGENT", amount="70"), "urgent.csv")
@@ -111,18 +111,18 @@ def test_job_workers_switch_to_urgent_batch(tmp_path: Path, postgres_server: Pos
     with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 2\n") as hosts:
         workers = [hosts.host(host).start("work") for host in ("one", "two")]
         hosts.wait_for_workers(*workers)
-        handed_over(hosts)
+        hand_over(hosts)
         hosts.wait_for_record(4, workers[0])
         urgent = hosts.office.sheet(kenyan_rows(5, prefix="URGENT", amount="70"), "urgent.csv")
         assert hosts.office.json("submit", urgent, "--urgent")["states"] == {"paid": 5}
         arrived = [line["client_orderid"].partition("-")[0] for line in read_csv(hosts.record_path)]
         assert "PAY" in arrived[arrived.index("URGENT") :] or len(arrived) < ROWS + 5
-        until(lambda: hosts.record().total() == ROWS + 5)
+        wait_until(lambda: hosts.record().total() == ROWS + 5)
         for worker in workers:
             kill(worker)
 
 
-def test_an_urgent_batch_needs_workers(program: Program) -> None:
+def test_urgent_batch_needs_workers(program: Program) -> None:
     assert program.run("submit", program.sheet(kenyan_rows(1)), "--urgent").exit_code == 2
 
 
@@ -130,43 +130,43 @@ IN_FLIGHT = "SELECT instruction FROM paygw.state WHERE state = 'in_flight'"
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'paygw-batch' AND datname = current_database()"
 
 
-def test_rows_of_killed_process_are_shown_in_doubt(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_status_shows_rows_of_killed_process_in_doubt(tmp_path: Path, postgres_server: PostgresServer) -> None:
     with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
-        batch = handed_over(hosts)
+        batch = hand_over(hosts)
         working = hosts.host("one").start("work", "--once", batch)
         hosts.wait_for_record(8, working)
-        with hosts.commits_held():
-            hosts.wait_until_held()
+        with hosts.blocked_commits():
+            hosts.wait_until_blocked()
             states = Counter(hosts.office.json("status", batch)["states"])
             assert (states["in_flight"], states["in_doubt"], states.total()) == (len(hosts.ask(IN_FLIGHT)), 0, ROWS)
-            found = hosts.office.json("status", batch)
-            assert (found["exit_code"], found["needs_person"], found["in_doubt"]) == (6, [], [])
-            assert "in_flight" in found["totals"]["KES"]
+            summary = hosts.office.json("status", batch)
+            assert (summary["exit_code"], summary["needs_person"], summary["in_doubt"]) == (6, [], [])
+            assert "in_flight" in summary["totals"]["KES"]
             assert "being sent" in hosts.office.run("status", batch).stdout
             listed = hosts.office.json("status")
-            assert (listed["states"], listed["totals"]) == (found["states"], found["totals"])
+            assert (listed["states"], listed["totals"]) == (summary["states"], summary["totals"])
             kill(working)
-        until(lambda: not hosts.ask(SESSIONS))
+        wait_until(lambda: not hosts.ask(SESSIONS))
         left = Counter(hosts.office.json("status", batch)["states"])
         assert (left["in_flight"], left["in_doubt"]) == (0, len(hosts.ask(IN_FLIGHT)))
 
 
 def test_dead_worker_with_rows_in_flight_is_listed(hosts: Hosts) -> None:
-    batch, one = handed_over(hosts), hosts.host("one")
+    batch, one = hand_over(hosts), hosts.host("one")
     dying = one.start("work", "--once", batch)
     hosts.wait_for_record(8, dying)
     kill(dying)
-    assert [each["is_alive"] for each in hosts.office.json("workers")["workers"]] == [False]
+    assert [worker["is_alive"] for worker in hosts.office.json("workers")["workers"]] == [False]
     assert hosts.host("two").json("work", "--once", batch)["exit_code"] in {0, 5}
     assert hosts.office.json("workers")["workers"] == []
 
 
-# Asked to end.
+# Signals
 
 
 def test_share_ended_by_signal_leaves_ready_rows(tmp_path: Path, postgres_server: PostgresServer) -> None:
     with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
-        batch = handed_over(hosts)
+        batch = hand_over(hosts)
         leaving = hosts.host("one").start("work", "--once", batch)
         hosts.wait_for_record(4, leaving)
         leaving.send_signal(signal.SIGTERM)
@@ -176,8 +176,8 @@ def test_share_ended_by_signal_leaves_ready_rows(tmp_path: Path, postgres_server
         assert hosts.ask("SELECT count(*) FROM paygw.process WHERE ended_at IS NULL") == [(0,)]
 
 
-def struck(host: Host, moment: str, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the program on a host; it sends itself a signal at that moment."""
+def run_with_signal(host: Host, moment: str, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the program on a host, where it sends itself a signal at that moment."""
     asked = ("--config", str(host.config), "--json", *arguments)
     start = START.format(root=str(Path(__file__).parents[2]), moment=moment, number=int(number), arguments=asked)
     environ = {**os.environ, **host.environ}
@@ -194,28 +194,28 @@ def struck(host: Host, moment: str, number: int, *arguments: str) -> "subprocess
 
 MOMENTS = [*IMPORTS[:2], "paygw_batch.cluster.work_command", "apsw", "psycopg", "procrastinate"]
 MOMENTS += ["call:settings_of", "call:BatchServer.serve", "call:DatabasePlace.open_to_work", "call:RollCall.answer"]
-MOMENTS += ["call:BatchServer._serve_with_journal", "call:gateway_of"]
+MOMENTS += ["call:BatchServer._serve_with_journal", "call:open_gateway"]
 
 
 @pytest.mark.share(16)
 @pytest.mark.parametrize("at", share(range(len(MOMENTS)), every=4))
 def test_worker_signalled_before_ready_exits_normally(hosts: Hosts, at: int) -> None:
-    batch, number = handed_over(hosts), signal.SIGINT if at % 2 else signal.SIGTERM
+    batch, number = hand_over(hosts), signal.SIGINT if at % 2 else signal.SIGTERM
     for asked, code in ([], 0), (["--once", batch], 6):
-        done = struck(hosts.host("one"), MOMENTS[at], number, "work", *asked)
-        assert done.returncode == code, done.stderr
-        assert "it sent 0 rows" in json.loads(done.stdout)["message"]
-        assert "Traceback" not in done.stderr
+        process = run_with_signal(hosts.host("one"), MOMENTS[at], number, "work", *asked)
+        assert process.returncode == code, process.stderr
+        assert "it sent 0 rows" in json.loads(process.stdout)["message"]
+        assert "Traceback" not in process.stderr
     assert hosts.record() == Counter()
 
 
 def test_waiting_worker_stops_during_server_outage(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    with own_server() as server, hosts_on(tmp_path, server.url()) as hosts:
+    with new_server() as server, hosts_on(tmp_path, server.url()) as hosts:
         waiting = hosts.host("one").start("work")
         hosts.wait_for_workers(waiting)
         server.stop()
-        assert not has_ended(waiting), waiting.communicate()
+        assert not is_finished(waiting), waiting.communicate()
         waiting.send_signal(signal.SIGTERM)
         stdout, stderr = waiting.communicate(timeout=PATIENCE_S)
         assert (waiting.returncode, "it sent 0 rows" in stdout) == (0, True), stdout + stderr
@@ -224,8 +224,8 @@ def test_waiting_worker_stops_during_server_outage(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_sending_worker_stops_during_server_outage(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    with own_server() as server, hosts_on(tmp_path, server.url(), behaviour=SLOWLY) as hosts:
-        batch = handed_over(hosts)
+    with new_server() as server, hosts_on(tmp_path, server.url(), behaviour=SLOWLY) as hosts:
+        batch = hand_over(hosts)
         sending = hosts.host("one").start("work", "--once", batch)
         hosts.wait_for_record(8, sending)
         server.stop()
@@ -239,7 +239,12 @@ def test_sending_worker_stops_during_server_outage(tmp_path: Path) -> None:
 
 
 def test_command_name_is_found_after_leading_options() -> None:
-    options = {name for one in cli.params if not isinstance(one, click.Option) or not one.is_flag for name in one.opts}
-    assert options - {"--version", "--help"} == _TAKE_A_VALUE
-    assert command_in(["-v", "--config", "work", "--lang=fr", "status", "work"]) == "status"
-    assert command_in(["--json"]) == ""
+    options = {
+        name
+        for parameter in cli.params
+        if not isinstance(parameter, click.Option) or not parameter.is_flag
+        for name in parameter.opts
+    }
+    assert options - {"--version", "--help"} == _OPTIONS_WITH_VALUE
+    assert parse_command_name(["-v", "--config", "work", "--lang=fr", "status", "work"]) == "status"
+    assert parse_command_name(["--json"]) == ""

@@ -1,4 +1,4 @@
-"""`sign`: how one row is signed, shown step by step, without anything being sent."""
+"""`sign` shows step by step how a row is signed, without sending it."""
 
 import json
 import re
@@ -9,13 +9,13 @@ import apsw
 import pytest
 
 from paygw_batch.gateway.http.transport import PayoutTransport
-from paygw_batch.gateway.message import MayLeave, PreparedRequest
+from paygw_batch.gateway.message import PreparedRequest, SendGuard
 from tests.support.program import Program, kenyan_rows
 
 FRESH = ("--nonce", "abc", "--timestamp", "1790000000")
 
 
-def signed(program: Program, *arguments: Any) -> dict[str, Any]:
+def sign_row(program: Program, *arguments: Any) -> dict[str, Any]:
     summary = program.json("sign", *arguments)
     assert summary["exit_code"] == 0
     found: dict[str, Any] = summary["signed"]
@@ -24,21 +24,21 @@ def signed(program: Program, *arguments: Any) -> dict[str, Any]:
 
 def test_sign_explain_shows_every_step_and_value(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
-    shown = program.run("sign", "--explain", sheet).stdout
-    values = signed(program, sheet)
+    output = program.run("sign", "--explain", sheet).stdout
+    values = sign_row(program, sheet)
     for name in ("body", "body sha256", "parameters", "base string", "digest", "key fingerprint", "signature"):
-        assert re.search(rf"^{name} \(", shown, flags=re.MULTILINE), name
+        assert re.search(rf"^{name} \(", output, flags=re.MULTILINE), name
     for name in ("body", "body_sha256", "base_string", "digest", "key_fingerprint", "signature"):
-        assert f":\n{values[name]}\n" in shown, name
-    assert f"\nAuthorization: {values['authorization']}\n" in shown
-    assert "\n".join(one["encoded"] for one in values["parameters"]) in shown
+        assert f":\n{values[name]}\n" in output, name
+    assert f"\nAuthorization: {values['authorization']}\n" in output
+    assert "\n".join(parameter["encoded"] for parameter in values["parameters"]) in output
 
 
 def test_sign_shows_only_request_without_explain(program: Program) -> None:
-    shown = program.run("sign", program.sheet(kenyan_rows(1))).stdout
-    assert '{"account_name":"Jane Wanjiku"' in shown
-    assert "\nAuthorization: OAuth " in shown
-    assert "POST&" not in shown
+    output = program.run("sign", program.sheet(kenyan_rows(1))).stdout
+    assert '{"account_name":"Jane Wanjiku"' in output
+    assert "\nAuthorization: OAuth " in output
+    assert "POST&" not in output
 
 
 def test_sign_warns_about_clear_personal_data(program: Program) -> None:
@@ -47,27 +47,27 @@ def test_sign_warns_about_clear_personal_data(program: Program) -> None:
 
 def test_sign_is_deterministic_unless_nonce_is_given(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
-    first = signed(program, sheet)
-    assert first == signed(program, sheet)
+    first = sign_row(program, sheet)
+    assert first == sign_row(program, sheet)
     assert 'oauth_timestamp="1700000000"' in first["authorization"]
-    fresh = signed(program, sheet, *FRESH)
+    fresh = sign_row(program, sheet, *FRESH)
     assert 'oauth_nonce="abc"' in fresh["authorization"]
     assert 'oauth_timestamp="1790000000"' in fresh["authorization"]
 
 
 def test_sign_accepts_row_order_id_and_profile(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
-    assert '"client_orderid":"PAY-1"' in signed(program, sheet)["body"]
-    chosen = signed(program, sheet, "--row", "3", "--order-id", "PAY-2-r2", "--profile", "raw-body")
+    assert '"client_orderid":"PAY-1"' in sign_row(program, sheet)["body"]
+    chosen = sign_row(program, sheet, "--row", "3", "--order-id", "PAY-2-r2", "--profile", "raw-body")
     assert (chosen["row"], chosen["profile"]) == (3, "raw-body")
     assert '"client_orderid":"PAY-2-r2"' in chosen["body"]
-    assert [one["name"][:6] for one in chosen["parameters"]] == ["oauth_"] * 5
+    assert [parameter["name"][:6] for parameter in chosen["parameters"]] == ["oauth_"] * 5
 
 
 def test_sign_shows_request_sent_by_run(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     sheet, sent, deliver = program.sheet(kenyan_rows(1)), list[PreparedRequest](), PayoutTransport.deliver
 
-    async def seen(transport: PayoutTransport, request: PreparedRequest, may_leave: MayLeave) -> Any:
+    async def seen(transport: PayoutTransport, request: PreparedRequest, may_leave: SendGuard) -> Any:
         sent.append(request)
         return await deliver(transport, request, may_leave)
 
@@ -75,7 +75,7 @@ def test_sign_shows_request_sent_by_run(program: Program, monkeypatch: pytest.Mo
     assert program.run("submit", sheet).exit_code == 0
     with closing(apsw.Connection(str(program.journal), flags=apsw.SQLITE_OPEN_READONLY)) as journal:
         ((nonce, timestamp_s),) = journal.execute("SELECT nonce, timestamp_s FROM fact WHERE kind = 'intended'")
-    again = signed(program, sheet, "--nonce", nonce, "--timestamp", timestamp_s)
+    again = sign_row(program, sheet, "--nonce", nonce, "--timestamp", timestamp_s)
     (request,) = sent
     assert (again["body"].encode(), again["body_sha256"]) == (request.body, request.body_sha256)
     (arrived,), body = program.record(), json.loads(again["body"])
@@ -93,10 +93,10 @@ def test_sign_sends_nothing_and_creates_no_journal(program: Program) -> None:
 def test_sign_uses_first_row_without_defect(program: Program) -> None:
     bad, good = kenyan_rows(2)
     sheet = program.sheet([bad.replace("KES", "USD"), good])
-    assert signed(program, sheet)["row"] == 3
+    assert sign_row(program, sheet)["row"] == 3
 
 
-def test_a_row_with_a_defect_is_never_signed(program: Program) -> None:
+def test_sign_refuses_row_with_defect(program: Program) -> None:
     bad, good = kenyan_rows(2)
     sheet = program.sheet([bad.replace("KES", "USD"), good])
     refused = program.run("sign", "--row", "2", sheet)
@@ -105,7 +105,7 @@ def test_a_row_with_a_defect_is_never_signed(program: Program) -> None:
     assert "254712345" not in refused.output
 
 
-def test_sign_of_absent_row_is_refused(program: Program) -> None:
+def test_sign_refuses_missing_row(program: Program) -> None:
     refused = program.run("sign", "--row", "9", program.sheet(kenyan_rows(2)))
     assert refused.exit_code == 2
     assert "payroll.csv has no row 9." in refused.stderr
@@ -126,6 +126,6 @@ def test_sign_names_missing_configuration(program: Program) -> None:
 
 
 def test_doctor_shows_signing_steps_of_sample(program: Program) -> None:
-    shown = program.run("doctor").stdout
-    assert re.search(r"^base string \(.*\):\nPOST&http", shown, flags=re.MULTILINE)
-    assert re.search(r"^Authorization: OAuth oauth_consumer_key=", shown, flags=re.MULTILINE)
+    output = program.run("doctor").stdout
+    assert re.search(r"^base string \(.*\):\nPOST&http", output, flags=re.MULTILINE)
+    assert re.search(r"^Authorization: OAuth oauth_consumer_key=", output, flags=re.MULTILINE)

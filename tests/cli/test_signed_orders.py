@@ -1,4 +1,4 @@
-"""Orders of two people stay in the journal with their signatures, and `verify` holds them against the facts."""
+"""Orders of two people are kept in the journal with their signatures, and `verify` checks them."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -8,23 +8,23 @@ from typing import Any, cast
 
 import pytest
 
-from paygw_batch.approval.policy import required_policy
+from paygw_batch.approval.policy import require_policy
 from paygw_batch.approval.signed_document import (
     Approval,
     approval_text,
     approve_by_passkey,
-    made_by_passkey,
+    sign_by_passkey,
     write_document,
 )
 from paygw_batch.clock import utc_now
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal import JournalReader
-from paygw_batch.opening.open_journal import find_batch, journal_to_read
+from paygw_batch.opening.open_journal import find_batch, open_journal_to_read
 from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.settle.kept_documents import check_kept_orders
 from paygw_batch.settle.row_order import Decision, RowAct, RowOrder
 from paygw_batch.settle.settle_rows import draft_order
-from tests.cli.conftest import Kept
+from tests.cli.conftest import MachineCache
 from tests.support.approving import policy
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 from tests.support.software_passkey import CONSOLE, passkey
@@ -33,8 +33,8 @@ ADA, CLEO = passkey("p-ada"), passkey("r-cleo")
 EVIDENCE = "Ticket 4711: the account was closed, and is open again"
 
 
-def begin_rejected(program: Program) -> None:
-    """A batch of which rows 2 and 3 are rejected, row 4 is in doubt, and 5 is paid; too small to need a plan."""
+def prepare_rejected_batch(program: Program) -> None:
+    """Pay a batch with rows 2 and 3 rejected, row 4 in doubt and row 5 paid, too small to need a plan."""
     people = policy(program.home).replace('KES = "1000"', 'KES = "1000000"')
     for name, key in (("ada", ADA), ("cleo", CLEO)):
         own = next(line for line in people.splitlines() if line.startswith(f"{name} = "))
@@ -50,37 +50,37 @@ def begin_rejected(program: Program) -> None:
 
 
 @pytest.fixture
-def rejected(kept: Kept) -> Program:
-    return kept(begin_rejected)
+def rejected_batch(machine_cache: MachineCache) -> Program:
+    return machine_cache(prepare_rejected_batch)
 
 
-def sheet_of(program: Program) -> Path:
+def sheet_path(program: Program) -> Path:
     return program.home / "payroll.csv"
 
 
-def order_of(program: Program) -> Path:
+def order_path(program: Program) -> Path:
     return program.home / "order.json"
 
 
-def settings_in(program: Program) -> Settings:
+def load_program_settings(program: Program) -> Settings:
     return load_settings(program.config, environ=program.environ)
 
 
-def ordered(program: Program, *approvers: str, rows: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Write ada's order to send rejected rows again, and have it approved."""
+def write_approved_order(program: Program, *approvers: str, rows: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Write Ada's order to send rejected rows again, and have it approved."""
     named = [text for row in rows for text in ("--row", str(row))]
-    written = ("--out", order_of(program), "--key", program.home / "ada.pem", "--evidence", EVIDENCE)
-    made = program.json("order", "release", sheet_of(program), *named, *written)
+    written = ("--out", order_path(program), "--key", program.home / "ada.pem", "--evidence", EVIDENCE)
+    summary = program.json("order", "release", sheet_path(program), *named, *written)
     for name in approvers:
-        assert program.json("approve", order_of(program), "--key", program.home / f"{name}.pem")["exit_code"] == 0
-    return made
+        assert program.json("approve", order_path(program), "--key", program.home / f"{name}.pem")["exit_code"] == 0
+    return summary
 
 
 def carry_out(program: Program) -> dict[str, Any]:
-    return program.json("carry-out", order_of(program))
+    return program.json("carry-out", order_path(program))
 
 
-def sent(program: Program) -> list[str]:
+def sent_order_ids(program: Program) -> list[str]:
     return [line["client_orderid"] for line in program.record()]
 
 
@@ -88,108 +88,119 @@ def sent(program: Program) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["ada", "cleo"])
-def test_withdrawn_release_order_is_not_carried_out(rejected: Program, name: str) -> None:
-    ordered(rejected, "cleo", rows=(2,))
-    before = sent(rejected)
-    withdraw = ("withdraw", order_of(rejected), "--key")
-    assert rejected.run(*withdraw, rejected.home / "stranger.pem").exit_code == 8
-    assert rejected.run(*withdraw, rejected.home / f"{name}.pem").exit_code == 0
-    assert carry_out(rejected)["exit_code"] == 8
-    assert sent(rejected) == before
-    ordered(rejected, "cleo", rows=(2,))
-    assert carry_out(rejected)["released"] == 1, "a new order is another one"
-    assert rejected.run(*withdraw, rejected.home / "cleo.pem").exit_code == 8, "it was carried out"
-    assert rejected.json("verify")["checked"]["withdrawals"] == 1
+def test_withdrawn_release_order_is_not_carried_out(rejected_batch: Program, name: str) -> None:
+    write_approved_order(rejected_batch, "cleo", rows=(2,))
+    before = sent_order_ids(rejected_batch)
+    withdraw = ("withdraw", order_path(rejected_batch), "--key")
+    assert rejected_batch.run(*withdraw, rejected_batch.home / "stranger.pem").exit_code == 8
+    assert rejected_batch.run(*withdraw, rejected_batch.home / f"{name}.pem").exit_code == 0
+    assert carry_out(rejected_batch)["exit_code"] == 8
+    assert sent_order_ids(rejected_batch) == before
+    write_approved_order(rejected_batch, "cleo", rows=(2,))
+    assert carry_out(rejected_batch)["released"] == 1, "a new order is another one"
+    assert rejected_batch.run(*withdraw, rejected_batch.home / "cleo.pem").exit_code == 8, "it was carried out"
+    assert rejected_batch.json("verify")["checked"]["withdrawals"] == 1
 
 
 # Releases
 
 
-def test_release_order_works_once_naming_both_people(rejected: Program) -> None:
-    made = ordered(rejected, "cleo", rows=(2,))
-    assert (made["exit_code"], made["document"], [one["row"] for one in made["releases"]]) == (0, "order", [2])
-    before = len(sent(rejected))
-    done = carry_out(rejected)
-    assert (done["released"], len(sent(rejected)) - before) == (1, 1)
-    history = rejected.json("status", sheet_of(rejected), "--history")["history"]
-    (deed,) = [one for one in history if one["what"] == "released"]
-    assert deed["by"].endswith(f", by order {made['order_sha256']}, prepared by ada, approved by cleo")
-    assert carry_out(rejected)["exit_code"] == 8
-    assert len(sent(rejected)) - before == 1
+def test_release_order_works_once_naming_both_people(rejected_batch: Program) -> None:
+    order = write_approved_order(rejected_batch, "cleo", rows=(2,))
+    assert (order["exit_code"], order["document"], [release["row"] for release in order["releases"]]) == (
+        0,
+        "order",
+        [2],
+    )
+    before = len(sent_order_ids(rejected_batch))
+    summary = carry_out(rejected_batch)
+    assert (summary["released"], len(sent_order_ids(rejected_batch)) - before) == (1, 1)
+    history = rejected_batch.json("status", sheet_path(rejected_batch), "--history")["history"]
+    (deed,) = [entry for entry in history if entry["what"] == "released"]
+    assert deed["by"].endswith(f", by order {order['order_sha256']}, prepared by ada, approved by cleo")
+    assert carry_out(rejected_batch)["exit_code"] == 8
+    assert len(sent_order_ids(rejected_batch)) - before == 1
 
 
-def test_order_without_rows_names_all_rejected_rows(rejected: Program) -> None:
-    assert [one["row"] for one in ordered(rejected)["releases"]] == [2, 3]
+def test_order_without_rows_names_all_rejected_rows(rejected_batch: Program) -> None:
+    assert [release["row"] for release in write_approved_order(rejected_batch)["releases"]] == [2, 3]
 
 
 @pytest.mark.parametrize("approvers", [(), ("ada",)])
-def test_release_order_needs_second_person(rejected: Program, approvers: tuple[str, ...]) -> None:
-    ordered(rejected)
+def test_release_order_needs_second_person(rejected_batch: Program, approvers: tuple[str, ...]) -> None:
+    write_approved_order(rejected_batch)
     for name in approvers:
-        refused = rejected.json("approve", order_of(rejected), "--key", rejected.home / f"{name}.pem")
+        refused = rejected_batch.json(
+            "approve", order_path(rejected_batch), "--key", rejected_batch.home / f"{name}.pem"
+        )
         assert refused["exit_code"] == 8
-    before = sent(rejected)
-    assert carry_out(rejected)["exit_code"] == 8
-    assert sent(rejected) == before
+    before = sent_order_ids(rejected_batch)
+    assert carry_out(rejected_batch)["exit_code"] == 8
+    assert sent_order_ids(rejected_batch) == before
 
 
-def test_release_order_is_refused_after_new_attempt(rejected: Program) -> None:
-    ordered(rejected, "cleo")
-    assert rejected.json("retry", sheet_of(rejected), "--row", "3")["released"] == 1
-    before = sent(rejected)
-    told = carry_out(rejected)
-    assert (told["exit_code"], "row 3 was rejected after attempt 1" in told["message"]) == (8, True)
-    assert sent(rejected) == before
+def test_release_order_is_refused_after_new_attempt(rejected_batch: Program) -> None:
+    write_approved_order(rejected_batch, "cleo")
+    assert rejected_batch.json("retry", sheet_path(rejected_batch), "--row", "3")["released"] == 1
+    before = sent_order_ids(rejected_batch)
+    summary = carry_out(rejected_batch)
+    assert (summary["exit_code"], "row 3 was rejected after attempt 1" in summary["message"]) == (8, True)
+    assert sent_order_ids(rejected_batch) == before
 
 
-def test_row_in_doubt_cannot_be_released_by_order(rejected: Program) -> None:
-    made = rejected.json(
-        *("order", "release", sheet_of(rejected), "--row", "4", "--evidence", EVIDENCE),
-        *("--out", order_of(rejected), "--key", rejected.home / "ada.pem"),
+def test_row_in_doubt_cannot_be_released_by_order(rejected_batch: Program) -> None:
+    summary = rejected_batch.json(
+        *("order", "release", sheet_path(rejected_batch), "--row", "4", "--evidence", EVIDENCE),
+        *("--out", order_path(rejected_batch), "--key", rejected_batch.home / "ada.pem"),
     )
-    assert (made["exit_code"], order_of(rejected).exists()) == (2, False)
+    assert (summary["exit_code"], order_path(rejected_batch).exists()) == (2, False)
 
 
-def test_approver_sees_rows_and_reason_of_order(rejected: Program) -> None:
-    ordered(rejected, rows=(2,))
-    shown = " ".join(rejected.run("approve", order_of(rejected)).stdout.split())
+def test_approver_sees_rows_and_reason_of_order(rejected_batch: Program) -> None:
+    write_approved_order(rejected_batch, rows=(2,))
+    output = " ".join(rejected_batch.run("approve", order_path(rejected_batch)).stdout.split())
     for part in ("An order about 1 row of batch", "NO-1", "9,001.00", EVIDENCE, "Prepared by ada"):
-        assert part in shown
+        assert part in output
 
 
-def test_carry_out_refuses_options_of_other_orders(rejected: Program) -> None:
-    ordered(rejected, "cleo", rows=(2,))
-    before, other = sent(rejected), rejected.sheet(kenyan_rows(1, amount="7", prefix="OTHER"), "other.csv")
-    assert rejected.json("submit", other)["exit_code"] == 0
-    before = sent(rejected)
+def test_carry_out_refuses_options_of_other_orders(rejected_batch: Program) -> None:
+    write_approved_order(rejected_batch, "cleo", rows=(2,))
+    before, other = (
+        sent_order_ids(rejected_batch),
+        rejected_batch.sheet(kenyan_rows(1, amount="7", prefix="OTHER"), "other.csv"),
+    )
+    assert rejected_batch.json("submit", other)["exit_code"] == 0
+    before = sent_order_ids(rejected_batch)
     for wrong in (("--statement", other), ("--batch", other), ("--out", other), ("--out", "x.xlsx", "--for-excel")):
-        assert rejected.json("carry-out", order_of(rejected), *wrong)["exit_code"] == 2
-    assert sent(rejected) == before
-    out = rejected.home / "again.csv"
-    told = rejected.json("carry-out", order_of(rejected), "--batch", sheet_of(rejected), "--out", out, "--for-excel")
-    assert (told["released"], told["waiting"], told["reconciliation"]) == (1, 0, str(out))
+        assert rejected_batch.json("carry-out", order_path(rejected_batch), *wrong)["exit_code"] == 2
+    assert sent_order_ids(rejected_batch) == before
+    out = rejected_batch.home / "again.csv"
+    summary = rejected_batch.json(
+        "carry-out", order_path(rejected_batch), "--batch", sheet_path(rejected_batch), "--out", out, "--for-excel"
+    )
+    assert (summary["released"], summary["waiting"], summary["reconciliation"]) == (1, 0, str(out))
 
 
-def test_release_order_signed_by_passkeys_is_carried_out(rejected: Program) -> None:
-    settings = settings_in(rejected)
-    rules = required_policy(settings)
-    with journal_to_read(settings) as journal:
-        record = find_batch(journal, str(sheet_of(rejected)))
+def test_release_order_signed_by_passkeys_is_carried_out(rejected_batch: Program) -> None:
+    settings = load_program_settings(rejected_batch)
+    rules = require_policy(settings)
+    with open_journal_to_read(settings) as journal:
+        record = find_batch(journal, str(sheet_path(rejected_batch)))
         draft = draft_order(settings, journal, record, [Decision(3, RowAct.RELEASE, EVIDENCE)], ADA.public)
-    made = made_by_passkey(draft, ADA.sign(draft.signed_text()), rules)
-    asked = approval_text(made, CLEO.public, rules, utc_now())
+    order = sign_by_passkey(draft, ADA.sign(draft.signed_text()), rules)
+    asked = approval_text(order, CLEO.public, rules, utc_now())
     assert asked.text.startswith(b"paygw-batch order 1 approval\n")
     approval = Approval(key=CLEO.public.text, approved_at=asked.approved_at, signature=CLEO.sign(asked.text))
-    write_document(approve_by_passkey(made, approval, rules, utc_now()), order_of(rejected))
-    assert carry_out(rejected)["released"] == 1
-    assert rejected.json("verify")["checked"]["signed_orders"] == 1
+    write_document(approve_by_passkey(order, approval, rules, utc_now()), order_path(rejected_batch))
+    assert carry_out(rejected_batch)["released"] == 1
+    assert rejected_batch.json("verify")["checked"]["signed_orders"] == 1
 
 
-# What the journal keeps
+# Orders in the journal
 
 
 class ChangedJournal:
-    """A journal that keeps other orders than the one it is made of: what a hostile hand would write."""
+    """A journal with manipulated orders."""
 
     def __init__(self, journal: JournalReader, orders: list[str]) -> None:
         self._journal = journal
@@ -202,56 +213,58 @@ class ChangedJournal:
         return self._orders if batch else ()
 
 
-def kept_in(program: Program) -> RowOrder:
-    """Return the one signed order that the journal keeps."""
-    with journal_to_read(settings_in(program)) as journal:
+def stored_order(program: Program) -> RowOrder:
+    """Return the only signed order in the journal."""
+    with open_journal_to_read(load_program_settings(program)) as journal:
         (text,) = journal.signed_orders(journal.batches()[0].batch)
     return RowOrder.model_validate_json(text)
 
 
-def check(program: Program, *orders: RowOrder) -> int:
-    with journal_to_read(settings_in(program)) as journal:
-        changed = ChangedJournal(journal, [one.model_dump_json() for one in orders])
+def check_orders(program: Program, *orders: RowOrder) -> int:
+    with open_journal_to_read(load_program_settings(program)) as journal:
+        changed = ChangedJournal(journal, [order.model_dump_json() for order in orders])
         return check_kept_orders(cast("JournalReader", changed))
 
 
-def test_verify_counts_orders_kept_in_journal(rejected: Program) -> None:
-    assert "signed_orders" not in rejected.json("verify")["checked"]
+def test_verify_counts_orders_kept_in_journal(rejected_batch: Program) -> None:
+    assert "signed_orders" not in rejected_batch.json("verify")["checked"]
     settlement = ("4", "--as", "not-received", "--evidence", "Ticket 1")
-    key = ("--key", rejected.home / "ada.pem")
-    rejected.json("order", "settle", sheet_of(rejected), *settlement, "--out", order_of(rejected), *key)
-    rejected.json("approve", order_of(rejected), "--key", rejected.home / "cleo.pem")
-    assert carry_out(rejected)["resolved"] == 1
-    order_of(rejected).unlink()
-    ordered(rejected, "cleo")
-    carry_out(rejected)
-    told = rejected.json("verify")
-    assert (told["exit_code"], told["checked"]["signed_orders"]) == (0, 2)
-
-
-def test_invalid_approval_is_not_stored_with_order(rejected: Program) -> None:
-    ordered(rejected, "cleo", "ben")
-    rejected.config.write_text(
-        "\n".join(line for line in rejected.config.read_text().splitlines() if not line.startswith("ben = "))
+    key = ("--key", rejected_batch.home / "ada.pem")
+    rejected_batch.json(
+        "order", "settle", sheet_path(rejected_batch), *settlement, "--out", order_path(rejected_batch), *key
     )
-    assert carry_out(rejected)["released"] == 2
-    assert len(kept_in(rejected).approvals) == 1
-    assert rejected.json("verify")["exit_code"] == 0
+    rejected_batch.json("approve", order_path(rejected_batch), "--key", rejected_batch.home / "cleo.pem")
+    assert carry_out(rejected_batch)["resolved"] == 1
+    order_path(rejected_batch).unlink()
+    write_approved_order(rejected_batch, "cleo")
+    carry_out(rejected_batch)
+    summary = rejected_batch.json("verify")
+    assert (summary["exit_code"], summary["checked"]["signed_orders"]) == (0, 2)
 
 
-def test_removing_person_keeps_old_order_valid(rejected: Program) -> None:
-    ordered(rejected, "cleo")
-    carry_out(rejected)
-    text = rejected.config.read_text()
+def test_invalid_approval_is_not_stored_with_order(rejected_batch: Program) -> None:
+    write_approved_order(rejected_batch, "cleo", "ben")
+    rejected_batch.config.write_text(
+        "\n".join(line for line in rejected_batch.config.read_text().splitlines() if not line.startswith("ben = "))
+    )
+    assert carry_out(rejected_batch)["released"] == 2
+    assert len(stored_order(rejected_batch).approvals) == 1
+    assert rejected_batch.json("verify")["exit_code"] == 0
+
+
+def test_removing_person_keeps_old_order_valid(rejected_batch: Program) -> None:
+    write_approved_order(rejected_batch, "cleo")
+    carry_out(rejected_batch)
+    text = rejected_batch.config.read_text()
     for name in ("ada", "cleo"):
         new = f'{name} = "{passkey(f"p-new-{name}").public.text}"'
         text = "\n".join(new if line.startswith(f"{name} = ") else line for line in text.splitlines())
-    rejected.config.write_text(text)
-    assert rejected.json("verify")["checked"]["signed_orders"] == 1
+    rejected_batch.config.write_text(text)
+    assert rejected_batch.json("verify")["checked"]["signed_orders"] == 1
 
 
-def changed(order: RowOrder) -> Mapping[str, tuple[RowOrder, str]]:
-    """Return the order with one thing changed, and the complaint about each."""
+def changed_orders(order: RowOrder) -> Mapping[str, tuple[RowOrder, str]]:
+    """Return the order with one change at a time, and the error for each."""
     content, (row, *others) = order.content, order.content.rows
     (approval,) = order.approvals
     unsigned = "is not signed by the keys"
@@ -275,31 +288,31 @@ def changed(order: RowOrder) -> Mapping[str, tuple[RowOrder, str]]:
     }
 
 
-def test_verify_finds_changed_order_in_journal(rejected: Program) -> None:
-    ordered(rejected, "cleo")
-    carry_out(rejected)
-    kept = kept_in(rejected)
-    assert check(rejected, kept) == 1
-    for other, complaint in changed(kept).values():
+def test_verify_finds_changed_order_in_journal(rejected_batch: Program) -> None:
+    write_approved_order(rejected_batch, "cleo")
+    carry_out(rejected_batch)
+    kept = stored_order(rejected_batch)
+    assert check_orders(rejected_batch, kept) == 1
+    for other, complaint in changed_orders(kept).values():
         with pytest.raises(JournalCorrupt, match=complaint):
-            check(rejected, other)
+            check_orders(rejected_batch, other)
 
 
-def test_verify_finds_signed_order_without_facts(rejected: Program) -> None:
-    """Two people signed it truly, and no fact came of it."""
-    ordered(rejected, "cleo", rows=(2,))
-    signed = RowOrder.model_validate_json(order_of(rejected).read_text())
+def test_verify_finds_signed_order_without_facts(rejected_batch: Program) -> None:
+    """Two people really signed it, but it was never carried out."""
+    write_approved_order(rejected_batch, "cleo", rows=(2,))
+    signed = RowOrder.model_validate_json(order_path(rejected_batch).read_text())
     with pytest.raises(JournalCorrupt, match="0 of 1 decisions fit"):
-        check(rejected, signed)
+        check_orders(rejected_batch, signed)
 
 
-def test_verify_finds_changed_kept_order(rejected: Program) -> None:
-    ordered(rejected, "cleo")
-    carry_out(rejected)
-    with closing(sqlite3.connect(rejected.journal)) as database:
+def test_verify_finds_changed_kept_order(rejected_batch: Program) -> None:
+    write_approved_order(rejected_batch, "cleo")
+    carry_out(rejected_batch)
+    with closing(sqlite3.connect(rejected_batch.journal)) as database:
         triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'said'"
         for (name,) in database.execute(triggers).fetchall():
             database.execute(f"DROP TRIGGER {name}")
         database.execute("UPDATE said SET text = replace(text, '4711', '4712')")
         database.commit()
-    assert rejected.json("verify")["exit_code"] == 7
+    assert rejected_batch.json("verify")["exit_code"] == 7

@@ -1,4 +1,4 @@
-"""One person in several spellings, one payroll under two references, one sheet under new ids: paid once."""
+"""One person in several spellings, one payroll under two references, one sheet under new ids: each paid once."""
 
 import os
 import pty
@@ -9,44 +9,44 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.approving import plan_of, policy
+from tests.support.approving import plan_file, policy
 from tests.support.program import HEADING, KENYAN, Program, kenyan_rows, sandbox_toml
 
 SPELLINGS = ["Zoe\u0301-Pay-1", "ZOÉ-PAY-1", "zoé-pay-1", "Zoé\u2011Pay\u20131", "\uff3aoé-Pay-1"]
-"""Of Zoé-Pay-1: by Unicode form, case, hyphen and width."""
+"""Variants of Zoé-Pay-1 in Unicode form, case, hyphen and width."""
 WITHOUT_IDS = HEADING.replace("client_orderid,", "")
 
 
-def row(order_id: str, n: int = 1) -> str:
+def build_row(order_id: str, n: int = 1) -> str:
     return KENYAN.format(id=order_id, amount="1500.50", n=n)
 
 
-def without_ids(rows: list[str]) -> list[str]:
+def remove_ids(rows: list[str]) -> list[str]:
     return [",".join(cell for place, cell in enumerate(line.split(",")) if place != 1) for line in rows]
 
 
-def codes(summary: dict[str, object], name: str = "warning_list") -> list[str]:
-    found = summary[name]
-    assert isinstance(found, list)
-    return [line["code"] for line in found]
+def finding_codes(summary: dict[str, object], name: str = "warning_list") -> list[str]:
+    findings = summary[name]
+    assert isinstance(findings, list)
+    return [line["code"] for line in findings]
 
 
 # Order ids
 
 
 def test_order_ids_differing_in_spelling_are_refused(program: Program) -> None:
-    sheet = program.sheet([row(order_id) for order_id in ["Zoé-Pay-1", *SPELLINGS]])
+    sheet = program.sheet([build_row(order_id) for order_id in ["Zoé-Pay-1", *SPELLINGS]])
     assert program.json("submit", sheet)["exit_code"] == 3
     assert program.record() == []
 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--skip-invalid"], ["--repeats-meant"]], ids=str)
-def test_respelled_order_id_in_later_sheet_is_refused(program: Program, options: list[str]) -> None:
-    first = program.json("submit", program.sheet([row("Zoé-Pay-1")]))
+def test_later_sheet_cannot_respell_order_id(program: Program, options: list[str]) -> None:
+    first = program.json("submit", program.sheet([build_row("Zoé-Pay-1")]))
     assert first["exit_code"] == 0
     for n, order_id in enumerate(SPELLINGS):
-        again = program.run("submit", program.sheet([row(order_id)], f"again-{n}.csv"), *options)
+        again = program.run("submit", program.sheet([build_row(order_id)], f"again-{n}.csv"), *options)
         assert again.exit_code == (4 if options == ["--skip-invalid"] else 3)
         assert "client_orderid.look_alike" in again.stdout
         assert "from Zoé-Pay-1, which was used on 20" in again.stdout
@@ -55,21 +55,21 @@ def test_respelled_order_id_in_later_sheet_is_refused(program: Program, options:
 
 
 def test_order_id_is_sent_as_spelled_in_sheet(program: Program) -> None:
-    program.json("submit", program.sheet([row("ZOÉ\u2011Pay")]))
+    program.json("submit", program.sheet([build_row("ZOÉ\u2011Pay")]))
     assert [line["client_orderid"] for line in program.record()] == ["ZOÉ\u2011Pay"]
 
 
-def rewritten(program: Program) -> Path:
-    """Pay 00001 to 00005, and return a list that has three of them as a spreadsheet left them, among five others."""
-    paid = [row(f"{n:05}", n) for n in range(1, 6)]
+def write_rewritten_sheet(program: Program) -> Path:
+    """Pay 00001 to 00005. Return a list with three of them as a spreadsheet rewrites them, among five others."""
+    paid = [build_row(f"{n:05}", n) for n in range(1, 6)]
     assert program.json("submit", program.sheet(paid))["exit_code"] == 0
-    mixed = [*(row(str(n), n) for n in range(1, 4)), *(row(f"{n:05}", n) for n in range(6, 11))]
+    mixed = [*(build_row(str(n), n) for n in range(1, 4)), *(build_row(f"{n:05}", n) for n in range(6, 11))]
     return program.sheet(mixed, "next.csv")
 
 
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--repeats-meant"], ["--dry-run"]], ids=str)
 def test_sheet_with_rewritten_order_ids_is_refused(program: Program, options: list[str]) -> None:
-    refused = program.run("submit", rewritten(program), *options)
+    refused = program.run("submit", write_rewritten_sheet(program), *options)
     assert refused.exit_code == 3
     assert "client_orderid.rewritten" in refused.stdout
     assert len(program.record()) == 5
@@ -77,30 +77,32 @@ def test_sheet_with_rewritten_order_ids_is_refused(program: Program, options: li
 
 @pytest.mark.parametrize("options", [[], ["--amend"]], ids=str)
 def test_skip_invalid_leaves_out_rewritten_order_ids(program: Program, options: list[str]) -> None:
-    summary = program.json("submit", rewritten(program), "--skip-invalid", *options)
+    summary = program.json("submit", write_rewritten_sheet(program), "--skip-invalid", *options)
     assert (summary["exit_code"], summary["sent_this_run"]) == (4, 5)
     assert [line["client_orderid"] for line in program.record()][5:] == [f"{n:05}" for n in range(6, 11)]
 
 
 @pytest.mark.parametrize(("order_id", "after"), [("12.10", "12.1"), ("3-1", "3-Jan"), ("1E10", "10000000000")])
 def test_order_id_turned_into_number_pays_nothing(program: Program, order_id: str, after: str) -> None:
-    assert program.json("submit", program.sheet([row(order_id, 1), row("PAY-2", 2)]))["exit_code"] == 0
-    corrected = program.json("submit", program.sheet([row(after, 1), row("PAY-3", 3)], "next.csv"), "--skip-invalid")
+    assert program.json("submit", program.sheet([build_row(order_id, 1), build_row("PAY-2", 2)]))["exit_code"] == 0
+    corrected = program.json(
+        "submit", program.sheet([build_row(after, 1), build_row("PAY-3", 3)], "next.csv"), "--skip-invalid"
+    )
     assert (corrected["exit_code"], corrected["sent_this_run"]) == (4, 1)
     assert [line["client_orderid"] for line in program.record()] == [order_id, "PAY-2", "PAY-3"]
 
 
 def test_rewritten_order_id_defect_names_earlier_payment(program: Program) -> None:
-    sheet = rewritten(program)
+    sheet = write_rewritten_sheet(program)
     program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n")
-    shown = " ".join(program.run("submit", sheet).stdout.split())
-    assert "1 may be 00001, changed by a spreadsheet: batch " in shown
-    assert "pays Jane Wanjiku KES 1,500.50 under 00001. If this is the same payment, write 00001." in shown
+    output = " ".join(program.run("submit", sheet).stdout.split())
+    assert "1 may be 00001, changed by a spreadsheet: batch " in output
+    assert "pays Jane Wanjiku KES 1,500.50 under 00001. If this is the same payment, write 00001." in output
 
 
 @pytest.mark.parametrize(("order_id", "amount", "n"), [("PAY-007", "1500.50", 8), ("PAY-007", "99", 7)])
 def test_similar_order_id_is_paid_for_different_payment(program: Program, order_id: str, amount: str, n: int) -> None:
-    program.json("submit", program.sheet([row("PAY-7", 7)]))
+    program.json("submit", program.sheet([build_row("PAY-7", 7)]))
     other = program.sheet([KENYAN.format(id=order_id, amount=amount, n=n)], "next.csv")
     assert program.json("submit", other)["sent_this_run"] == 1
 
@@ -108,11 +110,11 @@ def test_similar_order_id_is_paid_for_different_payment(program: Program, order_
 # References
 
 
-def test_respelled_reference_pays_nothing_twice(program: Program) -> None:
-    sheet = program.sheet(without_ids(kenyan_rows(3)), heading=WITHOUT_IDS)
+def test_reference_in_other_spelling_pays_nothing_twice(program: Program) -> None:
+    sheet = program.sheet(remove_ids(kenyan_rows(3)), heading=WITHOUT_IDS)
     first = program.json("submit", sheet, "--reference", "payroll-2026-11")
     assert first["states"] == {"paid": 3}
-    corrected = program.sheet(without_ids(kenyan_rows(4, amount="20")), "other.csv", WITHOUT_IDS)
+    corrected = program.sheet(remove_ids(kenyan_rows(4, amount="20")), "other.csv", WITHOUT_IDS)
     for path in (sheet, corrected):
         for options in ([], ["--skip-invalid"], ["--dry-run"], ["--amend", "--repeats-meant"]):
             again = program.json("submit", path, "--reference", "Payroll-2026-11", *options)
@@ -124,28 +126,28 @@ def test_respelled_reference_pays_nothing_twice(program: Program) -> None:
     assert program.json("submit", corrected, "--reference", "payroll-2026-12")["sent_this_run"] == 4
 
 
-# A sheet under new ids
+# The same sheet with new ids
 
 
-def repeated(program: Program, *, new: int = 0) -> Path:
-    """Pay a sheet of ten, and return the same sheet under new ids, `new` other rows at its end."""
+def write_repeated_sheet(program: Program, *, new: int = 0) -> Path:
+    """Pay a sheet of ten rows. Return the same sheet with new ids and `new` other rows at its end."""
     program.json("submit", program.sheet(kenyan_rows(10, prefix="OCT")))
-    others = [row(f"NOV-{n}", n) for n in range(500, 500 + new)]
+    others = [build_row(f"NOV-{n}", n) for n in range(500, 500 + new)]
     return program.sheet([*kenyan_rows(10, prefix="NOV"), *others], "november.csv")
 
 
 @pytest.mark.parametrize("options", [[], ["--skip-invalid"], ["--amend"], ["--dry-run"]], ids=str)
 def test_repeated_sheet_with_new_ids_is_refused_unattended(program: Program, options: list[str]) -> None:
-    summary = program.json("submit", repeated(program), *options)
+    summary = program.json("submit", write_repeated_sheet(program), *options)
     assert (summary["exit_code"], summary["code"]) == (3, "sheet.repeats_a_batch")
-    assert codes(summary) == ["sheet.repeats_a_batch"]
+    assert finding_codes(summary) == ["sheet.repeats_a_batch"]
     assert "10 of 10 rows" in summary["message"]
     assert "payroll.csv" in summary["message"]
     assert len(program.record()) == 10
 
 
 def test_confirmed_repeat_is_paid_once(program: Program) -> None:
-    sheet = repeated(program)
+    sheet = write_repeated_sheet(program)
     assert program.json("submit", sheet, "--repeats-meant")["sent_this_run"] == 10
     again = program.json("submit", sheet)
     assert (again["exit_code"], again["sent_this_run"]) == (0, 0)
@@ -154,9 +156,9 @@ def test_confirmed_repeat_is_paid_once(program: Program) -> None:
 
 @pytest.mark.parametrize(("new", "exit_code"), [(9, 3), (10, 0)])
 def test_sheet_repeating_less_than_half_is_paid(program: Program, new: int, exit_code: int) -> None:
-    summary = program.json("submit", repeated(program, new=new))
+    summary = program.json("submit", write_repeated_sheet(program, new=new))
     assert summary["exit_code"] == exit_code
-    assert codes(summary) == (["row.look_alike"] if exit_code == 0 else ["sheet.repeats_a_batch"])
+    assert finding_codes(summary) == (["row.look_alike"] if exit_code == 0 else ["sheet.repeats_a_batch"])
 
 
 def test_corrected_sheet_is_not_called_repeated(program: Program) -> None:
@@ -166,14 +168,14 @@ def test_corrected_sheet_is_not_called_repeated(program: Program) -> None:
 
 def test_repeat_days_of_zero_disables_repeat_check(program: Program) -> None:
     program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\n")
-    summary = program.json("submit", repeated(program))
-    assert (summary["exit_code"], codes(summary)) == (0, ["row.look_alike"])
+    summary = program.json("submit", write_repeated_sheet(program))
+    assert (summary["exit_code"], finding_codes(summary)) == (0, ["row.look_alike"])
 
 
 def test_drop_folder_refuses_repeated_sheet_with_new_ids(program: Program) -> None:
     folder = program.home / "drop"
     folder.mkdir()
-    sheet = repeated(program).rename(folder / "november.csv")
+    sheet = write_repeated_sheet(program).rename(folder / "november.csv")
     then = time.time() - 3600
     os.utime(sheet, (then, then))
     summary = program.json("run-folder", folder)
@@ -183,8 +185,8 @@ def test_drop_folder_refuses_repeated_sheet_with_new_ids(program: Program) -> No
     assert [path.suffix for path in (folder / "refused").glob("*.csv")] == [".csv"]
 
 
-def at_a_terminal(program: Program, answer: str, *arguments: str | Path) -> tuple[int, str]:
-    """Run the program at a terminal, answer its question, and return the exit code and what the terminal showed."""
+def run_in_terminal(program: Program, answer: str, *arguments: str | Path) -> tuple[int, str]:
+    """Run the program at a terminal, answer its question, and return the exit code and the output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "paygw_batch", "--config", program.config, *arguments],
@@ -195,23 +197,23 @@ def at_a_terminal(program: Program, answer: str, *arguments: str | Path) -> tupl
         stderr=theirs,
     )
     os.close(theirs)
-    shown = b""
+    output = b""
     try:
         while block := os.read(ours, 4096):
-            if b"[y/N]" not in shown and b"[y/N]" in shown + block:
+            if b"[y/N]" not in output and b"[y/N]" in output + block:
                 os.write(ours, f"{answer}\n".encode())
-            shown += block
-    except OSError:  # the terminal is gone with its last user
+            output += block
+    except OSError:  # the terminal is closed with its last user
         pass
     os.close(ours)
-    return process.wait(), shown.decode()
+    return process.wait(), output.decode()
 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize(("answer", "exit_code", "paid"), [("n", 3, 10), ("", 3, 10), ("\x04", 3, 10), ("y", 0, 20)])
 def test_submit_asks_about_repeat_at_terminal(program: Program, answer: str, exit_code: int, paid: int) -> None:
-    sheet = repeated(program)
-    code, shown = at_a_terminal(program, answer, "submit", sheet)
+    sheet = write_repeated_sheet(program)
+    code, shown = run_in_terminal(program, answer, "submit", sheet)
     assert "Is this sheet meant to repeat" in shown
     assert shown.count("sheet.repeats_a_batch") >= 1
     assert "row.look_alike" not in shown
@@ -228,29 +230,29 @@ def careful(program: Program) -> Program:
     return program
 
 
-def planned(careful: Program, sheet: Path, *options: str) -> dict[str, object]:
-    return careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem", *options)
+def plan_sheet(careful: Program, sheet: Path, *options: str) -> dict[str, object]:
+    return careful.json("plan", sheet, "--out", plan_file(careful), "--key", careful.home / "ada.pem", *options)
 
 
-def test_approved_answer_of_maker_is_not_asked_again(careful: Program) -> None:
-    sheet = repeated(careful, new=8)
-    refused = planned(careful, sheet)
+def test_question_answered_by_maker_is_not_repeated(careful: Program) -> None:
+    sheet = write_repeated_sheet(careful, new=8)
+    refused = plan_sheet(careful, sheet)
     assert (refused["exit_code"], refused["code"]) == (3, "sheet.repeats_a_batch")
-    assert not plan_of(careful).exists()
-    made = planned(careful, sheet, "--repeats-meant")
-    assert codes(made, "findings")[0] == "sheet.repeats_a_batch"
-    assert careful.json("approve", plan_of(careful), "--key", careful.home / "cleo.pem")["exit_code"] == 0
-    assert careful.json("submit", sheet, "--plan", plan_of(careful))["sent_this_run"] == 18
+    assert not plan_file(careful).exists()
+    plan = plan_sheet(careful, sheet, "--repeats-meant")
+    assert finding_codes(plan, "findings")[0] == "sheet.repeats_a_batch"
+    assert careful.json("approve", plan_file(careful), "--key", careful.home / "cleo.pem")["exit_code"] == 0
+    assert careful.json("submit", sheet, "--plan", plan_file(careful))["sent_this_run"] == 18
 
 
 def test_approved_plan_is_refused_after_new_question(careful: Program) -> None:
     sheet = careful.sheet(
-        [*kenyan_rows(10, prefix="NOV"), *(row(f"NOV-{n}", n) for n in range(500, 508))], "november.csv"
+        [*kenyan_rows(10, prefix="NOV"), *(build_row(f"NOV-{n}", n) for n in range(500, 508))], "november.csv"
     )
-    made = planned(careful, sheet)
-    assert made["exit_code"] == 0
-    assert careful.json("approve", plan_of(careful), "--key", careful.home / "cleo.pem")["exit_code"] == 0
-    repeated(careful, new=8)
-    refused = careful.json("submit", sheet, "--plan", plan_of(careful))
-    assert (refused["exit_code"], refused["sent_this_run"]) == (8, 0)  # the plan does not show the repeat
+    plan = plan_sheet(careful, sheet)
+    assert plan["exit_code"] == 0
+    assert careful.json("approve", plan_file(careful), "--key", careful.home / "cleo.pem")["exit_code"] == 0
+    write_repeated_sheet(careful, new=8)
+    refused = careful.json("submit", sheet, "--plan", plan_file(careful))
+    assert (refused["exit_code"], refused["sent_this_run"]) == (8, 0)  # the plan does not mention the repeat
     assert len(careful.record()) == 10

@@ -1,6 +1,6 @@
-"""A statement file is a person's word until the configuration says what proves it: a signature, or a transfer's folder.
+"""Statements count as a person's word unless a signature or the gateway's folder proves them.
 
-The judge is the sandbox's own record of what it took.
+The judge is the sandbox's own record.
 """
 
 import base64
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.approval.approval_keys import load_approval_key
-from paygw_batch.approval.signed_document import signed, write_document
+from paygw_batch.approval.signed_document import sign_document, write_document
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.statement import StatementProof, TransferFolder
 from tests.support.approving import policy
@@ -36,7 +36,7 @@ def openssl(*arguments: str | Path) -> None:
 
 
 def make_key(program: Program, kind: str = "ed25519", name: str = "gateway") -> Path:
-    """Make a key of the gateway's, and return the file of its private half; the public one is beside it."""
+    """Create a key for the gateway, and return its private file. The public file is next to it."""
     private = program.home / f"{name}.pem"
     openssl("genpkey", *ALGORITHMS[kind], "-out", private)
     openssl("pkey", "-in", private, "-pubout", "-out", program.home / f"{name}.public.pem")
@@ -61,8 +61,8 @@ def configure(program: Program, evidence: str = "", more: str = "") -> None:
 SIGNED = 'statements = "signed"\nstatement_key = "gateway.public.pem"'
 
 
-def in_doubt(program: Program, evidence: str = "", more: str = "") -> str:
-    """Have the one row of a sheet paid and its reply lost; return the batch."""
+def lose_reply(program: Program, evidence: str = "", more: str = "") -> str:
+    """Pay the only row of a sheet and lose the reply. Return the batch."""
     configure(program, evidence, more)
     (program.home / "gateway.toml").write_text(TAKES_IT_AND_LOSES_THE_REPLY)
     batch = str(program.json("submit", program.sheet(kenyan_rows(1)))["batch"])
@@ -70,8 +70,8 @@ def in_doubt(program: Program, evidence: str = "", more: str = "") -> str:
     return batch
 
 
-def statement(program: Program, batch: str, word: str = "declined", folder: Path | None = None) -> Path:
-    """Write a statement with the time of the attempt, which is no older than it."""
+def write_statement(program: Program, batch: str, word: str = "declined", folder: Path | None = None) -> Path:
+    """Write a statement with the time of the attempt."""
     questions = program.home / "questions.csv"
     program.json("status", batch, "--in-doubt", "--out", questions)
     file = (folder or program.home) / "statement.csv"
@@ -81,88 +81,88 @@ def statement(program: Program, batch: str, word: str = "declined", folder: Path
     return file
 
 
-def carried_out(program: Program, batch: str, file: Path) -> str:
-    """Carry a statement out, which settles the row; return on whose word, as the preview told."""
-    told = program.json("resolve", "statement", batch, file)
-    assert [one["row"] for one in told["would_resolve"]] == [2]
+def apply_statement(program: Program, batch: str, file: Path) -> str:
+    """Apply a statement that settles the row. Return whose word it counts as, according to the preview."""
+    summary = program.json("resolve", "statement", batch, file)
+    assert [entry["row"] for entry in summary["would_resolve"]] == [2]
     assert program.json("resolve", "statement", batch, file, "--yes")["resolved"] == 1
-    return "gateway" if told["on_the_gateways_word"] == [2] else "person"
+    return "gateway" if summary["on_the_gateways_word"] == [2] else "person"
 
 
-def times_committed(program: Program) -> int:
+def commit_count(program: Program) -> int:
     return sum(line["committed"] == "yes" for line in program.record())
 
 
-def message_of(program: Program, batch: str) -> str:
+def reconciliation_message(program: Program, batch: str) -> str:
     out = program.home / "again.csv"
     program.json("reconcile", batch, "--out", out)
     return read_csv(out)[0]["message"]
 
 
-def is_a_persons_word(program: Program, batch: str, file: Path) -> None:
-    assert carried_out(program, batch, file) == "person"
+def assert_person_evidence(program: Program, batch: str, file: Path) -> None:
+    assert apply_statement(program, batch, file) == "person"
     assert program.json("retry", batch)["released"] == 0
-    assert times_committed(program) == 1
-    assert MARK in message_of(program, batch)
+    assert commit_count(program) == 1
+    assert MARK in reconciliation_message(program, batch)
 
 
-def is_the_gateways_word(program: Program, batch: str, file: Path) -> None:
-    assert carried_out(program, batch, file) == "gateway"
-    assert MARK in message_of(program, batch)
+def assert_gateway_evidence(program: Program, batch: str, file: Path) -> None:
+    assert apply_statement(program, batch, file) == "gateway"
+    assert MARK in reconciliation_message(program, batch)
     assert program.json("retry", batch)["released"] == 1
-    assert MARK in message_of(program, batch)
+    assert MARK in reconciliation_message(program, batch)
     assert program.json("verify")["exit_code"] == 0
 
 
 # A person's word
 
 
-def test_typed_statement_waits_for_quarantine(program: Program, set_clock: SetClock) -> None:
-    batch = in_doubt(program)
-    is_a_persons_word(program, batch, statement(program, batch))
+def test_unproven_statement_waits_for_quarantine(program: Program, set_clock: SetClock) -> None:
+    batch = lose_reply(program)
+    assert_person_evidence(program, batch, write_statement(program, batch))
     program.config.write_text(program.config.read_text().replace("[submission]", "[submission]\nquarantine_h = 0.05"))
     assert program.json("retry", batch)["released"] == 0
     set_clock(timedelta(minutes=4))
     assert program.json("retry", batch)["released"] == 1
-    assert MARK in message_of(program, batch)
+    assert MARK in reconciliation_message(program, batch)
 
 
-def test_typed_paid_statement_settles_at_once(program: Program) -> None:
-    batch = in_doubt(program)
-    assert carried_out(program, batch, statement(program, batch, "approved")) == "person"
+def test_unproven_paid_statement_settles_at_once(program: Program) -> None:
+    batch = lose_reply(program)
+    assert apply_statement(program, batch, write_statement(program, batch, "approved")) == "person"
     assert program.json("status", batch)["states"] == {"paid": 1}
 
 
-# A signature beside the file
+# Signature files
 
 
 @pytest.mark.parametrize("spelling", ["raw", "base64"])
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_signed_statement_counts_as_gateway_evidence(program: Program, kind: str, spelling: str) -> None:
     private = make_key(program, kind)
-    batch = in_doubt(program, SIGNED)
-    file = statement(program, batch)
+    batch = lose_reply(program, SIGNED)
+    file = write_statement(program, batch)
     signature = sign(private, file, kind)
     if spelling == "base64":
         signature.write_bytes(base64.encodebytes(signature.read_bytes()))
-    is_the_gateways_word(program, batch, file)
+    assert_gateway_evidence(program, batch, file)
 
 
 def test_unsigned_statement_counts_as_person_evidence(program: Program) -> None:
     make_key(program)
-    batch = in_doubt(program, SIGNED)
-    is_a_persons_word(program, batch, statement(program, batch))
+    batch = lose_reply(program, SIGNED)
+    assert_person_evidence(program, batch, write_statement(program, batch))
 
 
 def test_signature_without_configured_key_proves_nothing(program: Program) -> None:
     private = make_key(program)
-    batch = in_doubt(program)
-    file = statement(program, batch)
+    batch = lose_reply(program)
+    file = write_statement(program, batch)
     sign(private, file)
-    is_a_persons_word(program, batch, file)
+    assert_person_evidence(program, batch, file)
 
 
-def append_a_line(program: Program, file: Path) -> None:
+def append_line(program: Program, file: Path) -> None:
     del program
     file.write_text(file.read_text() + "PAY-2,1500.50,KES,declined,2026-11-20T10:00:00Z\n")
 
@@ -171,24 +171,22 @@ def sign_with_another_key(program: Program, file: Path) -> None:
     sign(make_key(program, name="other"), file)
 
 
-def truncate_the_signature(program: Program, file: Path) -> None:
+def truncate_signature(program: Program, file: Path) -> None:
     del program
     signature = file.with_name("statement.csv.sig")
     signature.write_bytes(signature.read_bytes()[:-1])
 
 
-def empty_the_signature(program: Program, file: Path) -> None:
+def empty_signature(program: Program, file: Path) -> None:
     del program
     file.with_name("statement.csv.sig").write_bytes(b"")
 
 
-@pytest.mark.parametrize(
-    "tampered", [append_a_line, sign_with_another_key, truncate_the_signature, empty_the_signature]
-)
+@pytest.mark.parametrize("tampered", [append_line, sign_with_another_key, truncate_signature, empty_signature])
 def test_statement_with_wrong_signature_is_refused(program: Program, tampered: Callable[[Program, Path], None]) -> None:
     private = make_key(program)
-    batch = in_doubt(program, SIGNED)
-    file = statement(program, batch, "approved")
+    batch = lose_reply(program, SIGNED)
+    file = write_statement(program, batch, "approved")
     sign(private, file)
     tampered(program, file)
     for option in ((), ("--yes",), ("--yes", "--matching-only")):
@@ -197,7 +195,7 @@ def test_statement_with_wrong_signature_is_refused(program: Program, tampered: C
 
 
 @pytest.mark.parametrize("wrong", ["missing", "not a key", "others may write it", "private", "an approver's"])
-def test_unfit_statement_key_is_refused_and_reported(program: Program, wrong: str) -> None:
+def test_invalid_statement_key_is_refused_and_reported(program: Program, wrong: str) -> None:
     private = make_key(program)
     public = program.home / "gateway.public.pem"
     more = policy(program.home).replace('KES = "1000"', 'KES = "100000"') if wrong == "an approver's" else ""
@@ -213,32 +211,32 @@ def test_unfit_statement_key_is_refused_and_reported(program: Program, wrong: st
         case _:
             private = program.home / "cleo.pem"
             openssl("pkey", "-in", private, "-pubout", "-out", public)
-    batch = in_doubt(program, SIGNED, more)
-    file = statement(program, batch)
+    batch = lose_reply(program, SIGNED, more)
+    file = write_statement(program, batch)
     sign(private, file)
     assert program.json("resolve", "statement", batch, file, "--yes")["exit_code"] == 2
     assert program.json("status", batch)["states"] == {"in_doubt": 1}
-    assert doctor(program) == "wrong"
+    assert doctor_check(program) == "wrong"
 
 
-def doctor(program: Program) -> str:
-    (told,) = [check for check in program.json("doctor")["checks"] if check["check"] == "statements"]
-    return str(told["state"])
+def doctor_check(program: Program) -> str:
+    (statement_check,) = [check for check in program.json("doctor")["checks"] if check["check"] == "statements"]
+    return str(statement_check["state"])
 
 
 def test_doctor_rates_proof_of_statements(program: Program) -> None:
     configure(program)
-    assert doctor(program) == "ok"
+    assert doctor_check(program) == "ok"
     make_key(program)
     configure(program, SIGNED)
-    assert doctor(program) == "ok"
+    assert doctor_check(program) == "ok"
     folder = program.home / "inbox"
     configure(program, 'statements = "folder:inbox"')
-    assert doctor(program) == "wrong"
+    assert doctor_check(program) == "wrong"
     folder.mkdir(mode=0o700)
-    assert doctor(program) == "look"  # whoever may use this account can put a file there
+    assert doctor_check(program) == "look"  # anyone who can use this account can put a file there
     folder.chmod(0o777)
-    assert doctor(program) == "wrong"
+    assert doctor_check(program) == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -256,11 +254,11 @@ def test_unknown_evidence_setting_is_refused(program: Program, evidence: str) ->
     assert program.run("status").exit_code == 2
 
 
-# A folder that only the gateway's transfer writes
+# Folders that only the gateway's transfer writes
 
 
 @pytest.fixture
-def inbox(program: Program) -> Path:
+def transfer_folder(program: Program) -> Path:
     folder = program.home / "transfer" / "inbox"
     folder.mkdir(mode=0o755, parents=True)
     return folder
@@ -269,77 +267,77 @@ def inbox(program: Program) -> Path:
 FOLDER = 'statements = "folder:transfer/inbox"'
 
 
-def test_statement_in_gateway_folder_counts_as_gateway_evidence(program: Program, inbox: Path) -> None:
-    batch = in_doubt(program, FOLDER)
-    is_the_gateways_word(program, batch, statement(program, batch, folder=inbox))
+def test_statement_in_gateway_folder_counts_as_gateway_evidence(program: Program, transfer_folder: Path) -> None:
+    batch = lose_reply(program, FOLDER)
+    assert_gateway_evidence(program, batch, write_statement(program, batch, folder=transfer_folder))
 
 
-def test_copy_of_folder_statement_counts_as_gateway_evidence(program: Program, inbox: Path) -> None:
-    batch = in_doubt(program, FOLDER)
-    file = statement(program, batch, folder=inbox)
+def test_copy_of_folder_statement_counts_as_gateway_evidence(program: Program, transfer_folder: Path) -> None:
+    batch = lose_reply(program, FOLDER)
+    file = write_statement(program, batch, folder=transfer_folder)
     copy = program.home / file.name
     copy.write_bytes(file.read_bytes())
-    is_the_gateways_word(program, batch, copy)
+    assert_gateway_evidence(program, batch, copy)
 
 
-def beside_it(file: Path) -> Path:
-    """A typed file beside the folder, that is named through it."""
+def write_beside(file: Path) -> Path:
+    """Write a file next to the folder, and name it through the folder."""
     other = file.parent.parent / "typed.csv"
     other.write_bytes(file.read_bytes())
     file.unlink()
     return file.parent / ".." / "typed.csv"
 
 
-def changed_copy(file: Path) -> Path:
-    """A file of the same name elsewhere, with other bytes."""
+def write_changed_copy(file: Path) -> Path:
+    """Write a file with the same name elsewhere, with other content."""
     other = file.parent.parent / file.name
     other.write_bytes(file.read_bytes())
     file.write_bytes(file.read_bytes().replace(b"declined", b"approved"))
     return other
 
 
-def symbolic_link(file: Path) -> Path:
+def make_symbolic_link(file: Path) -> Path:
     other = file.parent.parent / "typed.csv"
     file.rename(other)
     file.symlink_to(other)
     return file
 
 
-def hard_link(file: Path) -> Path:
+def make_hard_link(file: Path) -> Path:
     other = file.parent.parent / "typed.csv"
     file.rename(other)
     file.hardlink_to(other)
     return file
 
 
-def below_it(file: Path) -> Path:
+def move_below(file: Path) -> Path:
     (file.parent / "sub").mkdir()
     return file.rename(file.parent / "sub" / file.name)
 
 
-def file_others_write(file: Path) -> Path:
+def make_file_writable(file: Path) -> Path:
     file.chmod(0o664)
     return file
 
 
-def folder_others_write(file: Path) -> Path:
+def make_folder_writable(file: Path) -> Path:
     file.parent.chmod(0o775)
     return file
 
 
-def folder_above_others_write(file: Path) -> Path:
+def make_parent_writable(file: Path) -> Path:
     file.parent.parent.chmod(0o777)
     return file
 
 
-def folder_is_a_link(file: Path) -> Path:
+def replace_folder_by_link(file: Path) -> Path:
     real = file.parent.rename(file.parent.with_name("real"))
     file.parent.symlink_to(real)
     return file
 
 
-def a_pipe(file: Path) -> Path:
-    """The folder has a pipe of that name, which nobody writes."""
+def replace_by_pipe(file: Path) -> Path:
+    """Create a pipe with that name in the folder, without a writer."""
     other = file.rename(file.parent.parent / file.name)
     os.mkfifo(file)
     return other
@@ -348,25 +346,33 @@ def a_pipe(file: Path) -> Path:
 @pytest.mark.parametrize(
     "trick",
     [
-        *(beside_it, changed_copy, symbolic_link, hard_link, below_it, file_others_write, folder_others_write),
-        *(folder_above_others_write, folder_is_a_link, a_pipe),
+        *(
+            write_beside,
+            write_changed_copy,
+            make_symbolic_link,
+            make_hard_link,
+            move_below,
+            make_file_writable,
+            make_folder_writable,
+        ),
+        *(make_parent_writable, replace_folder_by_link, replace_by_pipe),
     ],
 )
 def test_untrusted_folder_file_counts_as_person_evidence(
-    program: Program, inbox: Path, trick: Callable[[Path], Path]
+    program: Program, transfer_folder: Path, trick: Callable[[Path], Path]
 ) -> None:
-    batch = in_doubt(program, FOLDER)
-    is_a_persons_word(program, batch, trick(statement(program, batch, folder=inbox)))
+    batch = lose_reply(program, FOLDER)
+    assert_person_evidence(program, batch, trick(write_statement(program, batch, folder=transfer_folder)))
 
 
 def test_statement_owned_by_other_user_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An account cannot give its files away, so that this one takes `fstat` for the file's owner."""
+    """An account cannot give its files away, so `fstat` is patched to report another owner."""
     folder, file = tmp_path / "inbox", tmp_path / "inbox" / "statement.csv"
     folder.mkdir(mode=0o755)
     file.write_bytes(b"x")
     file.chmod(0o644)
     rule, real = TransferFolder(folder), os.fstat
-    assert rule.proof_of(file, b"x") is StatementProof.FOLDER
+    assert rule.find_proof(file, b"x") is StatementProof.FOLDER
 
     def by_another(handle: int) -> os.stat_result:
         about = real(handle)
@@ -374,155 +380,153 @@ def test_statement_owned_by_other_user_proves_nothing(tmp_path: Path, monkeypatc
         return os.stat_result((*about[:4], about.st_uid + is_file, *about[5:]))
 
     monkeypatch.setattr(os, "fstat", by_another)
-    assert rule.proof_of(file, b"x") is StatementProof.OTHER_FILE
+    assert rule.find_proof(file, b"x") is StatementProof.OTHER_FILE
 
 
 def test_doctor_rejects_short_statement_key(program: Program) -> None:
     openssl("genpkey", *ALGORITHMS["rsa"][:2], "-pkeyopt", "rsa_keygen_bits:1024", "-out", program.home / "short.pem")
     openssl("pkey", "-in", program.home / "short.pem", "-pubout", "-out", program.home / "gateway.public.pem")
     configure(program, SIGNED)
-    assert doctor(program) == "wrong"
+    assert doctor_check(program) == "wrong"
 
 
 # Orders
 
 
 @pytest.fixture
-def two_people(program: Program) -> Program:
-    """Ada prepares, Cleo approves; no sheet is large enough to need a plan."""
+def require_two_people(program: Program) -> Program:
+    """Configure Ada to prepare and Cleo to approve; no sheet is large enough to need a plan."""
     make_key(program)
     return program
 
 
-def people(program: Program) -> str:
+def program_with_people(program: Program) -> str:
     return policy(program.home).replace('KES = "1000"', 'KES = "1000000"')
 
 
-def order_of(program: Program) -> Path:
+def order_path(program: Program) -> Path:
     return program.home / "order.json"
 
 
-def ordered(program: Program, *words: str | Path) -> Path:
+def write_order(program: Program, *words: str | Path) -> Path:
     """Write Ada's order to settle rows."""
     key = program.home / "ada.pem"
-    made = program.json("order", "settle", *words, "--out", order_of(program), "--key", key)
-    assert made["exit_code"] == 0, made
-    return order_of(program)
+    summary = program.json("order", "settle", *words, "--out", order_path(program), "--key", key)
+    assert summary["exit_code"] == 0, summary
+    return order_path(program)
 
 
 def forge(program: Program, **changes: object) -> None:
-    """Change Ada's order by hand, its rows and its content, and sign it again with her key."""
-    found = json.loads(order_of(program).read_text())
-    rows = found["content"]["rows"]
+    """Change the rows and content of Ada's order by hand, and sign it again with her key."""
+    document = json.loads(order_path(program).read_text())
+    rows = document["content"]["rows"]
     for name, value in changes.items():
         if name in rows[0]:
             rows[0][name] = value
         else:
-            assert name in found["content"] or name in found, name
-            (found["content"] if name in found["content"] else found)[name] = value
-    forged = RowOrder.model_validate_json(json.dumps(found))
-    write_document(signed(forged, load_approval_key(program.home / "ada.pem", None)), order_of(program))
+            assert name in document["content"] or name in document, name
+            (document["content"] if name in document["content"] else document)[name] = value
+    forged = RowOrder.model_validate_json(json.dumps(document))
+    write_document(sign_document(forged, load_approval_key(program.home / "ada.pem", None)), order_path(program))
 
 
 def approve(program: Program) -> str:
-    """Have Cleo approve the order, and return what she saw."""
-    result = program.run("approve", order_of(program), "--key", program.home / "cleo.pem")
+    """Have Cleo approve the order, and return the output."""
+    result = program.run("approve", order_path(program), "--key", program.home / "cleo.pem")
     assert result.exit_code == 0, result.stderr
     return " ".join(result.stdout.split())
 
 
-def settled_by_order(program: Program) -> int:
-    """Carry the order out, and return the exit code."""
-    return int(program.json("carry-out", order_of(program))["exit_code"])
+def carry_out(program: Program) -> int:
+    """Carry out the order, and return the exit code."""
+    return int(program.json("carry-out", order_path(program))["exit_code"])
 
 
-def is_not_paid_again(program: Program, batch: str) -> None:
+def assert_not_paid_again(program: Program, batch: str) -> None:
     program.run("retry", batch)
     program.run("resume", batch)
-    assert times_committed(program) == 1
+    assert commit_count(program) == 1
 
 
-def test_order_forged_as_gateway_evidence_is_refused(two_people: Program) -> None:
-    batch = in_doubt(two_people, SIGNED, people(two_people))
-    ordered(two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
-    before = approve(two_people)
-    forge(two_people, basis="gateway")
-    assert approve(two_people) != before
-    assert settled_by_order(two_people) == 8
-    assert two_people.json("status", batch)["states"] == {"in_doubt": 1}
-    is_not_paid_again(two_people, batch)
+def test_order_forged_as_gateway_evidence_is_refused(require_two_people: Program) -> None:
+    batch = lose_reply(require_two_people, SIGNED, program_with_people(require_two_people))
+    write_order(require_two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
+    before = approve(require_two_people)
+    forge(require_two_people, basis="gateway")
+    assert approve(require_two_people) != before
+    assert carry_out(require_two_people) == 8
+    assert require_two_people.json("status", batch)["states"] == {"in_doubt": 1}
+    assert_not_paid_again(require_two_people, batch)
 
 
-def test_order_by_person_keeps_quarantine_and_duplicate_warning(two_people: Program) -> None:
-    batch = in_doubt(two_people, SIGNED, people(two_people))
-    ordered(two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
-    shown = approve(two_people)
-    assert "not before 20" in shown
-    assert "at once" not in shown
-    assert settled_by_order(two_people) in {0, 4}
-    assert MARK in message_of(two_people, batch)
-    is_not_paid_again(two_people, batch)
+def test_order_by_person_keeps_quarantine_and_duplicate_warning(require_two_people: Program) -> None:
+    batch = lose_reply(require_two_people, SIGNED, program_with_people(require_two_people))
+    write_order(require_two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
+    output = approve(require_two_people)
+    assert "not before 20" in output
+    assert "at once" not in output
+    assert carry_out(require_two_people) in {0, 4}
+    assert MARK in reconciliation_message(require_two_people, batch)
+    assert_not_paid_again(require_two_people, batch)
 
 
-def signed_order(program: Program, *words: str) -> tuple[str, Path]:
-    """Write an order by a signed statement, and return the batch and the statement."""
-    batch = in_doubt(program, SIGNED, people(program))
-    file = statement(program, batch)
+def write_signed_order(program: Program, *words: str) -> tuple[str, Path]:
+    """Write an order from a signed statement. Return the batch and the statement."""
+    batch = lose_reply(program, SIGNED, program_with_people(program))
+    file = write_statement(program, batch)
     sign(program.home / "gateway.pem", file)
-    ordered(program, batch, "--statement", file, *words)
+    write_order(program, batch, "--statement", file, *words)
     return batch, file
 
 
 @pytest.mark.parametrize("words", [(), ("--evidence", "Ticket 2")])
-def test_order_by_signed_statement_skips_quarantine(two_people: Program, words: tuple[str, ...]) -> None:
-    batch, _ = signed_order(two_people, *words)
-    assert "can be paid again at once" in approve(two_people)
-    assert settled_by_order(two_people) in {0, 4}
-    assert MARK in message_of(two_people, batch)
-    assert two_people.json("retry", batch)["released"] == 1
-    assert two_people.json("verify")["exit_code"] == 0
+def test_order_by_signed_statement_skips_quarantine(require_two_people: Program, words: tuple[str, ...]) -> None:
+    batch, _ = write_signed_order(require_two_people, *words)
+    assert "can be paid again at once" in approve(require_two_people)
+    assert carry_out(require_two_people) in {0, 4}
+    assert MARK in reconciliation_message(require_two_people, batch)
+    assert require_two_people.json("retry", batch)["released"] == 1
+    assert require_two_people.json("verify")["exit_code"] == 0
 
 
-def test_order_by_folder_statement_skips_quarantine(program: Program, inbox: Path) -> None:
-    batch = in_doubt(program, FOLDER, people(program))
-    ordered(program, batch, "--statement", statement(program, batch, folder=inbox))
+def test_order_by_folder_statement_skips_quarantine(program: Program, transfer_folder: Path) -> None:
+    batch = lose_reply(program, FOLDER, program_with_people(program))
+    write_order(program, batch, "--statement", write_statement(program, batch, folder=transfer_folder))
     approve(program)
-    assert settled_by_order(program) in {0, 4}
+    assert carry_out(program) in {0, 4}
     assert program.json("retry", batch)["released"] == 1
 
 
-def the_signature_is_gone(program: Program, file: Path) -> None:
+def remove_signature(program: Program, file: Path) -> None:
     del program
     file.with_name("statement.csv.sig").unlink()
 
 
-def the_file_is_gone(program: Program, file: Path) -> None:
+def remove_file(program: Program, file: Path) -> None:
     del program
     file.unlink()
 
 
-def the_file_says_otherwise(program: Program, file: Path) -> None:
+def change_file(program: Program, file: Path) -> None:
     file.write_text(file.read_text().replace("declined", "processing"))
     sign(program.home / "gateway.pem", file)
 
 
-def nothing_proves_it_any_more(program: Program, file: Path) -> None:
+def remove_evidence_setting(program: Program, file: Path) -> None:
     del file
     program.config.write_text(program.config.read_text().replace(SIGNED, ""))
 
 
-@pytest.mark.parametrize(
-    "meanwhile", [the_signature_is_gone, the_file_is_gone, the_file_says_otherwise, nothing_proves_it_any_more]
-)
+@pytest.mark.parametrize("meanwhile", [remove_signature, remove_file, change_file, remove_evidence_setting])
 def test_order_with_unproven_statement_is_refused(
-    two_people: Program, meanwhile: Callable[[Program, Path], None]
+    require_two_people: Program, meanwhile: Callable[[Program, Path], None]
 ) -> None:
-    batch, file = signed_order(two_people)
-    approve(two_people)
-    meanwhile(two_people, file)
-    assert settled_by_order(two_people) == 8
-    assert two_people.json("status", batch)["states"] == {"in_doubt": 1}
-    is_not_paid_again(two_people, batch)
+    batch, file = write_signed_order(require_two_people)
+    approve(require_two_people)
+    meanwhile(require_two_people, file)
+    assert carry_out(require_two_people) == 8
+    assert require_two_people.json("status", batch)["states"] == {"in_doubt": 1}
+    assert_not_paid_again(require_two_people, batch)
 
 
 @pytest.mark.share(4)
@@ -552,19 +556,19 @@ def test_order_with_unproven_statement_is_refused(
         {"journal": "0" * 32},
     ],
 )
-def test_order_with_forged_field_settles_nothing(two_people: Program, change: dict[str, object]) -> None:
-    """Each field is changed and signed again by its maker, and the approver looks at nothing."""
-    batch, _ = signed_order(two_people)
-    forge(two_people, **change)
-    two_people.run("approve", order_of(two_people), "--key", two_people.home / "cleo.pem")
-    assert settled_by_order(two_people) in {2, 8}
-    assert two_people.json("status", batch)["states"] == {"in_doubt": 1}
+def test_order_with_forged_field_settles_nothing(require_two_people: Program, change: dict[str, object]) -> None:
+    """Each field is changed and signed again by its maker, and the approver checks nothing."""
+    batch, _ = write_signed_order(require_two_people)
+    forge(require_two_people, **change)
+    require_two_people.run("approve", order_path(require_two_people), "--key", require_two_people.home / "cleo.pem")
+    assert carry_out(require_two_people) in {2, 8}
+    assert require_two_people.json("status", batch)["states"] == {"in_doubt": 1}
 
 
-def test_order_may_downgrade_signed_statement_to_person(two_people: Program) -> None:
-    """A maker who gives up the gateway's word has what a person has: the quarantine, and the mark."""
-    batch, _ = signed_order(two_people)
-    forge(two_people, basis="person")
-    assert "not before 20" in approve(two_people)
-    assert settled_by_order(two_people) in {0, 4}
-    is_not_paid_again(two_people, batch)
+def test_order_may_downgrade_signed_statement_to_person(require_two_people: Program) -> None:
+    """A maker who waives the gateway's proof keeps the quarantine and the duplicate mark."""
+    batch, _ = write_signed_order(require_two_people)
+    forge(require_two_people, basis="person")
+    assert "not before 20" in approve(require_two_people)
+    assert carry_out(require_two_people) in {0, 4}
+    assert_not_paid_again(require_two_people, batch)

@@ -1,10 +1,10 @@
-"""`status` names who is in doubt, and says who sends a living batch: its rows are in flight, and in nobody's doubt."""
+"""`status` names the people in doubt, and the sender of a running batch, whose rows are in flight."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.cli.paying import paying, unanswered
+from tests.cli.paying import block_first_reply, run_gateway
 from tests.support.program import Program, kenyan_rows
 
 
@@ -15,20 +15,20 @@ def test_status_lists_doubtful_people_with_one_instruction(program: Program) -> 
     named = [line for line in lines if line.startswith("- Row ")]
     assert len(named) == 3
     assert "KES 9,007 to Jane Wanjiku (...001), order PAY-1, since 20" in named[0]
-    told = " ".join(lines)
-    assert told.count("do not pay them by other means") == 1
-    assert f"paygw-batch resolve row {batch} 2 --as paid --evidence TEXT" in told
+    output = " ".join(lines)
+    assert output.count("do not pay them by other means") == 1
+    assert f"paygw-batch resolve row {batch} 2 --as paid --evidence TEXT" in output
 
 
 def test_status_names_sender_of_rows_in_flight(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
-    with paying(program) as gateway, unanswered(program, gateway, "submit", sheet):
-        told = program.json("status", sheet)
-        assert told["states"].get("in_flight", 0) > 0
-        assert (told["states"].get("in_doubt", 0), told["needs_person"]) == (0, [])
-        shown = program.run("status", sheet)
-        assert "`paygw-batch submit` (process " in shown.stdout
-        assert "0 of 3 rows have an answer" in shown.stdout
+    with run_gateway(program) as gateway, block_first_reply(program, gateway, "submit", sheet):
+        summary = program.json("status", sheet)
+        assert summary["states"].get("in_flight", 0) > 0
+        assert (summary["states"].get("in_doubt", 0), summary["needs_person"]) == (0, [])
+        result = program.run("status", sheet)
+        assert "`paygw-batch submit` (process " in result.stdout
+        assert "0 of 3 rows have an answer" in result.stdout
 
 
 @pytest.mark.parametrize("name", ["payroll.csv"])

@@ -1,4 +1,4 @@
-"""Warnings and `--strict`, as a user and a cron job have them."""
+"""Warnings and `--strict`, for people and cron jobs."""
 
 import openpyxl
 
@@ -10,11 +10,11 @@ DOUBTFUL = "KE,PAY-9,10,KES,OK,254712000009,+254712000009"
 
 def test_text_groups_warnings_and_json_lists_all(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), *(DOUBTFUL.replace("9", str(n)) for n in range(3, 8))])
-    told = program.run("validate", sheet)
-    assert told.exit_code == 0
-    assert "account_name.placeholder: 5 rows" in told.stdout
-    assert "Row 4, account_name: OK is not a name" in told.stdout
-    assert "... and 2 more." in told.stdout
+    result = program.run("validate", sheet)
+    assert result.exit_code == 0
+    assert "account_name.placeholder: 5 rows" in result.stdout
+    assert "Row 4, account_name: OK doesn't look like a name" in result.stdout
+    assert "... and 2 more." in result.stdout
     summary = program.json("validate", sheet)
     assert summary["exit_code"] == 0
     assert summary["warnings"] == 5

@@ -1,25 +1,25 @@
-"""`template`: an empty sheet that validates once it is filled in, that pays nobody as it is, and that is never lost."""
+"""`template` writes an empty sheet that validates when filled in, pays nobody when empty, and is never overwritten."""
 
 import openpyxl
 import pytest
 from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.countries.load import load_rules
-from paygw_batch.sheet.write.template import ColumnGuide, guides
-from tests.cli.sheets import examples, fill
+from paygw_batch.sheet.write.template import ColumnGuide, build_guides
+from tests.cli.sheets import fill_worksheet, help_examples
 from tests.support.program import Program
 
 COUNTRIES, COLLECTED_FROM = (sorted(load_rules(operation, {})) for operation in ("payout", "payin"))
 
 
 @pytest.mark.parametrize("countries", [*([code] for code in COUNTRIES), ["KE", "TZ"], COUNTRIES], ids="+".join)
-def test_template_filled_by_help_examples_is_valid(program: Program, countries: list[str]) -> None:
+def test_template_filled_with_examples_is_valid(program: Program, countries: list[str]) -> None:
     path = program.home / "new.xlsx"
     made = program.json("template", *countries, "--out", path)
     assert made["exit_code"] == 0
-    rows = examples(path)
+    rows = help_examples(path)
     assert [row["country"] for row in rows] == countries
-    fill(path, rows)
+    fill_worksheet(path, rows)
     summary = program.json("validate", path)
     assert (summary["exit_code"], summary["rows"], summary["defect_list"]) == (0, len(countries), [])
 
@@ -29,16 +29,16 @@ def test_filled_collection_template_validates(program: Program, countries: list[
     path = program.home / "new.xlsx"
     made = program.json("template", *countries, "--collect", "--out", path)
     assert f"validate --collect {path}" in made["message"]
-    rows = examples(path)
-    fill(path, rows)
+    rows = help_examples(path)
+    fill_worksheet(path, rows)
     summary = program.json("validate", path, "--collect")
     assert (summary["exit_code"], summary["rows"], summary["defect_list"]) == (0, len(countries), [])
 
 
-def test_a_filled_template_is_paid_in_the_sandbox(program: Program) -> None:
+def test_filled_template_is_paid_in_sandbox(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "TZ", "ZA", "--out", path)
-    fill(path, examples(path))
+    fill_worksheet(path, help_examples(path))
     assert program.json("submit", path, "--out", program.home / "out.csv")["states"] == {"paid": 3}
 
 
@@ -48,7 +48,7 @@ def test_empty_template_pays_no_row(program: Program, ending: str) -> None:
     assert program.run("template", *COUNTRIES, "--out", path).exit_code == 0
     result = program.run("submit", path)
     assert result.exit_code == 3
-    assert "has a header and no row below it" in result.stderr
+    assert "has a header but no rows below it" in result.stderr
     assert program.record() == []
 
 
@@ -56,9 +56,9 @@ def test_csv_template_has_headings_and_shows_rules(program: Program) -> None:
     path = program.home / "new.csv"
     result = program.run("template", "KE", "--out", path)
     assert path.read_text() == "country,client_orderid,amount,currency,account_name,account_number,phone,purpose\n"
-    said = " ".join(result.stdout.split())
-    assert "leading zeros" in said
-    assert "KES above zero" in said
+    output = " ".join(result.stdout.split())
+    assert "leading zeros" in output
+    assert "KES above zero" in output
 
 
 def test_template_has_only_columns_of_chosen_countries(program: Program) -> None:
@@ -86,7 +86,7 @@ def test_template_cells_are_text_with_country_list(program: Program) -> None:
 def test_help_worksheet_is_not_read_as_payees(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "--out", path)
-    fill(path, examples(path))
+    fill_worksheet(path, help_examples(path))
     program.config.write_text(
         program.config.read_text() + '\n[columns]\n"What to write" = "amount"\n"Needed" = "country"\n'
     )
@@ -123,7 +123,7 @@ def test_template_names_missing_country_configuration(program: Program) -> None:
 
 
 @pytest.mark.parametrize("name", ["new.parquet", "new.txt", "new", "missing/new.xlsx"])
-def test_a_template_is_a_workbook_or_csv(program: Program, name: str) -> None:
+def test_template_is_workbook_or_csv(program: Program, name: str) -> None:
     assert program.run("template", "KE", "--out", program.home / name).exit_code == 2
 
 
@@ -135,15 +135,15 @@ def test_template_states_configured_amount_limits(program: Program) -> None:
     )
     path = program.home / "new.xlsx"
     program.run("template", "KE", "--out", path)
-    assert examples(path)[0]["amount"] == "2000"
+    assert help_examples(path)[0]["amount"] == "2000"
     help_words = [str(row[3]) for row in openpyxl.load_workbook(path)["Help"].iter_rows(values_only=True)]
     assert any("At least 2000. At most 250000." in words for words in help_words)
 
 
 def test_countries_with_same_rule_share_help_line() -> None:
     rules = load_rules("payout", {})
-    told = [guide for guide in guides([rules["KE"], rules["ZA"]]) if guide.column == "account_name"]
-    assert told == [
+    name_guides = [guide for guide in build_guides([rules["KE"], rules["ZA"]]) if guide.column == "account_name"]
+    assert name_guides == [
         ColumnGuide(
             "account_name",
             ("KE", "ZA"),

@@ -1,4 +1,4 @@
-"""The timetable: what cron does on one host, done once over all hosts by workers, and again where a host dies."""
+"""The timetable: cron's work done once across all hosts by workers, and taken over if a host dies."""
 
 import json
 import os
@@ -14,13 +14,13 @@ import pytest
 from paygw_batch.settings.sections import pick_up_name
 from tests.promise.campaign.machine import children_of
 from tests.support.clusters import Host, Hosts, new_hosts
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_server import BIN, PostgresServer
 from tests.support.program import kenyan_rows, kill
 
 ROWS = 40
 ONCE = "59 23 31 12 *"
-"""A time that does not come while a test is on: it asks for the job itself."""
+"""A time that never comes during a test, which requests the job itself."""
 ASKED = """SELECT paygw_jobs.procrastinate_defer_jobs_v1(ARRAY[
     ROW(%(queue)s::text, %(queue)s::text, 0, %(queue)s::text, %(queue)s::text, %(arguments)s::jsonb, NULL)
     ]::paygw_jobs.procrastinate_job_to_defer_v1[])"""
@@ -34,50 +34,50 @@ def hosts(hosts: Hosts) -> Hosts:
     return hosts
 
 
-def with_timetable(host: Host, place: Path, at: str = ONCE, *, more: str = "") -> Host:
+def configure_timetable(host: Host, place: Path, at: str = ONCE, *, more: str = "") -> Host:
     entry = f'[[timetable.pick_up]]\nfolder = "{place / "drop"}"\nat = "{at}"\n'
     text = host.config.read_text()
     host.config.write_text(f'{text}\n[timetable]\ntime_zone = "Africa/Nairobi"\n{more}\n{entry}')
     return host
 
 
-def ask_for(hosts: Hosts, queue: str, *, ago_s: int = 0) -> None:
+def queue_job(hosts: Hosts, queue: str, *, ago_s: int = 0) -> None:
     due = {"timestamp": int(time.time()) - ago_s}
     with psycopg.connect(hosts.database, options="-c search_path=paygw_jobs") as connection:
         connection.execute(ASKED, {"queue": queue, "arguments": json.dumps(due)})
 
 
-def dropped(place: Path, name: str = "staff", *, rows: int = ROWS) -> None:
-    """Put a sheet into the folder that nobody writes to any more."""
+def drop_sheet(place: Path, name: str = "staff", *, rows: int = ROWS) -> None:
+    """Put a settled sheet into the folder."""
     sheet = place / "drop" / f"{name}.csv"
     heading = "country,client_orderid,amount,currency,account_name,account_number,phone"
     sheet.write_text("\n".join([heading, *kenyan_rows(rows, prefix=name.upper())]) + "\n")
     os.utime(sheet, (1, 1))
 
 
-def paid_once(hosts: Hosts, *, rows: int = ROWS) -> bool:
+def assert_paid_once(hosts: Hosts, *, rows: int = ROWS) -> bool:
     record = hosts.record()
     return (set(record.values()), record.total()) == ({1}, rows)
 
 
 def test_timetable_folder_is_sent_by_all_workers(hosts: Hosts) -> None:
     place = hosts.place
-    workers = [with_timetable(hosts.host(name), place).start("work") for name in ("one", "two")]
+    workers = [configure_timetable(hosts.host(name), place).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
-    dropped(place)
-    ask_for(hosts, pick_up_name(place / "drop"))
-    until(lambda: hosts.ask(RESULTS))
+    drop_sheet(place)
+    queue_job(hosts, pick_up_name(place / "drop"))
+    wait_until(lambda: hosts.ask(RESULTS))
     assert hosts.ask(RESULTS) == [(pick_up_name(place / "drop"), 0)]
-    assert paid_once(hosts)
-    done = sorted(path.name.partition("-")[2] for path in (place / "drop/done").iterdir())
-    assert done == ["staff.csv", "staff.reconciliation.csv", "staff.report.html", "staff.summary.json"]
+    assert assert_paid_once(hosts)
+    file_names = sorted(path.name.partition("-")[2] for path in (place / "drop/done").iterdir())
+    assert file_names == ["staff.csv", "staff.reconciliation.csv", "staff.report.html", "staff.summary.json"]
     assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
-    until(lambda: not hosts.ask(JOBS))  # what is done is deleted
+    wait_until(lambda: not hosts.ask(JOBS))  # finished jobs are deleted
     listed = hosts.office.json("workers")["jobs"]
-    assert [(one["name"], one["exit_code"], one["is_being_done"]) for one in listed] == [
+    assert [(job["name"], job["exit_code"], job["is_being_done"]) for job in listed] == [
         (pick_up_name(place / "drop"), 0, False)
     ]
-    assert "drop" in with_timetable(hosts.office, place).run("workers").stdout
+    assert "drop" in configure_timetable(hosts.office, place).run("workers").stdout
     assert "jobs of workers" in hosts.office.run("doctor").stdout
     for process in workers:
         process.send_signal(signal.SIGTERM)
@@ -87,54 +87,54 @@ def test_timetable_folder_is_sent_by_all_workers(hosts: Hosts) -> None:
 
 def test_missed_timetable_run_is_skipped(hosts: Hosts) -> None:
     place, queue = hosts.place, pick_up_name(hosts.place / "drop")
-    dropped(place)
-    ask_for(hosts, queue, ago_s=700)
-    worker = with_timetable(hosts.host("one"), place).start("work")
+    drop_sheet(place)
+    queue_job(hosts, queue, ago_s=700)
+    worker = configure_timetable(hosts.host("one"), place).start("work")
     hosts.wait_for_workers(worker)
-    until(lambda: any(one["missed_at"] for one in hosts.office.json("workers")["jobs"]))
-    until(lambda: not hosts.ask(JOBS))
+    wait_until(lambda: any(one["missed_at"] for one in hosts.office.json("workers")["jobs"]))
+    wait_until(lambda: not hosts.ask(JOBS))
     (job,) = hosts.office.json("workers")["jobs"]
     assert (job["name"], job["exit_code"], job["ended_at"]) == (queue, None, None)
     missed_s = datetime.fromisoformat(job["missed_at"]).timestamp()
     assert time.time() - missed_s >= 700
     assert hosts.record().total() == 0
     assert (place / "drop/staff.csv").exists()
-    ask_for(hosts, queue)
-    until(lambda: hosts.ask(RESULTS) == [(queue, 0)])
-    assert paid_once(hosts)
+    queue_job(hosts, queue)
+    wait_until(lambda: hosts.ask(RESULTS) == [(queue, 0)])
+    assert assert_paid_once(hosts)
     assert hosts.office.json("workers")["jobs"][0]["missed_at"] == job["missed_at"]
     kill(worker)
 
 
 @pytest.mark.parametrize(("silent_s", "result"), [(60, 0), (700, None)])
 def test_worker_misses_job_of_long_dead_worker(hosts: Hosts, silent_s: int, result: int | None) -> None:
-    ask_for(hosts, "verify", ago_s=1000)
+    queue_job(hosts, "verify", ago_s=1000)
     hosts.ask(
         "SET search_path = paygw_jobs; WITH dead AS (INSERT INTO procrastinate_workers (last_heartbeat) "  # noqa: S608
         f"VALUES (now() - interval '{silent_s} s') RETURNING id) "
         "UPDATE procrastinate_jobs SET status = 'doing', worker_id = dead.id FROM dead"
     )
-    worker = with_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
+    worker = configure_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
     hosts.wait_for_workers(worker)
-    until(lambda: hosts.ask(RESULTS))
+    wait_until(lambda: hosts.ask(RESULTS))
     assert hosts.ask(RESULTS) == [("verify", result)]
     kill(worker)
 
 
 def test_folder_of_dead_host_is_picked_up_once(hosts: Hosts) -> None:
     place, queue = hosts.place, pick_up_name(hosts.place / "drop")
-    dying = with_timetable(hosts.host("one"), place).start("work")
+    dying = configure_timetable(hosts.host("one"), place).start("work")
     hosts.wait_for_workers(dying)
-    dropped(place)
-    ask_for(hosts, queue)
+    drop_sheet(place)
+    queue_job(hosts, queue)
     hosts.wait_for_record(5, dying)
     children = children_of(dying.pid)
     kill(dying)
     for child in children:
         os.kill(child, signal.SIGKILL)
     assert Counter(hosts.ask(JOBS))[("doing", 0)] == 1
-    other = with_timetable(hosts.host("two"), place).start("work")
-    until(lambda: hosts.ask(RESULTS))
+    other = configure_timetable(hosts.host("two"), place).start("work")
+    wait_until(lambda: hosts.ask(RESULTS))
     assert hosts.ask(RESULTS)[0][1] in {0, 5}
     states = Counter(hosts.office.json("status")["states"])
     assert (set(states) <= {"paid", "in_doubt"}, states.total(), states["in_doubt"] <= 4) == (True, ROWS, True)
@@ -157,14 +157,14 @@ def test_emptied_job_tables_lose_no_payment(hosts: Hosts) -> None:
         f"paygw_jobs.{name}" for (name,) in hosts.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'paygw_jobs'")
     )
     hosts.ask(f"TRUNCATE {tables}")
-    until(lambda: hosts.record().total() == ROWS)
-    # The workers take jobs again: the next batch is sent as well.
+    wait_until(lambda: hosts.record().total() == ROWS)
+    # The workers accept jobs again, so the next batch is sent as well.
     others = hosts.office.sheet(kenyan_rows(ROWS, prefix="OTHER", amount="70"), "others.csv")
     assert hosts.office.json("submit", others)["states"] == {"paid": ROWS}
     hosts.ask(f"TRUNCATE {tables}")
     third = hosts.office.sheet(kenyan_rows(ROWS, prefix="THIRD", amount="80"), "third.csv")
     assert hosts.office.json("submit", third)["states"] == {"paid": ROWS}
-    assert paid_once(hosts, rows=3 * ROWS)
+    assert assert_paid_once(hosts, rows=3 * ROWS)
     for process in workers:
         process.send_signal(signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=PATIENCE_S)
@@ -174,34 +174,34 @@ def test_emptied_job_tables_lose_no_payment(hosts: Hosts) -> None:
 
 @pytest.mark.long
 def test_failed_timetable_job_is_retried(hosts: Hosts) -> None:
-    worker = with_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
+    worker = configure_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
     hosts.wait_for_workers(worker)
     hosts.ask("ALTER TABLE paygw.identity RENAME TO away")
-    ask_for(hosts, "verify")
-    until(lambda: hosts.ask(RESULTS))
+    queue_job(hosts, "verify")
+    wait_until(lambda: hosts.ask(RESULTS))
     assert hosts.ask(RESULTS) == [("verify", 7)]
-    until(lambda: any(status == "todo" and attempts for status, attempts in hosts.ask(JOBS)))
-    long_due = json.dumps({"timestamp": int(time.time()) - 700})  # its tries count by their own times
+    wait_until(lambda: any(status == "todo" and attempts for status, attempts in hosts.ask(JOBS)))
+    long_due = json.dumps({"timestamp": int(time.time()) - 700})  # its attempts are counted by their own times
     hosts.ask(f"SET search_path = paygw_jobs; UPDATE procrastinate_jobs SET args = '{long_due}'")  # noqa: S608 (ours)
     hosts.ask("ALTER TABLE paygw.away RENAME TO identity")
-    until(lambda: hosts.ask(RESULTS) == [("verify", 0)])
+    wait_until(lambda: hosts.ask(RESULTS) == [("verify", 0)])
     kill(worker)
 
 
 def test_worker_does_only_jobs_of_own_configuration(hosts: Hosts) -> None:
     (hosts.place / "backups").mkdir(mode=0o700)
     backup = f'[timetable.backup]\nfolder = "{hosts.place / "backups"}"\nat = "{ONCE}"'
-    one = with_timetable(hosts.host("one"), hosts.place, more=backup)
-    one.more["PATH"] = f"{BIN}:{os.environ['PATH']}"
-    worker = one.start("work")
+    host = configure_timetable(hosts.host("one"), hosts.place, more=backup)
+    host.more["PATH"] = f"{BIN}:{os.environ['PATH']}"
+    worker = host.start("work")
     hosts.wait_for_workers(worker)
-    ask_for(hosts, "verify")  # which this host has no time for
-    ask_for(hosts, "backup")
-    until(lambda: hosts.ask(RESULTS))
+    queue_job(hosts, "verify")  # an entry that this host does not have
+    queue_job(hosts, "backup")
+    wait_until(lambda: hosts.ask(RESULTS))
     (copy,) = (hosts.place / "backups").iterdir()
     assert (copy.stat().st_mode & 0o777, copy.read_bytes()[:5]) == (0o600, b"PGDMP")
     assert hosts.ask(RESULTS) == [("backup", 0)]
-    until(lambda: hosts.ask(JOBS) == [("todo", 0)])  # the result is written before its job is deleted
+    wait_until(lambda: hosts.ask(JOBS) == [("todo", 0)])  # the result is written before its job is deleted
     kill(worker)
 
 
@@ -211,44 +211,44 @@ def test_workers_finish_run_after_run_folder_signal(tmp_path: Path, postgres_ser
     with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 1\n") as hosts:
         worker = hosts.host("one").start("work")
         hosts.wait_for_workers(worker)
-        dropped(tmp_path)
+        drop_sheet(tmp_path)
         following = hosts.office.start("run-folder", tmp_path / "drop")
         hosts.wait_for_record(4, following)
         following.send_signal(signal.SIGTERM)
         _, stderr = following.communicate(timeout=PATIENCE_S)
         assert (following.returncode, "Detached: the workers continue" in stderr) == (130, True), stderr
-        until(lambda: hosts.record().total() == ROWS)
-        assert list((tmp_path / "drop").glob("working-*/*"))  # it is continued before any other
+        wait_until(lambda: hosts.record().total() == ROWS)
+        assert list((tmp_path / "drop").glob("working-*/*"))  # it is continued before any other sheet
         assert hosts.office.json("run-folder", tmp_path / "drop")["states"] == {"paid": ROWS}
-        assert paid_once(hosts)
+        assert assert_paid_once(hosts)
         kill(worker)
 
 
 def test_second_run_folder_is_refused_during_first(hosts: Hosts) -> None:
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
-    dropped(hosts.place)
-    dropped(hosts.place, "others", rows=7)
-    with hosts.commits_held():
+    drop_sheet(hosts.place)
+    drop_sheet(hosts.place, "others", rows=7)
+    with hosts.blocked_commits():
         following = hosts.office.start("run-folder", hosts.place / "drop")
-        hosts.wait_until_held()
+        hosts.wait_until_blocked()
         second = hosts.host("two").run("run-folder", hosts.place / "drop")
         assert (second.exit_code, "is doing the same" in second.stderr) == (7, True), second.stderr
     stdout, stderr = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, stdout + stderr
-    assert paid_once(hosts, rows=ROWS + 7)
+    assert assert_paid_once(hosts, rows=ROWS + 7)
     kill(worker)
 
 
 @pytest.mark.long
 def test_timetable_job_runs_once_across_hosts(hosts: Hosts) -> None:
     place = hosts.place
-    workers = [with_timetable(hosts.host(name), place, "* * * * *").start("work") for name in ("one", "two")]
+    workers = [configure_timetable(hosts.host(name), place, "* * * * *").start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
-    dropped(place)
-    until(lambda: hosts.record().total() == ROWS, look_every_s=0.5)
+    drop_sheet(place)
+    wait_until(lambda: hosts.record().total() == ROWS, look_every_s=0.5)
     seen = hosts.ask("SELECT DISTINCT defer_timestamp FROM paygw_jobs.procrastinate_periodic_defers")
     assert len(seen) == len(hosts.ask("SELECT defer_timestamp FROM paygw_jobs.procrastinate_periodic_defers"))
-    assert paid_once(hosts)
+    assert assert_paid_once(hosts)
     for process in workers:
         kill(process)

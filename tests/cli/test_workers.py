@@ -1,4 +1,4 @@
-"""Workers on several hosts: real processes, one database, one gateway whose own record is the judge."""
+"""Workers on several hosts: real processes, one database, and one gateway with its own record."""
 
 import os
 import signal
@@ -17,18 +17,18 @@ import pytest
 from paygw_batch.cli.signals import Interruption
 from paygw_batch.cluster import work_command
 from paygw_batch.cluster.job_worker import JobWorker
-from tests.cli.stopped import stopped
-from tests.support.clusters import Hosts, ended, has_ended, hosts_on, new_hosts
-from tests.support.patience import PATIENCE_S, until
-from tests.support.postgres_server import PostgresServer, own_server
+from tests.cli.stopped import stop_process
+from tests.support.clusters import Hosts, hosts_on, is_finished, new_hosts, require_exit_code
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.postgres_server import PostgresServer, new_server
 from tests.support.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 60
 WINDOW = 4
-"""Requests in flight of one worker, by the hosts' configuration."""
+"""The configured number of requests in flight per worker."""
 
 
-def paid_once(hosts: Hosts) -> bool:
+def assert_paid_once(hosts: Hosts) -> bool:
     return hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
 
 
@@ -39,30 +39,30 @@ def test_two_workers_pay_batch_followed_by_opener(hosts: Hosts) -> None:
     summary = hosts.office.json("submit", sheet)
     assert (summary["states"], summary["exit_code"], summary["sent_this_run"]) == ({"paid": ROWS}, 0, ROWS)
     assert len(read_csv(summary["reconciliation"])) == ROWS
-    assert paid_once(hosts)
+    assert assert_paid_once(hosts)
     listed = hosts.office.json("workers")["workers"]
-    assert [one["is_alive"] for one in listed] == [True, True]
-    assert sum(one["rows"] for one in listed) == ROWS
-    shown = hosts.office.run("workers").output
-    assert "2 workers are running" in shown
-    assert all(str(process.pid) in shown for process in workers)
+    assert [worker["is_alive"] for worker in listed] == [True, True]
+    assert sum(worker["rows"] for worker in listed) == ROWS
+    output = hosts.office.run("workers").output
+    assert "2 workers are running" in output
+    assert all(str(process.pid) in output for process in workers)
     for process in workers:
         process.send_signal(signal.SIGTERM)
-        assert "The worker has stopped" in ended(process, 0)
+        assert "The worker has stopped" in require_exit_code(process, 0)
     assert hosts.office.json("workers")["workers"] == []
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
 def test_batch_is_handed_to_workers_once(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
-    told = hosts.office.run("submit", sheet, "--detach")
-    assert (told.exit_code, hosts.record()) == (0, Counter())
-    assert "No worker is running" in told.stderr
-    assert "The workers will send 60 rows" in told.stdout
+    result = hosts.office.run("submit", sheet, "--detach")
+    assert (result.exit_code, hosts.record()) == (0, Counter())
+    assert "No worker is running" in result.stderr
+    assert "The workers will send 60 rows" in result.stdout
     assert hosts.office.run("submit", sheet, "--detach").exit_code == 0
     assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
-    assert "sent 60 rows" in ended(hosts.host("one").start("work", "--once"), 0)
-    assert paid_once(hosts)
+    assert "sent 60 rows" in require_exit_code(hosts.host("one").start("work", "--once"), 0)
+    assert assert_paid_once(hosts)
     assert hosts.office.json("submit", sheet, "--detach")["states"] == {"paid": ROWS}
     assert hosts.office.json("submit", sheet)["sent_this_run"] == 0
 
@@ -71,7 +71,7 @@ def test_command_sends_handed_over_batch_without_worker(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
-    assert paid_once(hosts)
+    assert assert_paid_once(hosts)
     assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
 
 
@@ -100,28 +100,28 @@ LEADS_TO_THE_DOOR = f"""
 import runpy
 from paygw_batch.gateway.http import transport
 async def held(*asked): return ["{HELD}"]
-transport.KeptAddresses.of = held
+transport.AddressCache.resolve = held
 runpy.run_module("paygw_batch", run_name="__main__")
 """
-"""The program on a host from which the gateway's address leads to the door: no setting differs."""
+"""A host on which the gateway's address leads to the door, with the same settings."""
 
 
 class HeldDoor:
-    """A way to the gateway whose connections are not taken until it is opened: a request that left its journal waits.
+    """A path to the gateway that accepts no connections until it is opened, so that committed requests wait.
 
-    The queue of a socket that listens is full of connections of ours, so that the system answers no other.
+    Our own connections fill the queue of its listening socket, so the system accepts no others.
     """
 
     def __init__(self, gateway: str) -> None:
         self._port = int(gateway.rpartition(":")[2].partition("/")[0])
         self._listening = socket.create_server((HELD, self._port), backlog=0)
         self._ours = [socket.socket() for _ in range(4)]
-        for one in self._ours:
-            one.setblocking(False)
-            one.connect_ex((HELD, self._port))
+        for connection in self._ours:
+            connection.setblocking(False)
+            connection.connect_ex((HELD, self._port))
 
     def wanted(self) -> int:
-        """Return how many connections wait to be answered, ours included, by the system's own list."""
+        """Return the number of connections that wait to be accepted, ours included, from the system's own list."""
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         place = f"{int.from_bytes(socket.inet_aton(HELD), sys.byteorder):08X}:{self._port:04X}"
         return sum(line[2:4] == [place, "02"] for line in lines)
@@ -135,8 +135,8 @@ class HeldDoor:
         self._listening.close()
 
     def _leave(self) -> None:
-        for one in self._ours:
-            one.close()
+        for connection in self._ours:
+            connection.close()
 
     def _serve(self) -> None:
         with suppress(OSError):
@@ -160,7 +160,7 @@ class HeldDoor:
 
 
 def test_frozen_worker_sends_nothing_after_resuming(hosts: Hosts) -> None:
-    """Its intent is committed, and its connection is being opened, when another worker puts its row in doubt."""
+    """Its intent is committed and its connection is opening when another worker puts its row in doubt."""
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     with closing(HeldDoor(hosts.gateway["PAYGW_BASE_URL"])) as door:
@@ -171,14 +171,14 @@ def test_frozen_worker_sends_nothing_after_resuming(hosts: Hosts) -> None:
         frozen = subprocess.Popen(
             command, env=environ, cwd=host.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        until(lambda: door.wanted() > ours or has_ended(frozen))
-        assert not has_ended(frozen), frozen.communicate()
-        with stopped(frozen):
+        wait_until(lambda: door.wanted() > ours or is_finished(frozen))
+        assert not is_finished(frozen), frozen.communicate()
+        with stop_process(frozen):
             other = hosts.host("two").start("work")
-            until(lambda: hosts.record().total() == ROWS - 1 or has_ended(other))
-            assert not has_ended(other), other.communicate()
+            wait_until(lambda: hosts.record().total() == ROWS - 1 or is_finished(other))
+            assert not is_finished(other), other.communicate()
             door.open()
-        until(lambda: hosts.ask(LATE) == [(1,)] or has_ended(frozen))
+        wait_until(lambda: hosts.ask(LATE) == [(1,)] or is_finished(frozen))
         for process in (frozen, other):
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=PATIENCE_S)
@@ -199,7 +199,7 @@ LATE = "SELECT count(*) FROM paygw.fact WHERE kind = 'not_sent'"
 
 
 ASLEEP_S = 0.1
-"""All threads of a process are frozen by then, or wait again."""
+"""How long to wait until all threads of a process are frozen or waiting."""
 
 
 def test_worker_frozen_while_waiting_ends_on_signal(hosts: Hosts) -> None:
@@ -209,8 +209,8 @@ def test_worker_frozen_while_waiting_ends_on_signal(hosts: Hosts) -> None:
     worker.send_signal(signal.SIGSTOP)
     time.sleep(ASLEEP_S)
     worker.send_signal(signal.SIGCONT)
-    worker.send_signal(signal.SIGTERM)  # the system may give it to any thread of a process that goes on
-    ended(worker, 0)
+    worker.send_signal(signal.SIGTERM)  # the system may deliver it to any thread of a resumed process
+    require_exit_code(worker, 0)
 
 
 def test_worker_asked_to_stop_finishes_its_rows(hosts: Hosts) -> None:
@@ -219,13 +219,13 @@ def test_worker_asked_to_stop_finishes_its_rows(hosts: Hosts) -> None:
     leaving = hosts.host("one").start("work")
     hosts.wait_for_record(10, leaving)
     leaving.send_signal(signal.SIGTERM)
-    ended(leaving, 0)
+    require_exit_code(leaving, 0)
     states = hosts.office.json("status", sheet)["states"]
     assert set(states) <= {"paid", "ready"}
     assert sum(hosts.record().values()) == states["paid"]
     assert hosts.ask(UNENDED) == [(0,)]
-    ended(hosts.host("two").start("work", "--once"), 0)
-    assert paid_once(hosts)
+    require_exit_code(hosts.host("two").start("work", "--once"), 0)
+    assert assert_paid_once(hosts)
 
 
 def test_lost_claims_pay_no_row_twice(hosts: Hosts) -> None:
@@ -235,47 +235,47 @@ def test_lost_claims_pay_no_row_twice(hosts: Hosts) -> None:
     hosts.wait_for_record(10, workers[0])
     hosts.ask(LOSE_CLAIMS)
     for worker in workers:
-        ended(worker, 0)
-    assert paid_once(hosts)
+        require_exit_code(worker, 0)
+    assert assert_paid_once(hosts)
 
 
 def test_operator_stops_batch_until_next_start(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     batch = hosts.office.json("submit", sheet, "--detach")["batch"]
-    with hosts.commits_held():
+    with hosts.blocked_commits():
         worker = hosts.host("one").start("work", "--once")
-        hosts.wait_until_held()
+        hosts.wait_until_blocked()
         assert "no worker starts another row" in hosts.office.run("workers", "--stop", batch).stdout
-    ended(worker, 6)
+    require_exit_code(worker, 6)
     states = Counter(hosts.office.json("status", sheet)["states"])
     assert states["paid"] <= WINDOW
     assert (states.total(), set(states) - {"paid", "ready"}) == (ROWS, set())
     assert hosts.office.run("workers", "--stop", batch).exit_code == 2
-    ended(hosts.host("two").start("work", "--once"), 0)
+    require_exit_code(hosts.host("two").start("work", "--once"), 0)
     assert hosts.record().total() == states["paid"], "a stopped batch waits for a person"
     assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
-    assert paid_once(hosts)
+    assert assert_paid_once(hosts)
 
 
-def test_interrupting_following_command_stops_batch(hosts: Hosts) -> None:
+def test_interrupting_watching_command_stops_batch(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
-    with hosts.commits_held():
+    with hosts.blocked_commits():
         worker = hosts.host("one").start("work")
-        hosts.wait_until_held()
+        hosts.wait_until_blocked()
         following = hosts.office.start("submit", sheet)
         assert following.stderr is not None
         while "Sending" not in following.stderr.readline():
             assert following.poll() is None
         following.send_signal(signal.SIGINT)
         stopped = "SELECT number FROM paygw.run WHERE stop_reason IS NOT NULL"
-        until(lambda: bool(hosts.ask(stopped)))
-    ended(following, 130)
+        wait_until(lambda: bool(hosts.ask(stopped)))
+    require_exit_code(following, 130)
     states = Counter(hosts.office.json("status", sheet)["states"])
     assert states["paid"] <= WINDOW
     assert hosts.record().total() == states["paid"]
     worker.send_signal(signal.SIGTERM)
-    ended(worker, 0)
+    require_exit_code(worker, 0)
 
 
 def test_breaker_of_one_worker_stops_whole_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
@@ -283,19 +283,19 @@ def test_breaker_of_one_worker_stops_whole_batch(tmp_path: Path, postgres_server
     with new_hosts(tmp_path, postgres_server, behaviour=declined) as hosts:
         sheet = hosts.office.sheet(kenyan_rows(ROWS))
         assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
-        assert "for the same reason" in ended(hosts.host("one").start("work", "--once"), 6)
+        assert "for the same reason" in require_exit_code(hosts.host("one").start("work", "--once"), 6)
         ((reason,),) = hosts.ask("SELECT stop_reason FROM paygw.run")
         assert "for the same reason" in str(reason)
         states = hosts.office.json("status", sheet)["states"]
         assert states["rejected"] <= 10 + WINDOW
-        ended(hosts.host("two").start("work", "--once"), 0)
+        require_exit_code(hosts.host("two").start("work", "--once"), 0)
         assert hosts.office.json("status", sheet)["states"] == states
 
 
-# What is refused.
+# Refusals
 
 
-def test_a_journal_in_a_file_has_no_workers(program: Program) -> None:
+def test_journal_in_file_has_no_workers(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     for asked in (("work",), ("work", "--once"), ("workers",), ("submit", sheet, "--detach")):
         refused = program.run(*asked)
@@ -315,7 +315,7 @@ def test_first_option_is_refused_with_detach(hosts: Hosts) -> None:
 def test_worker_exits_with_error_without_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.postgres.guarded_session._RECONNECT_LIMIT_S", 0.5)
     tmp_path.chmod(0o700)
-    with own_server() as server, hosts_on(tmp_path, server.url()) as hosts:
+    with new_server() as server, hosts_on(tmp_path, server.url()) as hosts:
 
         def stop() -> None:
             hosts.wait_for_workers(count=1)
@@ -331,25 +331,25 @@ def test_worker_exits_with_error_without_database(tmp_path: Path, monkeypatch: p
 
 
 def test_worker_metrics_count_workers_without_rows_left(hosts: Hosts) -> None:
-    one = hosts.host("one")
-    metrics = one.home / "paygw.prom"
-    one.config.write_text(f'{one.config.read_text()}\n[reporting]\nmetrics = "{metrics}"\n')
+    host = hosts.host("one")
+    metrics = host.home / "paygw.prom"
+    host.config.write_text(f'{host.config.read_text()}\n[reporting]\nmetrics = "{metrics}"\n')
     sheet = hosts.office.sheet(kenyan_rows(3))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
-    ended(one.start("work", "--once"), 0)
+    require_exit_code(host.start("work", "--once"), 0)
     text = metrics.read_text()
     assert 'paygw_workers{state="alive"} ' in text
     assert "paygw_gate_stopped 0" in text
     assert "# TYPE paygw_workers gauge\n" in text
-    assert "paygw_run_rows_left{" not in text  # the run is over: a gauge of it would alert for ever
+    assert "paygw_run_rows_left{" not in text  # the run is over, so its gauge would alert forever
 
 
 def test_worker_ends_despite_swallowed_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import or a callback of the interpreter may swallow it; a worker that waited for jobs then never ended."""
+    """An import or a callback of the interpreter can swallow a signal; a worker waiting for jobs must still end."""
     monkeypatch.setattr(work_command, "interruption", Interruption())
     jobs, journal = Mock(spec=JobWorker), Mock()
     worker = work_command.BatchServer(Mock(), Mock(), None, ())
-    worker._calling = jobs
+    worker._job_worker = jobs
 
     def lose_it() -> None:
         with suppress(KeyboardInterrupt):
@@ -360,7 +360,7 @@ def test_worker_ends_despite_swallowed_signal(monkeypatch: pytest.MonkeyPatch) -
     jobs.wake.assert_called_once_with()
 
 
-def test_wake_ends_wait_of_worker() -> None:
+def test_notification_wakes_waiting_worker() -> None:
     jobs = JobWorker("postgresql://127.0.0.1:1/none", 5.0, (), (), Mock())
     with closing(jobs._loop):
         jobs.wake()

@@ -1,4 +1,4 @@
-"""Wrong usages of the commands: each is answered with what is wrong, and with nothing untrue (wrong_usages.toml)."""
+"""Wrong usages of commands: each error explains the mistake correctly (wrong_usages.toml)."""
 
 import json
 import shlex
@@ -16,8 +16,8 @@ COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """A machine on which one sheet was paid, one rejected, and one is in doubt; and files that are no sheets."""
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """Set up a machine with one sheet paid, one rejected and one in doubt, and files that are not sheets."""
     home = tmp_path_factory.mktemp("desk")
     home.chmod(0o700)
     (home / "paygw.toml").write_text(sandbox_toml())
@@ -47,31 +47,31 @@ def test_wrong_usage_table_has_no_duplicates() -> None:
 
 
 @pytest.mark.parametrize("usage", USAGES, ids=[usage["words"] for usage in USAGES])
-def test_wrong_usage_is_explained(desk: Program, usage: dict[str, Any]) -> None:
-    sent = desk.record()
-    result = desk.run(*shlex.split(usage["words"]))
-    told = " ".join(result.output.split())
-    assert result.exit_code == usage["exit_code"], told
-    assert [said for said in usage["says"] if said not in told] == [], told
-    assert [said for said in usage.get("never", ()) if said in told] == [], told
-    assert "Trace" not in told
-    assert desk.record() == sent
+def test_wrong_usage_error_explains_cause(machine: Program, usage: dict[str, Any]) -> None:
+    sent = machine.record()
+    result = machine.run(*shlex.split(usage["words"]))
+    output = " ".join(result.output.split())
+    assert result.exit_code == usage["exit_code"], output
+    assert [said for said in usage["says"] if said not in output] == [], output
+    assert [said for said in usage.get("never", ()) if said in output] == [], output
+    assert "Trace" not in output
+    assert machine.record() == sent
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("words", ["submit", "status nosuch", "submit payroll.csv --nosuch", "backup payroll.csv"])
-def test_program_options_work_before_and_after_command(desk: Program, words: str, place: str) -> None:
-    given = shlex.split(words)
-    result = desk.run(*(["--json", *given] if place == "before" else [*given, "--json"]))
-    told = json.loads(result.stdout)
-    assert (told["exit_code"], result.exit_code, bool(told["message"])) == (2, 2, True)
+def test_program_options_work_before_and_after_command(machine: Program, words: str, place: str) -> None:
+    arguments = shlex.split(words)
+    result = machine.run(*(["--json", *arguments] if place == "before" else [*arguments, "--json"]))
+    summary = json.loads(result.stdout)
+    assert (summary["exit_code"], result.exit_code, bool(summary["message"])) == (2, 2, True)
 
 
-def test_language_and_configuration_work_after_command(desk: Program) -> None:
-    assert "incertaine" not in desk.run("status").stdout
-    assert "incertaine" in desk.run("status", "--lang", "fr").stdout
-    other = desk.home / "other.toml"
+def test_language_and_configuration_work_after_command(machine: Program) -> None:
+    assert "incertaine" not in machine.run("status").stdout
+    assert "incertaine" in machine.run("status", "--lang", "fr").stdout
+    other = machine.home / "other.toml"
     other.write_text(sandbox_toml("elsewhere.sqlite3"))
-    assert desk.json("status", "payroll.csv")["exit_code"] == 0
-    assert desk.run("status", "payroll.csv", "--config", other).exit_code in {2, 7}
-    assert "payroll.csv" not in desk.run("status", "-q").stdout
+    assert machine.json("status", "payroll.csv")["exit_code"] == 0
+    assert machine.run("status", "payroll.csv", "--config", other).exit_code in {2, 7}
+    assert "payroll.csv" not in machine.run("status", "-q").stdout

@@ -1,1 +1,1 @@
-"""The pages: routes, roles, forms, headers; and stories in a browser."""
+"""Tests of the console: routes, roles, forms, headers, and stories in a browser."""

@@ -1,4 +1,4 @@
-"""A browser for all tests of the console, and people at it."""
+"""Fixtures of the console tests: a browser, a sandbox and its people."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.console.checking import checked_here
+from tests.console.checking import check_in_process
 from tests.console.serving import free_listener
 from tests.support.browsers import HOW_TO_GET_IT, PATIENCE_MS, Desk, chromium
-from tests.support.people import APPROVER, MAKER, House, Person, set_up
+from tests.support.people import APPROVER, MAKER, House, Person, create_sandbox
 from tests.support.program import Program, sandbox_toml
 
 
@@ -23,23 +23,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Return the system's Chromium, started once for a module; between calls it has the thread's event loop.
+    """Start the system's Chromium once per module.
 
-    So a test with a browser starts other programs as processes. The browser's own sandbox needs rights that containers
-    do not give.
+    It owns the thread's event loop, so a test with a browser starts other programs as processes. The browser's own
+    sandbox needs privileges that containers do not have.
     """
     if (program := chromium()) is None:
         pytest.skip(HOW_TO_GET_IT)
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=program, headless=True, args=["--no-sandbox"])
-        yield found
-        found.close()
+        chromium_browser = playwright.chromium.launch(executable_path=program, headless=True, args=["--no-sandbox"])
+        yield chromium_browser
+        chromium_browser.close()
 
 
 @pytest.fixture
 def new_desk(browser: Browser) -> Iterator[Callable[..., Desk]]:
-    """Return a function that seats one more person at a browser."""
+    """Return a function that opens a browser context for another person."""
     desks: list[Desk] = []
 
     def seat(**options: Any) -> Desk:
@@ -53,9 +53,9 @@ def new_desk(browser: Browser) -> Iterator[Callable[..., Desk]]:
 
 @pytest.fixture
 def listener() -> Iterator[socket]:
-    """Return a free port of loopback, at which pages are served again and again."""
-    with closing(free_listener()) as found:
-        yield found
+    """Return a socket on a free loopback port, at which pages can be served repeatedly."""
+    with closing(free_listener()) as server_socket:
+        yield server_socket
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def program(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    """Return a sandbox with a maker, an approver, an auditor and an administrator, and its pages."""
-    return House(set_up(tmp_path))
+    """Return a sandbox with a maker, an approver, an auditor and an administrator, and its console."""
+    return House(create_sandbox(tmp_path))
 
 
 @pytest.fixture
@@ -85,6 +85,6 @@ def ben(house: House) -> Person:
 
 
 @pytest.fixture
-def checks_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check and mark sheets in this process, by the same code as the pages: a process costs a second."""
-    checked_here(monkeypatch)
+def in_process_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check and mark sheets in this process, because another one takes a second."""
+    check_in_process(monkeypatch)

@@ -1,4 +1,4 @@
-"""A program set up as the documents say, with nothing else set; its people pay a sheet by its pages."""
+"""Installations set up only as documented, whose people pay a sheet on the pages."""
 
 import csv
 import io
@@ -16,13 +16,13 @@ from httpx import AsyncClient, AsyncHTTPTransport, Limits, Request, Response
 
 from paygw_batch.approval.approval_keys import RelyingParty
 from tests.support import forked
-from tests.support.keyed_people import PasskeyPerson, value
-from tests.support.patience import PATIENCE_S, until
+from tests.support.keyed_people import PasskeyPerson, hidden_value
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.people import APPROVER, MAKER
-from tests.support.ports import free_port, wait_until_there
+from tests.support.ports import free_port, wait_for_server
 from tests.support.program import ROOT, Program, read_csv, sandbox_toml
 from tests.support.software_passkey import passkey
-from tests.support.systemd_units import UNITS, keys
+from tests.support.systemd_units import UNITS, unit_keys
 
 _ORIGIN = "https://payouts.example.com"
 COMPOSE = ROOT / "docs" / "compose.yaml"
@@ -30,27 +30,27 @@ COMPOSE = ROOT / "docs" / "compose.yaml"
 
 @dataclass
 class Account(Program):
-    """The account that the pages work under: its environment, the options of each command, where browsers go."""
+    """The account that runs the console, with its environment, command options and browser address."""
 
-    given: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     options: Sequence[str | Path] = ()
     origin: str = ""
     further: str = ""
-    """More of `[console]`."""
+    """Further lines for `[console]`."""
 
     @property
     def environ(self) -> dict[str, str]:
-        return {"HOME": str(self.home), "NO_COLOR": "1", **self.given}
+        return {"HOME": str(self.home), "NO_COLOR": "1", **self.variables}
 
     def command(self, *words: str | Path) -> str:
-        """Run a command that must succeed; return its output."""
+        """Run a command that must succeed, and return its output."""
         done = self.run(*self.options, *words, config=False)
         assert done.exit_code == 0, (words, done.output)
         return done.stdout
 
     @contextmanager
     def running(self, *words: str | Path) -> Iterator["subprocess.Popen[str]"]:
-        """Run a command as a process while the block lasts, and stop it as a service manager does."""
+        """Run a command as a process during the block, and stop it as a service manager does."""
         environ = {"PATH": "/usr/bin:/bin", **self.environ}
         with (self.home / f"{words[0]}.log").open("w") as log:
             process = forked.start([*self.options, *words], environ, self.home, log, log)
@@ -61,22 +61,22 @@ class Account(Program):
                 process.wait(PATIENCE_S)
 
     def name_people(self) -> None:
-        """Write what docs/console.md has an administrator write; each person's line comes later."""
+        """Add the people to the configuration as docs/console.md says, still without keys."""
         blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "console.md").read_text(), re.DOTALL)
         (named,) = (block for block in blocks if f'"{MAKER}" = []' in block and f'"{APPROVER}" = []' in block)
         assert _ORIGIN in named
         self.config.write_text(f"{self.config.read_text()}\n{named.replace(_ORIGIN, self.origin)}{self.further}")
 
     def list_key(self, name: str, line: str) -> None:
-        """Put the line that a person sends under the person's name."""
+        """Add a person's key line to the configuration."""
         self.config.write_text(self.config.read_text().replace(f'"{name}" = []', f'"{name}" = "{line}"'))
 
     def record(self) -> list[dict[str, str]]:
         return [line for path in self.home.rglob("sandbox-record.csv") for line in read_csv(path)]
 
 
-def at_port(home: Path) -> Account:
-    """Return somebody's own account: no option, no variable, pages on loopback."""
+def local_account(home: Path) -> Account:
+    """Return a person's own account: no options or variables, and pages on loopback."""
     home.chmod(0o700)
     port = free_port()
     further = f"port = {port}\n"
@@ -84,10 +84,10 @@ def at_port(home: Path) -> Account:
     return Account(home, config, origin=f"http://localhost:{port}", further=further)
 
 
-def of_unit(home: Path) -> Account:
-    """Return the account of the systemd unit: its variables, its options, its socket behind a proxy."""
+def systemd_account(home: Path) -> Account:
+    """Return the account of the systemd unit with its variables, options, and socket behind a proxy."""
     home.chmod(0o700)
-    unit = keys(UNITS / "paygw-console.service")
+    unit = unit_keys(UNITS / "paygw-console.service")
     (start,) = unit["ExecStart"]
     config = Path(shlex.split(start)[2].replace("/etc/paygw", str(home / "etc")))
     secret = home / "credentials" / "passphrase"
@@ -96,25 +96,25 @@ def of_unit(home: Path) -> Account:
     secret.write_text("correct horse battery staple\n")
     secret.chmod(0o600)
     lines = (line.replace("%d", str(secret.parent)).replace("/var/", f"{home}/var/") for line in unit["Environment"])
-    given = {name: text for name, _, text in (line.partition("=") for line in lines)}
+    variables = {name: text for name, _, text in (line.partition("=") for line in lines)}
     socket = f'socket = "{home / "pages.sock"}"\n'
-    return Account(home, config, given, ["--config", config], _ORIGIN, socket)
+    return Account(home, config, variables, ["--config", config], _ORIGIN, socket)
 
 
 def set_up_endpoint(account: Account, gateway_port: int) -> None:
-    """Set an endpoint up by `init`, as the README says, at a gateway on loopback."""
+    """Set up an endpoint with `init`, as in the README, for a gateway on loopback."""
     words = ["init", "--base-url", f"http://127.0.0.1:{gateway_port}", "--endpoint-id", "1000"]
     words += ["--consumer-key", "merchant", "--server-callback-url", "https://merchant.example/callback"]
     words += ["--country", "KE=SANDBOX-WALLET-KE", "--signature-profile", "json-params", "--outcome", "approved=paid"]
-    if (secret := account.given.get("PAYGW_PRIVATE_KEY_PASSPHRASE_FILE")) is not None:
+    if (secret := account.variables.get("PAYGW_PRIVATE_KEY_PASSPHRASE_FILE")) is not None:
         words += ["--private-key-passphrase-file", secret]
     account.command(*words)
     account.name_people()
 
 
 @contextmanager
-def of_compose(home: Path, database: str) -> Iterator[Account]:
-    """Yield the office of docs/compose.yaml, with its gateway, its journal and one of its workers."""
+def compose_account(home: Path, database: str) -> Iterator[Account]:
+    """Yield the office of docs/compose.yaml with its gateway, journal and a worker."""
     home.chmod(0o700)
     composed = yaml.safe_load(COMPOSE.read_text())
     office, port = composed["services"]["office"], free_port()
@@ -122,9 +122,9 @@ def of_compose(home: Path, database: str) -> Iterator[Account]:
     gateway.home.mkdir(mode=0o700)
     gateway.config.write_text(sandbox_toml())
     places = {"/state": home / "state", "/key": gateway.home, "http://127.0.0.1:8080": f"http://127.0.0.1:{port}"}
-    given = {name: _elsewhere(str(text), places) for name, text in office["environment"].items()}
-    account = at_port(home)
-    account.config, account.given = home / "paygw.toml", given
+    variables = {name: _relocate(str(text), places) for name, text in office["environment"].items()}
+    account = local_account(home)
+    account.config, account.variables = home / "paygw.toml", variables
     account.options = ["--config", account.config]
     url = "postgresql://paygw@database/paygw"
     text = composed["configs"]["paygw"]["content"]
@@ -133,13 +133,13 @@ def of_compose(home: Path, database: str) -> Iterator[Account]:
     account.name_people()
     served = Account(gateway.home, gateway.config, options=["--config", gateway.config])
     with served.running("sandbox", "--port", str(port)) as process:
-        wait_until_there(port, process)
+        wait_for_server(port, process)
         account.command(*composed["services"]["journal"]["command"])
         with account.running(*composed["services"]["worker-1"]["command"]):
             yield account
 
 
-def _elsewhere(text: str, places: Mapping[str, object]) -> str:
+def _relocate(text: str, places: Mapping[str, object]) -> str:
     for shipped, own in places.items():
         if text.startswith(shipped):
             return f"{own}{text.removeprefix(shipped)}"
@@ -147,24 +147,24 @@ def _elsewhere(text: str, places: Mapping[str, object]) -> str:
 
 
 @contextmanager
-def pages_of(account: Account) -> Iterator[None]:
-    """Serve the pages as a process while the block lasts."""
+def serve_account_pages(account: Account) -> Iterator[None]:
+    """Serve the pages as a process during the block."""
     with account.running("console") as process:
-        if (path := socket_of(account)) is None:
-            wait_until_there(int(account.origin.rpartition(":")[2]), process)
+        if (path := socket_path(account)) is None:
+            wait_for_server(int(account.origin.rpartition(":")[2]), process)
         else:
-            until(lambda: path.is_socket() or process.poll() is not None, "the pages are not there")
+            wait_until(lambda: path.is_socket() or process.poll() is not None, "the pages are not there")
         assert process.poll() is None, (account.home / "console.log").read_text()
         yield
 
 
-def socket_of(account: Account) -> Path | None:
+def socket_path(account: Account) -> Path | None:
     path = account.home / "pages.sock"
     return path if str(path) in account.further else None
 
 
-class ThroughProxy(AsyncHTTPTransport):
-    """What a proxy does that speaks TLS before a Unix socket."""
+class ProxyTransport(AsyncHTTPTransport):
+    """Acts as a TLS proxy in front of a Unix socket."""
 
     async def handle_async_request(self, request: Request) -> Response:
         url = request.url.copy_with(scheme="http")
@@ -172,20 +172,20 @@ class ThroughProxy(AsyncHTTPTransport):
         return await super().handle_async_request(inner)
 
 
-def person_at(account: Account, name: str) -> PasskeyPerson:
-    """Return somebody without a passkey at the pages; each request has a connection of its own."""
-    path, limits = socket_of(account), Limits(max_keepalive_connections=0)
-    transport = AsyncHTTPTransport(limits=limits) if path is None else ThroughProxy(uds=str(path), limits=limits)
+def create_person(account: Account, name: str) -> PasskeyPerson:
+    """Return a person without a passkey, whose requests each use their own connection."""
+    path, limits = socket_path(account), Limits(max_keepalive_connections=0)
+    transport = AsyncHTTPTransport(limits=limits) if path is None else ProxyTransport(uds=str(path), limits=limits)
     client = AsyncClient(transport=transport, base_url=account.origin, timeout=PATIENCE_S)
     key = passkey(f"p-{name}", RelyingParty(account.origin))
     return PasskeyPerson(client, name, key=key, origin=account.origin)
 
 
-def paid_by_pages(maker: PasskeyPerson, approver: PasskeyPerson, content: bytes, name: str) -> list[dict[str, str]]:
-    """Upload, sign, approve and start a payout; return its reconciliation as it is downloaded."""
+def pay_through_pages(maker: PasskeyPerson, approver: PasskeyPerson, content: bytes, name: str) -> list[dict[str, str]]:
+    """Upload, sign, approve and start a payout, and return its downloaded reconciliation."""
     place = maker.prepared(content, name)
     page = approver.get(f"{place}/plan").text
-    shown = {part: value(page, part) for part in ("digest", "approved_at")}
+    shown = {part: hidden_value(page, part) for part in ("digest", "approved_at")}
     assert approver.post(f"{place}/approve", **shown, **approver.signature_for(page)).status_code == 303
     start = approver.post(f"{place}/start", digest=shown["digest"], run="")
     assert start.status_code == 303, start.text
@@ -195,11 +195,13 @@ def paid_by_pages(maker: PasskeyPerson, approver: PasskeyPerson, content: bytes,
         nonlocal payout
         answer = maker.get(f"{place}/plan")
         payout = str(answer.headers.get("location", ""))
-        assert payout or f"{place}/start" not in answer.text, answer.text  # refused: it can be started again
+        assert payout or f"{place}/start" not in answer.text, (
+            answer.text
+        )  # The form is back only if the start was refused.
         return bool(payout)
 
-    until(is_open, "the payout does not start")
-    until(lambda: "Finished" in maker.get(payout).text, "the payout does not end")
+    wait_until(is_open, "the payout does not start")
+    wait_until(lambda: "Finished" in maker.get(payout).text, "the payout does not end")
     reconciliation = maker.get(f"{payout}/reconciliation.csv")
     assert reconciliation.status_code == 200
     return list(csv.DictReader(io.StringIO(reconciliation.text)))

@@ -1,29 +1,31 @@
-"""Pages in French: their texts, and those of the catalogue."""
+"""Compares the texts of French pages with the catalogue."""
 
 import re
 from html import unescape
 
-from paygw_batch.language import say, speaking
+from paygw_batch.language import language_context, say
 from tests.support.catalogue import messages
 from tests.support.people import ORIGIN, Person
 
 
-def sentences(template: str) -> set[str]:
-    """Return the texts that a template has of the catalogue, and those of every page."""
-    wanted = {f"paygw_batch/console/templates/{name}.html" for name in (template, "base", "parts")}
-    found = {message for message, place in messages() if place in wanted and isinstance(message, str)}
-    with speaking("fr"):
-        return {text for text in found if "%(" not in text and say(text) != text}
+def template_sentences(template: str) -> set[str]:
+    """Return the French messages of a template and of every page."""
+    template_paths = {f"paygw_batch/console/templates/{name}.html" for name in (template, "base", "parts")}
+    template_messages = {
+        message for message, place in messages() if place in template_paths and isinstance(message, str)
+    }
+    with language_context("fr"):
+        return {text for text in template_messages if "%(" not in text and say(text) != text}
 
 
-def texts(page: str) -> set[str]:
-    """Return the texts of a page, each as it stands between two tags or in a label."""
+def page_texts(page: str) -> set[str]:
+    """Return the texts of a page: between tags and in labels."""
     between = re.findall(r">([^<]+)<", page.partition("<body>")[2]) + re.findall(r'aria-label="([^"]+)"', page)
     return {unescape(text).strip() for text in between}
 
 
-def choose(person: Person, language: str, back: str = "/") -> str:
-    """Choose a language as the foot of a page does; return where the browser is led."""
+def choose_language(person: Person, language: str, back: str = "/") -> str:
+    """Choose a language with the form in the footer, and return the redirect."""
     form = {"language": language, "back": back}
     answer = person.ask("POST", "/language", data=form, headers={"origin": ORIGIN})
     assert answer.status_code == 303

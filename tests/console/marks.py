@@ -1,4 +1,4 @@
-"""Finds in a page what its templates do not have: marks that came from a text, and could run or load something."""
+"""Finds injected markup in a page: tags and attributes that its templates do not use."""
 
 import re
 from html.parser import HTMLParser
@@ -30,34 +30,34 @@ ATTRIBUTES = frozenset(
         *("aria-invalid", "autofocus", "data-session-ended", "data-session-left-s", "data-who"),
     }
 )
-"""What templates have: nothing that runs or loads something by itself, and no style."""
+"""Everything that templates use. Nothing of it runs, loads or styles anything by itself."""
 
 
-class Reader(HTMLParser):
-    """Reads a page as a browser does, and notes what could run or load something."""
+class MarkupChecker(HTMLParser):
+    """Parses a page like a browser and records markup that could run or load something."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.violations: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in TAGS:
-            self.found.append(f"<{tag}>")
+            self.violations.append(f"<{tag}>")
         for name, text in attrs:
-            if name not in ATTRIBUTES or (name in TARGETS and not is_ours(tag, text or "")):
-                self.found.append(f"<{tag} {name}={text}>")
+            if name not in ATTRIBUTES or (name in TARGETS and not is_own_target(tag, text or "")):
+                self.violations.append(f"<{tag} {name}={text}>")
         if tag == "script" and "src" not in dict(attrs):
-            self.found.append("<script> of its own")
+            self.violations.append("<script> of its own")
         if tag == "meta" and dict(attrs).get("http-equiv", "refresh") != "refresh":
-            self.found.append("<meta>")
+            self.violations.append("<meta>")
 
 
 TARGETS = frozenset({"src", "href", "action", "formaction", "data-from"})
 
 
-def is_ours(tag: str, target: str) -> bool:
-    """Whether a link leads to our own pages; for what a page loads, whether it is one of our files."""
+def is_own_target(tag: str, target: str) -> bool:
+    """Return whether a link leads to our pages, or whether a loaded file is one of ours."""
     if tag in {"script", "link", "img"}:
         return target.startswith("/static/") and target.removeprefix("/static/") in {path.name for path in OUR_FILES}
     return re.match(r"(/(?!/)|#|\?)", target) is not None

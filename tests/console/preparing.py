@@ -1,4 +1,4 @@
-"""A payout in preparation: a sheet, uploaded, checked and signed."""
+"""Prepares payouts for tests: uploads, checks and signs sheets."""
 
 import re
 import time
@@ -8,15 +8,15 @@ from pathlib import Path
 from paygw_batch.console.payout_folder import PayoutFolder
 from tests.support.browsers import Desk, Keyboard
 from tests.support.patience import PATIENCE_S
-from tests.support.people import MAKER, House, Person, forms_of
+from tests.support.people import MAKER, House, Person, parse_forms
 from tests.support.program import Program
 
 NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\n'
 HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
 
 
-def without_approval(program: Program) -> str:
-    """Have sums like a test's paid without approval; return the configuration as it was before."""
+def waive_approval(program: Program) -> str:
+    """Let sums as small as a test's be paid without approval, and return the previous configuration."""
     plain = program.config.read_text()
     program.config.write_text(plain.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
     return plain
@@ -53,14 +53,14 @@ def sheet(count: int = 12, wrong: "dict[int, dict[str, str]] | None" = None) -> 
     return "\n".join(lines).encode()
 
 
-def uploaded(person: Person, content: bytes, name: str = "payroll-november.csv") -> str:
+def upload_sheet(person: Person, content: bytes, name: str = "payroll-november.csv") -> str:
     answer = person.upload("/new", name, content)
     assert answer.status_code == 303, answer.text
     return answer.headers["location"]
 
 
-def signed(person: Person, place: str) -> str:
-    """Sign a sheet that is ready, and return the code of its plan."""
+def sign_sheet(person: Person, place: str) -> str:
+    """Sign a ready sheet and return the code of its plan."""
     page = person.get(f"{place}/plan").text
     code = str(re.findall(r'<span class="code">([\w ]+)</span>', page)[0])
     assert person.post(f"{place}/sign").status_code == 303
@@ -71,12 +71,12 @@ def digest(person: Person, place: str) -> str:
     return str(re.findall(r'name="digest" value="(\w+)"', person.get(f"{place}/plan").text)[0])
 
 
-def to_pay(page: str) -> str:
+def payable_count(page: str) -> str:
     return str(re.findall(r'<tfoot><tr><th scope="row" class="lead">All</th><td class="number">([\d,]+)</td>', page)[0])
 
 
-def finished(person: Person, place: str) -> str:
-    """Return the page of the payout when its run has ended."""
+def wait_until_finished(person: Person, place: str) -> str:
+    """Wait until the payout's run has ended, and return its page."""
     for _ in range(1200):
         answer = person.get(f"{place}/plan")
         if answer.status_code == 303:
@@ -94,20 +94,20 @@ KE,P-2,200.00,280.00,Halima Abdi,254712345002,+254712345002
 """
 
 
-def folder_of(house: House, place: str) -> PayoutFolder:
+def open_payout_folder(house: House, place: str) -> PayoutFolder:
     return PayoutFolder(house.console.directory / place.rpartition("/")[2])
 
 
-def submitted(program: Program, found: PayoutFolder) -> tuple[int, str]:
-    """Submit the sheet of the pages by the command line; return the exit code and what it says."""
+def submit_sheet(program: Program, folder: PayoutFolder) -> tuple[int, str]:
+    """Submit the sheet of a payout from the command line, and return the exit code and output."""
     run = program.run(
-        "submit", found.sheet, "--mended", found.mending_file, "--plan", found.plan_file, "--skip-invalid"
+        "submit", folder.sheet, "--mended", folder.corrections_file, "--plan", folder.plan_file, "--skip-invalid"
     )
     return run.exit_code, " ".join(run.output.split())
 
 
-def upload(desk: Desk, path: Path) -> Keyboard:
-    """Upload a sheet, from the first page on."""
+def upload_at_desk(desk: Desk, path: Path) -> Keyboard:
+    """Upload a sheet, starting from the overview."""
     keyboard, page = Keyboard(desk.page), desk.page
     keyboard.press(page.get_by_role("link", name="Start a new payout"))
     keyboard.reach(page.get_by_label("Your sheet")).set_input_files(path)
@@ -116,8 +116,8 @@ def upload(desk: Desk, path: Path) -> Keyboard:
     return keyboard
 
 
-def paid_payout(program: Program) -> str:
-    without_approval(program)
+def pay_payroll(program: Program) -> str:
+    waive_approval(program)
     heading = "country,client_orderid,amount,currency,account_name,account_number,phone,note"
     rows = [
         "KE,F-1,100.00,KES,Jane Wanjiku,254712345001,+254712345001,=1+1",
@@ -129,24 +129,24 @@ def paid_payout(program: Program) -> str:
 LONG = "Uchukuzi-na-Mawasiliano-Halmashauri-ya-Wilaya-ya-Kisumu-Magharibi-" * 2
 
 
-def paid_through(program: Program, name: str, amounts: list[str]) -> str:
-    without_approval(program)
+def pay_amounts(program: Program, name: str, amounts: list[str]) -> str:
+    waive_approval(program)
     lines = [row(n, amount=amount, id=f"{name}-{n}", name=LONG) for n, amount in enumerate(amounts, 1)]
     run = program.start("--json", "submit", program.sheet(lines, f"{name}.csv", HEADING))
-    said, problem = run.communicate(timeout=PATIENCE_S)
-    found = re.findall(r'"batch": "(\w+)"', said)
-    assert found, problem
-    return str(found[0])
+    stdout, stderr = run.communicate(timeout=PATIENCE_S)
+    batch_ids = re.findall(r'"batch": "(\w+)"', stdout)
+    assert batch_ids, stderr
+    return str(batch_ids[0])
 
 
-def with_questions(house: House, name: str, content: bytes) -> tuple[Person, str, str]:
+def upload_with_questions(house: House, name: str, content: bytes) -> tuple[Person, str, str]:
     ada = house.person(MAKER)
     path = ada.upload("/new", name, content).headers["location"]
     return ada, path, ada.get(path).text
 
 
-def answered(ada: Person, path: str, page: str, **answer: str) -> str:
-    """Send the form of the question, with the version of the page, and return the page behind it."""
+def answer_question(ada: Person, path: str, page: str, **answer: str) -> str:
+    """Send the form of a question and return the next page."""
     version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
     answer_given = ada.post(f"{path}/reading", **{"version": version} | answer)
     assert answer_given.status_code == 303, answer_given.text
@@ -154,23 +154,23 @@ def answered(ada: Person, path: str, page: str, **answer: str) -> str:
 
 
 def payroll(month: str) -> bytes:
-    """Return an office's export: its own headings, amounts and names of countries; no order ids."""
+    """Return an export with its own headings, amount format and country names, but no order ids."""
     lines = ["Pays;Salaire net;Devise;Nom;Compte;T\xe9l\xe9phone"]
     lines += [f"S\xe9n\xe9gal;17{n}.000,00;FCFA;{month} {n};22177123450{n};22177123450{n}" for n in range(3)]
     lines += [f"Kenya;1.2{n}0,50;KSh;{month} {n};25471234500{n};25471234500{n}" for n in range(3)]
     return "\n".join([*lines, f"Total;525.631,50;;{month};;"]).encode("cp1252")
 
 
-def read_once(house: House, name: str) -> tuple[Person, str]:
-    """Upload a payroll, and answer each of its questions with what is suggested."""
-    ada, path, page = with_questions(house, f"{name}.csv", payroll(name))
+def upload_and_answer(house: House, name: str) -> tuple[Person, str]:
+    """Upload a payroll and answer each question with the suggestion."""
+    ada, path, page = upload_with_questions(house, f"{name}.csv", payroll(name))
     asked = []
-    while "One answer is missing" in page or "What is each column" in page:
+    while "We need one more answer" in page or "What is each column" in page:
         asked.append(unescape(re.findall(r"<h2[^>]*>(.*?)</h2>", page)[0]))
-        answer = next(fields for action, fields in forms_of(page) if action.endswith("/reading")) | columns(page)
+        answer = next(fields for action, fields in parse_forms(page) if action.endswith("/reading")) | column_form(page)
         if suggested := re.findall(r'id="run-name" name="reference"[^>]*value="([^"]*)"', page):
             answer["reference"] = suggested[0]
-        page = answered(ada, path, page, **answer)
+        page = answer_question(ada, path, page, **answer)
     assert asked == [
         "Are these names right?",
         "What is each column of your sheet?",
@@ -181,8 +181,8 @@ def read_once(house: House, name: str) -> tuple[Person, str]:
     return ada, path
 
 
-def columns(page: str) -> dict[str, str]:
-    """Return the form about columns as a browser would send it: each heading, and the column that is chosen for it."""
+def column_form(page: str) -> dict[str, str]:
+    """Return the column form as a browser would send it: each heading with its chosen column."""
     form = {name: unescape(text) for name, text in re.findall(r'name="(heading-\d+)" value="([^"]*)"', page)}
     for name, options in re.findall(r'<select name="(column-\d+)"[^>]*>(.*?)</select>', page):
         chosen = re.findall(r'value="(\w*)" selected', options)

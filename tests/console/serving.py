@@ -1,4 +1,4 @@
-"""The pages on a real port, for a real browser."""
+"""Serves the pages on a real port for a real browser."""
 
 import os
 import threading
@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from socket import create_server, socket
 
-from paygw_batch.console.console_app import console_app, console_of
+from paygw_batch.console.console_app import build_console, console_app
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.web_server import LocalServer
 from tests.support.program import Program
 
 
 def free_listener() -> socket:
-    """Return a socket on a free port of loopback. It is made once, and pages are served at it again."""
+    """Return a socket on a free loopback port, at which pages can be served repeatedly."""
     return create_server(("127.0.0.1", 0))
 
 
 @contextmanager
-def served(program: Program, listener: socket) -> Iterator[None]:
-    """Serve the pages of an installation, as its configuration is now."""
+def serve_pages(program: Program, listener: socket) -> Iterator[None]:
+    """Serve the pages of an installation with its current configuration."""
     settings = load_settings(program.config, environ=program.environ)
     port = listener.getsockname()[1]
     environ = {**program.environ, "PATH": os.defpath}
-    console = console_of(settings, config=program.config, environ=environ, port=port)
+    console = build_console(settings, config=program.config, environ=environ, port=port)
     server = LocalServer(console_app(console), grace_s=30)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener.dup()]})
     thread.start()

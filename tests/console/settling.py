@@ -1,4 +1,4 @@
-"""Rows in doubt at the pages: settled by word, by order, by statement."""
+"""Settles rows on the pages for tests."""
 
 from collections.abc import Sequence
 
@@ -31,8 +31,8 @@ PAYS = '[default]\nstatus = "approved"\n'
 TICKET = "Ticket 7 <b>"
 
 
-def paid(house: House, *amounts: str) -> str:
-    """Pay rows without approval, and return the batch. The first of them is row 2."""
+def pay_rows(house: House, *amounts: str) -> str:
+    """Pay rows without approval and return the batch. The first is row 2."""
     rows = [f"KE,P-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}" for n, amount in enumerate(amounts, 1)]
     return str(house.program.json("submit", house.program.sheet(rows, "payroll.csv", HEADING))["batch"])
 
@@ -40,14 +40,14 @@ def paid(house: House, *amounts: str) -> str:
 def settle(
     person: Person, batch: str, row: int, said: str, evidence: str = TICKET, attempt: str = "1"
 ) -> Sequence[str]:
-    """Settle a row as the page does; return the status, and where the browser is led."""
+    """Settle a row with the form of its page, and return the status and the redirect."""
     place = f"/payouts/{batch}/rows/{row}/settle"
     answer = person.post(place, said=said, evidence=evidence, attempt=attempt)
     return str(answer.status_code), answer.headers.get("location", answer.text)
 
 
-def drafted(person: Person, batch: str, row: int, said: str = "rejected") -> str:
-    """Draft an order to settle a row, and return its address."""
+def draft_order(person: Person, batch: str, row: int, said: str = "rejected") -> str:
+    """Draft an order to settle a row and return its address."""
     status, place = settle(person, batch, row, said)
     assert (status, place.startswith("/orders/")) == ("303", True), place
     return place

@@ -1,4 +1,4 @@
-"""What an approver and an auditor see of a payroll that somebody tampered with, in real Chromium, until it is paid."""
+"""Story of an approver and an auditor who check a tampered payroll in Chromium until it is paid."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,36 +7,36 @@ from socket import socket
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.preparing import upload, without_approval
-from tests.console.serving import served
+from tests.console.preparing import upload_at_desk, waive_approval
+from tests.console.serving import serve_pages
 from tests.support.browsers import Desk, Keyboard
-from tests.support.months import after_three_other_batches
-from tests.support.people import APPROVER, AUDITOR, MAKER, House, set_up
+from tests.support.months import prepare_next_month
+from tests.support.people import APPROVER, AUDITOR, MAKER, House, create_sandbox
 
-pytestmark = pytest.mark.usefixtures("checks_here")
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 NewDesk = Callable[..., Desk]
 
 
 @pytest.fixture(scope="module")
 def month(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, Path]:
-    """A house after four batches, and a payroll of 30 with a changed account, four times an amount and a stranger.
+    """Return a house after four batches, and a payroll with a changed account, a fourfold amount and a stranger.
 
-    It is made before the browser is started, in this process: four processes cost more than the story itself.
+    It is prepared in this process before the browser starts, because four processes take longer than the test.
     """
-    program = set_up(tmp_path_factory.mktemp("home"))
-    plain = without_approval(program)
-    rows = after_three_other_batches(program)
+    program = create_sandbox(tmp_path_factory.mktemp("home"))
+    plain = waive_approval(program)
+    rows = prepare_next_month(program)
     program.config.write_text(plain)
     return House(program), program.sheet(rows, "payroll-november.csv")
 
 
 @pytest.fixture
 def address(month: tuple[House, Path], listener: socket) -> Iterator[str]:
-    with served(month[0].program, listener):
+    with serve_pages(month[0].program, listener):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def at(new_desk: NewDesk, address: str, name: str) -> Desk:
+def sign_in(new_desk: NewDesk, address: str, name: str) -> Desk:
     desk = new_desk(base_url=address)
     desk.page.goto("/sign-in")
     Keyboard(desk.page).choose_person(name)
@@ -47,23 +47,23 @@ def at(new_desk: NewDesk, address: str, name: str) -> Desk:
 def test_approver_sees_changes_and_all_people_before_payout(
     month: tuple[House, Path], new_desk: NewDesk, address: str
 ) -> None:
-    (house, sheet), already = month, len(month[0].program.record())
-    ada = at(new_desk, address, MAKER)
-    keyboard, page = upload(ada, sheet), ada.page
+    (house, sheet), earlier_count = month, len(month[0].program.record())
+    ada = sign_in(new_desk, address, MAKER)
+    keyboard, page = upload_at_desk(ada, sheet), ada.page
     page.goto(f"{page.url}/plan")
     keyboard.press(page.get_by_role("button", name="Sign and send for approval"))
     expect(page.get_by_text("another person must approve it")).to_be_visible()
     place = page.url
 
-    grace = at(new_desk, address, AUDITOR)
+    grace = sign_in(new_desk, address, AUDITOR)
     grace.page.goto(place)
     expect(grace.page.locator("tbody mark")).to_have_text(["345", "999"])
     expect(grace.page.get_by_text("254712999004")).to_have_count(0)
 
-    ben = at(new_desk, address, APPROVER)
+    ben = sign_in(new_desk, address, APPROVER)
     page, keyboard = ben.page, Keyboard(ben.page)
     page.goto(place)
-    ben.look()
+    ben.check_page()
     changed = page.locator("details", has=page.get_by_text("1 changed account"))
     expect(changed.locator("tbody mark")).to_have_text(["345", "999"])
     expect(changed.locator("tbody td.mono")).to_contain_text("254712345004 before254712999004 now")
@@ -80,11 +80,11 @@ def test_approver_sees_changes_and_all_people_before_payout(
     keyboard.write(page.get_by_label("Name or account"), "ghost")
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name="All people").get_by_role("row")).to_have_count(2)
-    ben.look()
+    ben.check_page()
 
     page.goto(place)
     keyboard.press(page.get_by_role("button", name="Approve"))
     keyboard.press(page.get_by_role("button", name="Start the payout"))
     page.wait_for_url("**/payouts/*")
     page.get_by_role("heading", name="Finished").first.wait_for()
-    assert len(house.program.record()) == already + 30
+    assert len(house.program.record()) == earlier_count + 30

@@ -1,63 +1,56 @@
-"""Who may see and do what: roles by routes, forms of others, foreign names, sessions, headers."""
+"""Tests access to the pages: roles, form tokens, sessions, host names and headers."""
 
 import pytest
 
 from paygw_batch.console.console_app import ROUTES
-from paygw_batch.console.permissions import Act, Member, Role, may
-from paygw_batch.console.visits import WebRoute
+from paygw_batch.console.permissions import Action, Member, Role, may
 from paygw_batch.console.web_guard import HEADERS
 from paygw_batch.errors import ConfigurationError
-from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, PEOPLE, House, Person, address
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, PEOPLE, House, address
 
 ALLOWED = {
-    Act.LOOK: {Role.MAKER, Role.APPROVER, Role.AUDITOR},
-    Act.SEE_SHEET: {Role.MAKER, Role.APPROVER},
-    Act.PREPARE: {Role.MAKER},
-    Act.MEND: {Role.MAKER},
-    Act.APPROVE: {Role.APPROVER},
-    Act.START: {Role.MAKER, Role.APPROVER},
-    Act.SETTLE: {Role.MAKER, Role.APPROVER},
-    Act.ORDER: {Role.MAKER},
-    Act.AGREE: {Role.APPROVER},
-    Act.DOWNLOAD: {Role.MAKER, Role.APPROVER},
-    Act.CHECK: {Role.MAKER, Role.APPROVER, Role.ADMINISTRATOR},
-    Act.STAY: set(Role),
-    Act.ADMINISTER: {Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR},
+    Action.LOOK: {Role.MAKER, Role.APPROVER, Role.AUDITOR},
+    Action.SEE_SHEET: {Role.MAKER, Role.APPROVER},
+    Action.PREPARE: {Role.MAKER},
+    Action.CORRECT: {Role.MAKER},
+    Action.APPROVE: {Role.APPROVER},
+    Action.START: {Role.MAKER, Role.APPROVER},
+    Action.SETTLE: {Role.MAKER, Role.APPROVER},
+    Action.ORDER: {Role.MAKER},
+    Action.AGREE: {Role.APPROVER},
+    Action.DOWNLOAD: {Role.MAKER, Role.APPROVER},
+    Action.CHECK: {Role.MAKER, Role.APPROVER, Role.ADMINISTRATOR},
+    Action.STAY: set(Role),
+    Action.ADMINISTER: {Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR},
 }
-"""The design's table of who may do what, written down a second time."""
-GUARDED = [one for one in ROUTES if one.act is not None]
+"""A second copy of the permission table, to compare with."""
+SIGNED_IN_ROUTES = [route for route in ROUTES if route.act is not None]
 
 
-def ask(person: Person, screen: WebRoute) -> int:
-    if screen.method == "GET":
-        return person.get(address(screen)).status_code
-    return person.post(address(screen)).status_code
-
-
-@pytest.mark.parametrize("act", Act)
-def test_each_act_is_allowed_only_to_its_roles(act: Act) -> None:
+@pytest.mark.parametrize("act", Action)
+def test_each_action_allows_only_its_roles(act: Action) -> None:
     assert {role for role in Role if may(Member("x", frozenset({role})), act)} == ALLOWED[act]
 
 
 def test_person_without_role_may_do_nothing() -> None:
-    assert not any(may(Member("x", frozenset()), act) for act in Act)
+    assert not any(may(Member("x", frozenset()), act) for act in Action)
 
 
 def test_maker_cannot_approve_own_payout() -> None:
     both = Member("Ada", frozenset({Role.MAKER, Role.APPROVER}))
-    assert may(both, Act.MEND, "Ada")
-    assert not may(both, Act.APPROVE, "Ada")
-    assert may(both, Act.APPROVE, "Ben")
-    assert not may(both, Act.MEND, "Ben")
-    assert may(both, Act.ORDER, "Ada")
-    assert not may(both, Act.AGREE, "Ada")
-    assert may(both, Act.AGREE, "Ben")
-    assert not may(both, Act.ORDER, "Ben")
+    assert may(both, Action.CORRECT, "Ada")
+    assert not may(both, Action.APPROVE, "Ada")
+    assert may(both, Action.APPROVE, "Ben")
+    assert not may(both, Action.CORRECT, "Ben")
+    assert may(both, Action.ORDER, "Ada")
+    assert not may(both, Action.AGREE, "Ada")
+    assert may(both, Action.AGREE, "Ben")
+    assert not may(both, Action.ORDER, "Ben")
 
 
 def test_signed_out_person_sees_no_pages(house: House) -> None:
     stranger = house.stranger()
-    for screen in GUARDED:
+    for screen in SIGNED_IN_ROUTES:
         if screen.method == "GET":
             answer = stranger.get(address(screen))
             assert answer.status_code == (401 if screen.is_poll else 303), screen.path
@@ -70,13 +63,13 @@ def test_every_post_needs_token_of_same_session(house: House) -> None:
         person, other = house.person(name), house.person(name)
         for token in (None, other.token()):
             form = {} if token is None else {"csrf": token}
-            for screen in GUARDED:
-                if screen.method == "POST" and may(member, screen.act or Act.LOOK):
+            for screen in SIGNED_IN_ROUTES:
+                if screen.method == "POST" and may(member, screen.act or Action.LOOK):
                     answer = person.ask("POST", address(screen), data=form, headers={"origin": ORIGIN})
                     assert answer.status_code == 403, (screen.path, token)
                     asked.add(screen.path)
-        assert person.get("/").status_code == 200  # not signed out by any of them
-    assert asked == {screen.path for screen in GUARDED if screen.method == "POST"}
+        assert person.get("/").status_code == 200  # None of them signed the person out.
+    assert asked == {screen.path for screen in SIGNED_IN_ROUTES if screen.method == "POST"}
 
 
 def test_every_response_has_security_headers(house: House) -> None:

@@ -1,4 +1,4 @@
-"""`paygw-batch console` as its administrator has it."""
+"""Tests the `console` and `invite` commands."""
 
 import importlib.util
 import signal
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.console.console_app import listen_on_port
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.people import House
-from tests.support.ports import free_port, wait_until_there
+from tests.support.ports import free_port, wait_for_server
 from tests.support.program import Program, sandbox_toml
 
 
@@ -19,15 +19,15 @@ def test_pages_are_served_on_loopback(house: House) -> None:
     port = free_port()
     running = house.program.start("console", "--port", str(port))
     try:
-        wait_until_there(port, running)
+        wait_for_server(port, running)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/sign-in", timeout=PATIENCE_S) as answer:
             assert "Ada Wanjiru" in answer.read().decode()
     finally:
         running.send_signal(signal.SIGTERM)
-        said, further = running.communicate(timeout=PATIENCE_S)
-    assert running.returncode == 0, further
-    assert f"The pages are at http://127.0.0.1:{port}." in said
-    assert further == ""
+        stdout, errors = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 0, errors
+    assert f"The pages are at http://127.0.0.1:{port}." in stdout
+    assert errors == ""
 
 
 def test_pages_are_served_on_unix_socket(house: House) -> None:
@@ -37,9 +37,9 @@ def test_pages_are_served_on_unix_socket(house: House) -> None:
     path = house.program.home / "pages.sock"
     running = house.program.start("console")
     try:
-        until(path.is_socket, "the pages are not there")
+        wait_until(path.is_socket, "the pages are not there")
         with socket.socket(socket.AF_UNIX) as client:
-            until(lambda: client.connect_ex(str(path)) == 0, "the socket does not answer")
+            wait_until(lambda: client.connect_ex(str(path)) == 0, "the socket does not answer")
             client.sendall(b"GET /sign-in HTTP/1.1\r\nHost: pay.example\r\nConnection: close\r\n\r\n")
             client.settimeout(20)
             assert client.recv(64).startswith(b"HTTP/1.1 200")
@@ -79,7 +79,7 @@ def test_console_without_approvals_is_refused(tmp_path: Path) -> None:
     assert "[approval]" in result.stderr
 
 
-def test_used_port_is_reported_in_sentence(house: House) -> None:
+def test_used_port_error_suggests_other_port(house: House) -> None:
     with listen_on_port(0) as taken:
         result = house.program.run("console", "--port", str(taken.getsockname()[1]))
     assert result.exit_code == 2
@@ -88,7 +88,7 @@ def test_used_port_is_reported_in_sentence(house: House) -> None:
 
 @pytest.mark.parametrize(("typed", "name"), [("Ben Okelo", "Ben Okello"), ("Grace Njery", "Grace Njeri"), ("Zoë", "")])
 def test_invitation_for_unknown_person_names_nearest(house: House, typed: str, name: str) -> None:
-    with_origin(house)
+    add_origin(house)
     result = house.program.run("invite", typed)
     assert result.exit_code == 2
     assert f"no person called {typed}" in result.stderr
@@ -99,10 +99,10 @@ def test_invitation_for_unknown_person_names_nearest(house: House, typed: str, n
 
 @pytest.mark.parametrize("name", ["Ada Wanjiru", "Grace Njeri", "Tom Mutua"])
 def test_every_console_member_can_be_invited(house: House, name: str) -> None:
-    with_origin(house)
+    add_origin(house)
     assert house.program.json("invite", f" {name.upper()} ")["name"] == name
 
 
-def with_origin(house: House) -> None:
+def add_origin(house: House) -> None:
     text = house.program.config.read_text()
     house.program.config.write_text(text.replace("[console]", '[console]\norigin = "https://pay.example"'))

@@ -1,14 +1,14 @@
-"""Files to take away, the search for a person, and what the administrator sees."""
+"""Tests downloads, the search for a person, and the audit trail."""
 
 from pathlib import Path
 
-from tests.console.preparing import paid_payout
-from tests.support.people import ADMINISTRATOR, AUDITOR, MAKER, House, newest_entries, set_up
+from tests.console.preparing import pay_payroll
+from tests.support.people import ADMINISTRATOR, AUDITOR, MAKER, House, create_sandbox, newest_entries
 
 
 def test_reconciliation_downloads_have_no_formulas_or_leftovers(tmp_path: Path) -> None:
-    house = House(set_up(tmp_path))
-    batch = paid_payout(house.program)
+    house = House(create_sandbox(tmp_path))
+    batch = pay_payroll(house.program)
     person = house.person(MAKER)
     csv = person.get(f"/payouts/{batch}/reconciliation.csv")
     assert "attachment" in csv.headers["content-disposition"]
@@ -28,9 +28,9 @@ def test_reconciliation_downloads_have_no_formulas_or_leftovers(tmp_path: Path) 
     assert house.person(AUDITOR).get(f"/payouts/{batch}/reconciliation.csv").status_code == 403
 
 
-def test_person_is_found_and_gets_own_advice(tmp_path: Path) -> None:
-    house = House(set_up(tmp_path))
-    batch = paid_payout(house.program)
+def test_search_finds_person_and_offers_advice(tmp_path: Path) -> None:
+    house = House(create_sandbox(tmp_path))
+    batch = pay_payroll(house.program)
     person = house.person(MAKER)
     found = person.get("/payees?text=halima").text
     assert f"/payouts/{batch}/rows/3" in found
@@ -54,15 +54,17 @@ def test_person_is_found_and_gets_own_advice(tmp_path: Path) -> None:
     assert house.person(AUDITOR).get("/payees/advice?text=halima").status_code == 403
 
 
-def test_acts_and_refusals_are_audited_without_personal_data(tmp_path: Path) -> None:
-    house = House(set_up(tmp_path))
-    batch = paid_payout(house.program)
+def test_audit_trail_contains_no_personal_data(tmp_path: Path) -> None:
+    house = House(create_sandbox(tmp_path))
+    batch = pay_payroll(house.program)
     person, auditor = house.person(MAKER), house.person(AUDITOR)
     person.get(f"/payouts/{batch}/reconciliation.csv")
     person.get("/payees/advice?text=Halima")
     auditor.get(f"/payouts/{batch}/reconciliation.csv")
     auditor.post("/sign-out")
-    entries = [(one.who, one.act, one.thing, one.result) for one in newest_entries(house.console.settings, limit=99)]
+    entries = [
+        (entry.who, entry.act, entry.thing, entry.result) for entry in newest_entries(house.console.settings, limit=99)
+    ]
     assert entries[::-1] == [
         (MAKER, "sign in", "sandbox", "done"),
         (AUDITOR, "sign in", "sandbox", "done"),

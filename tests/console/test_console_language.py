@@ -1,13 +1,13 @@
-"""The language of the pages: a person chooses it in the foot, without a script, and it stays with the browser."""
+"""Tests the language of the pages, which people choose in the footer."""
 
 import pytest
 
 from paygw_batch.console.console_app import ROUTES
-from paygw_batch.console.pages.people_page import RESULTS_NOTED
-from paygw_batch.console.rendering import LANGUAGE_COOKIE, when
+from paygw_batch.console.pages.people_page import AUDIT_RESULTS
+from paygw_batch.console.rendering import LANGUAGE_COOKIE, format_time
 from paygw_batch.journal import AuditResult
-from paygw_batch.language import say, speaking
-from tests.console.french import choose, sentences, texts
+from paygw_batch.language import language_context, say
+from tests.console.french import choose_language, page_texts, template_sentences
 from tests.support.people import MAKER, ORIGIN, House, Person
 
 PAGES = (
@@ -27,22 +27,22 @@ KE,P-1,abc,Jane,254712345001,+254712345001
 @pytest.mark.parametrize(("address", "template"), PAGES)
 def test_french_page_has_no_english_sentences(house: House, address: str, template: str) -> None:
     person = house.stranger() if address == "/sign-in" else house.person(MAKER)
-    english = sentences(template)
+    english = template_sentences(template)
     before = person.get(address).text
     assert '<html lang="en">' in before
-    assert texts(before) & english
-    choose(person, "fr")
+    assert page_texts(before) & english
+    choose_language(person, "fr")
     page = person.get(address).text
     assert '<html lang="fr">' in page
-    assert texts(page) & english == set()
+    assert page_texts(page) & english == set()
 
 
 def test_checked_sheet_is_in_maker_language(ada: Person) -> None:
-    choose(ada, "fr")
+    choose_language(ada, "fr")
     answer = ada.upload("/new", "payroll.csv", SHEET)
     page = ada.get(answer.headers["location"]).text
     assert "Enregistrer" in page
-    assert texts(page) & sentences("check") == set()
+    assert page_texts(page) & template_sentences("check") == set()
     assert "is not" not in page
 
 
@@ -57,7 +57,7 @@ def test_language_cookie_is_http_only_and_lasts(house: House) -> None:
 @pytest.mark.parametrize("wrong", ["xx", "", "../fr", "FR", "fr\\x"])
 def test_unknown_language_changes_nothing(house: House, wrong: str) -> None:
     person = house.stranger()
-    choose(person, wrong)
+    choose_language(person, wrong)
     assert LANGUAGE_COOKIE not in person.client.cookies
     page = person.get("/sign-in", cookie=f"{LANGUAGE_COOKIE}={wrong}")
     assert page.status_code == 200
@@ -66,7 +66,7 @@ def test_unknown_language_changes_nothing(house: House, wrong: str) -> None:
 
 @pytest.mark.parametrize("back", ["//evil.example", "https://evil.example/", "/\\evil.example", "", "x"])
 def test_language_form_redirects_to_no_other_site(house: House, back: str) -> None:
-    assert choose(house.stranger(), "fr", back) == "/"
+    assert choose_language(house.stranger(), "fr", back) == "/"
 
 
 def test_language_form_from_other_site_is_refused(house: House) -> None:
@@ -78,25 +78,25 @@ def test_language_form_from_other_site_is_refused(house: House) -> None:
 
 
 def test_pages_without_choice_use_process_language(house: House) -> None:
-    with speaking("fr"):
+    with language_context("fr"):
         assert '<html lang="fr">' in house.stranger().get("/sign-in").text
 
 
 @pytest.mark.parametrize(
     ("accepted", "shown"), [("fr-SN,fr;q=0.9,en;q=0.8", "fr"), ("de, en-GB;q=0.7", "en"), ("de", "en"), ("en,fr", "en")]
 )
-def test_stranger_reads_first_language_of_browser(house: House, accepted: str, shown: str) -> None:
+def test_signed_out_pages_use_browser_language(house: House, accepted: str, shown: str) -> None:
     page = house.stranger().get("/sign-in", **{"accept-language": accepted})
     assert f'<html lang="{shown}">' in page.text
 
 
 def test_every_audit_action_is_translated() -> None:
-    with speaking("fr"):
+    with language_context("fr"):
         assert not [route for route in ROUTES if say(route.audit_action) == route.audit_action]
-    assert set(RESULTS_NOTED) == {result.value for result in AuditResult}
+    assert set(AUDIT_RESULTS) == {result.value for result in AuditResult}
 
 
 def test_time_is_shown_in_page_language() -> None:
-    assert when("2026-05-01T09:05:00Z") == "1 May 2026, 09:05 UTC"
-    with speaking("fr"):
-        assert when("2026-05-01T09:05:00Z") == "1 mai 2026, 09:05 UTC"
+    assert format_time("2026-05-01T09:05:00Z") == "1 May 2026, 09:05 UTC"
+    with language_context("fr"):
+        assert format_time("2026-05-01T09:05:00Z") == "1 mai 2026, 09:05 UTC"

@@ -1,4 +1,4 @@
-"""A payout on the pages: overview, progress, rows by state and by page, one row; hostile texts are only texts."""
+"""Tests the pages of a payout: overview, progress, rows by state and page, and a single row."""
 
 import os
 import re
@@ -9,10 +9,10 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import HolderKind
 from paygw_batch.journal.lock import RunLock, journal_holder, lock_path
-from paygw_batch.opening.open_journal import journal_to_read
+from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.settings.configuration import load_settings
-from tests.console.preparing import without_approval
-from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
+from tests.console.preparing import waive_approval
+from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, create_sandbox
 from tests.support.program import Program, kenyan_rows, kill
 
 HOSTILE = '<img src=x onerror=alert(1)>" hx-get=/x {{7*7}}'
@@ -34,9 +34,9 @@ delay_s = 50
 """
 
 
-def paid(program: Program, amounts: list[str], name: str = "payroll.csv") -> str:
-    """Pay rows without approval, and return the batch."""
-    without_approval(program)
+def pay_amounts(program: Program, amounts: list[str], name: str = "payroll.csv") -> str:
+    """Pay rows without approval and return the batch."""
+    waive_approval(program)
     rows = [
         f"KE,{name}-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}" for n, amount in enumerate(amounts, 1)
     ]
@@ -45,11 +45,11 @@ def paid(program: Program, amounts: list[str], name: str = "payroll.csv") -> str
 
 @pytest.fixture
 def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))
+    return House(create_sandbox(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))
 
 
 def test_start_page_lists_needed_decisions_first(house: House) -> None:
-    batch = paid(house.program, ["100.00", "9001.00", "9006.00"])
+    batch = pay_amounts(house.program, ["100.00", "9001.00", "9006.00"])
     page = house.person(MAKER).get("/").text
     needing, _, payouts = page.partition("<h2>Payouts</h2>")
     assert "1 in doubt: ask the gateway what happened to it. 1 rejected: decide whether to try again." in needing
@@ -59,7 +59,7 @@ def test_start_page_lists_needed_decisions_first(house: House) -> None:
 
 
 def test_payout_shows_counts_sums_and_rows_by_state(house: House) -> None:
-    batch = paid(house.program, ["100.00", "9001.00", "9006.00", "9002.00", "250.50"])
+    batch = pay_amounts(house.program, ["100.00", "9001.00", "9006.00", "9002.00", "250.50"])
     person = house.person(APPROVER)
     page = person.get(f"/payouts/{batch}").text
     assert "Finished: 1 row needs your decision" in page
@@ -72,7 +72,7 @@ def test_payout_shows_counts_sums_and_rows_by_state(house: House) -> None:
 
 
 def test_payout_rows_are_paged(house: House) -> None:
-    batch = paid(house.program, ["100.00"] * 60)
+    batch = pay_amounts(house.program, ["100.00"] * 60)
     person = house.person(MAKER)
     seen, address = [], f"/payouts/{batch}"
     for _ in range(3):
@@ -84,7 +84,7 @@ def test_payout_rows_are_paged(house: House) -> None:
 
 
 def test_progress_poll_without_change_returns_no_content(house: House) -> None:
-    batch = paid(house.program, ["100.00"])
+    batch = pay_amounts(house.program, ["100.00"])
     person = house.person(MAKER)
     first = person.get(f"/payouts/{batch}/progress?seen=")
     assert first.status_code == 200
@@ -92,7 +92,7 @@ def test_progress_poll_without_change_returns_no_content(house: House) -> None:
 
 
 def test_row_page_shows_state_and_next_step(house: House) -> None:
-    batch = paid(house.program, ["9006.00", "9001.00"])
+    batch = pay_amounts(house.program, ["9006.00", "9001.00"])
     person = house.person(MAKER)
     doubt = person.get(f"/payouts/{batch}/rows/2").text
     assert "Do not pay this another way" in doubt
@@ -104,7 +104,7 @@ def test_row_page_shows_state_and_next_step(house: House) -> None:
 
 
 def test_auditor_sees_only_last_account_digits(house: House) -> None:
-    batch = paid(house.program, ["100.00", "9006.00"])
+    batch = pay_amounts(house.program, ["100.00", "9006.00"])
     auditor = house.person(AUDITOR)
     for path in (f"/payouts/{batch}", f"/payouts/{batch}/rows/2", f"/payouts/{batch}/rows/3"):
         page = auditor.get(path).text
@@ -112,19 +112,19 @@ def test_auditor_sees_only_last_account_digits(house: House) -> None:
         assert "...00" in page
 
 
-def test_row_in_flight_becomes_doubtful_after_run_ends(house: House) -> None:
+def test_row_in_flight_becomes_in_doubt_after_run(house: House) -> None:
     program = house.program
-    without_approval(program)
+    waive_approval(program)
     rows = [
         f"KE,S-{n},{amount},KES,Jane {n},25471234500{n},+25471234500{n}" for n, amount in ((1, "7777"), (2, "5.00"))
     ]
     run = program.start("submit", program.sheet(rows))
     person = house.person(MAKER)
     try:
-        page = wait_for(person, "<strong>1</strong> Being sent")
+        page = wait_until_shown(person, "<strong>1</strong> Being sent")
         assert "You can close this page" in page
         assert "In doubt" not in page
-        listed = text_of(person.get("/").text)
+        listed = page_text(person.get("/").text)
         assert "Being sent 1" in listed
         assert "Nothing needs your attention." in listed
         address = "/payouts/{}/reconciliation".format(*re.findall(r'href="/payouts/(\w+)"', person.get("/").text))
@@ -139,16 +139,16 @@ def test_row_in_flight_becomes_doubtful_after_run_ends(house: House) -> None:
     assert ",in_doubt," in person.get(f"{address}.csv").text
 
 
-def text_of(page: str) -> str:
-    """Return the words of a page."""
+def page_text(page: str) -> str:
+    """Return the text of a page without its tags."""
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
-def wait_for(person: Person, text: str) -> str:
-    """Return the page of the only payout as soon as it shows a text."""
+def wait_until_shown(person: Person, text: str) -> str:
+    """Wait until the page of the only payout shows a text, and return the page."""
     for _ in range(600):
-        if found := re.findall(r'href="/payouts/(\w+)"', person.get("/").text):
-            page = person.get(f"/payouts/{found[0]}").text
+        if batch_ids := re.findall(r'href="/payouts/(\w+)"', person.get("/").text):
+            page = person.get(f"/payouts/{batch_ids[0]}").text
             if text in page:
                 return page
         time.sleep(0.05)
@@ -156,26 +156,26 @@ def wait_for(person: Person, text: str) -> str:
 
 
 def test_reading_journal_holder_never_blocks_run(house: House) -> None:
-    paid(house.program, ["100.00"])
+    pay_amounts(house.program, ["100.00"])
     journal = load_settings(house.program.config, environ={}).journal_path()
-    assert journal_holder(journal) is None  # the file still names the last run
+    assert journal_holder(journal) is None  # The file still names the last run.
     lock = RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit")
     held = journal_holder(journal)
     assert held is not None
     assert (held.pid, held.command, held.kind) == (os.getpid(), "submit", HolderKind.RUN)
     lock.close()
-    for _ in range(50):  # a shared lock that is held for a look would make one of these fail
+    for _ in range(50):  # A shared lock taken by a reader would make one of these fail.
         assert journal_holder(journal) is None
         RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit").close()
 
 
 def test_ready_rows_are_found_by_page(house: House) -> None:
     program = house.program
-    paid(program, ["100.00"], "first.csv")
+    pay_amounts(program, ["100.00"], "first.csv")
     result = program.json("submit", program.sheet(kenyan_rows(6)), "--first", "2")
     person = house.person(MAKER)
     assert "Paused: 4 rows are not sent yet" in person.get(f"/payouts/{result['batch']}").text
     assert "Not sent yet (4)" in person.get(f"/payouts/{result['batch']}?state=ready").text
-    with journal_to_read(load_settings(program.config, environ={})) as journal:
+    with open_journal_to_read(load_settings(program.config, environ={})) as journal:
         assert [one.row for one in journal.rows(2, states={State.READY}, limit=2)] == [4, 5]
         assert [one.row for one in journal.rows(2, states={State.READY}, after=5)] == [6, 7]

@@ -1,4 +1,4 @@
-"""From an upload to a payout, on the pages: mend, leave out, sign, approve, start; and everything that is refused."""
+"""Tests preparing a payout: correcting, leaving out, signing, approving, starting, and refusals."""
 
 import csv
 import io
@@ -12,65 +12,65 @@ import pytest
 
 from paygw_batch.approval.plan_document import read_plan
 from paygw_batch.journal import Occasion
-from paygw_batch.notices.delivery import listed_notices
+from paygw_batch.notices.delivery import list_notices
 from tests.console.preparing import (
     EIGHT_DEFECTS,
     HEADING,
     digest,
-    finished,
-    folder_of,
+    open_payout_folder,
+    payable_count,
     row,
     sheet,
-    signed,
-    to_pay,
-    uploaded,
-    without_approval,
+    sign_sheet,
+    upload_sheet,
+    wait_until_finished,
+    waive_approval,
 )
-from tests.support.patience import until
-from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, forms_of, set_up
+from tests.support.patience import wait_until
+from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, create_sandbox, parse_forms
 from tests.support.receivers import SECRET, webhook
 
 IN_ANOTHER_PROCESS = {
     "test_unreadable_file_shows_only_file_error",
-    "test_marked_workbook_is_made_only_from_unchanged_sheet",
+    "test_marked_workbook_requires_unchanged_sheet",
 }
 """The tests that check uploads as the pages do. The others check the same code here: a process costs a second."""
 
 
 @pytest.fixture(autouse=True)
-def _here(request: pytest.FixtureRequest) -> None:
+def _in_process_checks(request: pytest.FixtureRequest) -> None:
     if request.node.name not in IN_ANOTHER_PROCESS:
-        request.getfixturevalue("checks_here")
+        request.getfixturevalue("in_process_checks")
 
 
 def require_approved_shown(house: House, link: str, code: str) -> None:
-    """Fail unless the approver and the auditor see what was signed, and can do nothing there."""
+    """Fail unless approver and auditor see the signed plan, without any form."""
     for person, account in ((house.person(APPROVER), "254712345001"), (house.person(AUDITOR), "...001")):
         seen = person.get(link).text
         assert code in seen, person.name
         assert re.search(rf"Approved</dt><dd><bdi>{APPROVER}</bdi>, \d+ \w+ \d{{4}}", seen), person.name
         assert "Amount was 1,250.00, is 1250.00" in seen or person.name == AUDITOR
         assert account in seen, person.name
-        assert {action for action, _ in forms_of(seen)} <= {"/sign-out", "/language"}, person.name
+        assert {action for action, _ in parse_forms(seen)} <= {"/sign-out", "/language"}, person.name
 
 
-def test_sheet_with_defects_is_mended_approved_and_paid(house: House, ada: Person, ben: Person) -> None:
-    place = uploaded(ada, sheet(wrong=EIGHT_DEFECTS))
+def test_corrected_sheet_is_approved_and_paid(house: House, ada: Person, ben: Person) -> None:
+    place = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS))
     page = ada.get(place).text
     assert "8 of 12 rows cannot be paid yet" in page
     assert "Client Order ID" in page
-    assert to_pay(page) == "4"
+    assert payable_count(page) == "4"
 
-    def mend(number: int, column: str, text: str) -> str:
+    def correct_cell(number: int, column: str, text: str) -> str:
         answer = ada.post(f"{place}/mend", row=str(number), column=column, text=text)
         assert answer.status_code == 303, answer.text
         return ada.get(place).text
 
     assert 'name="text" value="1250.00"' in page  # "Use 1250.00"
-    assert to_pay(mend(4, "amount", "1250.00")) == "5"
-    wrong = mend(5, "amount", "twelve")
+    assert payable_count(correct_cell(4, "amount", "1250.00")) == "5"
+    wrong = correct_cell(5, "amount", "twelve")
     assert "twelve is not a plain number" in wrong
-    assert to_pay(wrong) == "5"
+    assert payable_count(wrong) == "5"
     for number, column, text, left in (
         (5, "amount", "112.00", "6"),
         (6, "country", "KE", "7"),
@@ -78,30 +78,30 @@ def test_sheet_with_defects_is_mended_approved_and_paid(house: House, ada: Perso
         (8, "currency", "", "9"),
         (11, "client_orderid", "P-10", "11"),
     ):
-        assert to_pay(mend(number, column, text)) == left
+        assert payable_count(correct_cell(number, column, text)) == left
     assert ada.post(f"{place}/leave-out", row="9").status_code == 303
     page = ada.get(place).text
     assert "11 of 12 rows can be paid; 1 is left out" in page
-    assert to_pay(page) == "11"
+    assert payable_count(page) == "11"
 
-    payout = folder_of(house, place)
-    payout.note(replace(payout.uploaded, at="2026-01-02T08:00:00.000Z"))
+    payout = open_payout_folder(house, place)
+    payout.write_upload(replace(payout.uploaded, at="2026-01-02T08:00:00.000Z"))
     plan = ada.get(f"{place}/plan").text
-    assert "2 Jan 2026" not in plan  # the plan was prepared later than the sheet was uploaded
+    assert "2 Jan 2026" not in plan  # The plan is newer than the upload.
     assert "<b>Row 4</b> <bdi>Jane 3</bdi>" in plan
     assert "Amount was 1,250.00, is 1250.00" in plan
     assert '<th scope="row" class="number" data-label="Row">9</th>' in plan.partition("Left out")[2]
-    code = signed(ada, place)
+    code = sign_sheet(ada, place)
     assert "another person must approve it" in ada.get(f"{place}/plan").text
     assert f"/sheets/{place.rpartition('/')[2]}/plan" in ben.get("/").text.partition("<h2>Payouts</h2>")[0]
     assert re.fullmatch(r"\w{4} \w{4} \w{4} \w{4}", code)
     assert f'<span class="code">{code}</span>' in ben.get(f"{place}/plan").text
     assert ben.post(f"{place}/approve", digest=digest(ben, place)).status_code == 303
-    assert "Everything is in place. Starting sends 11 payments." in ben.get(f"{place}/plan").text
+    assert "Everything is ready. Starting sends 11 payments." in ben.get(f"{place}/plan").text
     shown = digest(ben, place)
-    for _ in range(3):  # a double click starts one payout
+    for _ in range(3):  # A double click starts one payout.
         assert ben.post(f"{place}/start", digest=shown).status_code == 303
-    page = finished(ada, place)
+    page = wait_until_finished(ada, place)
     assert "<strong>11</strong> Paid" in page
     assert "<strong>1</strong> Left out" in page
     assert len(house.program.record()) == 11
@@ -112,60 +112,60 @@ def test_sheet_with_defects_is_mended_approved_and_paid(house: House, ada: Perso
     assert house.program.json("verify")["exit_code"] == 0
     (link,) = re.findall(r'<a href="([^"]+)">What was approved</a>', page)
     require_approved_shown(house, link, code)
-    # What was started is not changed any more, and the same sheet again sends nothing.
+    # A started payout can no longer be changed, and the same sheet sends nothing twice.
     assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 409
-    again = uploaded(ada, sheet(2))
+    again = upload_sheet(ada, sheet(2))
     assert "All 2 rows are known; nothing would be sent" in ada.get(again).text
 
 
-def ready(house: House, count: int = 2) -> tuple[Person, Person, str]:
+def upload_ready_sheet(house: House, count: int = 2) -> tuple[Person, Person, str]:
     ada, ben = house.person(MAKER), house.person(APPROVER)
-    place = uploaded(ada, sheet(count))
-    signed(ada, place)
+    place = upload_sheet(ada, sheet(count))
+    sign_sheet(ada, place)
     return ada, ben, place
 
 
-def test_maker_cannot_approve_and_other_maker_cannot_change(house: House) -> None:
+def test_only_maker_changes_and_only_others_approve(house: House) -> None:
     text = house.program.config.read_text()
     key = re.findall(rf'"{MAKER}" = "(\S+)"', text)[0]
     other = re.findall(rf'"{APPROVER}" = "(\S+)"', text)[0]
     text = text.replace(
         "[approval.approvers]\n", f'"{APPROVER}" = "{other}"\n[approval.approvers]\n"{MAKER}" = "{key}"\n'
     )
-    house.program.config.write_text(text)  # both are makers and approvers now
+    house.program.config.write_text(text)  # Now both are makers and approvers.
     house = House(house.program)
-    ada, ben, place = ready(house)
-    assert ada.post(f"{place}/approve", digest=digest_of(house, place)).status_code == 403
-    assert "You prepared this payout" in ada.post(f"{place}/approve", digest=digest_of(house, place)).text
+    ada, ben, place = upload_ready_sheet(house)
+    assert ada.post(f"{place}/approve", digest=plan_document_digest(house, place)).status_code == 403
+    assert "You prepared this payout" in ada.post(f"{place}/approve", digest=plan_document_digest(house, place)).text
     for act, form in (
         ("mend", {"row": "2", "column": "amount", "text": "9"}),
         ("leave-out", {"row": "2"}),
         ("remove", {}),
     ):
         assert ben.post(f"{place}/{act}", **form).status_code == 403
-    assert ben.post(f"{place}/approve", digest=digest_of(house, place)).status_code == 303
+    assert ben.post(f"{place}/approve", digest=plan_document_digest(house, place)).status_code == 303
 
 
-def digest_of(house: House, place: str) -> str:
+def plan_document_digest(house: House, place: str) -> str:
     return read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json").digest()
 
 
-def test_mending_after_signing_removes_signature(house: House) -> None:
-    ada, ben, place = ready(house)
+def test_correction_after_signing_removes_signature(house: House) -> None:
+    ada, ben, place = upload_ready_sheet(house)
     shown = digest(ben, place)
     assert ada.post(f"{place}/mend", row="2", column="amount", text="999.00").status_code == 303
     answer = ben.post(f"{place}/approve", digest=shown)
     assert answer.status_code == 409
     assert "This payout was changed since this page was opened." in answer.text
-    signed(ada, place)
-    assert ben.post(f"{place}/approve", digest=shown).status_code == 409  # what Ben saw is not what was signed
-    assert ben.post(f"{place}/start", digest=digest_of(house, place)).status_code == 409
+    sign_sheet(ada, place)
+    assert ben.post(f"{place}/approve", digest=shown).status_code == 409  # Ben saw an older plan.
+    assert ben.post(f"{place}/start", digest=plan_document_digest(house, place)).status_code == 409
     assert house.program.record() == []
 
 
 def test_equal_corrections_are_grouped_after_amounts(house: House) -> None:
     wrong = {1: {"country": "Kenya"}, 2: {"country": "Kenya"}, 3: {"amount": '"1,250.00"'}}
-    ada, place = placed(house, sheet(4, wrong))
+    ada, place = upload_payroll(house, sheet(4, wrong))
     for number, column, text in (("2", "country", "KE"), ("3", "country", "KE"), ("4", "amount", "1250.00")):
         ada.post(f"{place}/mend", row=number, column=column, text=text)
     lines = re.findall(r"<li><b>(.*?)</li>", ada.get(f"{place}/plan").text.partition("Corrected after the upload")[2])
@@ -176,13 +176,13 @@ def test_equal_corrections_are_grouped_after_amounts(house: House) -> None:
 
 
 def test_signed_plan_matches_shown_plan(house: House, ada: Person) -> None:
-    place = uploaded(ada, sheet(3))
+    place = upload_sheet(ada, sheet(3))
     stale = digest(ada, place)
     assert ada.post(f"{place}/mend", row="3", column="amount", text="777.00").status_code == 303
     assert ada.post(f"{place}/sign", digest=stale).status_code == 409
     assert ada.post(f"{place}/sign", digest="").status_code == 409
     ada.post(f"{place}/leave-out", row="2")
-    signed(ada, place)
+    sign_sheet(ada, place)
     page = ada.get(f"{place}/plan").text
     text = read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json").signed_text().decode()
     for figure in re.findall(r'<td class="number sum">(?:[A-Z]{3} )?([\d\u202f]+\.\d\d)</td>', page):
@@ -193,15 +193,15 @@ def test_signed_plan_matches_shown_plan(house: House, ada: Person) -> None:
 
 
 def test_unreadable_file_shows_only_file_error(ada: Person) -> None:
-    page = ada.get(uploaded(ada, b"%PDF-1.4 not a sheet", "scan.csv")).text
+    page = ada.get(upload_sheet(ada, b"%PDF-1.4 not a sheet", "scan.csv")).text
     assert "We can't read this sheet yet" in page
     assert "cannot be paid yet" not in page
-    assert ada.get(uploaded(ada, HEADING.encode())).text.count("no row below it") == 1
+    assert ada.get(upload_sheet(ada, HEADING.encode())).text.count("no rows below it") == 1
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd.csv", "..\\..\\x.csv", "/etc/x.csv"])
 def test_file_name_cannot_escape_folder(house: House, ada: Person, name: str) -> None:
-    place = uploaded(ada, sheet(1), name)
+    place = upload_sheet(ada, sheet(1), name)
     kept = house.console.directory / place.rpartition("/")[2] / "sheet"
     assert [path.name for path in kept.iterdir()] == [re.split(r"[/\\]", name)[-1]]
     assert kept.stat().st_mode & 0o777 == 0o700
@@ -209,7 +209,7 @@ def test_file_name_cannot_escape_folder(house: House, ada: Person, name: str) ->
 
 
 @pytest.mark.parametrize("name", [".csv", "x" * 101 + ".csv", "notes.docx"])
-def test_strange_file_name_is_refused_with_sentence(house: House, name: str) -> None:
+def test_invalid_file_name_is_refused(house: House, name: str) -> None:
     answer = house.person(MAKER).upload("/new", name, sheet(1))
     page = answer.text if answer.status_code != 303 else house.person(MAKER).get(answer.headers["location"]).text
     assert answer.status_code == 409 or "We can't read this sheet yet" in page
@@ -224,8 +224,8 @@ def test_oversized_upload_is_refused(house: House) -> None:
     assert not list(house.console.directory.glob("*"))
 
 
-def test_mend_form_refuses_invalid_text_and_unknown_cells(ada: Person) -> None:
-    place = uploaded(ada, sheet(2))
+def test_correction_form_refuses_invalid_text_and_cells(ada: Person) -> None:
+    place = upload_sheet(ada, sheet(2))
     assert ada.post(f"{place}/mend", row="2", column="amount", text="1\n2").status_code == 409
     assert ada.post(f"{place}/mend", row="2", column="amount", text="1" * 501).status_code == 409
     assert ada.post(f"{place}/mend", row="2", column="nothing", text="1").status_code == 404
@@ -235,34 +235,36 @@ def test_mend_form_refuses_invalid_text_and_unknown_cells(ada: Person) -> None:
     assert ada.get("/sheets/ffffffffffffffff").status_code == 404
 
 
-def test_all_cells_of_kind_are_mended_at_once(ada: Person) -> None:
-    place = uploaded(ada, sheet(5, {n: {"amount": f'"1,{n}00.00"'} for n in (1, 2)}))
+def test_suggestions_correct_all_cells_of_kind(ada: Person) -> None:
+    place = upload_sheet(ada, sheet(5, {n: {"amount": f'"1,{n}00.00"'} for n in (1, 2)}))
     assert "Use the suggested text in all 2 cells" in ada.get(f"{place}?kind=amount.format").text
     assert ada.post(f"{place}/mend-kind", kind="amount.format").status_code == 303
-    assert to_pay(ada.get(place).text) == "5"
+    assert payable_count(ada.get(place).text) == "5"
 
 
 def test_computed_amounts_are_rounded_only_on_request(house: House, ada: Person) -> None:
-    place = uploaded(ada, sheet(4, {1: {"amount": "45833.3333"}, 2: {"amount": "45833.335"}, 3: {"amount": "45.833"}}))
+    place = upload_sheet(
+        ada, sheet(4, {1: {"amount": "45833.3333"}, 2: {"amount": "45833.335"}, 3: {"amount": "45.833"}})
+    )
     page = ada.get(f"{place}?kind=amount.decimals").text
     assert "1 of 4 rows can be paid" in page
     assert "Use the suggested text in all 2 cells" in page
     assert ada.post(f"{place}/mend-kind", kind="amount.decimals").status_code == 303
     assert "1 of 4 rows cannot be paid yet" in ada.get(place).text
     ada.post(f"{place}/leave-out", row="4", out="yes")
-    signed(ada, place)
+    sign_sheet(ada, place)
     shown = house.person(APPROVER).get(f"{place}/plan").text
     assert "was 45833.3333, is 45833.33" in shown
     assert "was 45833.335, is 45833.34" in shown
 
 
-def test_repeated_sheet_with_new_ids_is_asked_once(house: House) -> None:
-    ada, ben, place = ready(house, 4)
+def test_repeated_sheet_with_new_ids_asks_once(house: House) -> None:
+    ada, ben, place = upload_ready_sheet(house, 4)
     ben.post(f"{place}/approve", digest=digest(ben, place))
     ben.post(f"{place}/start", digest=digest(ben, place))
-    finished(ada, place)
+    wait_until_finished(ada, place)
     renamed = sheet(4).replace(b"P-", b"DEC-")
-    again = uploaded(ada, renamed, "december.csv")
+    again = upload_sheet(ada, renamed, "december.csv")
     page = ada.get(again).text
     assert "Was this paid already?" in page
     assert "Check what will be paid</a>" not in page
@@ -274,58 +276,58 @@ def test_repeated_sheet_with_new_ids_is_asked_once(house: House) -> None:
 
 
 def test_restarted_console_shows_finished_payout(house: House) -> None:
-    _, ben, place = ready(house)
+    _, ben, place = upload_ready_sheet(house)
     ben.post(f"{place}/approve", digest=digest(ben, place))
     ben.post(f"{place}/start", digest=digest(ben, place))
-    again = House(house.program)  # nothing of the first one is left but its files and its run
-    page = finished(again.person(MAKER), place)
+    again = House(house.program)  # Only the files and the run of the first one remain.
+    page = wait_until_finished(again.person(MAKER), place)
     assert "<strong>2</strong> Paid" in page
     assert len(house.program.record()) == 2
 
 
 def test_command_line_refuses_own_approval_and_changed_corrections(house: House) -> None:
-    _, ben, place = ready(house)
+    _, ben, place = upload_ready_sheet(house)
     folder = house.console.directory / place.rpartition("/")[2]
     own = house.program.run("approve", folder / "plan.json", "--key", house.program.home / "keys" / f"{MAKER}.pem")
     assert own.exit_code == 8
     ben.post(f"{place}/approve", digest=digest(ben, place))
-    mending = json.loads((folder / "mending.json").read_text())
+    corrections = json.loads((folder / "mending.json").read_text())
     edit = {"row": 2, "column": "amount", "was": "101.00", "now": "9101.00", "by": MAKER, "at": "2026-11-22"}
-    (folder / "mending.json").write_text(json.dumps(mending | {"edits": [edit]}))
+    (folder / "mending.json").write_text(json.dumps(corrections | {"edits": [edit]}))
     sheet_file = next((folder / "sheet").iterdir())
     run = house.program.run("submit", sheet_file, "--mended", folder / "mending.json", "--plan", folder / "plan.json")
     assert run.exit_code == 8, run.output
     assert house.program.record() == []
 
 
-def test_marked_workbook_is_made_only_from_unchanged_sheet(house: House, ada: Person) -> None:
-    place = uploaded(ada, sheet(2, {1: {"amount": "abc"}}))
+def test_marked_workbook_requires_unchanged_sheet(house: House, ada: Person) -> None:
+    place = upload_sheet(ada, sheet(2, {1: {"amount": "abc"}}))
     book = ada.get(f"{place}/marked").content
     assert [line[0].value for line in openpyxl.load_workbook(io.BytesIO(book))["Payees"]["A2:A3"]] == [2, 3]
     (house.console.directory / place.rpartition("/")[2] / "sheet" / "payroll-november.csv").write_bytes(b"other")
     answer = ada.get(f"{place}/marked")
     assert answer.status_code == 409
-    assert "There is no marked workbook of this sheet" in answer.text
+    assert "This sheet has no marked workbook" in answer.text
     assert not list(house.console.directory.glob(".download-*"))
 
 
-def placed(house: House, content: bytes) -> tuple[Person, str]:
-    """Return the maker, and the place of an uploaded sheet."""
+def upload_payroll(house: House, content: bytes) -> tuple[Person, str]:
+    """Upload a payroll and return its maker and address."""
     ada = house.person(MAKER)
-    return ada, uploaded(ada, content)
+    return ada, upload_sheet(ada, content)
 
 
-def pay(house: House, content: bytes) -> None:
-    """Pay a sheet by the command line, where it needs no approval."""
+def pay_from_command_line(house: House, content: bytes) -> None:
+    """Pay a sheet from the command line without approval."""
     program, path = house.program, house.program.home / "earlier.csv"
-    plain = without_approval(program)
+    plain = waive_approval(program)
     path.write_bytes(content)
     assert program.json("submit", path)["exit_code"] == 0
     program.config.write_text(plain)
 
 
-def listed(page: str) -> list[str]:
-    """Return the names of a list of people, in its order."""
+def listed_names(page: str) -> list[str]:
+    """Return the names in a list of people, in order."""
     table = page[page.rindex("<table>") :]
     return re.findall(
         r'<th scope="row" class="number" data-label="Row">\d+</th><td class="lead"><bdi>([^<]*)</bdi>', table
@@ -333,23 +335,23 @@ def listed(page: str) -> list[str]:
 
 
 def test_paid_people_are_listed_searched_and_sorted(house: House) -> None:
-    ada, place = placed(house, sheet(120))
-    signed(ada, place)
+    ada, place = upload_payroll(house, sheet(120))
+    sign_sheet(ada, place)
     page = house.person(APPROVER).get(f"{place}/plan").text
-    assert listed(page) == [f"Jane {n}" for n in range(120, 70, -1)]
+    assert listed_names(page) == [f"Jane {n}" for n in range(120, 70, -1)]
     assert "254712345120" in page
     people = f"{place}/people"
     ben = house.person(APPROVER)
-    assert listed(ben.get(f"{people}?order=smallest").text) == [f"Jane {n}" for n in range(1, 51)]
-    assert listed(ben.get(f"{people}?order=row&after=100").text) == [f"Jane {n}" for n in range(101, 121)]
-    assert listed(ben.get(f"{people}?text=jane+117").text) == ["Jane 117"]
-    assert listed(ben.get(f"{people}?text=2345099").text) == ["Jane 99"]
-    assert listed(ben.get(f"{people}?text=nobody").text) == []
-    assert listed(ben.get(f"{people}?after=99999999").text) == ["Jane 1"]
+    assert listed_names(ben.get(f"{people}?order=smallest").text) == [f"Jane {n}" for n in range(1, 51)]
+    assert listed_names(ben.get(f"{people}?order=row&after=100").text) == [f"Jane {n}" for n in range(101, 121)]
+    assert listed_names(ben.get(f"{people}?text=jane+117").text) == ["Jane 117"]
+    assert listed_names(ben.get(f"{people}?text=2345099").text) == ["Jane 99"]
+    assert listed_names(ben.get(f"{people}?text=nobody").text) == []
+    assert listed_names(ben.get(f"{people}?after=99999999").text) == ["Jane 1"]
 
 
 def test_people_list_is_downloaded_as_csv(house: House) -> None:
-    ada, place = placed(house, sheet(3))
+    ada, place = upload_payroll(house, sheet(3))
     taken = ada.get(f"{place}/people.csv")
     assert (taken.status_code, taken.headers["content-type"]) == (200, "text/csv; charset=utf-8")
     lines = list(csv.reader(io.StringIO(taken.text)))
@@ -358,22 +360,22 @@ def test_people_list_is_downloaded_as_csv(house: House) -> None:
     assert lines[2] == ["3", "Jane 2", "254712345002", "KES", "102.00", "", ""]
 
 
-def test_an_auditor_sees_the_people_without_their_accounts(house: House) -> None:
-    ada, place = placed(house, sheet(3))
-    signed(ada, place)
+def test_auditor_sees_people_without_accounts(house: House) -> None:
+    ada, place = upload_payroll(house, sheet(3))
+    sign_sheet(ada, place)
     grace = house.person(AUDITOR)
     for page in (grace.get(f"{place}/plan").text, grace.get(f"{place}/people").text):
-        assert listed(page) == ["Jane 3", "Jane 2", "Jane 1"]
+        assert listed_names(page) == ["Jane 3", "Jane 2", "Jane 1"]
         assert "25471234" not in page
         assert "...001" in page
-    assert listed(grace.get(f"{place}/people?text=25471").text) == []
+    assert listed_names(grace.get(f"{place}/people?text=25471").text) == []
     assert grace.get(f"{place}/people.csv").status_code == 403
 
 
 def test_auditor_sees_changed_digits_of_masked_account(house: House) -> None:
-    pay(house, sheet(4))
+    pay_from_command_line(house, sheet(4))
     changed = sheet(4).replace(b"254712345003,", b"254712999003,").replace(b"P-", b"Q-").replace(b".00,", b".50,")
-    ada, place = placed(house, changed)
+    ada, place = upload_payroll(house, changed)
     whole, masked = ada.get(f"{place}/plan").text, house.person(AUDITOR).get(f"{place}/plan").text
     assert "254712<mark>345</mark>003" in whole
     assert "254712<mark>999</mark>003" in whole
@@ -383,10 +385,10 @@ def test_auditor_sees_changed_digits_of_masked_account(house: House) -> None:
 
 
 def test_approver_sees_left_out_person_without_corrections(house: House) -> None:
-    ada, place = placed(house, sheet(4, {2: {"amount": "12-Jan"}}))
+    ada, place = upload_payroll(house, sheet(4, {2: {"amount": "12-Jan"}}))
     ada.post(f"{place}/mend", row="3", column="amount", text="55.00")
     ada.post(f"{place}/leave-out", row="3")
-    signed(ada, place)
+    sign_sheet(ada, place)
     page = house.person(APPROVER).get(f"{place}/plan").text
     left_out = page[page.index("<summary>Left out") :]
     assert "1 row, KES 55.00" in left_out
@@ -398,7 +400,7 @@ def test_approver_sees_left_out_person_without_corrections(house: House) -> None
 def test_signing_on_pages_sends_notice_with_link(
     tmp_path: Path,
 ) -> None:
-    program = set_up(tmp_path, further='origin = "http://localhost:8460"')
+    program = create_sandbox(tmp_path, further='origin = "http://localhost:8460"')
     with webhook() as posts:
         (secret := program.home / "hook").write_text(SECRET)
         secret.chmod(0o600)
@@ -406,30 +408,30 @@ def test_signing_on_pages_sends_notice_with_link(
         program.config.write_text(f"{program.config.read_text()}\n{notices}")
         house = House(program)
         ada = house.person(MAKER)
-        place = uploaded(ada, sheet(2))
+        place = upload_sheet(ada, sheet(2))
         ada.get(f"{place}/plan")
-        code = signed(ada, place)
-        until(lambda: posts.got)
-    (told,) = listed_notices(house.console.settings)
-    assert (told.occasion, told.recipient, told.tries) == (Occasion.PLAN_WAITS, "webhook", 1)
-    assert told.content is not None
-    assert (told.content["code"], told.content["maker"]) == (code, MAKER)
-    assert told.content["link"] == f"http://localhost:8460{place}/plan"
-    assert "Jane" not in str(told.content)
+        code = sign_sheet(ada, place)
+        wait_until(lambda: posts.got)
+    (notice,) = list_notices(house.console.settings)
+    assert (notice.occasion, notice.recipient, notice.tries) == (Occasion.PLAN_WAITS, "webhook", 1)
+    assert notice.content is not None
+    assert (notice.content["code"], notice.content["maker"]) == (code, MAKER)
+    assert notice.content["link"] == f"http://localhost:8460{place}/plan"
+    assert "Jane" not in str(notice.content)
 
 
-# A sheet without order ids, corrected after it was paid
+# Sheets without order ids that are corrected after payment
 
 
-def without_ids(count: int = 3, **first: str) -> list[str]:
+def lines_without_ids(count: int = 3, **first: str) -> list[str]:
     lines = [row(1, **first), *(row(n) for n in range(2, count + 1))]
     return [",".join(cell for place, cell in enumerate(line.split(",")) if place != 1) for line in lines]
 
 
 def upload_run(person: Person, lines: list[str], name: str) -> tuple[str, str]:
-    """Upload a sheet of the payment run `november`; return its place and its page."""
+    """Upload a sheet of the payment run `november`, and return its address and page."""
     heading = HEADING.replace("Client Order ID,", "")
-    place = uploaded(person, "\n".join([heading, *lines]).encode(), name)
+    place = upload_sheet(person, "\n".join([heading, *lines]).encode(), name)
     person.get(place)
     assert person.post(f"{place}/reading", reference="november").status_code == 303
     return place, person.get(place).text
@@ -440,17 +442,17 @@ def pay_run(house: House, lines: list[str], name: str) -> tuple[str, str]:
     place, page = upload_run(ada, lines, name)
     for question in re.findall(r'name="question" value="([^"]+)"', page):
         assert ada.post(f"{place}/answer", question=question).status_code == 303
-    signed(ada, place)
+    sign_sheet(ada, place)
     shown = ben.get(f"{place}/plan").text
     ben.post(f"{place}/approve", digest=digest(ben, place))
     ben.post(f"{place}/start", digest=digest(ben, place))
-    finished(ada, place)
+    wait_until_finished(ada, place)
     return page, shown
 
 
 def test_changed_amount_of_paid_person_is_defect(house: House, ada: Person) -> None:
-    pay_run(house, without_ids(), "november.csv")
-    _place, page = upload_run(ada, without_ids(amount="999.00"), "corrected.csv")
+    pay_run(house, lines_without_ids(), "november.csv")
+    _place, page = upload_run(ada, lines_without_ids(amount="999.00"), "corrected.csv")
     assert "1 of 3 rows cannot be paid yet" in page
     assert "Jane 1 is in this payment run already" in page
     assert 'aria-invalid="true"' in page or "wrong" in page
@@ -458,9 +460,9 @@ def test_changed_amount_of_paid_person_is_defect(house: House, ada: Person) -> N
     assert len(house.program.record()) == 3
 
 
-def test_new_person_of_paid_run_is_asked_about(house: House) -> None:
-    pay_run(house, without_ids(), "november.csv")
-    page, shown = pay_run(house, without_ids(4), "longer.csv")
+def test_new_person_in_paid_run_asks_question(house: House) -> None:
+    pay_run(house, lines_without_ids(), "november.csv")
+    page, shown = pay_run(house, lines_without_ids(4), "longer.csv")
     assert "Jane 4 (254712345004, KES 104.00) is new in november" in page
     assert "to 1 person</p>" in shown
     assert "3 people were paid before and are not paid again" in shown
@@ -470,8 +472,8 @@ def test_new_person_of_paid_run_is_asked_about(house: House) -> None:
     assert "254712345004" not in auditor.get("/").text
 
 
-def test_list_pasted_twice_is_asked_about(ada: Person) -> None:
-    _, page = upload_run(ada, without_ids() * 2, "twice.csv")
+def test_list_pasted_twice_asks_question(ada: Person) -> None:
+    _, page = upload_run(ada, lines_without_ids() * 2, "twice.csv")
     assert "Was the list pasted twice?" in page
     assert "Jane 1 is on rows 2, 5" in page
     assert "Check what will be paid</a>" not in page

@@ -1,4 +1,4 @@
-"""The console as a process beside runs: killed, started anew, asked by fifty tabs. The gateway's record judges."""
+"""Tests the console as a process: killed, restarted, and polled by fifty tabs during runs."""
 
 import asyncio
 import json
@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from tests.console.preparing import sheet
-from tests.support.patience import PATIENCE_S, until
-from tests.support.people import APPROVER, MAKER, set_up
-from tests.support.ports import free_port, wait_until_there
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.people import APPROVER, MAKER, create_sandbox
+from tests.support.ports import free_port, wait_for_server
 from tests.support.program import Program, kenyan_rows
 
 SLOW_ROW = "7777.00"
@@ -34,11 +34,11 @@ TABS = 50
 
 
 @contextmanager
-def console_of(program: Program, port: int) -> "Iterator[subprocess.Popen[str]]":
-    """Serve the pages as a process while the block lasts; it may be killed before."""
+def serve_console_process(program: Program, port: int) -> "Iterator[subprocess.Popen[str]]":
+    """Serve the pages as a process during the block, or until it is killed."""
     running = program.start("console", "--port", str(port))
     try:
-        wait_until_there(port, running)
+        wait_for_server(port, running)
         yield running
     finally:
         running.kill()
@@ -46,7 +46,7 @@ def console_of(program: Program, port: int) -> "Iterator[subprocess.Popen[str]]"
 
 
 class Tab:
-    """A tab of a browser, at pages that are a process of their own."""
+    """A browser tab on pages that are served by another process."""
 
     def __init__(self, port: int) -> None:
         self.origin = f"http://127.0.0.1:{port}"
@@ -58,7 +58,7 @@ class Tab:
         return answer.text
 
     def post(self, path: str, *, file: tuple[str, bytes] | None = None, **form: str) -> str:
-        """Send a form with the token of the session; return where it leads to."""
+        """Send a form with the session's token, and return the redirect."""
         token = re.search(r'name="csrf" value="([^"]+)"', self.client.get("/").text)
         data = form | ({} if token is None else {"csrf": token.group(1)})
         files = None if file is None else {"sheet": file}
@@ -70,27 +70,27 @@ class Tab:
         return str(re.findall(rf'name="{name}" value="([^"]*)"', self.get(path))[0])
 
 
-def started_payout(maker: Tab, approver: Tab, content: bytes) -> str:
-    """Upload, sign, approve and start a payout; return the address of its page."""
+def start_payout(maker: Tab, approver: Tab, content: bytes) -> str:
+    """Upload, sign, approve and start a payout, and return the address of its page."""
     place = maker.post("/new", file=("payroll.csv", content))
     maker.post(f"{place}/sign", digest=maker.hidden(f"{place}/plan", "digest"))
     shown = approver.hidden(f"{place}/plan", "digest")
     approver.post(f"{place}/approve", digest=shown)
     approver.post(f"{place}/start", digest=shown)
-    found = ""
+    location = ""
 
-    def is_there() -> bool:
-        nonlocal found
+    def has_payout() -> bool:
+        nonlocal location
         answer = approver.client.get(f"{place}/plan")
-        found = answer.headers.get("location", "")
+        location = answer.headers.get("location", "")
         return answer.status_code == 303
 
-    until(is_there, "the payout never began")
-    return found
+    wait_until(has_payout, "the payout never began")
+    return location
 
 
-def counted(page: str) -> Counter[str]:
-    """Return how many rows a page says are in each state."""
+def state_counts(page: str) -> Counter[str]:
+    """Return the number of rows in each state according to a page."""
     return Counter(
         {
             word.strip(): int(n.replace("\u202f", ""))
@@ -99,7 +99,7 @@ def counted(page: str) -> Counter[str]:
     )
 
 
-def runner_of(program: Program) -> int:
+def runner_pid(program: Program) -> int:
     (kept,) = (program.home / "console" / "runs").glob("*.json")
     return int(json.loads(kept.read_text())["pid"])
 
@@ -113,33 +113,33 @@ def is_alive(pid: int) -> bool:
 
 def test_killed_console_and_run_send_nothing_twice(tmp_path: Path) -> None:
     """Story 8."""
-    program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()
+    program, port = create_sandbox(tmp_path, behaviour=BEHAVIOUR), free_port()
     program.config.write_text(program.config.read_text().replace("[gateway]\n", PATIENT))
     content = sheet(6).replace(b"103.00", SLOW_ROW.encode())
-    with console_of(program, port):
+    with serve_console_process(program, port):
         maker, approver = Tab(port), Tab(port)
         for tab, name in ((maker, MAKER), (approver, APPROVER)):
             tab.post("/sign-in", name=name)
-        place = started_payout(maker, approver, content)
-        until(lambda: counted(approver.get(place))["Paid"] == 5, "the other rows are never paid")
-        approver.client.close()  # the browser is closed
+        place = start_payout(maker, approver, content)
+        wait_until(lambda: state_counts(approver.get(place))["Paid"] == 5, "the other rows are never paid")
+        approver.client.close()  # The browser is closed.
         # Leaving the block kills the console.
-    runner = runner_of(program)
+    runner = runner_pid(program)
     assert is_alive(runner)
     assert len(program.record()) in {5, 6}
-    with console_of(program, port):
-        assert MAKER in maker.get("/")  # nobody was signed out
+    with serve_console_process(program, port):
+        assert MAKER in maker.get("/")  # Nobody was signed out.
         page = maker.get(place)
-        assert counted(page) == Counter({"Paid": 5, "Being sent": 1})
+        assert state_counts(page) == Counter({"Paid": 5, "Being sent": 1})
         assert "You can close this page" in page
         os.kill(runner, signal.SIGKILL)
-        until(lambda: counted(maker.get(place))["In doubt"] == 1, "the page still says that it is being sent")
+        wait_until(lambda: state_counts(maker.get(place))["In doubt"] == 1, "the page still says that it is being sent")
         page = maker.get(place)
-        assert counted(page) == Counter({"Paid": 5, "In doubt": 1})
+        assert state_counts(page) == Counter({"Paid": 5, "In doubt": 1})
         assert "pay them another way" in page
     orders = Counter(line["client_orderid"] for line in program.record())
     assert set(orders.values()) == {1}
-    # Whatever is started again now pays nobody twice.
+    # Restarting anything now pays nobody twice.
     again = program.run("resume")
     assert again.exit_code in {0, 4, 5}, again.output
     assert Counter(line["client_orderid"] for line in program.record()) == orders
@@ -148,28 +148,28 @@ def test_killed_console_and_run_send_nothing_twice(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_killed_run_continues_from_page(tmp_path: Path) -> None:
-    """Killed before all rows left: those that never left are sent by a person's click, and the one in flight is not."""
-    program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()
+    """A click on Continue sends the unsent rows of a killed run, but not the one in flight."""
+    program, port = create_sandbox(tmp_path, behaviour=BEHAVIOUR), free_port()
     text = program.config.read_text().replace("[gateway]\n", PATIENT)
     program.config.write_text(re.sub(r"(?m)^concurrency = .*$", "concurrency = 1", text))
     content = sheet(4).replace(b"102.00", SLOW_ROW.encode())
-    with console_of(program, port):
+    with serve_console_process(program, port):
         maker, approver = Tab(port), Tab(port)
         for tab, name in ((maker, MAKER), (approver, APPROVER)):
             tab.post("/sign-in", name=name)
-        place = started_payout(maker, approver, content)
+        place = start_payout(maker, approver, content)
         sent = Counter({"Paid": 1, "Being sent": 1, "Not sent yet": 2})
-        until(lambda: counted(maker.get(place)) == sent, "the slow row is not being sent")
-        os.kill(runner_of(program), signal.SIGKILL)
+        wait_until(lambda: state_counts(maker.get(place)) == sent, "the slow row is not being sent")
+        os.kill(runner_pid(program), signal.SIGKILL)
     before = Counter(line["client_orderid"] for line in program.record())
-    with console_of(program, port):
-        until(lambda: counted(maker.get(place))["Being sent"] == 0, "a dead run is said to send")
-        first = counted(maker.get(place))
+    with serve_console_process(program, port):
+        wait_until(lambda: state_counts(maker.get(place))["Being sent"] == 0, "a dead run is said to send")
+        first = state_counts(maker.get(place))
         assert first == Counter({"Paid": 1, "In doubt": 1, "Not sent yet": 2})
         maker.post(f"{place}/continue", run=maker.hidden(place, "run"))
-        until(lambda: counted(maker.get(place))["Not sent yet"] == 0, "the rest is never sent")
-        until(lambda: not is_alive(runner_of(program)), "the second run never ends")
-        last = counted(maker.get(place))
+        wait_until(lambda: state_counts(maker.get(place))["Not sent yet"] == 0, "the rest is never sent")
+        wait_until(lambda: not is_alive(runner_pid(program)), "the second run never ends")
+        last = state_counts(maker.get(place))
     assert last == Counter({"Paid": 3, "In doubt": 1})
     orders = Counter(line["client_orderid"] for line in program.record())
     assert set(orders.values()) == {1}
@@ -177,21 +177,21 @@ def test_killed_run_continues_from_page(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def polled(tmp_path: Path) -> Iterator[tuple[Program, Callable[[], int]]]:
-    """Serve pages that fifty tabs ask for without pause; yield the program, and how many answers there were."""
-    program, port = set_up(tmp_path), free_port()
+def polled_console(tmp_path: Path) -> Iterator[tuple[Program, Callable[[], int]]]:
+    """Serve pages that fifty tabs poll without pause, and yield the program and its answer counts."""
+    program, port = create_sandbox(tmp_path), free_port()
     program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
     batch = program.json("submit", program.sheet(kenyan_rows(3)))["batch"]
-    told, stop = [0], False
+    answer_counts, stop = [0], False
 
     async def poll(client: httpx.AsyncClient, path: str) -> None:
         while not stop:
             answer = await client.get(path)
             assert answer.status_code in {200, 204}, (path, answer.status_code)
-            told[0] += 1
+            answer_counts[0] += 1
 
     async def poll_all(cookie: str) -> None:
-        # One request a connection: one that was kept could be closed by the console just as it is used again.
+        # Each request has its own connection, because the console could close a kept one just as it is reused.
         once = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}",
             cookies={"payouts": cookie},
@@ -204,28 +204,28 @@ def polled(tmp_path: Path) -> Iterator[tuple[Program, Callable[[], int]]]:
                 path = "/" if number % 10 == 9 else f"/payouts/{batch}/progress?seen={number}"
                 tabs.create_task(poll(client, path))
 
-    with console_of(program, port):
+    with serve_console_process(program, port):
         first = Tab(port)
         first.post("/sign-in", name=MAKER)
         polling = Thread(target=lambda: asyncio.run(poll_all(first.client.cookies["payouts"])))
         polling.start()
         try:
-            until(lambda: told[0] >= TABS, "nobody polls")
-            yield program, lambda: told[0]
+            wait_until(lambda: answer_counts[0] >= TABS, "nobody polls")
+            yield program, lambda: answer_counts[0]
         finally:
             stop = True
             polling.join()
 
 
 @pytest.mark.long
-def test_run_starts_while_fifty_tabs_poll(polled: tuple[Program, Callable[[], int]]) -> None:
-    """Story 10. A look at who holds the journal takes nothing that a starting run needs."""
-    program, told = polled
+def test_run_starts_while_fifty_tabs_poll(polled_console: tuple[Program, Callable[[], int]]) -> None:
+    """Story 10: reading who holds the journal never blocks a run from starting."""
+    program, answer_counts = polled_console
     for number in range(3):
-        before = told()
+        before = answer_counts()
         rows = kenyan_rows(2, prefix=f"CRON{number}", amount=f"{number + 1}00.00")
         run = program.start("submit", program.sheet(rows, f"cron-{number}.csv"))
-        _, said = run.communicate(timeout=PATIENCE_S)
-        assert run.returncode == 0, said
-        until(lambda: told() > before, "the tabs have stopped")  # noqa: B023 (called at once)
+        _, stderr = run.communicate(timeout=PATIENCE_S)
+        assert run.returncode == 0, stderr
+        wait_until(lambda: answer_counts() > before, "the tabs have stopped")  # noqa: B023 (called at once)
     assert len(program.record()) == 9

@@ -1,4 +1,4 @@
-"""The proxies that the documents ship: nginx takes its file, and the pages are reached through it over TLS."""
+"""Tests that the documented nginx and Caddy configurations work."""
 
 import os
 import re
@@ -14,9 +14,9 @@ import httpx
 import pytest
 import trustme
 
-from tests.support.patience import PATIENCE_S, until
-from tests.support.people import MAKER, set_up
-from tests.support.ports import free_port, wait_until_there
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.people import MAKER, create_sandbox
+from tests.support.ports import free_port, wait_for_server
 from tests.support.program import Program
 
 PROXIES = Path(__file__).resolve().parents[2] / "docs" / "proxies"
@@ -27,8 +27,8 @@ NGINX, CADDY = (
 NAME = "payouts.example.com"
 
 
-def adapted(text: str, home: Path, ports: tuple[int, int], pages: Path) -> str:
-    """Return the shipped file with places and ports of a test in it, and nothing else changed."""
+def adapt_file(text: str, home: Path, ports: tuple[int, int], pages: Path) -> str:
+    """Return the shipped file with only paths and ports replaced."""
     for shipped, own in {
         "listen 80;": f"listen 127.0.0.1:{ports[0]};",
         "listen 443 ssl;": f"listen 127.0.0.1:{ports[1]} ssl;",
@@ -66,7 +66,7 @@ def ports() -> tuple[int, int]:
 
 @pytest.fixture
 def home(tmp_path: Path, ports: tuple[int, int]) -> Path:
-    """Return a folder with a certificate and the file for nginx in it."""
+    """Return a folder with a certificate and the nginx configuration."""
     if NGINX is None:
         pytest.skip("NO NGINX: the shipped file for it was not tried. `apt-get install nginx` installs it.")
     home = tmp_path / "proxy"
@@ -74,27 +74,27 @@ def home(tmp_path: Path, ports: tuple[int, int]) -> Path:
     issued = trustme.CA()
     (home / "ca.pem").write_bytes(issued.cert_pem.bytes())
     leaf = issued.issue_cert("localhost")
-    (home / "chain.pem").write_bytes(b"".join(one.bytes() for one in leaf.cert_chain_pems))
+    (home / "chain.pem").write_bytes(b"".join(certificate.bytes() for certificate in leaf.cert_chain_pems))
     (home / "key.pem").write_bytes(leaf.private_key_pem.bytes())
     shipped = (PROXIES / "paygw-console.nginx.conf").read_text()
-    (home / "paygw-console.conf").write_text(adapted(shipped, home, ports, tmp_path / "pages.sock"))
+    (home / "paygw-console.conf").write_text(adapt_file(shipped, home, ports, tmp_path / "pages.sock"))
     (home / "nginx.conf").write_text(AROUND.format(home=home, user="user root;\n" if os.geteuid() == 0 else ""))
     return home
 
 
 @pytest.fixture
 def program(tmp_path: Path, home: Path, ports: tuple[int, int]) -> Iterator[Program]:
-    """Serve the pages on a Unix socket, behind nginx, as two processes."""
-    program = set_up(tmp_path, further=f'socket = "pages.sock"\norigin = "https://localhost:{ports[1]}"')
+    """Serve the pages on a Unix socket behind nginx, as two processes."""
+    program = create_sandbox(tmp_path, further=f'socket = "pages.sock"\norigin = "https://localhost:{ports[1]}"')
     with ExitStack() as stack:
         pages = program.start("console")
         stack.callback(pages.communicate)
         stack.callback(pages.send_signal, signal.SIGTERM)
-        until((tmp_path / "pages.sock").is_socket, "the pages are not there")
+        wait_until((tmp_path / "pages.sock").is_socket, "the pages are not there")
         command = [str(NGINX), "-e", str(home / "nginx.log"), "-p", str(home), "-c", str(home / "nginx.conf")]
         nginx = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         stack.callback(nginx.terminate)
-        wait_until_there(ports[1], nginx)
+        wait_for_server(ports[1], nginx)
         assert nginx.poll() is None, (home / "nginx.log").read_text()
         yield program
 
@@ -124,7 +124,7 @@ def test_nginx_serves_pages_over_tls_under_own_name(program: Program, home: Path
         rows = b"country,client_orderid,amount,currency,account_name,account_number,phone\n" + b"x" * 400_000
         files = {"sheet": ("payroll.csv", rows)}
         sent = client.post("/new", data={"csrf": token}, files=files, headers={"origin": origin})
-        assert sent.status_code == 303  # longer than nginx keeps in memory
+        assert sent.status_code == 303  # The body is larger than nginx buffers in memory.
         assert client.get("/", headers={"host": "evil.example"}).status_code == 421
         assert (
             client.post("/sign-in", data={"name": MAKER}, headers={"origin": "https://evil.example"}).status_code == 403
@@ -150,6 +150,6 @@ def test_proxy_files_share_socket_and_limits() -> None:
         assert "/run/paygw-console/pages.sock" in text
         assert NAME in text
         assert "620s" in text
-        assert "65" in text  # max_upload_mib is 64 as shipped
+        assert "65" in text  # The default of max_upload_mib is 64.
     assert "RuntimeDirectory=paygw-console\n" in unit
     assert '[console] socket = "/run/paygw-console/pages.sock"' in unit

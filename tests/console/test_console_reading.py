@@ -1,4 +1,4 @@
-"""How a sheet is read, on the pages: columns, control totals, templates, the marked workbook, a corrected file."""
+"""Tests reading a sheet: columns, control totals, templates, marked workbook, corrected file."""
 
 import io
 import re
@@ -13,30 +13,40 @@ from paygw_batch.approval.plan_document import read_plan
 from paygw_batch.console import visits
 from paygw_batch.console.pages import plan_page, preparing
 from paygw_batch.settings.configuration import Settings
-from tests.console.checking import run_here
-from tests.console.preparing import PAYROLL, columns, digest, finished, folder_of, sheet, signed, to_pay, uploaded
+from tests.console.checking import run_in_process
+from tests.console.preparing import (
+    PAYROLL,
+    column_form,
+    digest,
+    open_payout_folder,
+    payable_count,
+    sheet,
+    sign_sheet,
+    upload_sheet,
+    wait_until_finished,
+)
 from tests.support.patience import PATIENCE_S
 from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, newest_entries
 
-pytestmark = pytest.mark.usefixtures("checks_here")
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 SPREADSHEET = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 
-def choose(form: dict[str, str], heading: str, column: str) -> dict[str, str]:
+def choose_column(form: dict[str, str], heading: str, column: str) -> dict[str, str]:
     """Choose another column for a heading."""
     place = next(name for name, text in form.items() if text == heading and name.startswith("heading-"))
     return {**form, place.replace("heading", "column"): column}
 
 
-# Which column means what
+# Meanings of columns
 
 
 def test_column_guess_is_used_only_after_agreement(ada: Person) -> None:
-    place = uploaded(ada, PAYROLL.encode())
+    place = upload_sheet(ada, PAYROLL.encode())
     page = ada.get(place).text
     assert "What is each column of your sheet?" in page
     assert "profile" not in page
-    form = columns(page)
+    form = column_form(page)
     assert form == {
         **{f"heading-{at}": text for at, text in enumerate(PAYROLL.splitlines()[1].split(","))},
         "column-0": "country",
@@ -47,7 +57,7 @@ def test_column_guess_is_used_only_after_agreement(ada: Person) -> None:
         "column-5": "account_number",
         "column-6": "phone",
     }
-    assert ada.get(f"{place}/plan").status_code == 303  # there is no plan
+    assert ada.get(f"{place}/plan").status_code == 303  # There is no plan.
     assert ada.post(f"{place}/reading", **form).status_code == 303
     page = ada.get(place).text
     assert "Every row can be paid" in page
@@ -55,32 +65,32 @@ def test_column_guess_is_used_only_after_agreement(ada: Person) -> None:
 
 
 def test_run_uses_signed_columns_shown_to_approver(house: House, ada: Person, ben: Person) -> None:
-    place = uploaded(ada, PAYROLL.encode())
-    form = columns(ada.get(place).text)
-    ada.post(f"{place}/reading", **choose(choose(form, "Net Pay", ""), "Gross", "amount"))
-    signed(ada, place)
+    place = upload_sheet(ada, PAYROLL.encode())
+    form = column_form(ada.get(place).text)
+    ada.post(f"{place}/reading", **choose_column(choose_column(form, "Net Pay", ""), "Gross", "amount"))
+    sign_sheet(ada, place)
     page = unescape(ben.get(f"{place}/plan").text)
     assert "the heading Gross means Amount (Ada Wanjiru" in page
     assert "460.00" in page
-    text = read_plan(folder_of(house, place).plan_file).signed_text().decode()
+    text = read_plan(open_payout_folder(house, place).plan_file).signed_text().decode()
     assert '"code":"column.meant","column":"amount","row":0,"value":"Gross"' in text
     ben.post(f"{place}/approve", digest=digest(ben, place))
     ben.post(f"{place}/start", digest=digest(ben, place))
-    assert "<strong>2</strong> Paid" in finished(ada, place)
+    assert "<strong>2</strong> Paid" in wait_until_finished(ada, place)
     assert [line["amount"] for line in house.program.record()] == ["180.00", "280.00"]
 
 
 def test_columns_changed_after_approval_pay_no_rows(house: House, ada: Person, ben: Person) -> None:
-    place = uploaded(ada, PAYROLL.encode())
-    form = columns(ada.get(place).text)
+    place = upload_sheet(ada, PAYROLL.encode())
+    form = column_form(ada.get(place).text)
     ada.post(f"{place}/reading", **form)
-    signed(ada, place)
+    sign_sheet(ada, place)
     ben.post(f"{place}/approve", digest=digest(ben, place))
-    kept, found = folder_of(house, place).mending_file.read_text(), folder_of(house, place)
+    kept, folder = open_payout_folder(house, place).corrections_file.read_text(), open_payout_folder(house, place)
     gross = kept.replace('"Net Pay"', '"X"').replace('"Gross",\n   "column": ""', '"Gross",\n   "column": "amount"')
     assert gross.count('"amount"') == 2
-    found.mending_file.write_text(gross)
-    run = house.program.run("submit", found.sheet, "--mended", found.mending_file, "--plan", found.plan_file)
+    folder.corrections_file.write_text(gross)
+    run = house.program.run("submit", folder.sheet, "--mended", folder.corrections_file, "--plan", folder.plan_file)
     assert run.exit_code == 8, run.output
     assert house.program.record() == []
 
@@ -92,34 +102,34 @@ def test_recognised_column_can_be_reassigned(ada: Person) -> None:
         .replace(b"KE,P-1,", b"KE,P-1,7.00,")
         .replace(b"KE,P-2,", b"KE,P-2,8.00,")
     )
-    place = uploaded(ada, content)
-    form = choose(columns(ada.get(place).text), "Net", "amount")
+    place = upload_sheet(ada, content)
+    form = choose_column(column_form(ada.get(place).text), "Net", "amount")
     answer = ada.post(f"{place}/reading", **form)
     assert answer.status_code == 409
     assert "&#39;Net&#39; and &#39;Amount&#39; cannot both be the column amount." in answer.text
-    assert ada.post(f"{place}/reading", **choose(form, "Amount", "")).status_code == 303
+    assert ada.post(f"{place}/reading", **choose_column(form, "Amount", "")).status_code == 303
     page = ada.get(place).text
     assert '<td class="number sum">15.00</td>' in page
-    form = columns(page)
+    form = column_form(page)
     assert (form["column-2"], form["column-3"]) == ("amount", "")
 
 
 def test_unknown_column_is_refused(house: House, ada: Person) -> None:
-    place = uploaded(ada, sheet(2))
-    form = columns(ada.get(place).text)
+    place = upload_sheet(ada, sheet(2))
+    form = column_form(ada.get(place).text)
     for strange in ("amuont", "customer_url", "row", "../x"):
-        assert ada.post(f"{place}/reading", **choose(form, "Team", strange)).status_code == 404
+        assert ada.post(f"{place}/reading", **choose_column(form, "Team", strange)).status_code == 404
     ben = house.person(APPROVER)
     assert ben.post(f"{place}/reading", **form).status_code == 403
 
 
-def test_mended_cells_are_kept_only_with_same_columns(ada: Person) -> None:
-    place = uploaded(ada, sheet(3, {2: {"amount": "abc"}}))
+def test_corrections_survive_only_same_columns(ada: Person) -> None:
+    place = upload_sheet(ada, sheet(3, {2: {"amount": "abc"}}))
     ada.post(f"{place}/mend", row="3", column="amount", text="5.00")
-    form = columns(ada.get(place).text)
+    form = column_form(ada.get(place).text)
     assert ada.post(f"{place}/reading", reference="", **form).status_code == 303
     assert "Corrected after the upload" in ada.get(place).text
-    ada.post(f"{place}/reading", **choose(form, "Team", "order_desc"))
+    ada.post(f"{place}/reading", **choose_column(form, "Team", "order_desc"))
     page = ada.get(place).text
     assert "Corrected after the upload" not in page
     assert "1 of 3 rows cannot be paid yet" in page
@@ -134,11 +144,11 @@ def test_worksheet_is_chosen_on_error_page(ada: Person) -> None:
             worksheet.append(line.split(","))
     data = io.BytesIO()
     book.save(data)
-    place = uploaded(ada, data.getvalue(), "pay.xlsx")
+    place = upload_sheet(ada, data.getvalue(), "pay.xlsx")
     page = ada.get(place).text
     assert "Which worksheet is meant?" in page
     assert "--worksheet" not in page
-    assert ada.post(f"{place}/reading", worksheet="November", **columns(page)).status_code == 303
+    assert ada.post(f"{place}/reading", worksheet="November", **column_form(page)).status_code == 303
     assert "Every row can be paid" in ada.get(place).text
 
 
@@ -160,12 +170,12 @@ def test_every_country_has_templates_as_workbook_and_csv(house: House, ada: Pers
         assert ada.get(f"/new/template?{query}").status_code == 404
     assert house.person(AUDITOR).get("/new/template?country=KE&ending=csv").status_code == 403
     assert not list(house.console.directory.glob(".download-*"))
-    assert "download template" in {one.act for one in newest_entries(house.console.settings, limit=200)}
+    assert "download template" in {entry.act for entry in newest_entries(house.console.settings, limit=200)}
 
 
 def test_unfilled_template_pays_no_rows(ada: Person) -> None:
     book = ada.get("/new/template?country=KE&ending=xlsx").content
-    assert "a header and no row below it" in ada.get(uploaded(ada, book, "template-ke.xlsx")).text
+    assert "a header but no rows below it" in ada.get(upload_sheet(ada, book, "template-ke.xlsx")).text
 
 
 # Control totals
@@ -181,7 +191,7 @@ def test_differing_typed_totals_prevent_signing(ada: Person, ben: Person, monkey
     assert ada.get(f"{place}/plan").status_code == 303
     assert ada.post(f"{place}/totals", stated_rows="3", stated_sums="KES 306").status_code == 303
     assert "These are not the totals" not in ada.get(place).text
-    signed(ada, place)
+    sign_sheet(ada, place)
     ben.post(f"{place}/approve", digest=digest(ben, place))
     commands = []
     monkeypatch.setattr(plan_page, "start_run", lambda _folder, _batch, command, **_more: commands.append(command))
@@ -222,59 +232,59 @@ def test_malformed_totals_are_refused_and_discarded(house: House, form: dict[str
 # The marked workbook, and the corrected file
 
 
-def again(person: Person, place: str, content: bytes, name: str = "corrected.csv") -> str:
+def upload_corrected_file(person: Person, place: str, content: bytes, name: str = "corrected.csv") -> str:
     answer = person.upload(f"{place}/again", name, content)
     assert answer.status_code == 303, answer.text
     return person.get(place).text
 
 
-def marked(person: Person, place: str) -> openpyxl.Workbook:
+def download_marked_workbook(person: Person, place: str) -> openpyxl.Workbook:
     answer = person.get(f"{place}/marked")
     assert answer.headers["content-type"] == SPREADSHEET, answer.text
     return openpyxl.load_workbook(io.BytesIO(answer.content))
 
 
 def test_text_sheet_returns_as_workbook_with_corrections(house: House, ada: Person) -> None:
-    place = uploaded(ada, sheet(4, {1: {"amount": "abc"}, 2: {"name": ""}, 3: {"name": "=1+1"}}))
+    place = upload_sheet(ada, sheet(4, {1: {"amount": "abc"}, 2: {"name": ""}, 3: {"name": "=1+1"}}))
     ada.post(f"{place}/mend", row="2", column="amount", text="5.00")
-    book = marked(ada, place)
+    book = download_marked_workbook(ada, place)
     worksheet = book["Payees"]
     lines = [[cell.value for cell in line] for line in worksheet.iter_rows(min_row=2)]
     assert [line[0] for line in lines] == [2, 3, 4, 5]
     assert lines[0][4] == "5.00"
     assert worksheet["G3"].fill.fgColor.rgb == "FFFF9B9B"
-    assert worksheet["G4"].data_type == "s"  # no formula of a sender runs in it
+    assert worksheet["G4"].data_type == "s"  # A sender's formula must not run.
     worksheet["G3"], worksheet["G4"] = "Halima Abdi", "Zawadi Musa"
     data = io.BytesIO()
     book.save(data)
-    page = again(ada, place, data.getvalue(), "payroll-november.marked.xlsx")
+    page = upload_corrected_file(ada, place, data.getvalue(), "payroll-november.marked.xlsx")
     assert "Every row can be paid" in page
-    assert to_pay(page) == "4"
+    assert payable_count(page) == "4"
     assert "payroll-november.marked.xlsx" in page
-    assert [path.name for path in (folder_of(house, place).path / "sheet").iterdir()] == [
+    assert [path.name for path in (open_payout_folder(house, place).path / "sheet").iterdir()] == [
         "payroll-november.marked.xlsx"
     ]
     assert 'filename="payroll-november.marked.xlsx"' in ada.get(f"{place}/marked").headers["content-disposition"]
 
 
 def test_left_out_row_stays_out_in_corrected_file(house: House, ada: Person) -> None:
-    place = uploaded(ada, sheet(4))
+    place = upload_sheet(ada, sheet(4))
     for number in ("3", "4"):
         ada.post(f"{place}/leave-out", row=number)
-    assert to_pay(ada.get(place).text) == "2"
-    page = again(ada, place, sheet(5, {3: {"amount": "9000.00"}}))
-    assert to_pay(page) == "4"  # row 3 is out; row 4 is another one now, and is named
+    assert payable_count(ada.get(place).text) == "2"
+    page = upload_corrected_file(ada, place, sheet(5, {3: {"amount": "9000.00"}}))
+    assert payable_count(page) == "4"  # Row 3 stays out. Row 4 has changed, so it is named.
     assert "have changed in this one: 4." in page
-    assert folder_of(house, place).mending is not None
+    assert open_payout_folder(house, place).corrections is not None
     assert "Left out by" in ada.get(f"{place}?kind=mended").text
 
 
-def test_corrected_file_is_reread_and_loses_signature(ada: Person, ben: Person) -> None:
-    place = uploaded(ada, PAYROLL.encode())
-    ada.post(f"{place}/reading", reference="", **columns(ada.get(place).text))
-    signed(ada, place)
+def test_corrected_file_loses_signature(ada: Person, ben: Person) -> None:
+    place = upload_sheet(ada, PAYROLL.encode())
+    ada.post(f"{place}/reading", reference="", **column_form(ada.get(place).text))
+    sign_sheet(ada, place)
     shown = digest(ben, place)
-    assert "Every row can be paid" in again(ada, place, PAYROLL.replace("100.00", "150.00").encode())
+    assert "Every row can be paid" in upload_corrected_file(ada, place, PAYROLL.replace("100.00", "150.00").encode())
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409
     assert ben.upload(f"{place}/again", "x.csv", sheet(1)).status_code == 403
     assert ada.upload(f"{place}/again", "../.x", sheet(1)).status_code == 409
@@ -285,13 +295,13 @@ def test_oversized_corrected_file_is_refused(house: House) -> None:
     text = house.program.config.read_text()
     house.program.config.write_text(text.replace("[console]", "[console]\nmax_upload_mib = 1"))
     ada = House(house.program).person(MAKER)
-    place = uploaded(ada, sheet(1))
+    place = upload_sheet(ada, sheet(1))
     assert ada.upload(f"{place}/again", "large.csv", b"x" * (2 * 1024 * 1024)).status_code == 413
     assert ada.upload(f"{place}/again", "fits.csv", b"x" * (600 * 1024)).status_code == 303
 
 
 def test_unreadable_sheet_accepts_no_corrections(ada: Person) -> None:
-    place = uploaded(ada, b"%PDF-1.4", "scan.csv")
+    place = upload_sheet(ada, b"%PDF-1.4", "scan.csv")
     for act, form in (
         ("mend", {"row": "2", "column": "amount", "text": "1"}),
         ("mend-kind", {"kind": "amount.format"}),
@@ -300,51 +310,51 @@ def test_unreadable_sheet_accepts_no_corrections(ada: Person) -> None:
     ):
         assert ada.post(f"{place}/{act}", **form).status_code == 404, act
     assert ada.get(f"{place}/marked").status_code == 404
-    assert "Every row can be paid" in again(ada, place, sheet(1))
+    assert "Every row can be paid" in upload_corrected_file(ada, place, sheet(1))
 
 
 def test_repeated_sheet_can_be_changed_or_removed(house: House, ada: Person, ben: Person) -> None:
-    first = uploaded(ada, sheet(2))
-    signed(ada, first)
+    first = upload_sheet(ada, sheet(2))
+    sign_sheet(ada, first)
     ben.post(f"{first}/approve", digest=digest(ben, first))
     ben.post(f"{first}/start", digest=digest(ben, first))
-    finished(ada, first)
-    again_place = uploaded(ada, sheet(2))
+    wait_until_finished(ada, first)
+    again_place = upload_sheet(ada, sheet(2))
     page = ada.get(again_place).text
     assert "All 2 rows are known; nothing would be sent" in page
     assert "Check what will be paid</a>" not in page
     assert ada.get(f"{again_place}/plan").headers["location"] == again_place
     assert ada.post(f"{again_place}/sign").status_code == 409
-    assert to_pay(again(ada, again_place, sheet(3))) == "3"
+    assert payable_count(upload_corrected_file(ada, again_place, sheet(3))) == "3"
     assert "2 rows are known from earlier payouts" in ada.get(again_place).text
     assert ada.post(f"{again_place}/remove").status_code == 303
     assert ada.get(again_place).status_code == 404
-    assert not folder_of(house, again_place).path.exists()
-    assert ada.post(f"{first}/remove").status_code == 409  # that one was started: its page has no such form any more
+    assert not open_payout_folder(house, again_place).path.exists()
+    assert ada.post(f"{first}/remove").status_code == 409  # The first was started, so its page no longer has this form.
 
 
-# One sentence, and while it is read
+# Frequent problems and large sheets
 
 
 def test_problem_in_most_rows_is_shown_once(ada: Person) -> None:
     lines = {n: {"amount": f"{n}000x"} for n in range(1, 13)}
-    page = ada.get(uploaded(ada, sheet(14, lines))).text
+    page = ada.get(upload_sheet(ada, sheet(14, lines))).text
     assert page.count("12 of 14 rows: Amount not readable.") == 1
-    few = ada.get(uploaded(ada, sheet(14, {n: lines[n] for n in range(1, 8)}), "few.csv")).text
+    few = ada.get(upload_sheet(ada, sheet(14, {n: lines[n] for n in range(1, 8)}), "few.csv")).text
     assert "rows: Amount not readable." not in few
 
 
-def test_large_sheet_is_read_while_page_waits(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sheet_is_read_in_background(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Event()
 
     def run(program: str, given: Sequence[str], settings: Settings, **_where: object) -> bool:
         assert gate.wait(timeout=PATIENCE_S)
-        return run_here(program, given, settings)
+        return run_in_process(program, given, settings)
 
     monkeypatch.setattr(visits, "run_within_limits", run)
-    monkeypatch.setattr(preparing, "IN_PROCESS_BYTES", 100)
+    monkeypatch.setattr(preparing, "MAX_IN_PROCESS_BYTES", 100)
     ada = house.person(MAKER)
-    place = uploaded(ada, sheet(990))
+    place = upload_sheet(ada, sheet(990))
     page = ada.get(place).text
     assert "Reading 990 rows..." in page
     assert 'http-equiv="refresh"' in page
@@ -364,7 +374,7 @@ def test_oversized_sheet_is_checked_only_once(house: House, monkeypatch: pytest.
 
     monkeypatch.setattr(visits, "run_within_limits", run)
     ada = house.person(MAKER)
-    place = uploaded(ada, sheet(1))
+    place = upload_sheet(ada, sheet(1))
     for _ in range(2):
         page = ada.get(place).text
         assert "We can't read this sheet yet" in page

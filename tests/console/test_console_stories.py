@@ -1,4 +1,4 @@
-"""The stories of preparing and approving that need no browser: refusals, the auditor, hostile texts on every page."""
+"""Stories of preparing and approving payouts that need no browser."""
 
 import hashlib
 import re
@@ -14,24 +14,33 @@ from paygw_batch.approval.plan_document import PlanDocument, read_plan
 from paygw_batch.approval.signed_document import Approval, write_document
 from paygw_batch.console.console_app import ROUTES
 from paygw_batch.console.payout_folder import PayoutFolder
-from paygw_batch.notices.delivery import listed_notices
-from paygw_batch.opening.open_journal import journal_to_read
-from tests.console.marks import Reader
-from tests.console.preparing import digest, finished, folder_of, row, sheet, signed, submitted, uploaded
-from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, PORT, House, Person, address, set_up
+from paygw_batch.notices.delivery import list_notices
+from paygw_batch.opening.open_journal import open_journal_to_read
+from tests.console.marks import MarkupChecker
+from tests.console.preparing import (
+    digest,
+    open_payout_folder,
+    row,
+    sheet,
+    sign_sheet,
+    submit_sheet,
+    upload_sheet,
+    wait_until_finished,
+)
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, PORT, House, Person, address, create_sandbox
 from tests.support.program import Program
 from tests.support.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey, passkey
 
-pytestmark = pytest.mark.usefixtures("checks_here")
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 
 
 # 4
 
 
-def approved_by_herself(house: House, found: PayoutFolder) -> PlanDocument:
+def approve_as_maker(house: House, folder: PayoutFolder) -> PlanDocument:
     """Return the plan with the maker's own approval, as she could write it into the file."""
     key = load_approval_key(house.program.home / "keys" / f"{MAKER}.pem", None)
-    document = read_plan(found.plan_file)
+    document = read_plan(folder.plan_file)
     now = datetime.now(UTC).isoformat()
     own = Approval(key=key.public.text, approved_at=now, signature=key.sign(document.approval_text(key.public, now)))
     return document.model_copy(update={"approvals": [own]})
@@ -45,22 +54,22 @@ def test_story_4_maker_cannot_approve_own_payout(house: House, *, is_approver_to
         house.program.config.write_text(text.replace("[approval.approvers]\n", f"[approval.approvers]\n{own}\n"))
         house = House(house.program)
     ada = house.person(MAKER)
-    place = uploaded(ada, sheet(2))
-    signed(ada, place)
-    found = folder_of(house, place)
+    place = upload_sheet(ada, sheet(2))
+    sign_sheet(ada, place)
+    folder = open_payout_folder(house, place)
     assert "Approve</button>" not in ada.get(f"{place}/plan").text
     assert "another person must approve it" in ada.get(f"{place}/plan").text
-    by_route = ada.post(f"{place}/approve", digest=read_plan(found.plan_file).digest())
+    by_route = ada.post(f"{place}/approve", digest=read_plan(folder.plan_file).digest())
     assert by_route.status_code == 403
     key = house.program.home / "keys" / f"{MAKER}.pem"
-    by_command_line = house.program.run("approve", found.plan_file, "--key", key)
+    by_command_line = house.program.run("approve", folder.plan_file, "--key", key)
     assert by_command_line.exit_code == 8
     assert f"{MAKER} made this plan" in by_command_line.output
-    write_document(approved_by_herself(house, found), found.plan_file)
-    code, said = submitted(house.program, found)
+    write_document(approve_as_maker(house, folder), folder.plan_file)
+    code, message = submit_sheet(house.program, folder)
     assert code == 8
-    assert f"that of {MAKER} is by the maker of the plan" in said
-    assert ada.post(f"{place}/start", digest=read_plan(found.plan_file).digest()).status_code == 409
+    assert f"that of {MAKER} is by the maker of the plan" in message
+    assert ada.post(f"{place}/start", digest=read_plan(folder.plan_file).digest()).status_code == 409
     assert "Approved</dt><dd>by no one yet" in ada.get(f"{place}/plan").text
     assert house.program.record() == []
 
@@ -69,27 +78,29 @@ def test_story_4_maker_cannot_approve_own_payout(house: House, *, is_approver_to
 
 
 def test_story_6_returned_plan_loses_signature(house: House, ada: Person, ben: Person) -> None:
-    place = uploaded(ada, sheet(2))
-    signed(ada, place)
-    found, shown = folder_of(house, place), digest(ben, place)
-    old = read_plan(found.plan_file)
+    place = upload_sheet(ada, sheet(2))
+    sign_sheet(ada, place)
+    folder, shown = open_payout_folder(house, place), digest(ben, place)
+    earlier_plan = read_plan(folder.plan_file)
     assert ben.post(f"{place}/send-back", digest=shown, reason=" ").status_code == 409
     assert ben.post(f"{place}/send-back", digest=shown, reason="Row 2 was paid in cash <b>").status_code == 303
-    assert not found.plan_file.exists()
+    assert not folder.plan_file.exists()
     needing = ada.get("/").text.partition("<h2>Payouts</h2>")[0]
     assert "Sent back by Ben Okello: Row 2 was paid in cash &lt;b&gt;" in needing
     assert "Row 2 was paid in cash &lt;b&gt;" in ada.get(place).text
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409
-    with journal_to_read(house.console.settings) as journal:
-        assert [(one.sha256, one.by) for one in journal.withdrawals()] == [(old.digest(), APPROVER)]
+    with open_journal_to_read(house.console.settings) as journal:
+        assert [(withdrawal.sha256, withdrawal.by) for withdrawal in journal.withdrawals()] == [
+            (earlier_plan.digest(), APPROVER)
+        ]
     ada.post(f"{place}/leave-out", row="2")
-    signed(ada, place)
+    sign_sheet(ada, place)
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409
-    write_document(old, found.plan_file)  # kept somewhere, and put back
-    assert submitted(house.program, found)[0] == 8
+    write_document(earlier_plan, folder.plan_file)  # Somebody restores a copy.
+    assert submit_sheet(house.program, folder)[0] == 8
     key = house.program.home / "keys" / f"{APPROVER}.pem"
-    assert house.program.run("approve", found.plan_file, "--key", key).exit_code == 8
-    assert submitted(house.program, found)[0] == 8  # approved, and of another content
+    assert house.program.run("approve", folder.plan_file, "--key", key).exit_code == 8
+    assert submit_sheet(house.program, folder)[0] == 8  # The copy is approved, but for other content.
     assert house.program.record() == []
 
 
@@ -99,8 +110,8 @@ CONSOLE = RelyingParty(f"http://localhost:{PORT}")
 ADAS, BENS, ANOTHER = passkey("p-ada", CONSOLE), passkey("p-ben", CONSOLE), passkey("p-another", CONSOLE)
 
 
-def assertion(key: SoftwarePasskey, page: str, flags: int = PRESENT_AND_VERIFIED) -> dict[str, str]:
-    """Return what a browser adds to the form of a page when the passkey has signed its challenge."""
+def passkey_fields(key: SoftwarePasskey, page: str, flags: int = PRESENT_AND_VERIFIED) -> dict[str, str]:
+    """Return the fields that a browser adds to a form after signing its challenge."""
     (challenge,) = re.findall(r'data-challenge="([^"]+)"', page)
     client_data = key.client_data(challenge, "webauthn.get", {})
     made = key.sign(b"", client_data=client_data, authenticator_data=key.authenticator_data(flags))
@@ -114,73 +125,73 @@ def assertion(key: SoftwarePasskey, page: str, flags: int = PRESENT_AND_VERIFIED
     }
 
 
-def with_passkey(program: Program, name: str, key: SoftwarePasskey) -> None:
-    """Put a passkey in the place of a person's key."""
+def replace_key(program: Program, name: str, key: SoftwarePasskey) -> None:
+    """Replace a person's key in the configuration with a passkey."""
     lines = program.config.read_text().splitlines()
     listed = (f'"{name}" = "{key.public.text}"' if line.startswith(f'"{name}" = ') else line for line in lines)
     program.config.write_text("\n".join(listed) + "\n")
 
 
-def with_line(program: Program, old: str, new: str) -> None:
+def replace_line(program: Program, old: str, new: str) -> None:
     text = program.config.read_text()
     assert old in text
     program.config.write_text(text.replace(old, new, 1))
 
 
-def at_passkey(house: House, key: SoftwarePasskey) -> Person:
+def passkey_person(house: House, key: SoftwarePasskey) -> Person:
     person = house.stranger()
-    form = assertion(key, person.get("/sign-in").text)
+    form = passkey_fields(key, person.get("/sign-in").text)
     answer = person.ask("POST", "/sign-in/passkey", data=form, headers={"origin": ORIGIN})
     assert answer.status_code == 303, answer.text
     return person
 
 
 @dataclass
-class Signed:
-    """A payout that its maker has signed by passkey, and that waits for an approval."""
+class WaitingPayout:
+    """A payout that its maker signed by passkey and that waits for approval."""
 
     house: House
     place: str
 
     @property
-    def found(self) -> PayoutFolder:
-        return folder_of(self.house, self.place)
+    def folder(self) -> PayoutFolder:
+        return open_payout_folder(self.house, self.place)
 
     def approve(self, key: SoftwarePasskey = BENS, flags: int = PRESENT_AND_VERIFIED) -> int:
-        ben = at_passkey(self.house, BENS)
-        form = assertion(key, ben.get(f"{self.place}/plan").text, flags)
+        ben = passkey_person(self.house, BENS)
+        form = passkey_fields(key, ben.get(f"{self.place}/plan").text, flags)
         return ben.post(f"{self.place}/approve", **form).status_code
 
     def assert_not_approved(self) -> None:
-        """Fail unless the pages, the start and `submit` all say that nobody approves."""
+        """Fail unless the pages, the start and `submit` all report a missing approval."""
         house = House(self.house.program)
-        ada = at_passkey(house, ADAS)
+        ada = passkey_person(house, ADAS)
         assert "Approved</dt><dd>by no one yet" in ada.get(f"{self.place}/plan").text
-        assert ada.post(f"{self.place}/start", digest=read_plan(self.found.plan_file).digest()).status_code == 409
+        assert ada.post(f"{self.place}/start", digest=read_plan(self.folder.plan_file).digest()).status_code == 409
         assert not list(house.console.directory.glob("runs/*"))
-        assert submitted(house.program, self.found)[0] == 8
+        assert submit_sheet(house.program, self.folder)[0] == 8
         assert house.program.record() == []
 
 
 @pytest.fixture
-def waiting(house: House) -> Signed:
-    """Return a payout that Ada has signed by passkey; Ben's only key is a passkey as well."""
+def waiting_payout(house: House) -> WaitingPayout:
+    """Return a payout signed by Ada's passkey. Ben has only a passkey as well."""
     program = house.program
-    with_line(program, 'sandbox_keys = "keys"', f'origin = "{CONSOLE.origin}"')
-    with_line(program, "[approval.makers]", "[approval]\nexpires_h = 72\n[approval.makers]")
-    with_passkey(program, MAKER, ADAS)
-    with_passkey(program, APPROVER, BENS)
+    replace_line(program, 'sandbox_keys = "keys"', f'origin = "{CONSOLE.origin}"')
+    replace_line(program, "[approval.makers]", "[approval]\nexpires_h = 72\n[approval.makers]")
+    replace_key(program, MAKER, ADAS)
+    replace_key(program, APPROVER, BENS)
     house = House(program)
-    ada = at_passkey(house, ADAS)
-    place = uploaded(ada, sheet(2))
-    assert ada.post(f"{place}/sign", **assertion(ADAS, ada.get(f"{place}/plan").text)).status_code == 303
-    return Signed(house, place)
+    ada = passkey_person(house, ADAS)
+    place = upload_sheet(ada, sheet(2))
+    assert ada.post(f"{place}/sign", **passkey_fields(ADAS, ada.get(f"{place}/plan").text)).status_code == 303
+    return WaitingPayout(house, place)
 
 
-def test_story_7_timely_passkey_signature_approves_payout(waiting: Signed) -> None:
-    assert waiting.approve() == 303
-    assert submitted(waiting.house.program, waiting.found)[0] == 0
-    assert len(waiting.house.program.record()) == 2
+def test_story_7_timely_passkey_signature_approves_payout(waiting_payout: WaitingPayout) -> None:
+    assert waiting_payout.approve() == 303
+    assert submit_sheet(waiting_payout.house.program, waiting_payout.folder)[0] == 0
+    assert len(waiting_payout.house.program.record()) == 2
 
 
 @pytest.mark.share(2)
@@ -194,32 +205,34 @@ def test_story_7_timely_passkey_signature_approves_payout(waiting: Signed) -> No
         pytest.param(ADAS, PRESENT_AND_VERIFIED, id="by the maker's key"),
     ],
 )
-def test_story_7_invalid_passkey_approval_is_refused(waiting: Signed, key: SoftwarePasskey, flags: int) -> None:
-    assert waiting.approve(key, flags) == 409
-    waiting.assert_not_approved()
+def test_story_7_invalid_passkey_approval_is_refused(
+    waiting_payout: WaitingPayout, key: SoftwarePasskey, flags: int
+) -> None:
+    assert waiting_payout.approve(key, flags) == 409
+    waiting_payout.assert_not_approved()
 
 
-def test_story_7_expired_approval_does_not_count(waiting: Signed) -> None:
-    assert waiting.approve() == 303
-    with_line(waiting.house.program, "expires_h = 72", "expires_h = 0.0000001")
-    waiting.assert_not_approved()
-    assert "expired at" in submitted(waiting.house.program, waiting.found)[1]
+def test_story_7_expired_approval_does_not_count(waiting_payout: WaitingPayout) -> None:
+    assert waiting_payout.approve() == 303
+    replace_line(waiting_payout.house.program, "expires_h = 72", "expires_h = 0.0000001")
+    waiting_payout.assert_not_approved()
+    assert "expired at" in submit_sheet(waiting_payout.house.program, waiting_payout.folder)[1]
 
 
-def test_story_7_approval_by_removed_key_is_invalid(waiting: Signed) -> None:
-    assert waiting.approve() == 303
-    with_passkey(waiting.house.program, APPROVER, ANOTHER)
-    waiting.assert_not_approved()
+def test_story_7_approval_by_removed_key_is_invalid(waiting_payout: WaitingPayout) -> None:
+    assert waiting_payout.approve() == 303
+    replace_key(waiting_payout.house.program, APPROVER, ANOTHER)
+    waiting_payout.assert_not_approved()
 
 
-def test_story_7_approval_for_other_endpoint_sends_nothing(waiting: Signed) -> None:
-    assert waiting.approve() == 303
-    program = waiting.house.program
-    with_line(program, 'endpoint_id = "1000"', 'endpoint_id = "2000"')
-    with_line(program, "journal.sqlite3", "other.sqlite3")
-    code, said = submitted(program, waiting.found)
+def test_story_7_approval_for_other_endpoint_sends_nothing(waiting_payout: WaitingPayout) -> None:
+    assert waiting_payout.approve() == 303
+    program = waiting_payout.house.program
+    replace_line(program, 'endpoint_id = "1000"', 'endpoint_id = "2000"')
+    replace_line(program, "journal.sqlite3", "other.sqlite3")
+    code, message = submit_sheet(program, waiting_payout.folder)
     assert code == 8
-    assert "sandbox/1000" in said
+    assert "sandbox/1000" in message
     assert program.record() == []
 
 
@@ -233,19 +246,19 @@ def test_story_9_simultaneous_payouts_run_in_turn(house: House, ada: Person, ben
         for prefix, number, name in ((b"A-", b"25471234510", b"Ann"), (b"B-", b"25471234520", b"Bob"))
     )
     last_month = team_a + b"\n" + team_b.partition(b"\n")[2]
-    places = [uploaded(ada, last_month.replace(b"-", b"-OCT-").replace(b",10", b",9"), "october.csv")]
-    both_started(ada, ben, places)
-    assert "<strong>6</strong> Paid" in finished(ada, places[0])
-    places = [uploaded(ada, team_a, "A.csv"), uploaded(ada, team_b, "B.csv")]
-    both_started(ada, ben, places)
+    places = [upload_sheet(ada, last_month.replace(b"-", b"-OCT-").replace(b",10", b",9"), "october.csv")]
+    start_both(ada, ben, places)
+    assert "<strong>6</strong> Paid" in wait_until_finished(ada, places[0])
+    places = [upload_sheet(ada, team_a, "A.csv"), upload_sheet(ada, team_b, "B.csv")]
+    start_both(ada, ben, places)
     for place in places:
-        assert "<strong>3</strong> Paid" in finished(ada, place)
+        assert "<strong>3</strong> Paid" in wait_until_finished(ada, place)
     assert len(house.program.record()) == 12
 
 
-def both_started(ada: Person, ben: Person, places: Sequence[str]) -> None:
+def start_both(ada: Person, ben: Person, places: Sequence[str]) -> None:
     for place in places:
-        signed(ada, place)
+        sign_sheet(ada, place)
         ben.post(f"{place}/approve", digest=digest(ben, place))
     for place in places:
         ben.post(f"{place}/start", digest=digest(ben, place))
@@ -254,26 +267,34 @@ def both_started(ada: Person, ben: Person, places: Sequence[str]) -> None:
 # 16
 
 
-def kept(house: House) -> Mapping[str, str]:
-    """Return a digest of each file of an installation but the sessions; of the journal the facts and the notices."""
+def snapshot(house: House) -> Mapping[str, str]:
+    """Return digests of the files of an installation without sessions, and the journal's facts and notices."""
     settings, asking = house.console.settings, re.compile(r"\.(sqlite3(-\w+)?$|sessions)")
     files = (path for path in house.program.home.rglob("*") if path.is_file() and not asking.search(path.name))
     digests = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    with journal_to_read(settings) as journal:
-        return {**digests, "facts": journal.head().hash, "notices": str(listed_notices(settings))}
+    with open_journal_to_read(settings) as journal:
+        return {**digests, "facts": journal.head().hash, "notices": str(list_notices(settings))}
 
 
 def test_story_16_auditor_can_change_nothing(house: House, ada: Person) -> None:
-    waits, opened = uploaded(ada, sheet(2)), uploaded(ada, b"%PDF-1.4", "scan.csv")
-    signed(ada, waits)
+    waits, opened = upload_sheet(ada, sheet(2)), upload_sheet(ada, b"%PDF-1.4", "scan.csv")
+    sign_sheet(ada, waits)
     number = waits.rpartition("/")[2]
     grace = house.person(AUDITOR)
-    before = kept(house)
-    changing = [one for one in ROUTES if one.method == "POST" and one.act is not None and one.path != "/sign-out"]
-    assert len(changing) > 10
-    for route in changing:
+    before = snapshot(house)
+    posts = [
+        route for route in ROUTES if route.method == "POST" and route.act is not None and route.path != "/sign-out"
+    ]
+    assert len(posts) > 10
+    for route in posts:
         place = address(route).replace("/sheets/" + "0" * 16, f"/sheets/{number}")
-        form = {"digest": digest_of(house, waits), "row": "2", "column": "amount", "text": "1.00", "reason": "x"}
+        form = {
+            "digest": plan_document_digest(house, waits),
+            "row": "2",
+            "column": "amount",
+            "text": "1.00",
+            "reason": "x",
+        }
         assert grace.post(place, **form).status_code == 403, place
     assert grace.upload("/new", "x.csv", sheet(1)).status_code == 403
     assert grace.upload(f"{waits}/again", "x.csv", sheet(1)).status_code == 403
@@ -283,13 +304,13 @@ def test_story_16_auditor_can_change_nothing(house: House, ada: Person) -> None:
         acts = set(re.findall(r'<form[^>]* action="([^"]+)"', page.text))
         assert acts <= {"/sign-out", "/language", "/payees"}, path
         assert "254712345" not in page.text, path
-    assert grace.get(opened).status_code == 403  # a sheet in preparation has accounts in it
+    assert grace.get(opened).status_code == 403  # A sheet in preparation shows accounts.
     assert grace.get(f"{waits}/marked").status_code == 403
-    assert kept(house) == before
+    assert snapshot(house) == before
 
 
-def digest_of(house: House, place: str) -> str:
-    return read_plan(folder_of(house, place).plan_file).digest()
+def plan_document_digest(house: House, place: str) -> str:
+    return read_plan(open_payout_folder(house, place).plan_file).digest()
 
 
 # 17
@@ -309,7 +330,7 @@ fault = "garbage"
 
 
 def hostile_sheet() -> bytes:
-    """Return a sheet whose every text is hostile: one row rejected, one in doubt, one that is no payment."""
+    """Return a sheet of hostile texts with a rejected, a doubtful and an invalid row."""
     quoted = HOSTILE.replace('"', '""')
     lines = [
         row(1, name=f'"{quoted}"', amount="9001.00", id="X-1") + f',"{quoted}"',
@@ -321,9 +342,9 @@ def hostile_sheet() -> bytes:
     ).encode()
 
 
-def pages_of(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, str]]:
-    """Yield every page that shows texts of a sender or of the gateway, with the person who looks at it."""
-    place = uploaded(ada, hostile_sheet(), HOSTILE_NAME)
+def pages_with_hostile_texts(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, str]]:
+    """Yield every page with texts of senders or the gateway, and its viewer."""
+    place = upload_sheet(ada, hostile_sheet(), HOSTILE_NAME)
     yield ada, place
     yield ben, place
     assert ada.post(f"{place}/mend", row="4", column="account_name", text=HOSTILE).status_code == 303
@@ -334,18 +355,18 @@ def pages_of(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, s
     assert ada.post(f"{place}/reading", reference=HOSTILE[:50], worksheet="").status_code == 303
     yield ada, place
     assert ada.post(f"{place}/reading", reference="", worksheet="").status_code == 303
-    unread = uploaded(ada, hostile_sheet().replace(b"Amount", b"A<b>mount"), "unread.csv")
+    unread = upload_sheet(ada, hostile_sheet().replace(b"Amount", b"A<b>mount"), "unread.csv")
     yield ada, unread
-    signed(ada, place)
+    sign_sheet(ada, place)
     assert ben.post(f"{place}/send-back", digest=digest(ben, place), reason=HOSTILE).status_code == 303
     yield ada, "/"
     yield ada, place
-    signed(ada, place)
+    sign_sheet(ada, place)
     for person in (ada, ben, house.person(AUDITOR)):
         yield person, f"{place}/plan"
     ben.post(f"{place}/approve", digest=digest(ben, place))
     ben.post(f"{place}/start", digest=digest(ben, place))
-    page = finished(ada, place)
+    page = wait_until_finished(ada, place)
     batch = re.findall(r"/payouts/(\w{16,})/", page)[0]
     yield ada, f"/payouts/{batch}/rows/3/settle"
     settled = ada.post(f"/payouts/{batch}/rows/3/settle", said="paid", evidence=HOSTILE, attempt="1")
@@ -371,15 +392,15 @@ def pages_of(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, s
 def test_story_17_hostile_texts_are_escaped(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    house = House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))
+    house = House(create_sandbox(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))
     ada, ben = house.person(MAKER), house.person(APPROVER)
     shown: dict[str, str] = {}
-    for person, path in pages_of(house, ada, ben):
+    for person, path in pages_with_hostile_texts(house, ada, ben):
         answer = person.get(path)
         assert answer.status_code in {200, 404}, (path, answer.status_code)
-        assert Reader(answer.text).found == [], path
+        assert MarkupChecker(answer.text).violations == [], path
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "60481729" not in answer.text, path
         shown[path] = unescape(answer.text)
     seen = [path for path, text in shown.items() if "onerror=alert(1)" in text or "<svg onload=alert(3)>" in text]
-    assert len(seen) >= 15, seen  # the texts were there to be harmful
+    assert len(seen) >= 15, seen  # The hostile texts were really there.

@@ -1,4 +1,4 @@
-"""Every form says what it wants and what its page showed: sent twice it is done once, from a stale page not at all."""
+"""Tests that a form sent twice is applied once, and a form of a stale page not at all."""
 
 import asyncio
 import os
@@ -20,46 +20,52 @@ from httpx import Response
 from paygw_batch.approval.signed_document import SignedDocument
 from paygw_batch.clock import utc_now
 from paygw_batch.console.console_app import ROUTES, console_app, listen_on_port, serve_pages
-from paygw_batch.console.pages.orders import order_folder_of
+from paygw_batch.console.pages.orders import find_order_folder
 from paygw_batch.console.pages.people_page import HEALTH
-from paygw_batch.console.payout_folder import all_folders
-from paygw_batch.console.start_run import started_run
+from paygw_batch.console.payout_folder import payout_folders
+from paygw_batch.console.start_run import last_run
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.opening.open_journal import journal_for_planning
-from paygw_batch.settle.kept_documents import withdrawn_at_a_page
+from paygw_batch.settle.kept_documents import withdraw_on_page
 from paygw_batch.submit.approvals import withdraw_document
-from tests.console.checking import checked_here
-from tests.console.preparing import folder_of, sheet, signed, uploaded, without_approval
-from tests.console.settling import DECLINES, drafted, paid, settle
-from tests.support.clocks import SetClock, clock_of
-from tests.support.keyed_people import FROM_PAGES, KEYS, PasskeyHouse, made
-from tests.support.patience import until
-from tests.support.people import APPROVER, MAKER, ORIGIN, House, Person, forms_of, set_up, trail_of
+from tests.console.checking import check_in_process
+from tests.console.preparing import open_payout_folder, sheet, sign_sheet, upload_sheet, waive_approval
+from tests.console.settling import DECLINES, draft_order, pay_rows, settle
+from tests.support.clocks import SetClock, shifted_clock
+from tests.support.keyed_people import FROM_PAGES, KEYS, PasskeyHouse, key_form
+from tests.support.patience import wait_until
+from tests.support.people import APPROVER, MAKER, ORIGIN, House, Person, audit_entries, create_sandbox, parse_forms
 
-pytestmark = pytest.mark.usefixtures("checks_here")
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 WRONG = {3: {"amount": '"1,250.00"'}, 4: {"amount": '"2,250.00"'}}
 
 
 @pytest.fixture
 def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    return clock_of(monkeypatch)
+    return shifted_clock(monkeypatch)
 
 
-def sent(person: Person, path: str, form: dict[str, str], content: bytes | None = None) -> Response:
-    """Send exactly this form, as a page of some time ago has it."""
+def send_form(person: Person, path: str, form: dict[str, str], content: bytes | None = None) -> Response:
+    """Send exactly this form, as from an earlier page."""
     files = None if content is None else {"sheet": ("payroll-november.csv", content)}
     data = {"csrf": person.token(), **form}
     return person.ask("POST", path, data=data, files=files, headers={"origin": ORIGIN})
 
 
-def state(house: House, place: str) -> tuple[object, ...]:
-    """Return everything about a sheet that a form can change."""
-    found = folder_of(house, place)
-    mending = found.mending
-    assert mending is not None
-    edits = {(one.row, one.column, one.now) for one in mending.edits}
-    uploaded_ = replace(found.uploaded, at="")
-    return found.sheet.read_bytes(), edits, {one.row for one in mending.left_out}, mending.columns, uploaded_
+def sheet_state(house: House, place: str) -> tuple[object, ...]:
+    """Return the state of a sheet that forms can change."""
+    folder = open_payout_folder(house, place)
+    corrections = folder.corrections
+    assert corrections is not None
+    edits = {(edit.row, edit.column, edit.now) for edit in corrections.edits}
+    uploaded_ = replace(folder.uploaded, at="")
+    return (
+        folder.sheet.read_bytes(),
+        edits,
+        {row.row for row in corrections.left_out},
+        corrections.columns,
+        uploaded_,
+    )
 
 
 FORMS: dict[str, tuple[str, dict[str, str]]] = {
@@ -77,128 +83,128 @@ FORMS: dict[str, tuple[str, dict[str, str]]] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_repeated_sheet_form_is_applied_once(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
-    place = uploaded(ada, sheet(5, WRONG))
+    place = upload_sheet(ada, sheet(5, WRONG))
     path, content = f"{place}/{act}", sheet(6) if act == "again" else None
     form = {**ada.shown(path, **typed), **typed}
-    before = state(house, place)
-    assert sent(ada, path, form, content).status_code == 303
-    once = state(house, place)
+    before = sheet_state(house, place)
+    assert send_form(ada, path, form, content).status_code == 303
+    once = sheet_state(house, place)
     assert once != before
-    assert sent(ada, path, form, content).status_code == 303
-    assert state(house, place) == once
+    assert send_form(ada, path, form, content).status_code == 303
+    assert sheet_state(house, place) == once
 
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("name", FORMS)
 def test_form_for_replaced_file_changes_nothing(house: House, ada: Person, name: str) -> None:
-    """The second tab still shows the file of before, and its form would be about another person's row."""
+    """The second tab still shows the previous file, so its form would change another person's row."""
     act, typed = FORMS[name]
-    place = uploaded(ada, sheet(5, WRONG))
+    place = upload_sheet(ada, sheet(5, WRONG))
     path = f"{place}/{act}"
     form = {**ada.shown(path, **typed), **typed}
     others = sheet(5, {2: {"name": "Somebody Else"}, **WRONG})
     assert ada.upload(f"{place}/again", "payroll-november.csv", others).status_code == 303
-    before = state(house, place)
-    assert sent(ada, path, form, sheet(6) if act == "again" else None).status_code == 409
-    assert state(house, place) == before
+    before = sheet_state(house, place)
+    assert send_form(ada, path, form, sheet(6) if act == "again" else None).status_code == 409
+    assert sheet_state(house, place) == before
 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["mend", "mend a kind", "leave out"])
-def test_form_shown_before_mending_changes_nothing(house: House, ada: Person, name: str) -> None:
+def test_form_from_before_correction_changes_nothing(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
-    place = uploaded(ada, sheet(5, WRONG))
+    place = upload_sheet(ada, sheet(5, WRONG))
     path = f"{place}/{act}"
     form = {**ada.shown(path, **typed), **typed}
     assert ada.post(f"{place}/mend", row="4", column="amount", text="66.00").status_code == 303
-    before = state(house, place)
-    assert sent(ada, path, form).status_code == 409
-    assert state(house, place) == before
+    before = sheet_state(house, place)
+    assert send_form(ada, path, form).status_code == 409
+    assert sheet_state(house, place) == before
 
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("name", FORMS)
 def test_form_without_shown_state_changes_nothing(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
-    place = uploaded(ada, sheet(5, WRONG))
-    before = state(house, place)
-    assert sent(ada, f"{place}/{act}", typed, sheet(6) if act == "again" else None).status_code == 409
-    assert state(house, place) == before
+    place = upload_sheet(ada, sheet(5, WRONG))
+    before = sheet_state(house, place)
+    assert send_form(ada, f"{place}/{act}", typed, sheet(6) if act == "again" else None).status_code == 409
+    assert sheet_state(house, place) == before
 
 
 def test_left_out_row_returns_only_by_explicit_form(house: House, ada: Person) -> None:
-    place = uploaded(ada, sheet(5, WRONG))
+    place = upload_sheet(ada, sheet(5, WRONG))
     path = f"{place}/leave-out"
     out = ada.shown(path, row="4")
-    assert [sent(ada, path, out).status_code for _ in range(3)] == [303] * 3
-    assert state(house, place)[2] == {4}
+    assert [send_form(ada, path, out).status_code for _ in range(3)] == [303] * 3
+    assert sheet_state(house, place)[2] == {4}
     back = ada.shown(path, row="4")
-    assert [sent(ada, path, back).status_code for _ in range(2)] == [303] * 2
-    assert state(house, place)[2] == set()
-    sent(ada, path, out)
-    assert state(house, place)[2] == {4}  # the first page says what it wants, and the row is as it showed it
+    assert [send_form(ada, path, back).status_code for _ in range(2)] == [303] * 2
+    assert sheet_state(house, place)[2] == set()
+    send_form(ada, path, out)
+    assert sheet_state(house, place)[2] == {4}  # The first page is still up to date.
 
 
 def test_repeated_upload_creates_one_payout(house: House, ada: Person) -> None:
     form = ada.shown("/new")
-    first, second = (sent(ada, "/new", form, sheet(3)) for _ in range(2))
+    first, second = (send_form(ada, "/new", form, sheet(3)) for _ in range(2))
     assert first.headers["location"] == second.headers["location"]
-    assert len(list(all_folders(house.console.directory))) == 1
-    assert sent(ada, "/new", form, sheet(4)).status_code == 409
-    assert sent(house.person(APPROVER), "/new", form, sheet(3)).status_code in {403, 409}
-    assert len(list(all_folders(house.console.directory))) == 1
-    assert sent(ada, "/new", ada.shown("/new"), sheet(3)).headers["location"] != first.headers["location"]
+    assert len(list(payout_folders(house.console.directory))) == 1
+    assert send_form(ada, "/new", form, sheet(4)).status_code == 409
+    assert send_form(house.person(APPROVER), "/new", form, sheet(3)).status_code in {403, 409}
+    assert len(list(payout_folders(house.console.directory))) == 1
+    assert send_form(ada, "/new", ada.shown("/new"), sheet(3)).headers["location"] != first.headers["location"]
 
 
 def test_sheet_is_removed_only_in_shown_version(house: House, ada: Person) -> None:
-    place = uploaded(ada, sheet(5, WRONG))
+    place = upload_sheet(ada, sheet(5, WRONG))
     stale = ada.shown(f"{place}/remove")
     ada.post(f"{place}/mend", row="4", column="amount", text="55.00")
-    assert sent(ada, f"{place}/remove", stale).status_code == 409
+    assert send_form(ada, f"{place}/remove", stale).status_code == 409
     form = ada.shown(f"{place}/remove")
-    assert [sent(ada, f"{place}/remove", form).headers.get("location") for _ in range(2)] == ["/", "/"]
-    assert list(all_folders(house.console.directory)) == []
+    assert [send_form(ada, f"{place}/remove", form).headers.get("location") for _ in range(2)] == ["/", "/"]
+    assert list(payout_folders(house.console.directory)) == []
 
 
 def test_only_shown_questions_are_answered(ada: Person) -> None:
-    place = uploaded(ada, sheet(3))
+    place = upload_sheet(ada, sheet(3))
     for form in ({"question": "payee.twice 0"}, {"question": "payee.twice 0", **ada.shown(f"{place}/totals")}):
-        assert sent(ada, f"{place}/answer", form).status_code == 409
+        assert send_form(ada, f"{place}/answer", form).status_code == 409
 
 
 def test_every_sheet_form_states_shown_version(ada: Person) -> None:
-    place = uploaded(ada, sheet(5, WRONG))
-    found = [
+    place = upload_sheet(ada, sheet(5, WRONG))
+    forms = [
         (action, fields)
         for kind in ("", "?kind=amount.format")
-        for action, fields in forms_of(ada.get(f"{place}{kind}").text)
+        for action, fields in parse_forms(ada.get(f"{place}{kind}").text)
         if action.startswith(f"{place}/")
     ]
-    assert len(found) > 10
-    assert [action for action, fields in found if not {"file", "version"} & set(fields)] == []
+    assert len(forms) > 10
+    assert [action for action, fields in forms if not {"file", "version"} & set(fields)] == []
 
 
 # Every form of the pages
 
 
-ELSEWHERE = {
+TESTED_ELSEWHERE = {
     "/sign-in/passkey": "test_repeated_sign_in_answer_signs_in_once",
     "/invitation/{token}": "test_repeated_invitation_form_shows_same_line",
 }
 """Forms that need people with passkeys: the tests that play them."""
 
 
-_OF_THE_MAKER = {"sign", "sign-again", "withdraw"}
+_MAKER_ACTIONS = {"sign", "sign-again", "withdraw"}
 
 
 @dataclass
-class Sent:
-    """A form as its page had it: who sends it, where, with what; `other` may not, and `turn` makes the page stale."""
+class RecordedForm:
+    """A form with its sender, address and fields. `other` may not send it, and `make_stale` makes its page stale."""
 
     by: Person
     path: str
     form: dict[str, str]
-    turn: Callable[[], object] | None = None
+    make_stale: Callable[[], object] | None = None
     file: tuple[str, bytes] | None = None
 
     def send(self, by: Person | None = None, csrf: str = "") -> Response:
@@ -209,182 +215,188 @@ class Sent:
 
 
 class Desk:
-    """The people of a house, and what a scene begins with."""
+    """The people of a house, who record forms of every kind."""
 
     def __init__(self, house: House, set_clock: SetClock) -> None:
         self.house, self.set_clock = house, set_clock
         self.ada, self.ben = house.person(MAKER), house.person(APPROVER)
 
-    def sent(self, by: Person, path: str, turn: Callable[[], object] | None, **typed: str) -> Sent:
-        return Sent(by, path, {**by.shown(path, **typed), **typed}, turn)
+    def record_form(self, by: Person, path: str, make_stale: Callable[[], object] | None, **typed: str) -> RecordedForm:
+        return RecordedForm(by, path, {**by.shown(path, **typed), **typed}, make_stale)
 
-    def of_sheet(self, act: str, **typed: str) -> Sent:
-        place = uploaded(self.ada, sheet(5, WRONG))
-        turn = partial(
+    def sheet_form(self, act: str, **typed: str) -> RecordedForm:
+        place = upload_sheet(self.ada, sheet(5, WRONG))
+        make_stale = partial(
             self.ada.upload, f"{place}/again", "payroll-november.csv", sheet(5, {2: {"name": "Eve"}, **WRONG})
         )
-        return self.sent(self.ada, f"{place}/{act}", turn, **typed)
+        return self.record_form(self.ada, f"{place}/{act}", make_stale, **typed)
 
-    def of_plan(self, act: str, **typed: str) -> Sent:
-        place = uploaded(self.ada, sheet(2))
+    def plan_form(self, act: str, **typed: str) -> RecordedForm:
+        place = upload_sheet(self.ada, sheet(2))
         if act != "sign":
-            signed(self.ada, place)
+            sign_sheet(self.ada, place)
         if act == "start":
             self.ben.post(f"{place}/approve", **self.ben.shown(f"{place}/approve"))
         if act == "sign-again":
-            self.withdraw(folder_of(self.house, place).plan)
+            self.withdraw(open_payout_folder(self.house, place).plan)
 
-        def turn() -> None:
+        def make_stale() -> None:
             self.ada.post(f"{place}/mend", row="2", column="amount", text="701.00")
-            signed(self.ada, place)
+            sign_sheet(self.ada, place)
 
-        return self.sent(self.ada if act in _OF_THE_MAKER else self.ben, f"{place}/{act}", turn, **typed)
+        return self.record_form(self.ada if act in _MAKER_ACTIONS else self.ben, f"{place}/{act}", make_stale, **typed)
 
     def withdraw(self, document: SignedDocument | None) -> None:
-        """Withdraw a document as a person at a terminal does: the pages are told nothing."""
+        """Withdraw a document as from a terminal, without using the pages."""
         assert document is not None
-        withdraw_document(self.house.console.settings, document, withdrawn_at_a_page(document, APPROVER, utc_now()))
+        withdraw_document(self.house.console.settings, document, withdraw_on_page(document, APPROVER, utc_now()))
 
-    def of_order(self, act: str, **typed: str) -> Sent:
-        batch = paid(self.house, "9006.00")
-        order = drafted(self.ada, batch, 2)
+    def order_form(self, act: str, **typed: str) -> RecordedForm:
+        batch = pay_rows(self.house, "9006.00")
+        order = draft_order(self.ada, batch, 2)
         if act != "sign":
             self.ada.post(f"{order}/sign")
         if act == "sign-again":
-            found = order_folder_of(self.house.console.directory / "orders", order.rpartition("/")[2])
-            self.withdraw(None if found is None else found.order)
+            order_folder = find_order_folder(self.house.console.directory / "orders", order.rpartition("/")[2])
+            self.withdraw(None if order_folder is None else order_folder.order)
         if act == "carry-out":
             path = self.house.console.settings.journal_path()
             lock = RunLock(lock_path(path), now="2026-11-22T00:00:00.000Z", command="submit")
             self.ben.post(f"{order}/agree")
             lock.close()
 
-        def turn() -> None:
+        def make_stale() -> None:
             if act == "take-back":
                 self.ben.post(f"{order}/send-back", reason="It is another ticket")
             else:
                 self.ada.post(f"{order}/take-back")
 
-        return self.sent(self.ben if act in {"agree", "send-back"} else self.ada, f"{order}/{act}", turn, **typed)
+        return self.record_form(
+            self.ben if act in {"agree", "send-back"} else self.ada, f"{order}/{act}", make_stale, **typed
+        )
 
-    def of_row(self, said: str) -> Sent:
-        batch = paid(self.house, "9006.00")
+    def settle_form(self, said: str) -> RecordedForm:
+        batch = pay_rows(self.house, "9006.00")
         place = f"/payouts/{batch}/rows/2/settle"
-        turn = partial(self.ben.post, place, said="paid", evidence="Another ticket")
-        return self.sent(self.ada, place, turn, said=said, evidence="Ticket 7")
+        make_stale = partial(self.ben.post, place, said="paid", evidence="Another ticket")
+        return self.record_form(self.ada, place, make_stale, said=said, evidence="Ticket 7")
 
-    def of_retry(self) -> Sent:
-        batch = paid(self.house, "9001.00", "9006.00")
+    def retry_form(self) -> RecordedForm:
+        batch = pay_rows(self.house, "9001.00", "9006.00")
 
-        def turn() -> None:
-            order = drafted(self.ada, batch, 3)
+        def make_stale() -> None:
+            order = draft_order(self.ada, batch, 3)
             self.ada.post(f"{order}/sign")
             self.ben.post(f"{order}/agree")
 
-        return self.sent(self.ada, f"/payouts/{batch}/retry", turn, **{"row-2": "one", "evidence": "Ticket 7"})
+        return self.record_form(
+            self.ada, f"/payouts/{batch}/retry", make_stale, **{"row-2": "one", "evidence": "Ticket 7"}
+        )
 
-    def of_statement(self, act: str) -> Sent:
-        batch = paid(self.house, "9006.00", "9006.10")
+    def statement_form(self, act: str) -> RecordedForm:
+        batch = pay_rows(self.house, "9006.00", "9006.10")
         content = b"Order ID,Amount,Currency,Answer\nP-1,9006.00,KES,rejected\n"
         path = f"/payouts/{batch}/statement"
         if act == "upload":
-            one = self.sent(self.ada, path, None, words="By mail")
-            one.file = ("statement", content)
+            form_case = self.record_form(self.ada, path, None, words="By mail")
+            form_case.file = ("statement", content)
 
-            def turn() -> None:
-                other = Sent(self.ada, path, one.form, None, ("statement", content.replace(b"rejected", b"paid")))
+            def make_stale() -> None:
+                other = RecordedForm(
+                    self.ada, path, form_case.form, None, ("statement", content.replace(b"rejected", b"paid"))
+                )
                 assert other.send().status_code == 303
 
-            one.turn = turn
-            return one
+            form_case.make_stale = make_stale
+            return form_case
         place = self.ada.upload(path, "answers.csv", content, words="By mail").headers["location"]
-        return self.sent(self.ada, f"{place}/{act}", partial(settle, self.ben, batch, 2, "paid"))
+        return self.record_form(self.ada, f"{place}/{act}", partial(settle, self.ben, batch, 2, "paid"))
 
-    def of_run(self, act: str) -> Sent:
-        batch = paid(self.house, "9008.00")
+    def run_form(self, act: str) -> RecordedForm:
+        batch = pay_rows(self.house, "9008.00")
         self.set_clock(timedelta(hours=25))
-        order = drafted(self.ada, batch, 2, "not-received")
+        order = draft_order(self.ada, batch, 2, "not-received")
         self.ada.post(f"{order}/sign")
         self.ben.post(f"{order}/agree")
         runs = self.house.console.runs
 
-        def turn() -> None:
-            run = started_run(runs, batch)
+        def make_stale() -> None:
+            run = last_run(runs, batch)
             if run is not None:
                 os.kill(run.pid, signal.SIGKILL)
-                until(lambda: not run.is_alive, "the run lives on")
+                wait_until(lambda: not run.is_alive, "the run lives on")
             assert self.ben.post(f"/payouts/{batch}/continue").status_code == 303
 
         if act == "pause":
             assert self.ada.post(f"/payouts/{batch}/continue").status_code == 303
-        return self.sent(self.ada, f"/payouts/{batch}/{act}", turn)
+        return self.record_form(self.ada, f"/payouts/{batch}/{act}", make_stale)
 
-    def of_upload(self) -> Sent:
-        one = self.sent(self.ada, "/new", None)
-        one.file = ("sheet", sheet(3))
-        one.turn = lambda: Sent(self.ada, "/new", one.form, None, ("sheet", sheet(4))).send()
-        return one
+    def upload_form(self) -> RecordedForm:
+        form_case = self.record_form(self.ada, "/new", None)
+        form_case.file = ("sheet", sheet(3))
+        form_case.make_stale = lambda: RecordedForm(self.ada, "/new", form_case.form, None, ("sheet", sheet(4))).send()
+        return form_case
 
-    def again(self) -> Sent:
-        one = self.of_sheet("again")
-        one.file = ("sheet", sheet(6))
-        return one
+    def corrected_file_form(self) -> RecordedForm:
+        form_case = self.sheet_form("again")
+        form_case.file = ("sheet", sheet(6))
+        return form_case
 
 
-SCENES: dict[str, Callable[[Desk], Sent]] = {
-    "/sign-in": lambda desk: Sent(desk.ada, "/sign-in", {"name": MAKER}),
-    "/language": lambda desk: Sent(desk.ada, "/language", {"language": "fr", "back": "/people"}),
-    "/sign-out": lambda desk: Sent(desk.ada, "/sign-out", {}),
-    "/new": Desk.of_upload,
-    "/sheets/{sheet}/again": Desk.again,
-    "/sheets/{sheet}/reading": lambda desk: desk.of_sheet("reading", reference="payroll-2026-11"),
-    "/sheets/{sheet}/totals": lambda desk: desk.of_sheet("totals", stated_rows="5", stated_sums="KES 1.00"),
-    "/sheets/{sheet}/mend": lambda desk: desk.of_sheet("mend", row="4", column="amount", text="55.00"),
-    "/sheets/{sheet}/mend-kind": lambda desk: desk.of_sheet("mend-kind", kind="amount.format"),
-    "/sheets/{sheet}/leave-out": lambda desk: desk.of_sheet("leave-out", row="4", out="yes"),
-    "/sheets/{sheet}/remove": lambda desk: desk.of_sheet("remove"),
-    "/sheets/{sheet}/sign": lambda desk: desk.of_plan("sign"),
-    "/sheets/{sheet}/sign-again": lambda desk: desk.of_plan("sign-again"),
-    "/sheets/{sheet}/withdraw": lambda desk: desk.of_plan("withdraw"),
-    "/sheets/{sheet}/approve": lambda desk: desk.of_plan("approve"),
-    "/sheets/{sheet}/send-back": lambda desk: desk.of_plan("send-back", reason="One is wrong"),
-    "/sheets/{sheet}/start": lambda desk: desk.of_plan("start"),
-    "/payouts/{batch}/rows/{row:int}/settle": lambda desk: desk.of_row("paid"),
-    "/payouts/{batch}/rows/{row:int}/settle by two": lambda desk: desk.of_row("rejected"),
-    "/payouts/{batch}/retry": Desk.of_retry,
-    "/payouts/{batch}/statement": lambda desk: desk.of_statement("upload"),
-    "/statements/{statement}/carry-out": lambda desk: desk.of_statement("carry-out"),
-    "/statements/{statement}/remove": lambda desk: desk.of_statement("remove"),
-    "/orders/{order}/sign": lambda desk: desk.of_order("sign"),
-    "/orders/{order}/sign-again": lambda desk: desk.of_order("sign-again"),
-    "/orders/{order}/agree": lambda desk: desk.of_order("agree"),
-    "/orders/{order}/send-back": lambda desk: desk.of_order("send-back", reason="It is another ticket"),
-    "/orders/{order}/take-back": lambda desk: desk.of_order("take-back"),
-    "/orders/{order}/carry-out": lambda desk: desk.of_order("carry-out"),
-    "/payouts/{batch}/pause": lambda desk: desk.of_run("pause"),
-    "/payouts/{batch}/continue": lambda desk: desk.of_run("continue"),
-    "/people/check": lambda desk: desk.sent(desk.ada, "/people/check", None, check="verify"),
+FORM_CASES: dict[str, Callable[[Desk], RecordedForm]] = {
+    "/sign-in": lambda desk: RecordedForm(desk.ada, "/sign-in", {"name": MAKER}),
+    "/language": lambda desk: RecordedForm(desk.ada, "/language", {"language": "fr", "back": "/people"}),
+    "/sign-out": lambda desk: RecordedForm(desk.ada, "/sign-out", {}),
+    "/new": Desk.upload_form,
+    "/sheets/{sheet}/again": Desk.corrected_file_form,
+    "/sheets/{sheet}/reading": lambda desk: desk.sheet_form("reading", reference="payroll-2026-11"),
+    "/sheets/{sheet}/totals": lambda desk: desk.sheet_form("totals", stated_rows="5", stated_sums="KES 1.00"),
+    "/sheets/{sheet}/mend": lambda desk: desk.sheet_form("mend", row="4", column="amount", text="55.00"),
+    "/sheets/{sheet}/mend-kind": lambda desk: desk.sheet_form("mend-kind", kind="amount.format"),
+    "/sheets/{sheet}/leave-out": lambda desk: desk.sheet_form("leave-out", row="4", out="yes"),
+    "/sheets/{sheet}/remove": lambda desk: desk.sheet_form("remove"),
+    "/sheets/{sheet}/sign": lambda desk: desk.plan_form("sign"),
+    "/sheets/{sheet}/sign-again": lambda desk: desk.plan_form("sign-again"),
+    "/sheets/{sheet}/withdraw": lambda desk: desk.plan_form("withdraw"),
+    "/sheets/{sheet}/approve": lambda desk: desk.plan_form("approve"),
+    "/sheets/{sheet}/send-back": lambda desk: desk.plan_form("send-back", reason="One is wrong"),
+    "/sheets/{sheet}/start": lambda desk: desk.plan_form("start"),
+    "/payouts/{batch}/rows/{row:int}/settle": lambda desk: desk.settle_form("paid"),
+    "/payouts/{batch}/rows/{row:int}/settle by two": lambda desk: desk.settle_form("rejected"),
+    "/payouts/{batch}/retry": Desk.retry_form,
+    "/payouts/{batch}/statement": lambda desk: desk.statement_form("upload"),
+    "/statements/{statement}/carry-out": lambda desk: desk.statement_form("carry-out"),
+    "/statements/{statement}/remove": lambda desk: desk.statement_form("remove"),
+    "/orders/{order}/sign": lambda desk: desk.order_form("sign"),
+    "/orders/{order}/sign-again": lambda desk: desk.order_form("sign-again"),
+    "/orders/{order}/agree": lambda desk: desk.order_form("agree"),
+    "/orders/{order}/send-back": lambda desk: desk.order_form("send-back", reason="It is another ticket"),
+    "/orders/{order}/take-back": lambda desk: desk.order_form("take-back"),
+    "/orders/{order}/carry-out": lambda desk: desk.order_form("carry-out"),
+    "/payouts/{batch}/pause": lambda desk: desk.run_form("pause"),
+    "/payouts/{batch}/continue": lambda desk: desk.run_form("continue"),
+    "/people/check": lambda desk: desk.record_form(desk.ada, "/people/check", None, check="verify"),
 }
-OF_A_QUESTION = "/sheets/{sheet}/answer"
-"""Played above: nothing but the question that the page asked counts."""
+QUESTION_PATH = "/sheets/{sheet}/answer"
+"""The form tested above, which accepts only the question that its page asked."""
 STATELESS = {"/sign-in", "/language", "/sign-out", "/people/check"}
-"""What these want is no other thing on an old page."""
+"""Forms that mean the same on an old page."""
 
 
 def test_every_form_is_tested() -> None:
     posts = {route.path for route in ROUTES if route.method == "POST"}
-    assert {name.partition(" ")[0] for name in SCENES} | {*ELSEWHERE, OF_A_QUESTION} == posts
+    assert {name.partition(" ")[0] for name in FORM_CASES} | {*TESTED_ELSEWHERE, QUESTION_PATH} == posts
 
 
 @pytest.fixture
 def desk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, set_clock: SetClock
 ) -> Iterator[Desk]:
-    """Return the people of a house in which a started run is a process that waits."""
-    checked_here(monkeypatch)
-    house = House(set_up(tmp_path, behaviour=DECLINES))
+    """Return the people of a house in which a started run only waits."""
+    check_in_process(monkeypatch)
+    house = House(create_sandbox(tmp_path, behaviour=DECLINES))
     if not str(request.node.callspec.params["path"]).startswith("/sheets/"):
-        without_approval(house.program)
+        waive_approval(house.program)
         house = House(house.program)
     waits = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(300)"
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", waits))
@@ -392,73 +404,73 @@ def desk(
     yield Desk(house, set_clock)
     runs = (folder.glob("*.json") for folder in (house.console.runs, house.console.directory / HEALTH))
     for record in chain.from_iterable(runs):
-        run = started_run(record.parent, record.stem.partition(".")[0])
+        run = last_run(record.parent, record.stem.partition(".")[0])
         if run is not None and run.is_alive:
             os.kill(run.pid, signal.SIGKILL)
 
 
-def whole(house: House) -> tuple[object, ...]:
-    """Return everything that a form can change: the journal's facts and evidence, and each file of the pages."""
+def console_state(house: House) -> tuple[object, ...]:
+    """Return everything that forms can change: the journal's facts and evidence, and the console's files."""
     files = {path: path.read_bytes() for path in house.console.directory.rglob("*") if path.is_file()}
     if not house.console.settings.journal_path().exists():
         return (files,)
     with journal_for_planning(house.console.settings) as journal:
         records = journal.batches()
-        history = [journal.history(one.number) for one in records]
+        history = [journal.history(record.number) for record in records]
         return files, journal.head().seq, list(journal.withdrawals()), history
 
 
 @pytest.mark.share(5)
-@pytest.mark.parametrize("path", SCENES)
+@pytest.mark.parametrize("path", FORM_CASES)
 def test_every_repeated_form_is_applied_once(desk: Desk, path: str) -> None:
-    one = SCENES[path](desk)
-    before, token = whole(desk.house), one.by.token("/people")
-    if path not in {"/sign-in", "/language"}:  # the token of another session
-        stranger = desk.ben if one.by is desk.ada else desk.ada
-        assert one.send(stranger, csrf=token).status_code == 403
-        assert whole(desk.house) == before
-    first = one.send(csrf=token)
+    form_case = FORM_CASES[path](desk)
+    before, token = console_state(desk.house), form_case.by.token("/people")
+    if path not in {"/sign-in", "/language"}:  # A token of another session is refused.
+        stranger = desk.ben if form_case.by is desk.ada else desk.ada
+        assert form_case.send(stranger, csrf=token).status_code == 403
+        assert console_state(desk.house) == before
+    first = form_case.send(csrf=token)
     assert first.status_code == 303, first.text
-    once = whole(desk.house)
+    once = console_state(desk.house)
     assert once != before or path in STATELESS
-    second = one.send(csrf=token)
+    second = form_case.send(csrf=token)
     assert (second.status_code, second.headers["location"]) == (303, first.headers["location"]), second.text
-    assert whole(desk.house) == once
+    assert console_state(desk.house) == once
 
 
 @pytest.mark.share(5)
-@pytest.mark.parametrize("path", [name for name in SCENES if name not in STATELESS])
+@pytest.mark.parametrize("path", [name for name in FORM_CASES if name not in STATELESS])
 def test_stale_form_changes_nothing_and_returns_to_page(desk: Desk, path: str) -> None:
-    one = SCENES[path](desk)
-    assert one.turn is not None
-    one.turn()
-    before = whole(desk.house)
-    answer = one.send()
+    form_case = FORM_CASES[path](desk)
+    assert form_case.make_stale is not None
+    form_case.make_stale()
+    before = console_state(desk.house)
+    answer = form_case.send()
     assert answer.status_code == 409, answer.headers.get("location", answer.text)
-    assert whole(desk.house) == before
+    assert console_state(desk.house) == before
     assert re.search(r'<a class="button action" href="/[^"]+">Reload</a>', answer.text)
 
 
 def test_repeated_sign_in_answer_signs_in_once(tmp_path: Path) -> None:
-    house = PasskeyHouse(set_up(tmp_path))
-    ada, begun = house.stranger(), house.stranger().begun()
-    answers = [ada.sign_in(KEYS[MAKER], begun) for _ in range(2)]
-    assert [(one.status_code, one.headers.get("location")) for one in answers] == [(303, "/")] * 2
-    assert [act for _, act, *_ in trail_of(house)] == ["sign in"]
-    assert house.stranger().sign_in(KEYS[MAKER], begun).status_code == 403
+    house = PasskeyHouse(create_sandbox(tmp_path))
+    ada, nonce = house.stranger(), house.stranger().begin_sign_in()
+    answers = [ada.sign_in(KEYS[MAKER], nonce) for _ in range(2)]
+    assert [(answer.status_code, answer.headers.get("location")) for answer in answers] == [(303, "/")] * 2
+    assert [act for _, act, *_ in audit_entries(house)] == ["sign in"]
+    assert house.stranger().sign_in(KEYS[MAKER], nonce).status_code == 403
 
 
 def test_repeated_invitation_form_shows_same_line(tmp_path: Path) -> None:
-    house = PasskeyHouse(set_up(tmp_path))
+    house = PasskeyHouse(create_sandbox(tmp_path))
     token = "T" * 43
     house.console.access.invitations.invite(APPROVER, token, house.console.now())
-    form = made(KEYS[APPROVER], token=token)
+    form = key_form(KEYS[APPROVER], token=token)
     first, second = (
         house.stranger().ask("POST", f"/invitation/{token}", data=form, headers=FROM_PAGES) for _ in range(2)
     )
     assert (first.status_code, second.status_code) == (200, 200), first.text
     assert first.text == second.text
-    assert [act for _, act, *_ in trail_of(house)] == ["make a passkey"]
+    assert [act for _, act, *_ in audit_entries(house)] == ["make a passkey"]
 
 
 # Changes of a signed sheet
@@ -473,36 +485,36 @@ def test_changing_signed_sheet_withdraws_plan(house: House, ada: Person, act: st
         "totals": {"stated_rows": "3", "stated_sums": ""},
         "reading": {"reference": "payroll-2026-11"},
     }.get(act, {})
-    place = uploaded(ada, sheet(3))
-    signed(ada, place)
-    plan = folder_of(house, place).plan
+    place = upload_sheet(ada, sheet(3))
+    sign_sheet(ada, place)
+    plan = open_payout_folder(house, place).plan
     assert plan is not None
     path = f"{place}/{act}"
     answer = ada.upload(path, "payroll.csv", sheet(4)) if act == "again" else ada.post(path, **typed)
     assert answer.status_code == 303, answer.text
     with journal_for_planning(house.console.settings) as journal:
-        assert [(one.sha256, one.by) for one in journal.withdrawals()] == [(plan.digest(), MAKER)]
+        assert [(withdrawal.sha256, withdrawal.by) for withdrawal in journal.withdrawals()] == [(plan.digest(), MAKER)]
 
 
 def test_withdrawn_plan_is_reported_and_not_approved(house: House, ada: Person) -> None:
     ben = house.person(APPROVER)
-    place = uploaded(ada, sheet(3))
-    signed(ada, place)
-    found = folder_of(house, place)
-    form, plan = ben.shown(f"{place}/approve"), found.plan
+    place = upload_sheet(ada, sheet(3))
+    sign_sheet(ada, place)
+    folder = open_payout_folder(house, place)
+    form, plan = ben.shown(f"{place}/approve"), folder.plan
     assert plan is not None
-    withdraw_document(house.console.settings, plan, withdrawn_at_a_page(plan, APPROVER, utc_now()))
-    assert sent(ben, f"{place}/approve", form).status_code == 409
-    assert found.plan == plan
+    withdraw_document(house.console.settings, plan, withdraw_on_page(plan, APPROVER, utc_now()))
+    assert send_form(ben, f"{place}/approve", form).status_code == 409
+    assert folder.plan == plan
     page = ben.get(f"{place}/plan").text
     assert f"was withdrawn by {APPROVER}" in page
     assert f"{place}/approve" not in page
     assert f"was withdrawn by {APPROVER}" in ada.get("/").text
-    # Its maker signs it again on the page: another plan of the same payments.
+    # Its maker signs another plan of the same payments on the page.
     again = ada.post(f"{place}/sign-again")
     assert (again.status_code, again.headers["location"]) == (303, f"{place}/plan")
-    signed(ada, place)
-    renewed = found.plan
+    sign_sheet(ada, place)
+    renewed = folder.plan
     assert renewed is not None
     assert renewed.content == plan.content
     assert renewed.digest() != plan.digest()
@@ -511,15 +523,15 @@ def test_withdrawn_plan_is_reported_and_not_approved(house: House, ada: Person) 
 
 
 def test_withdrawn_order_is_signed_again_on_page(house: House, ada: Person) -> None:
-    without_approval(house.program)
-    batch, ben = paid(house, "9006.00"), house.person(APPROVER)
-    place = drafted(ada, batch, 2)
+    waive_approval(house.program)
+    batch, ben = pay_rows(house, "9006.00"), house.person(APPROVER)
+    place = draft_order(ada, batch, 2)
     ada.post(f"{place}/sign")
-    found = order_folder_of(house.console.directory / "orders", place.rpartition("/")[2])
-    assert found is not None
-    order = found.order
+    folder = find_order_folder(house.console.directory / "orders", place.rpartition("/")[2])
+    assert folder is not None
+    order = folder.order
     assert order is not None
-    withdraw_document(house.console.settings, order, withdrawn_at_a_page(order, APPROVER, utc_now()))
+    withdraw_document(house.console.settings, order, withdraw_on_page(order, APPROVER, utc_now()))
     assert f"was withdrawn by {APPROVER}" in ben.get(place).text
     assert f"{place}/agree" not in ben.get(place).text
     assert ada.post(f"{place}/sign-again").status_code == 303
@@ -528,11 +540,11 @@ def test_withdrawn_order_is_signed_again_on_page(house: House, ada: Person) -> N
     assert ben.get(place).headers["location"] == f"/payouts/{batch}"
 
 
-# Connections that never finish a head
+# Unfinished requests
 
 
-async def crowded(listener: socket.socket, count: int) -> bytes:
-    """Open connections that never finish their heads, and return the answer of one more request after a while."""
+async def request_while_crowded(listener: socket.socket, count: int) -> bytes:
+    """Open connections that never finish their heads, and return the answer to one more request."""
     port = listener.getsockname()[1]
 
     async def drip() -> bytes:
@@ -571,7 +583,7 @@ def test_unfinished_requests_do_not_block_visitors(
             serving = asyncio.create_task(serve_pages(app, listener, ready=ready.set))
             await ready.wait()
             try:
-                return await asyncio.wait_for(crowded(listener, 300), 60)
+                return await asyncio.wait_for(request_while_crowded(listener, 300), 60)
             finally:
                 serving.cancel()
 

@@ -1,7 +1,6 @@
-"""The commonest payroll, in French: what an HR system exports, from the upload to the reconciliation.
+"""Story of a French HR export without order ids, from the upload to the reconciliation.
 
-No order ids, another encoding, headings of its own, one number a person. By the keyboard, on a screen of 375 pixels,
-with the approval of a second person.
+Two people use the keyboard on a screen 375 pixels wide.
 """
 
 import csv
@@ -13,11 +12,11 @@ from socket import socket
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.serving import served
+from tests.console.serving import serve_pages
 from tests.support.browsers import Desk, Keyboard
 from tests.support.people import APPROVER, MAKER, House
 
-pytestmark = pytest.mark.usefixtures("checks_here")
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 NewDesk = Callable[..., Desk]
 NARROW = {"width": 375, "height": 740}
 PEOPLE = 24
@@ -27,12 +26,12 @@ WRONG = {3: "1 250,5O", 7: "douze", 11: ""}
 
 @pytest.fixture
 def address(house: House, listener: socket) -> Iterator[str]:
-    with served(house.program, listener):
+    with serve_pages(house.program, listener):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def seated(new_desk: NewDesk, address: str, name: str) -> tuple[Desk, Keyboard]:
-    """Seat a person who reads French, on a telephone with a keyboard."""
+def seat_reader(new_desk: NewDesk, address: str, name: str) -> tuple[Desk, Keyboard]:
+    """Open a narrow browser in French with a keyboard for a person."""
     desk = new_desk(base_url=address, viewport=NARROW)
     desk.context.add_cookies([{"name": "language", "value": "fr", "url": address}])
     keyboard = Keyboard(desk.page)
@@ -46,8 +45,8 @@ def seated(new_desk: NewDesk, address: str, name: str) -> tuple[Desk, Keyboard]:
     return desk, keyboard
 
 
-def exported(path: Path) -> Path:
-    """Write what an HR system exports: semicolons, cp1252, its own headings, no order ids, one number a person."""
+def write_export(path: Path) -> Path:
+    """Write an HR export: semicolons, cp1252, its own headings, no order ids, one number per person."""
     lines = ["Nom du salari\xe9;Pays;T\xe9l\xe9phone;Salaire net;Devise;Service"]
     pay = {row: WRONG.get(row, f"{1000 + row}.00") for row in range(2, PEOPLE + 2)}
     lines += [f"A\xefcha Traor\xe9 {row};KE;2547123450{row:02};{net};KES;R\xe9gie" for row, net in pay.items()]
@@ -55,30 +54,30 @@ def exported(path: Path) -> Path:
     return path
 
 
-def uploaded_and_read(ada: Desk, keyboard: Keyboard, sheet: Path) -> None:
-    """Upload a sheet, and answer each question of the pages."""
+def upload_and_answer(ada: Desk, keyboard: Keyboard, sheet: Path) -> None:
+    """Upload a sheet and answer each question on the pages."""
     page = ada.page
     keyboard.press(page.get_by_role("link", name="Commencer un nouveau paiement"))
     keyboard.reach(page.get_by_label("Votre fichier")).set_input_files(sheet)
     keyboard.write(page.get_by_label("Nom de ce paiement"), "Salaires novembre")
     keyboard.press(page.get_by_role("button", name="D\xe9poser et v\xe9rifier"))
     expect(page.get_by_text("A\xefcha Traor\xe9 2", exact=True)).to_be_visible()
-    ada.look()
+    ada.check_page()
     keyboard.press(page.get_by_role("button", name="Oui, les noms sont justes"))
     page.get_by_role("table").wait_for()
-    ada.look()
+    ada.check_page()
     keyboard.press(page.get_by_role("button", name="Lire le fichier ainsi"))
     expect(page.get_by_label("Nom de la s\xe9rie de paiements")).to_be_focused()
-    ada.look()
+    ada.check_page()
     page.keyboard.press("Enter")
     page.locator(".cell.wrong").first.wait_for()
 
 
-def corrected(ada: Desk, keyboard: Keyboard) -> None:
-    """Correct each red cell: from the second on, the focus is in it."""
+def correct_red_cells(ada: Desk, keyboard: Keyboard) -> None:
+    """Correct each red cell. From the second on, it already has the focus."""
     page = ada.page
     expect(page.locator(".cell.wrong")).to_have_count(len(WRONG))
-    ada.look()
+    ada.check_page()
     for at, row in enumerate(WRONG):
         cell = page.get_by_label(f"de la ligne {row}", exact=False).first
         if at == 0:
@@ -88,7 +87,7 @@ def corrected(ada: Desk, keyboard: Keyboard) -> None:
         page.keyboard.type(f"{1000 + row}.00")
         page.keyboard.press("Enter")
         expect(page.get_by_role("status").last).to_contain_text(f"Ligne {row}, Salaire net")
-    ada.look()
+    ada.check_page()
     forward = page.get_by_role("link", name="V\xe9rifier ce qui sera pay\xe9")
     expect(forward).to_be_focused()
     expect(forward).to_be_in_viewport()
@@ -97,37 +96,37 @@ def corrected(ada: Desk, keyboard: Keyboard) -> None:
 
 @pytest.mark.long
 def test_export_without_ids_is_paid_in_french(new_desk: NewDesk, address: str, tmp_path: Path) -> None:
-    ada, keyboard = seated(new_desk, address, MAKER)
+    ada, keyboard = seat_reader(new_desk, address, MAKER)
     page = ada.page
-    ada.look()
-    uploaded_and_read(ada, keyboard, exported(tmp_path / "paie.csv"))
-    corrected(ada, keyboard)
+    ada.check_page()
+    upload_and_answer(ada, keyboard, write_export(tmp_path / "paie.csv"))
+    correct_red_cells(ada, keyboard)
 
     page.get_by_role("heading", level=1, name="V\xe9rifier ce qui sera pay\xe9").wait_for()
     expect(page.locator("main")).to_contain_text("cp1252")
-    ada.look()
+    ada.check_page()
     keyboard.press(page.get_by_role("button", name="Signer"))
     page.wait_for_load_state()
 
-    ben, other = seated(new_desk, address, APPROVER)
-    ben.look()
+    ben, other = seat_reader(new_desk, address, APPROVER)
+    ben.check_page()
     other.press(ben.page.get_by_role("link", name="Salaires novembre").first)
     ben.page.get_by_role("button", name="Approuver").first.wait_for()
     expect(ben.page.get_by_role("heading", name="Code de ce paiement")).to_be_visible()
-    ben.look()
+    ben.check_page()
     other.press(ben.page.get_by_role("button", name="Approuver").first)
     start = ben.page.get_by_role("button", name="Lancer le paiement")
     start.wait_for()
-    ben.look()
+    ben.check_page()
     other.press(start)
     expect(ben.page.get_by_role("heading", name="Termin\xe9")).to_be_visible(timeout=120_000)
-    ben.look()
+    ben.check_page()
 
     page.goto("/")
-    ada.look()
+    ada.check_page()
     keyboard.press(page.get_by_role("link", name="Salaires novembre").first)
     with page.expect_download() as taken:
         keyboard.press(page.get_by_role("link", name="CSV"))
     rows = list(csv.DictReader(io.StringIO(Path(taken.value.path()).read_text(encoding="utf-8-sig"))))
-    assert [one["state"] for one in rows] == ["paid"] * PEOPLE
+    assert [line["state"] for line in rows] == ["paid"] * PEOPLE
     assert rows[0]["account_name"] == "A\xefcha Traor\xe9 2"

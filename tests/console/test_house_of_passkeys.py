@@ -1,4 +1,4 @@
-"""A house of passkeys alone: names without a key let the pages start, and keys are read while they are served."""
+"""Tests a console whose people have only passkeys, added while the pages are served."""
 
 import asyncio
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.approval.policy import required_policy
-from paygw_batch.console.console_app import CurrentPages, console_app, console_of
+from paygw_batch.approval.policy import require_policy
+from paygw_batch.console.console_app import ReloadingApp, build_console, console_app
 from paygw_batch.console.permissions import Role
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings.configuration import load_settings
@@ -36,20 +36,20 @@ def config(tmp_path: Path) -> Path:
 
 def test_console_starts_without_keys_but_cannot_approve(config: Path) -> None:
     settings = load_settings(config, environ={})
-    console = console_of(settings, config=config, environ={}, port=8443)
-    assert [(one.name, set(one.roles)) for one in console.members] == [
+    console = build_console(settings, config=config, environ={}, port=8443)
+    assert [(member.name, set(member.roles)) for member in console.members] == [
         ("Ada Wanjiru", {Role.MAKER}),
         ("Ben Okello", {Role.APPROVER}),
         ("Tom Mutua", {Role.ADMINISTRATOR}),
     ]
     assert not console.access.keys
     with pytest.raises(ConfigurationError, match="at most 0 other people"):
-        required_policy(settings)
+        require_policy(settings)
     console.sessions.close()
 
 
-def asked(pages: Any, path: str) -> str:
-    """Return the page at a path, as an ASGI application answers."""
+def request_page(pages: Any, path: str) -> str:
+    """Return the answer of an ASGI application for a path."""
     parts: list[bytes] = []
 
     async def send(message: Any) -> None:
@@ -69,20 +69,20 @@ def test_added_keys_work_without_restart(config: Path, tmp_path: Path) -> None:
     built: list[Any] = []
 
     def pages() -> Any:
-        built.append(console_of(load_settings(config, environ={}), config=config, environ={}, port=8443))
+        built.append(build_console(load_settings(config, environ={}), config=config, environ={}, port=8443))
         return console_app(built[-1])
 
-    served = CurrentPages(config, pages(), pages, told.append)
-    assert "<bdi>Ada Wanjiru</bdi>" in asked(served, "/sign-in")
+    served = ReloadingApp(config, pages(), pages, told.append)
+    assert "<bdi>Ada Wanjiru</bdi>" in request_page(served, "/sign-in")
     text = config.read_text()
     config.write_text(text + "no toml")
-    assert "<bdi>Ada Wanjiru</bdi>" in asked(served, "/sign-in")
+    assert "<bdi>Ada Wanjiru</bdi>" in request_page(served, "/sign-in")
     assert len(told) == 1
     assert "The pages continue as before." in told[0]
     (tmp_path / "made").mkdir()
     config.write_text(text.replace('"Ada Wanjiru" = []', f'"Ada Njeri" = "{make_key(tmp_path / "made", "Ada")}"'))
-    assert "<bdi>Ada Njeri</bdi>" in asked(served, "/sign-in")
+    assert "<bdi>Ada Njeri</bdi>" in request_page(served, "/sign-in")
     assert len(built) == 2
-    assert [one.name for one in built[-1].access.keys.values()] == ["Ada Njeri"]
-    for one in built:
-        one.sessions.close()
+    assert [member.name for member in built[-1].access.keys.values()] == ["Ada Njeri"]
+    for console in built:
+        console.sessions.close()

@@ -1,4 +1,4 @@
-"""People keep their place: the next red cell, what was typed, the payout by its own name, and the list by a search."""
+"""Tests that people keep their place: focus, typed values, payout names and searches."""
 
 import re
 from datetime import datetime, timedelta
@@ -7,39 +7,39 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.console.preparing import paid_through, sheet, uploaded
-from tests.support.people import MAKER, House, Person, set_up
+from tests.console.preparing import pay_amounts, sheet, upload_sheet
+from tests.support.people import MAKER, House, Person, create_sandbox
 
-pytestmark = pytest.mark.usefixtures("checks_here")
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 FOCUS = re.compile(r'autofocus aria-label="([^"]+)"')
 
 
-def mended(ada: Person, place: str, row: str, column: str, text: str) -> str:
+def correct_cell(ada: Person, place: str, row: str, column: str, text: str) -> str:
     answer = ada.post(f"{place}/mend", row=row, column=column, text=text)
     assert answer.status_code == 303, answer.text
     return ada.get(answer.headers["location"]).text
 
 
 def test_focus_moves_to_next_red_cell_then_button(ada: Person) -> None:
-    place = uploaded(ada, sheet(4, {1: {"amount": "x"}, 3: {"currency": "USD"}}))
-    page = mended(ada, place, "2", "amount", "5.00")
+    place = upload_sheet(ada, sheet(4, {1: {"amount": "x"}, 3: {"currency": "USD"}}))
+    page = correct_cell(ada, place, "2", "amount", "5.00")
     assert "Row 2, Amount: changed to 5.00." in page
     assert FOCUS.findall(page) == ["Currency of row 4"]
-    page = mended(ada, place, "4", "currency", "KES")
+    page = correct_cell(ada, place, "4", "currency", "KES")
     assert "Every row can be paid" in page
     assert "autofocus>Check what will be paid</a>" in page
 
 
 def test_undoing_correction_focuses_its_cell(ada: Person) -> None:
-    place = uploaded(ada, sheet(3, {1: {"amount": "x"}}))
-    mended(ada, place, "2", "amount", "5.00")
+    place = upload_sheet(ada, sheet(3, {1: {"amount": "x"}}))
+    correct_cell(ada, place, "2", "amount", "5.00")
     form = {"row": "2", "column": "amount", "shown": "5.00", "text": "x", "kind": "mended"}
     page = ada.get(ada.post(f"{place}/mend", **form).headers["location"]).text
     assert "Row 2, Amount: restored from your file." in page
     assert FOCUS.findall(page) == ["Amount of row 2"]
 
 
-def test_overlong_file_name_error_is_beside_field(house: House) -> None:
+def test_overlong_file_name_error_names_field(house: House) -> None:
     answer = house.person(MAKER).upload("/new", f"{'n' * 120}.csv", sheet(1), title="Salaries")
     assert answer.status_code == 409
     assert re.search(r'id="sheet-problem">A sheet needs a plain file name[^<]+</p><input type="file"', answer.text)
@@ -47,9 +47,9 @@ def test_overlong_file_name_error_is_beside_field(house: House) -> None:
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_payout_search_uses_words_states_and_local_days(tmp_path: Path, zone: str) -> None:
-    house = House(set_up(tmp_path, further=f'time_zone = "{zone}"'))
-    batch = paid_through(house.program, "November", ["100.00"])
+def test_payout_search_uses_words_states_and_local_dates(tmp_path: Path, zone: str) -> None:
+    house = House(create_sandbox(tmp_path, further=f'time_zone = "{zone}"'))
+    batch = pay_amounts(house.program, "November", ["100.00"])
     ada, address = House(house.program).person(MAKER), f'href="/payouts/{batch}"'
     assert "KES 100.00" in ada.get("/").text
     opened = house.program.json("status")["batches"][0]["opened_at"]

@@ -1,4 +1,4 @@
-"""Sessions outlive the process that serves the pages, and nothing else: idle time, eight hours, a key that is gone."""
+"""Tests that sessions survive a restart, and end after idling, eight hours, or a removed key."""
 
 import hashlib
 import sqlite3
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.approval.approval_keys import PublicKey
-from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInWay, WebSessions
+from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInMethod, WebSessions
 from paygw_batch.console.permissions import Member, Role
 from paygw_batch.errors import JournalError, SessionsBroken
 from tests.support.journal_disk import failing_disk
@@ -18,11 +18,11 @@ from tests.support.software_passkey import passkey
 
 ADA, BEN = Member("Ada", frozenset({Role.MAKER})), Member("Ben", frozenset({Role.APPROVER}))
 KEY = passkey("p-ada").public
-BOTH = frozenset(SignInWay)
+BOTH = frozenset(SignInMethod)
 
 
 class Clock:
-    """A clock that a test turns."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now_s = 1_000_000.0
@@ -42,14 +42,14 @@ def journal(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def serve(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]:
-    """Return a function that starts the console anew, with these people and keys in its configuration."""
+def restart(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]:
+    """Return a function that restarts the sessions with other people and keys."""
     running: list[WebSessions] = []
 
     def start(
         members: Collection[Member] = (ADA, BEN),
         keys: Mapping[PublicKey, Member] | None = None,
-        ways: Collection[SignInWay] = BOTH,
+        ways: Collection[SignInMethod] = BOTH,
     ) -> WebSessions:
         while running:
             running.pop().close()
@@ -61,7 +61,7 @@ def serve(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]:
                 keys=known,
                 ways=ways,
                 idle_s=900,
-                at_most_s=28_800,
+                max_age_s=28_800,
                 now_s=clock,
             )
         )
@@ -75,46 +75,46 @@ def serve(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]:
 Serve = Callable[..., WebSessions]
 
 
-def test_session_ends_when_idle_or_after_workday(serve: Serve, clock: Clock) -> None:
-    sessions = serve()
-    found = sessions.sign_in(ADA, "", SignInWay.LIST)
+def test_session_ends_when_idle_or_after_workday(restart: Serve, clock: Clock) -> None:
+    sessions = restart()
+    session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
     for _ in range(31):
         clock.now_s += 899
-        assert sessions.session(found) is not None
-        sessions.session(found, is_poll=True)
+        assert sessions.session(session_id) is not None
+        sessions.session(session_id, is_poll=True)
     clock.now_s += 931
-    assert sessions.session(found) is None  # it was used all the time, and its eight hours are over
-    found = sessions.sign_in(ADA, "", SignInWay.LIST)
+    assert sessions.session(session_id) is None  # Despite constant use, its eight hours are over.
+    session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
     clock.now_s += 600
-    assert sessions.session(found, is_poll=True) is not None
+    assert sessions.session(session_id, is_poll=True) is not None
     clock.now_s += 301
-    assert sessions.session(found) is None  # a page that asks by itself is nobody at the keyboard
+    assert sessions.session(session_id) is None  # A poll does not count as use.
 
 
-def test_restart_keeps_sessions_without_lengthening(serve: Serve, clock: Clock) -> None:
-    before = serve()
-    found = before.sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, "credential"))
-    session = before.session(found)
+def test_restart_keeps_sessions_without_lengthening(restart: Serve, clock: Clock) -> None:
+    before = restart()
+    session_id = before.sign_in(ADA, "", SignInMethod.PASSKEY, SignedInKey(KEY, "credential"))
+    session = before.session(session_id)
     clock.now_s += 899
-    after = serve().session(found)
+    after = restart().session(session_id)
     assert after == session
     assert after is not None
     assert after.passkey == SignedInKey(KEY, "credential")
     clock.now_s += 901
-    assert serve().session(found) is None
-    assert serve().session(found) is None
+    assert restart().session(session_id) is None
+    assert restart().session(session_id) is None
 
 
-def test_removed_key_signs_out_everywhere_for_good(serve: Serve) -> None:
-    sessions = serve()
+def test_removed_key_signs_out_everywhere_for_good(restart: Serve) -> None:
+    sessions = restart()
     at_work, at_home = (
-        sessions.sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, place)) for place in ("work", "home")
+        sessions.sign_in(ADA, "", SignInMethod.PASSKEY, SignedInKey(KEY, place)) for place in ("work", "home")
     )
-    by_another = sessions.sign_in(BEN, "", SignInWay.LIST)
-    without = serve(keys={})
+    by_another = sessions.sign_in(BEN, "", SignInMethod.LIST)
+    without = restart(keys={})
     assert without.session(at_work) is None
     assert without.session(by_another) is not None
-    assert serve().session(at_home) is None  # also when the key comes back
+    assert restart().session(at_home) is None  # It stays signed out after the key returns.
 
 
 @pytest.mark.parametrize(
@@ -122,70 +122,70 @@ def test_removed_key_signs_out_everywhere_for_good(serve: Serve) -> None:
     [
         {"members": [BEN]},
         {"keys": {KEY: BEN}},
-        {"ways": {SignInWay.LIST}},
+        {"ways": {SignInMethod.LIST}},
     ],
     ids=["the person left", "the key is another's now", "nobody signs in that way any more"],
 )
-def test_session_ends_when_member_or_key_changes(serve: Serve, changed: dict[str, object]) -> None:
-    found = serve().sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, ""))
-    assert serve(**changed).session(found) is None
+def test_session_ends_when_member_or_key_changes(restart: Serve, changed: dict[str, object]) -> None:
+    session_id = restart().sign_in(ADA, "", SignInMethod.PASSKEY, SignedInKey(KEY, ""))
+    assert restart(**changed).session(session_id) is None
 
 
-def test_session_role_comes_from_configuration(serve: Serve) -> None:
-    found = serve().sign_in(ADA, "", SignInWay.LIST)
+def test_session_role_comes_from_configuration(restart: Serve) -> None:
+    session_id = restart().sign_in(ADA, "", SignInMethod.LIST)
     moved = Member("Ada", frozenset({Role.AUDITOR}))
-    session = serve(members=[moved]).session(found)
+    session = restart(members=[moved]).session(session_id)
     assert session is not None
     assert session.member == moved
 
 
-def test_clock_set_back_ends_sessions(serve: Serve, clock: Clock) -> None:
-    sessions = serve()
-    found = sessions.sign_in(ADA, "", SignInWay.LIST)
-    clock.now_s -= 30  # as time servers do
-    assert sessions.session(found) is not None
+def test_clock_set_back_ends_sessions(restart: Serve, clock: Clock) -> None:
+    sessions = restart()
+    session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
+    clock.now_s -= 30  # Time servers do this.
+    assert sessions.session(session_id) is not None
     clock.now_s -= 3600
-    assert sessions.session(found) is None
+    assert sessions.session(session_id) is None
 
 
-def test_session_file_has_no_secrets_and_is_private(serve: Serve, journal: Path) -> None:
-    sessions = serve()
-    found = sessions.sign_in(ADA, "", SignInWay.LIST)
-    session = sessions.session(found)
+def test_session_file_has_no_secrets_and_is_private(restart: Serve, journal: Path) -> None:
+    sessions = restart()
+    session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
+    session = sessions.session(session_id)
     assert session is not None
     files = list(journal.parent.iterdir())
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     content = b"".join(path.read_bytes() for path in files)
-    assert hashlib.sha256(found.encode()).digest() in content
-    for secret in (found, session.csrf_token):
+    assert hashlib.sha256(session_id.encode()).digest() in content
+    for secret in (session_id, session.csrf_token):
         assert secret.encode() not in content
 
 
-def test_session_limit_ends_oldest_session(serve: Serve, clock: Clock, journal: Path) -> None:
-    sessions = serve()
-    first = sessions.sign_in(ADA, "", SignInWay.LIST)
+def test_session_limit_ends_oldest_session(restart: Serve, clock: Clock, journal: Path) -> None:
+    sessions = restart()
+    first = sessions.sign_in(ADA, "", SignInMethod.LIST)
     clock.now_s += 1
-    second = sessions.sign_in(ADA, "", SignInWay.LIST)
+    second = sessions.sign_in(ADA, "", SignInMethod.LIST)
     later_s = clock.now_s + 1
     with closing(sqlite3.connect(journal.with_name(f"{journal.name}.sessions"))) as other, other:
         rows = [(n.to_bytes(4, "big"), "Ada", "list", "", "", later_s, later_s) for n in range(998)]
         other.executemany("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     clock.now_s += 2
-    sessions.sign_in(ADA, "", SignInWay.LIST)
+    sessions.sign_in(ADA, "", SignInMethod.LIST)
     assert sessions.session(first) is None
     assert sessions.session(second) is not None
 
 
 def test_full_disk_prevents_sign_in_but_not_reading(journal: Path, clock: Clock) -> None:
     with failing_disk() as disk, closing(KeptSessions(journal)) as kept:
-        sessions = WebSessions(kept, members=[ADA], keys={}, ways=BOTH, idle_s=900, at_most_s=28_800, now_s=clock)
-        found = sessions.sign_in(ADA, "", SignInWay.LIST)
+        sessions = WebSessions(kept, members=[ADA], keys={}, ways=BOTH, idle_s=900, max_age_s=28_800, now_s=clock)
+        session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
         clock.now_s += 60
         disk.fail_at = disk.operations + 1
-        assert sessions.session(found) is not None
+        assert sessions.session(session_id) is not None
         disk.fail_at = disk.operations + 1
         with pytest.raises(SessionsBroken):
-            sessions.sign_in(ADA, "", SignInWay.LIST)
+            sessions.sign_in(ADA, "", SignInMethod.LIST)
 
 
 @pytest.mark.parametrize("content", [b"SQLite format 3\0" + b"x" * 4096, b"nothing of ours " * 300])
@@ -198,8 +198,8 @@ def test_damaged_session_file_is_refused_with_hint(journal: Path, content: bytes
     assert "Everyone then signs in again" in refused.value.hint
 
 
-def test_session_file_readable_by_others_is_refused(serve: Serve, journal: Path) -> None:
-    serve().close()
+def test_session_file_readable_by_others_is_refused(restart: Serve, journal: Path) -> None:
+    restart().close()
     journal.with_name(f"{journal.name}.sessions").chmod(0o644)
     with pytest.raises(JournalError, match="can be read or written by others"):
         KeptSessions(journal)
@@ -217,9 +217,9 @@ def test_sessions_survive_console_restart(house: House) -> None:
         new = again.stranger()
         new.client.cookies.set("payouts", person.client.cookies["payouts"])
         assert name in new.get("/").text
-        assert new.token("/") == tokens[name]  # a form that was open is still taken
+        assert new.token("/") == tokens[name]  # An open form is still accepted.
     form = {"csrf": tokens[MAKER]}
-    left = again.stranger()
-    left.client.cookies.set("payouts", people[MAKER].client.cookies["payouts"])
-    assert left.ask("POST", "/sign-out", data=form, headers={"origin": ORIGIN}).status_code == 303
-    assert left.get("/").status_code == 303
+    browser = again.stranger()
+    browser.client.cookies.set("payouts", people[MAKER].client.cookies["payouts"])
+    assert browser.ask("POST", "/sign-out", data=form, headers={"origin": ORIGIN}).status_code == 303
+    assert browser.get("/").status_code == 303

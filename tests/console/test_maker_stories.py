@@ -1,4 +1,4 @@
-"""The maker's stories in real Chromium, without JavaScript and by the keyboard alone: from a file to a signed plan."""
+"""Stories of a maker in Chromium without JavaScript, using only the keyboard."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -12,26 +12,34 @@ import openpyxl
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.preparing import EIGHT_DEFECTS, payroll, read_once, sheet, signed, upload, without_approval
-from tests.console.serving import served
+from tests.console.preparing import (
+    EIGHT_DEFECTS,
+    payroll,
+    sheet,
+    sign_sheet,
+    upload_and_answer,
+    upload_at_desk,
+    waive_approval,
+)
+from tests.console.serving import serve_pages
 from tests.support.browsers import Desk, Keyboard
-from tests.support.clocks import clock_of
+from tests.support.clocks import shifted_clock
 from tests.support.patience import PATIENCE_S
 from tests.support.people import MAKER, House
 
-pytestmark = pytest.mark.usefixtures("checks_here")
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 NewDesk = Callable[..., Desk]
 
 
 @pytest.fixture
 def address(house: House, listener: socket) -> Iterator[str]:
-    with served(house.program, listener):
+    with serve_pages(house.program, listener):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture
 def ada(new_desk: NewDesk, address: str) -> Desk:
-    """Ada, who has a keyboard alone, and a browser without JavaScript."""
+    """Return Ada's browser, which has no JavaScript."""
     desk = new_desk(java_script_enabled=False, base_url=address)
     desk.page.goto("/sign-in")
     Keyboard(desk.page).choose_person(MAKER)
@@ -42,14 +50,14 @@ def ada(new_desk: NewDesk, address: str) -> Desk:
 def test_story_1_each_correction_updates_totals(ada: Desk, tmp_path: Path) -> None:
     path = tmp_path / "payroll-november.csv"
     path.write_bytes(sheet(wrong=EIGHT_DEFECTS))
-    keyboard, page = upload(ada, path), ada.page
+    keyboard, page = upload_at_desk(ada, path), ada.page
     expect(page.get_by_role("heading", name="8 of 12 rows cannot be paid yet")).to_be_visible()
     can_be_paid = page.locator("tfoot td.number").first
     expect(can_be_paid).to_have_text("4")
     keyboard.press(page.get_by_role("button", name="Use 1250.00"))
     expect(can_be_paid).to_have_text("5")
 
-    def mend(heading: str, row: int, text: str, left: str) -> None:
+    def correct_cell(heading: str, row: int, text: str, left: str) -> None:
         keyboard.write(page.get_by_label(f"{heading} of row {row}"), text)
         page.keyboard.press("Enter")
         expect(can_be_paid).to_have_text(left)
@@ -58,26 +66,26 @@ def test_story_1_each_correction_updates_totals(ada: Desk, tmp_path: Path) -> No
     page.keyboard.press("Enter")
     expect(page.locator("#row-5 .wrong")).to_contain_text("twelve is not a plain number")
     expect(can_be_paid).to_have_text("5")
-    mend("Amount", 5, "112.00", "6")
+    correct_cell("Amount", 5, "112.00", "6")
     keyboard.press(page.get_by_role("button", name="Use KE", exact=True))
     expect(can_be_paid).to_have_text("7")
-    mend("Account name", 7, "Halima Abdi", "8")
+    correct_cell("Account name", 7, "Halima Abdi", "8")
     keyboard.press(page.locator("#row-9").get_by_role("button", name="Leave out"))
     expect(page.locator("#row-9")).to_have_count(0)
     keyboard.press(page.get_by_role("button", name="Use KES"))
     expect(can_be_paid).to_have_text("9")
-    mend("Client Order ID", 11, "P-10", "11")
+    correct_cell("Client Order ID", 11, "P-10", "11")
     expect(page.get_by_role("heading", name="11 of 12 rows can be paid; 1 is left out")).to_be_visible()
-    mended = page.get_by_role("region", name="Corrected after the upload").get_by_role("row")
-    expect(mended.nth(1)).to_contain_text("1,250.00")
-    expect(mended.nth(1)).to_contain_text(f"1250.00{MAKER}")
+    corrected = page.get_by_role("region", name="Corrected after the upload").get_by_role("row")
+    expect(corrected.nth(1)).to_contain_text("1,250.00")
+    expect(corrected.nth(1)).to_contain_text(f"1250.00{MAKER}")
     keyboard.press(page.get_by_role("link", name="Check what will be paid"))
     keyboard.press(page.get_by_role("button", name="Sign and send for approval"))
     expect(page.get_by_text("another person must approve it")).to_be_visible()
 
 
-def letterhead(path: Path) -> None:
-    """Write a workbook as an office keeps it: a letterhead, headings of its own, a date where an amount was typed."""
+def write_letterhead_workbook(path: Path) -> None:
+    """Write a workbook with a letterhead, its own headings, and an amount turned into a date."""
     book = openpyxl.Workbook()
     worksheet = book.worksheets[0]
     worksheet.title = "November"
@@ -101,10 +109,10 @@ def letterhead(path: Path) -> None:
     book.save(path)
 
 
-def test_story_2_letterhead_workbook_is_returned_mended(ada: Desk, tmp_path: Path) -> None:
-    path, mended = tmp_path / "net pay.xlsx", tmp_path / "mended.xlsx"
-    letterhead(path)
-    keyboard, page = upload(ada, path), ada.page
+def test_story_2_letterhead_workbook_is_corrected(ada: Desk, tmp_path: Path) -> None:
+    path, corrected = tmp_path / "net pay.xlsx", tmp_path / "mended.xlsx"
+    write_letterhead_workbook(path)
+    keyboard, page = upload_at_desk(ada, path), ada.page
     expect(page.get_by_role("heading", name="What is each column of your sheet?")).to_be_visible()
     expect(page.get_by_role("combobox", name="Net Pay")).to_have_value("amount")
     expect(page.get_by_role("combobox", name="Station")).to_have_value("")
@@ -120,9 +128,9 @@ def test_story_2_letterhead_workbook_is_returned_mended(ada: Desk, tmp_path: Pat
     assert book["November"]["A1"].value == "Umoja Health Trust"
     assert book["November"]["D6"].fill.fgColor.rgb == "FFFF9B9B"
     book["November"]["D6"].value = "1502.00"
-    book.save(mended)
-    keyboard.reach(page.get_by_label("The corrected file")).set_input_files(mended)
-    keyboard.press(page.get_by_role("button", name="Upload it in place of this one"))
+    book.save(corrected)
+    keyboard.reach(page.get_by_label("The corrected file")).set_input_files(corrected)
+    keyboard.press(page.get_by_role("button", name="Upload and replace"))
     expect(page.get_by_role("heading", name="Every row can be paid")).to_be_visible()
     expect(page.get_by_role("row", name="KES 3 4\u202f506.00")).to_be_visible()
 
@@ -132,12 +140,12 @@ def test_story_3_repeated_october_sheet_sends_nothing(house: House, ada: Desk, t
     program = house.program
     path = tmp_path / "october.csv"
     path.write_bytes(sheet(12))
-    plain = without_approval(program)
-    run = program.start("submit", path)  # a process: this one has the event loop of the browser
-    said = run.communicate(timeout=PATIENCE_S)
-    assert run.returncode == 0, said
+    plain = waive_approval(program)
+    run = program.start("submit", path)  # The browser owns the event loop of this process.
+    output = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 0, output
     program.config.write_text(plain)
-    keyboard, page = upload(ada, path), ada.page
+    keyboard, page = upload_at_desk(ada, path), ada.page
     expect(page.get_by_role("heading", name="All 12 rows are known; nothing would be sent")).to_be_visible()
     expect(page.get_by_role("link", name="Check what will be paid")).to_have_count(0)
     keyboard.press(page.get_by_role("link", name="See that payout"))
@@ -150,14 +158,14 @@ def test_story_10_next_month_needs_five_clicks(
     house: House, new_desk: NewDesk, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    def november() -> None:
-        maker, place = read_once(house, "Novembre")
+    def build_november_sheet() -> None:
+        maker, place = upload_and_answer(house, "Novembre")
         maker.post(f"{place}/leave-out", row="8")
-        signed(maker, place)
+        sign_sheet(maker, place)
 
-    with ThreadPoolExecutor(1) as pool:  # the browser has this thread's loop
-        pool.submit(november).result()
-    clock_of(monkeypatch)(timedelta(days=31))
+    with ThreadPoolExecutor(1) as pool:  # The browser owns this thread's event loop.
+        pool.submit(build_november_sheet).result()
+    shifted_clock(monkeypatch)(timedelta(days=31))
     page = new_desk(java_script_enabled=False, base_url=address).page
     page.goto("/sign-in")
     Keyboard(page).choose_person(MAKER)

@@ -1,4 +1,4 @@
-"""A hint on a page names no command, option or setting: whoever raises an error says for whom its hint is."""
+"""Tests that hints on pages name no command, option or setting."""
 
 import ast
 import re
@@ -53,43 +53,45 @@ ELSEWHERE = (
     *("approval/approval_keys.py", "approval/policy.py", "countries/data.py", "settle/settle_rows.py"),
     *(f"submit/{module}.py" for module in ("approvals", "results", "send", "submission", "submit_sheet")),
 )
-"""What a terminal or a report says in words that pages do not share, and mistakes in the data files of countries."""
+"""What a terminal or a report says in words that pages do not share and mistakes in the data files of countries."""
 OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] (?:needed|lists) |config/")
 """Hints that are attributes of a class of documents, and a mistake in the configuration, which no page gets past."""
 
 
-def hints() -> Iterator[tuple[str, str, ast.Call]]:
-    """Yield where an error is raised, the text of its hint and the call."""
+def raised_hints() -> Iterator[tuple[str, str, ast.Call]]:
+    """Yield the location, hint and call of each raised error."""
     for path in PACKAGE.rglob("*.py"):
         place = path.relative_to(PACKAGE).as_posix()
         if place.startswith(OF_TERMINALS):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                for given in node.keywords:
-                    if given.arg == "hint":
-                        texts = (one.value for one in ast.walk(given.value) if isinstance(one, ast.Constant))
+                for keyword in node.keywords:
+                    if keyword.arg == "hint":
+                        texts = (node.value for node in ast.walk(keyword.value) if isinstance(node, ast.Constant))
                         yield place, " ".join(map(str, texts)), node
 
 
 def is_for_terminal(call: ast.Call) -> bool:
     assert isinstance(call.func, ast.Name)
-    given = {one.arg: one.value for one in call.keywords}
-    said = given.get("for_terminal")
-    if isinstance(said, ast.Constant):
-        return bool(said.value)
+    arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+    argument = arguments.get("for_terminal")
+    if isinstance(argument, ast.Constant):
+        return bool(argument.value)
     kind = getattr(errors, call.func.id, PaygwError)
-    return "option" in given or kind.for_terminal or call.func.id == SheetQuestion.__name__
+    return "option" in arguments or kind.for_terminal or call.func.id == SheetQuestion.__name__
 
 
-def test_hint_naming_command_is_limited_to_terminal() -> None:
-    found = [(place, text) for place, text, call in hints() if COMMAND.search(text) and not is_for_terminal(call)]
-    assert found == []
+def test_only_terminal_hints_name_commands() -> None:
+    violations = [
+        (place, text) for place, text, call in raised_hints() if COMMAND.search(text) and not is_for_terminal(call)
+    ]
+    assert violations == []
 
 
-def messages_on_pages() -> Iterator[tuple[str, str]]:
-    """Yield the sentences of the catalogue that a page may show, each with its file; not hints, nor a terminal's."""
-    given_as_hints = " ".join(text for _, text, _ in hints())
+def page_messages() -> Iterator[tuple[str, str]]:
+    """Yield the messages that pages may show with their files, without hints and messages for terminals."""
+    given_as_hints = " ".join(text for _, text, _ in raised_hints())
     for message, place in messages():
         text = message if isinstance(message, str) else message[1]
         if place.startswith(OF_PAGES) and not place.endswith(ELSEWHERE) and text not in given_as_hints:
@@ -97,8 +99,10 @@ def messages_on_pages() -> Iterator[tuple[str, str]]:
 
 
 def test_page_sentence_names_no_command_option_or_setting() -> None:
-    found = [(place, text) for place, text in messages_on_pages() if COMMAND.search(text) and not OF_ERRORS.match(text)]
-    assert found == []
+    violations = [
+        (place, text) for place, text in page_messages() if COMMAND.search(text) and not OF_ERRORS.match(text)
+    ]
+    assert violations == []
 
 
 def test_page_shows_only_hints_without_commands() -> None:

@@ -1,4 +1,4 @@
-"""The pages that are files, in a real browser: they have the console's style sheet, and are held to the same."""
+"""Tests the accessibility of pages that are files in a real browser."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,18 +7,18 @@ import pytest
 
 from paygw_batch.core.generator_marks import PageKind
 from tests.support.browsers import NARROW, Desk
-from tests.support.golden_pages import golden_page
+from tests.support.golden_pages import read_golden_page
 from tests.support.long_part import share
 
 
 @pytest.mark.parametrize("scheme", share(["dark", "light"], every=2))
 def test_file_page_has_no_accessibility_violation(new_desk: Callable[..., Desk], scheme: str, tmp_path: Path) -> None:
-    desk = new_desk(color_scheme=scheme, bypass_csp=True)  # axe-core is a script: the pages themselves allow none
+    desk = new_desk(color_scheme=scheme, bypass_csp=True)  # The pages allow no scripts, but axe-core is one.
     for kind in PageKind:
-        (whole := tmp_path / f"{kind}.html").write_bytes(golden_page(kind).encode())
+        (whole := tmp_path / f"{kind}.html").write_bytes(read_golden_page(kind).encode())
         desk.page.goto(whole.as_uri())
         desk.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-        desk.look()
+        desk.check_page()
         desk.page.set_viewport_size({"width": NARROW, "height": 800})
         desk.require_accessible()
         desk.page.set_viewport_size({"width": 1200, "height": 800})

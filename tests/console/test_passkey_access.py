@@ -1,4 +1,4 @@
-"""Access by passkey, without a browser: who signs in, who is invited, and what is refused."""
+"""Tests sign-ins and invitations by passkey without a browser."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,20 +13,20 @@ from paygw_batch.console.passkey_access import (
     Invitations,
     KeptSessions,
     OpenSignIns,
+    find_signing_key,
     invitation_challenge,
-    key_that_signed,
-    new_passkey,
+    parse_new_passkey,
     sign_in_text,
 )
-from tests.support.keyed_people import ADA, CLEO, STRANGER, TOKEN, made
+from tests.support.keyed_people import ADA, CLEO, STRANGER, TOKEN, key_form
 from tests.support.software_passkey import CONSOLE, ELSEWHERE, SoftwarePasskey, passkey
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 KEYS = (ADA.public, CLEO.public)
 
 
-class Hour:
-    """A clock that a test turns."""
+class FakeClock:
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -36,8 +36,8 @@ class Hour:
 
 
 @pytest.fixture
-def hour() -> Hour:
-    return Hour()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(journal: Path) -> Iterator[KeptSessions]:
-    with closing(KeptSessions(journal)) as found:
-        yield found
+    with closing(KeptSessions(journal)) as sessions:
+        yield sessions
 
 
 @pytest.fixture
-def open_sign_ins(hour: Hour, kept: KeptSessions) -> OpenSignIns:
+def open_sign_ins(clock: FakeClock, kept: KeptSessions) -> OpenSignIns:
     numbers = count(1)
-    return OpenSignIns(kept, now_s=hour, new_nonce=lambda: f"nonce-{next(numbers)}")
+    return OpenSignIns(kept, now_s=clock, new_nonce=lambda: f"nonce-{next(numbers)}")
 
 
 # Signing in
@@ -62,48 +62,48 @@ def open_sign_ins(hour: Hour, kept: KeptSessions) -> OpenSignIns:
 
 @pytest.mark.parametrize("key", [ADA, CLEO])
 def test_sign_in_signature_identifies_person_key(open_sign_ins: OpenSignIns, key: SoftwarePasskey) -> None:
-    begun = open_sign_ins.begin()
-    assert open_sign_ins.end(begun)
-    assert key_that_signed(begun, key.sign(sign_in_text(begun)), KEYS, CONSOLE) == key.public
+    sign_in_nonce = open_sign_ins.begin()
+    assert open_sign_ins.end(sign_in_nonce)
+    assert find_signing_key(sign_in_nonce, key.sign(sign_in_text(sign_in_nonce)), KEYS, CONSOLE) == key.public
 
 
 def test_stranger_key_is_not_recognised(open_sign_ins: OpenSignIns) -> None:
-    begun = open_sign_ins.begin()
-    assert key_that_signed(begun, STRANGER.sign(sign_in_text(begun)), KEYS, CONSOLE) is None
+    sign_in_nonce = open_sign_ins.begin()
+    assert find_signing_key(sign_in_nonce, STRANGER.sign(sign_in_text(sign_in_nonce)), KEYS, CONSOLE) is None
 
 
 def test_sign_in_can_be_completed_only_once(open_sign_ins: OpenSignIns) -> None:
-    begun = open_sign_ins.begin()
-    assert open_sign_ins.end(begun)
-    assert not open_sign_ins.end(begun)
+    sign_in_nonce = open_sign_ins.begin()
+    assert open_sign_ins.end(sign_in_nonce)
+    assert not open_sign_ins.end(sign_in_nonce)
     assert not open_sign_ins.end("nonce-of-nobody")
 
 
-def test_sign_in_expires_after_five_minutes(open_sign_ins: OpenSignIns, hour: Hour) -> None:
+def test_sign_in_expires_after_five_minutes(open_sign_ins: OpenSignIns, clock: FakeClock) -> None:
     first, second = open_sign_ins.begin(), open_sign_ins.begin()
-    hour.now_s += 299
+    clock.now_s += 299
     assert open_sign_ins.end(first)
-    hour.now_s += 2
+    clock.now_s += 2
     assert not open_sign_ins.end(second)
 
 
 def test_many_open_sign_ins_write_nothing(open_sign_ins: OpenSignIns, journal: Path) -> None:
-    begun, before = open_sign_ins.begin(), sizes(journal)
+    sign_in_nonce, before = open_sign_ins.begin(), file_sizes(journal)
     for _ in range(10_001):
         open_sign_ins.begin()
-    assert sizes(journal) == before
-    assert open_sign_ins.end(begun)
+    assert file_sizes(journal) == before
+    assert open_sign_ins.end(sign_in_nonce)
 
 
-def sizes(journal: Path) -> list[int]:
+def file_sizes(journal: Path) -> list[int]:
     return [path.stat().st_size for path in sorted(journal.parent.glob(f"{journal.name}.sessions*"))]
 
 
-def test_restart_keeps_open_and_used_sign_ins(open_sign_ins: OpenSignIns, hour: Hour, journal: Path) -> None:
+def test_restart_keeps_open_and_used_sign_ins(open_sign_ins: OpenSignIns, clock: FakeClock, journal: Path) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
     assert open_sign_ins.end(used)
     with closing(KeptSessions(journal)) as later:
-        again = OpenSignIns(later, now_s=hour, new_nonce=lambda: "x")
+        again = OpenSignIns(later, now_s=clock, new_nonce=lambda: "x")
         assert not again.end(used)
         assert again.end(open_one)
     assert not open_sign_ins.end(open_one)
@@ -119,29 +119,29 @@ def test_altered_sign_in_nonce_is_refused(open_sign_ins: OpenSignIns) -> None:
     assert open_sign_ins.end(nonce)
 
 
-def test_sign_in_of_other_console_does_not_count(open_sign_ins: OpenSignIns, hour: Hour, tmp_path: Path) -> None:
+def test_sign_in_from_other_console_is_refused(open_sign_ins: OpenSignIns, clock: FakeClock, tmp_path: Path) -> None:
     with closing(KeptSessions(tmp_path / "other.sqlite3")) as elsewhere:
-        other = OpenSignIns(elsewhere, now_s=hour, new_nonce=lambda: "x")
+        other = OpenSignIns(elsewhere, now_s=clock, new_nonce=lambda: "x")
         assert not open_sign_ins.end(other.begin())
 
 
-def test_signature_for_other_sign_in_does_not_count(open_sign_ins: OpenSignIns) -> None:
+def test_signature_for_other_sign_in_is_refused(open_sign_ins: OpenSignIns) -> None:
     first, second = open_sign_ins.begin(), open_sign_ins.begin()
-    assert key_that_signed(second, ADA.sign(sign_in_text(first)), KEYS, CONSOLE) is None
+    assert find_signing_key(second, ADA.sign(sign_in_text(first)), KEYS, CONSOLE) is None
 
 
 def test_approval_signature_cannot_sign_in(open_sign_ins: OpenSignIns) -> None:
-    begun = open_sign_ins.begin()
-    text = sign_in_text(begun)
+    sign_in_nonce = open_sign_ins.begin()
+    text = sign_in_text(sign_in_nonce)
     assert text.split(b"\n")[0] == b"paygw-batch sign-in 1"
     approval = b"paygw-batch plan 5 approval\n" + text.split(b"\n", 1)[1]
-    assert key_that_signed(begun, ADA.sign(approval), KEYS, CONSOLE) is None
+    assert find_signing_key(sign_in_nonce, ADA.sign(approval), KEYS, CONSOLE) is None
 
 
-def test_sign_in_at_other_address_does_not_count(open_sign_ins: OpenSignIns) -> None:
-    begun = open_sign_ins.begin()
+def test_sign_in_at_other_address_is_refused(open_sign_ins: OpenSignIns) -> None:
+    sign_in_nonce = open_sign_ins.begin()
     for party in (ELSEWHERE, RelyingParty(CONSOLE.origin + ":8443")):
-        assert key_that_signed(begun, ADA.sign(sign_in_text(begun)), KEYS, party) is None
+        assert find_signing_key(sign_in_nonce, ADA.sign(sign_in_text(sign_in_nonce)), KEYS, party) is None
 
 
 # A new passkey
@@ -149,26 +149,26 @@ def test_sign_in_at_other_address_does_not_count(open_sign_ins: OpenSignIns) -> 
 
 @pytest.mark.parametrize("key", [ADA, CLEO, passkey("ed25519")])
 def test_new_passkey_line_yields_its_key(key: SoftwarePasskey) -> None:
-    assert new_passkey(made(key), TOKEN, CONSOLE) == key.public
+    assert parse_new_passkey(key_form(key), TOKEN, CONSOLE) == key.public
 
 
 REFUSED = {
-    "for another invitation": made(token="U" * 43),
-    "an assertion": made(kind="webauthn.get"),
-    "at another address": made(passkey("p-ada", ELSEWHERE)),
-    "nobody present": made() | {"authenticator_data": to_base64url(ADA.authenticator_data(0x44, more=b"\0" * 9))},
-    "nobody verified": made() | {"authenticator_data": to_base64url(ADA.authenticator_data(0x41, more=b"\0" * 9))},
-    "no key": made() | {"authenticator_data": to_base64url(ADA.authenticator_data(0x05))},
-    "too short": made() | {"authenticator_data": to_base64url(b"\0" * 36)},
-    "no base64": made() | {"public_key": "*"},
-    "readable public key": made() | {"public_key": to_base64url(b"\0" * 91)},
+    "for another invitation": key_form(token="U" * 43),
+    "an assertion": key_form(kind="webauthn.get"),
+    "at another address": key_form(passkey("p-ada", ELSEWHERE)),
+    "nobody present": key_form() | {"authenticator_data": to_base64url(ADA.authenticator_data(0x44, more=b"\0" * 9))},
+    "nobody verified": key_form() | {"authenticator_data": to_base64url(ADA.authenticator_data(0x41, more=b"\0" * 9))},
+    "no key": key_form() | {"authenticator_data": to_base64url(ADA.authenticator_data(0x05))},
+    "too short": key_form() | {"authenticator_data": to_base64url(b"\0" * 36)},
+    "no base64": key_form() | {"public_key": "*"},
+    "readable public key": key_form() | {"public_key": to_base64url(b"\0" * 91)},
     "nothing": {},
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_invalid_new_passkey_is_refused(what: str) -> None:
-    assert new_passkey(REFUSED[what], TOKEN, CONSOLE) is None
+@pytest.mark.parametrize("altered_field", REFUSED)
+def test_invalid_new_passkey_is_refused(altered_field: str) -> None:
+    assert parse_new_passkey(REFUSED[altered_field], TOKEN, CONSOLE) is None
 
 
 def test_invitation_challenge_begins_with_its_purpose() -> None:
@@ -183,20 +183,20 @@ def invitations(tmp_path: Path) -> Invitations:
     return Invitations(tmp_path / "console" / "invitations")
 
 
-def test_an_invitation_is_used_once(invitations: Invitations) -> None:
+def test_invitation_works_once(invitations: Invitations) -> None:
     invitations.invite("Ben Okello", TOKEN, NOW)
-    found = invitations.invitation(TOKEN, NOW)
-    assert found == {"name": "Ben Okello", "expires_at": "2026-11-23T08:00:00.000Z"}
-    assert invitations.invitation(TOKEN, NOW) == found
+    stored = invitations.invitation(TOKEN, NOW)
+    assert stored == {"name": "Ben Okello", "expires_at": "2026-11-23T08:00:00.000Z"}
+    assert invitations.invitation(TOKEN, NOW) == stored
     assert invitations.use(TOKEN, "ab:cd", NOW) == ("Ben Okello", True)
-    assert invitations.use(TOKEN, "ab:cd", NOW) == ("Ben Okello", False)  # the second click
+    assert invitations.use(TOKEN, "ab:cd", NOW) == ("Ben Okello", False)  # This is a second click.
     assert invitations.use(TOKEN, "ef:01", NOW) is None
     assert invitations.invitation(TOKEN, NOW) is None
     assert invitations.use(TOKEN, "ab:cd", NOW + timedelta(hours=24)) is None
     assert invitations.invitation(TOKEN, NOW) is None
 
 
-def test_an_invitation_lasts_a_day(invitations: Invitations) -> None:
+def test_invitation_expires_after_a_day(invitations: Invitations) -> None:
     invitations.invite("Ben Okello", TOKEN, NOW)
     assert invitations.invitation(TOKEN, NOW + timedelta(hours=24) - timedelta(seconds=1)) is not None
     assert invitations.invitation(TOKEN, NOW + timedelta(hours=24)) is None

@@ -1,4 +1,4 @@
-"""Fifty tabs that ask for one payout cost one count; a page that a person opens is never old."""
+"""Tests that polling tabs share one count, and that opened pages are always current."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import pytest
 from paygw_batch.console.payout_counts import PayoutCounts
 
 
-class Counted:
-    """A journal that says how often it was counted; `facts` is how far it has come."""
+class CountingJournal:
+    """A journal with a number of `facts` that records how often it was counted."""
 
     def __init__(self) -> None:
         self.facts = self.times = 0
         self.hash, self.batch, self.number = "0", "ab" * 8, 1
 
-    def head(self) -> "Counted":
+    def head(self) -> "CountingJournal":
         self.hash = str(self.facts)
         return self
 
@@ -26,21 +26,21 @@ class Counted:
 
 @pytest.fixture
 def journal() -> Any:
-    return Counted()
+    return CountingJournal()
 
 
-def counted(counts: PayoutCounts, journal: Any, *, is_poll: bool) -> str:
-    (found,) = counts.tallies(journal, journal, is_poll=is_poll)
-    return str(found)
+def paid_count(counts: PayoutCounts, journal: Any, *, is_poll: bool) -> str:
+    (tally,) = counts.tallies(journal, journal, is_poll=is_poll)
+    return str(tally)
 
 
 def test_opened_page_shows_current_journal_counts(journal: Any) -> None:
     counts = PayoutCounts(monotonic_s=lambda: 5.0)
-    assert counted(counts, journal, is_poll=False) == "at fact 0"
+    assert paid_count(counts, journal, is_poll=False) == "at fact 0"
     journal.facts = 1
-    assert counted(counts, journal, is_poll=False) == "at fact 1"
-    assert counted(counts, journal, is_poll=False) == "at fact 1"
-    assert journal.times == 2  # nothing had moved
+    assert paid_count(counts, journal, is_poll=False) == "at fact 1"
+    assert paid_count(counts, journal, is_poll=False) == "at fact 1"
+    assert journal.times == 2  # The journal had not changed.
 
 
 def test_polling_tabs_share_one_count_per_second(journal: Any) -> None:
@@ -49,10 +49,10 @@ def test_polling_tabs_share_one_count_per_second(journal: Any) -> None:
     for tab in range(50):
         now_s[0] = tab / 100
         journal.facts = tab
-        assert counted(counts, journal, is_poll=True) == "at fact 0"
+        assert paid_count(counts, journal, is_poll=True) == "at fact 0"
     assert journal.times == 1
     now_s[0] = 1.0
-    assert counted(counts, journal, is_poll=True) == "at fact 49"
+    assert paid_count(counts, journal, is_poll=True) == "at fact 49"
     assert journal.times == 2
 
 
@@ -61,19 +61,19 @@ def test_unchanged_journal_is_counted_once(journal: Any) -> None:
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     for second in range(20):
         now_s[0] = float(second)
-        assert counted(counts, journal, is_poll=True) == "at fact 0"
+        assert paid_count(counts, journal, is_poll=True) == "at fact 0"
     assert journal.times == 1
 
 
 def test_rendered_page_is_cached_for_one_second() -> None:
     now_s = [0.0]
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
-    assert counts.seen("b", "en") is None
-    counts.note_seen("b", "en", "x")
+    assert counts.version("b", "en") is None
+    counts.record_version("b", "en", "x")
     now_s[0] = 0.9
-    assert (counts.seen("b", "en"), counts.seen("b", "fr"), counts.seen("c", "en")) == ("x", None, None)
+    assert (counts.version("b", "en"), counts.version("b", "fr"), counts.version("c", "en")) == ("x", None, None)
     now_s[0] = 1.0
-    assert counts.seen("b", "en") is None
+    assert counts.version("b", "en") is None
 
 
 def test_payout_rate_covers_last_half_minute() -> None:
@@ -81,7 +81,7 @@ def test_payout_rate_covers_last_half_minute() -> None:
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     assert counts.rate("b", 0) == 0
     now_s[0] = 2.0
-    assert counts.rate("b", 200) == 0  # too early
+    assert counts.rate("b", 200) == 0  # This is too early.
     for second in range(4, 200, 2):
         now_s[0] = float(second)
         rate = counts.rate("b", 100 * second)

@@ -1,4 +1,4 @@
-"""A payout from the sheet to the payment, by two people with passkeys, in a real browser: `submit` verifies both."""
+"""Story of a payout by two people with passkeys in a real browser."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import expect
 
 from paygw_batch.approval.plan_document import read_plan
-from tests.console.preparing import without_approval
-from tests.console.serving import served
+from tests.console.preparing import waive_approval
+from tests.console.serving import serve_pages
 from tests.support.browsers import PATIENCE_MS, Desk, Keyboard
-from tests.support.passkey_people import at_origin, give_passkeys, origin_of, sign_in
+from tests.support.passkey_people import configure_origin, give_passkeys, origin_of, sign_in
 from tests.support.patience import PATIENCE_S
 from tests.support.people import APPROVER, MAKER, House
 from tests.support.program import Program
@@ -22,26 +22,26 @@ NewDesk = Callable[..., Desk]
 
 @pytest.fixture
 def program(house: House, listener: socket) -> Program:
-    """Ada and Ben, whose only keys will be passkeys: the folder of keys of the sandbox is not configured."""
-    return at_origin(house.program, listener, with_keys=False)
+    """Return an installation without sandbox keys, for people with passkeys."""
+    return configure_origin(house.program, listener, with_keys=False)
 
 
-def code_on(desk: Desk) -> str:
+def shown_code(desk: Desk) -> str:
     return str(desk.page.locator(".code").inner_text())
 
 
-def rows(month: str, *, changed: int) -> list[str]:
-    """Return a month's payroll: the first so many people have other accounts than usual."""
+def payroll_rows(month: str, *, changed: int) -> list[str]:
+    """Return a month's payroll, in which the first people have other accounts than usual."""
     numbers = [f"2547{9 if n < changed else 1}234500{n}" for n in range(len(PEOPLE))]
     return [f"KE,{month}-{n},1500.50,KES,{name},{numbers[n]},+{numbers[n]}" for n, name in enumerate(PEOPLE)]
 
 
 def pay_october(program: Program) -> None:
-    """Pay the month before by the command line: a process, because this one has the event loop of the browser."""
-    plain = without_approval(program)
-    run = program.start("submit", program.sheet(rows("OCT", changed=0), "payroll-october.csv"))
-    said = run.communicate(timeout=PATIENCE_S)
-    assert run.returncode == 0, said
+    """Pay October from the command line in another process, because the browser owns this event loop."""
+    plain = waive_approval(program)
+    run = program.start("submit", program.sheet(payroll_rows("OCT", changed=0), "payroll-october.csv"))
+    output = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 0, output
     program.config.write_text(plain)
 
 
@@ -51,8 +51,8 @@ def test_story_5_changed_accounts_are_approved_by_passkey(
     pay_october(program)
     ada, ben, origin = new_desk(), new_desk(), origin_of(listener)
     give_passkeys(program, listener, {MAKER: ada, APPROVER: ben})
-    sheet = program.sheet(rows("NOV", changed=4), "payroll-november.csv")
-    with served(program, listener):
+    sheet = program.sheet(payroll_rows("NOV", changed=4), "payroll-november.csv")
+    with serve_pages(program, listener):
         sign_in(ada, origin)
         ada.page.goto(f"{origin}/new")
         ada.page.locator("input[type=file]").set_input_files(sheet)
@@ -60,7 +60,7 @@ def test_story_5_changed_accounts_are_approved_by_passkey(
         ada.page.wait_for_url("**/sheets/*")
         ada.page.goto(f"{ada.page.url}/plan")
         ada.require_accessible()
-        code = code_on(ada)
+        code = shown_code(ada)
         ada.page.get_by_role("button", name="Sign with my passkey and send for approval").click()
         ada.page.get_by_text("You prepared this payout, so another person must approve it.").wait_for()
         place = ada.page.url
@@ -68,20 +68,20 @@ def test_story_5_changed_accounts_are_approved_by_passkey(
         keyboard, page = Keyboard(ben.page), sign_in(ben, origin)
         keyboard.press(page.get_by_role("link", name="payroll-november.csv").first)
         page.wait_for_url(place)
-        ben.look()
-        assert code_on(ben) == code
+        ben.check_page()
+        assert shown_code(ben) == code
         (plan,) = tmp_path.glob("console/*/plan.json")
         assert f"The code of this plan is {code}." in " ".join(program.run("approve", plan).stdout.split())
         changed = page.locator("details", has=page.get_by_text("4 changed accounts"))
         expect(changed).to_have_attribute("open", "")
         expect(changed.locator("tbody bdi")).to_have_text(list(PEOPLE[:4]))
         approve = page.get_by_role("button", name="Approve with my passkey")
-        ben.recognise(is_owner=False)
+        ben.set_recognition(is_owner=False)
         keyboard.press(approve)
         expect(page.get_by_role("alert")).to_contain_text("Nothing was signed, and nothing was sent.")
-        ben.look()
+        ben.check_page()
         assert read_plan(plan).approvals == []
-        ben.recognise(is_owner=True)
+        ben.set_recognition(is_owner=True)
         keyboard.press(approve)
         start = page.get_by_role("button", name="Start the payout")
         start.wait_for()
@@ -91,5 +91,5 @@ def test_story_5_changed_accounts_are_approved_by_passkey(
         page.get_by_role("heading", name="Finished").first.wait_for(timeout=PATIENCE_MS)
     assert len(program.record()) == 2 * len(PEOPLE)
     history = program.json("status", next(iter(tmp_path.glob("console/*/sheet/*"))), "--history")["history"]
-    said = [one["said"].split(" at ")[0] for one in history[1:3]]
-    assert said == [f"prepared by {MAKER}", f"approved by {APPROVER}"]
+    sentences = [entry["said"].split(" at ")[0] for entry in history[1:3]]
+    assert sentences == [f"prepared by {MAKER}", f"approved by {APPROVER}"]

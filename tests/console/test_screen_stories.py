@@ -1,4 +1,4 @@
-"""Story 18: every screen in its states, wide and narrow, without a violation or anything beyond the edge."""
+"""Story 18: every screen is accessible and fits wide and narrow windows."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,41 +11,41 @@ from tests.console.preparing import (
     LONG,
     PAYROLL,
     digest,
-    paid_through,
+    pay_amounts,
     sheet,
-    signed,
-    uploaded,
+    sign_sheet,
+    upload_sheet,
 )
-from tests.console.serving import served
+from tests.console.serving import serve_pages
 from tests.support.browsers import Desk
-from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, House, set_up
+from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, House, create_sandbox
 
-pytestmark = pytest.mark.usefixtures("checks_here")
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 NewDesk = Callable[..., Desk]
 
 
 @pytest.fixture
 def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(set_up(tmp_path_factory.mktemp("home")))
+    return House(create_sandbox(tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture
 def address(house: House, listener: socket) -> Iterator[str]:
-    with served(house.program, listener):
+    with serve_pages(house.program, listener):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def in_a_thread(prepare: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
-    """Prepare the screens: this thread has the event loop of the browser."""
+def prepare_in_thread(prepare: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
+    """Prepare the screens in another thread, because the browser owns this event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(prepare).result()
 
 
-def look_at(new_desk: NewDesk, address: str, screens: dict[str, list[str]], **options: str) -> None:
-    """Show each screen to the person who sees it, and look at it."""
+def show_screens(new_desk: NewDesk, address: str, screens: dict[str, list[str]], **options: str) -> None:
+    """Show each screen to its viewer and require it to be accessible."""
     for name, paths in screens.items():
         desk = new_desk(base_url=address, **options)
-        desk.page.route("**/static/reload.js", lambda route: route.abort())  # it would go away while it is looked at
+        desk.page.route("**/static/reload.js", lambda route: route.abort())  # A reload would disturb the check.
         if name:
             desk.page.goto("/sign-in")
             desk.page.get_by_label(name).check()
@@ -53,30 +53,34 @@ def look_at(new_desk: NewDesk, address: str, screens: dict[str, list[str]], **op
         for path in paths:
             desk.page.goto(path)
             desk.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-            desk.look()
+            desk.check_page()
 
 
-def preparing(house: House) -> dict[str, list[str]]:
-    """Bring sheets into every state before they are sent."""
+def prepare_sheets(house: House) -> dict[str, list[str]]:
+    """Bring sheets into every state before sending."""
     ada, ben = house.person(MAKER), house.person(APPROVER)
-    wrong = uploaded(ada, sheet(wrong=EIGHT_DEFECTS), f"{LONG}.csv"[-90:])
+    wrong = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS), f"{LONG}.csv"[-90:])
     ada.post(f"{wrong}/mend", row="4", column="amount", text="1250.00")
     ada.post(f"{wrong}/leave-out", row="5")
-    most = uploaded(ada, sheet(14, {n: {"amount": f'"{n},000.00"', "name": LONG} for n in range(1, 13)}), "most.csv")
-    alike = uploaded(ada, sheet(4, {2: {"account": "254712345001", "amount": "101.00"}}).replace(b"P-", b"L-"))
+    most = upload_sheet(
+        ada, sheet(14, {n: {"amount": f'"{n},000.00"', "name": LONG} for n in range(1, 13)}), "most.csv"
+    )
+    alike = upload_sheet(ada, sheet(4, {2: {"account": "254712345001", "amount": "101.00"}}).replace(b"P-", b"L-"))
     other = ada.upload("/new", "totals.csv", sheet(3).replace(b"P-", b"T-"), stated_rows="4", stated_sums="UGX 5")
-    unread = uploaded(ada, PAYROLL.encode(), "unread.csv")
-    broken = uploaded(ada, b"%PDF-1.4", "scan.csv")
-    empty = uploaded(ada, sheet(1).replace(b"P-", b"E-"), "empty.csv")
+    unread = upload_sheet(ada, PAYROLL.encode(), "unread.csv")
+    broken = upload_sheet(ada, b"%PDF-1.4", "scan.csv")
+    empty = upload_sheet(ada, sheet(1).replace(b"P-", b"E-"), "empty.csv")
     ada.post(f"{empty}/leave-out", row="2")
-    to_sign = uploaded(ada, sheet(2, {1: {"amount": "5"}}).replace(b"P-", b"S-"), "sign.csv")
+    to_sign = upload_sheet(ada, sheet(2, {1: {"amount": "5"}}).replace(b"P-", b"S-"), "sign.csv")
     ada.post(f"{to_sign}/mend", row="2", column="amount", text="6")
     waiting, approved, sent_back = (
-        uploaded(ada, sheet(2).replace(b"P-", name.encode()).replace(b"2547123450", b"2547123" + digits), f"{name}.csv")
+        upload_sheet(
+            ada, sheet(2).replace(b"P-", name.encode()).replace(b"2547123450", b"2547123" + digits), f"{name}.csv"
+        )
         for name, digits in (("W-", b"451"), ("A-", b"452"), ("B-", b"453"))
     )
     for place in (waiting, approved, sent_back):
-        signed(ada, place)
+        sign_sheet(ada, place)
     ben.post(f"{approved}/approve", digest=digest(ben, approved))
     ben.post(f"{sent_back}/send-back", digest=digest(ben, sent_back), reason=LONG)
     return {
@@ -94,8 +98,8 @@ def test_defect_and_plan_pages_stay_short(house: House, address: str, new_desk: 
     def prepare() -> tuple[str, str]:
         ada = house.person(MAKER)
         wrong = sheet(20, {n: {"amount": f'"{n},250.00"'} for n in range(1, 14)})
-        many = uploaded(ada, sheet(40).replace(b"P-", b"M-").replace(b"2547123450", b"2547123451"), "many.csv")
-        return uploaded(ada, wrong, "wrong.csv"), f"{many}/plan"
+        many = upload_sheet(ada, sheet(40).replace(b"P-", b"M-").replace(b"2547123450", b"2547123451"), "many.csv")
+        return upload_sheet(ada, wrong, "wrong.csv"), f"{many}/plan"
 
     with ThreadPoolExecutor(1) as pool:
         defects, plan = pool.submit(prepare).result()
@@ -110,11 +114,11 @@ def test_defect_and_plan_pages_stay_short(house: House, address: str, new_desk: 
         assert page.evaluate("document.documentElement.scrollHeight") < most, path
 
 
-def paying(house: House) -> dict[str, list[str]]:
-    """Bring a payout into the states that rows have after they were sent."""
-    batch = paid_through(house.program, "November", ["100.00", "9001.00", "9006.00", "9002.00"])
+def prepare_payouts(house: House) -> dict[str, list[str]]:
+    """Bring the rows of a payout into every state after sending."""
+    batch = pay_amounts(house.program, "November", ["100.00", "9001.00", "9006.00", "9002.00"])
     place, ada = f"/payouts/{batch}", house.person(MAKER)
-    known = uploaded(ada, house.program.home.joinpath("November.csv").read_bytes(), "November.csv")
+    known = upload_sheet(ada, house.program.home.joinpath("November.csv").read_bytes(), "November.csv")
     rows = [f"{place}/rows/{number}" for number in (2, 3, 4, 5)]
     return {
         MAKER: [
@@ -128,9 +132,9 @@ def paying(house: House) -> dict[str, list[str]]:
 
 @pytest.mark.long
 def test_story_18_preparation_screens_have_no_violation(house: House, address: str, new_desk: NewDesk) -> None:
-    look_at(new_desk, address, in_a_thread(lambda: preparing(house)))
+    show_screens(new_desk, address, prepare_in_thread(lambda: prepare_sheets(house)))
 
 
 @pytest.mark.long
 def test_story_18_dark_payout_screens_have_no_violation(house: House, address: str, new_desk: NewDesk) -> None:
-    look_at(new_desk, address, in_a_thread(lambda: paying(house)), color_scheme="dark")
+    show_screens(new_desk, address, prepare_in_thread(lambda: prepare_payouts(house)), color_scheme="dark")

@@ -1,4 +1,4 @@
-"""Rows after a payout, by two people with passkeys in real browsers: settled, by a statement, and tried again."""
+"""Stories of two people with passkeys who settle and retry rows in real browsers."""
 
 import csv
 import re
@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.preparing import without_approval
-from tests.console.serving import served
+from tests.console.preparing import waive_approval
+from tests.console.serving import serve_pages
 from tests.console.settling import DECLINES, PAYS
 from tests.support.browsers import PATIENCE_MS, Desk, follow, require_narrow
-from tests.support.clocks import clock_of
-from tests.support.passkey_people import at_origin, give_passkeys, origin_of, sign_in
+from tests.support.clocks import shifted_clock
+from tests.support.passkey_people import configure_origin, give_passkeys, origin_of, sign_in
 from tests.support.patience import PATIENCE_S
-from tests.support.people import APPROVER, MAKER, set_up
+from tests.support.people import APPROVER, MAKER, create_sandbox
 from tests.support.program import Program, read_csv
 
 TICKET = "Ticket 4711, by phone"
@@ -27,7 +27,7 @@ TICKET = "Ticket 4711, by phone"
 
 @dataclass
 class Company:
-    """Two people with passkeys, signed in; and the installation whose pages they look at."""
+    """Two signed-in people with passkeys, and their installation."""
 
     program: Program
     ada: Desk
@@ -35,7 +35,7 @@ class Company:
     origin: str
 
     def submit(self, *amounts: str, name: str = "payroll") -> str:
-        """Pay rows as cron does, in a process of its own; return the batch. The first of them is row 2."""
+        """Pay rows in another process, as cron does, and return the batch. The first is row 2."""
         rows = [
             f"KE,{name}-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}"
             for n, amount in enumerate(amounts, 1)
@@ -49,7 +49,7 @@ class Company:
         return found
 
     def require_ties(self, batch: str, amounts: list[str]) -> list[dict[str, str]]:
-        """Return the reconciliation that Ada takes away: every row once, with the sheet's own sums."""
+        """Return the reconciliation that Ada downloads, which must have every row once and the sheet's sums."""
         self.ada.page.goto(f"{self.origin}/payouts/{batch}")
         with self.ada.page.expect_download() as download:
             self.ada.page.get_by_role("link", name="CSV", exact=True).click()
@@ -60,25 +60,25 @@ class Company:
 
 @pytest.fixture
 def company(tmp_path: Path, listener: socket, new_desk: Callable[..., Desk]) -> Iterator[Company]:
-    program = at_origin(set_up(tmp_path, behaviour=DECLINES), listener, with_keys=False)
-    without_approval(program)
+    program = configure_origin(create_sandbox(tmp_path, behaviour=DECLINES), listener, with_keys=False)
+    waive_approval(program)
     ada, ben, origin = new_desk(), new_desk(), origin_of(listener)
     give_passkeys(program, listener, {MAKER: ada, APPROVER: ben})
-    with served(program, listener):
+    with serve_pages(program, listener):
         for desk in (ada, ben):
             sign_in(desk, origin)
         yield Company(program, ada, ben, origin)
 
 
-def look(desk: Desk) -> None:
-    """Hold what is shown to axe-core, wide and narrow: no violation, nothing beyond the edge."""
+def require_page_accessible(desk: Desk) -> None:
+    """Require the page to be accessible, wide and narrow."""
     desk.require_accessible()
     require_narrow(desk.page)
 
 
 def sign(desk: Desk) -> str:
-    """Sign the order that is shown, as its maker; return its code."""
-    look(desk)
+    """Sign the displayed order as its maker, and return its code."""
+    require_page_accessible(desk)
     code = str(desk.page.locator(".code").inner_text())
     desk.page.get_by_role("button", name="Sign with my passkey and ask a second person").click()
     expect(desk.page.get_by_text("You asked for this, so another person must agree.")).to_be_visible()
@@ -86,13 +86,13 @@ def sign(desk: Desk) -> str:
 
 
 def agree(desk: Desk, company: Company, code: str) -> None:
-    """Open the order from what needs this person, compare the code, and agree to it."""
+    """Open the order from the overview, compare its code, and agree to it."""
     desk.page.goto(company.origin)
     needed = desk.page.locator(".note", has_text=f"{MAKER} asks you to agree")
-    look(desk)
+    require_page_accessible(desk)
     needed.get_by_role("link").click()
     assert desk.page.locator(".code").inner_text() == code
-    look(desk)
+    require_page_accessible(desk)
     desk.page.get_by_role("button", name="Agree with my passkey").click()
 
 
@@ -111,8 +111,8 @@ def test_story_11_not_received_needs_quarantine_and_agreement(
     never = ada.page.get_by_label(re.compile("The gateway never received it"))
     expect(never).to_be_disabled()
     expect(ada.page.get_by_text(re.compile(r"Not before \d+ \w+ \d{4}, \d\d:\d\d UTC"))).to_be_visible()
-    look(ada)
-    clock_of(monkeypatch)(timedelta(hours=25))
+    require_page_accessible(ada)
+    shifted_clock(monkeypatch)(timedelta(hours=25))
     ada.page.reload()
     never.check()
     ada.page.get_by_label("How do you know?").fill(TICKET)
@@ -122,7 +122,7 @@ def test_story_11_not_received_needs_quarantine_and_agreement(
     agree(ben, company, code)
     expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"))
     expect(ben.page.get_by_text("Paused: 1 row is not sent yet")).to_be_visible()
-    look(ben)
+    require_page_accessible(ben)
     ben.page.goto(f"{company.origin}/payouts/{batch}/rows/2")
     expect(ben.page.get_by_text("Settled as never received")).to_be_visible()
     assert company.program.json("verify")["checked"]["signed_orders"] == 1
@@ -133,7 +133,7 @@ def test_story_12_contradicting_line_does_not_block_statement(company: Company, 
     ada, ben = company.ada, company.ben
     ada.page.goto(f"{company.origin}/payouts/{batch}")
     follow(ada.page.get_by_role("link", name="Ask the gateway and record its answers"))
-    look(ada)
+    require_page_accessible(ada)
     with ada.page.expect_download() as download:
         ada.page.get_by_role("link", name="CSV", exact=True).click()
     first, second = read_csv(download.value.path())
@@ -147,10 +147,10 @@ def test_story_12_contradicting_line_does_not_block_statement(company: Company, 
     ada.page.get_by_label("How did you get the statement?").fill(TICKET)
     ada.page.get_by_role("button", name="Upload and compare").click()
     expect(ada.page.get_by_role("heading", name="1 line does not match")).to_be_visible()
-    look(ada)
+    require_page_accessible(ada)
     ada.page.get_by_role("link", name="Does not match (1)").click()
     expect(ada.page.get_by_text("Row 4 is rejected in the journal, and paid in the statement.")).to_be_visible()
-    look(ada)
+    require_page_accessible(ada)
     ada.page.get_by_role("button", name="Continue and sign it").click()
     code = sign(ada)
     agree(ben, company, code)
@@ -168,7 +168,7 @@ def test_story_13_and_14_retry_keeps_totals_consistent(
     ada, ben, program = company.ada, company.ben, company.program
     company.require_ties(batch, amounts)
     follow(ada.page.get_by_role("link", name="Try rejected rows again"))
-    look(ada)
+    require_page_accessible(ada)
     ada.page.get_by_label("All rows with the reason: The account is closed.").check()
     ada.page.get_by_label("Why can they succeed now?").fill(TICKET)
     ada.page.get_by_role("button", name="Continue").click()
@@ -179,10 +179,10 @@ def test_story_13_and_14_retry_keeps_totals_consistent(
     agree(ben, company, code)
     start = ben.page.get_by_role("button", name="Start the payout")
     start.wait_for()
-    look(ben)
+    require_page_accessible(ben)
     start.dblclick()
     expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"), timeout=PATIENCE_MS)
-    company.require_ties(batch, amounts)  # while the run is on
+    company.require_ties(batch, amounts)  # The run is still active.
     expect(ben.page.get_by_role("heading", name="Finished").first).to_be_visible(timeout=PATIENCE_MS)
     after = company.require_ties(batch, amounts)
     assert [line["state"] for line in after] == ["paid", "paid", "paid", "rejected", "paid"]
@@ -190,8 +190,8 @@ def test_story_13_and_14_retry_keeps_totals_consistent(
     sent_again = [line["client_orderid"] for line in program.record()[before:]]
     assert sorted(sent_again) == ["payroll-1-r2", "payroll-2-r2", "payroll-3-r2"]
     ben.page.goto(f"{company.origin}/people")
-    for what in ("choose rejected rows", "sign order", "agree to order", "carry order out", "download reconciliation"):
-        expect(ben.page.get_by_role("cell", name=what).first).to_be_visible()
-    told = program.json("verify")
-    assert (told["checked"]["signed_orders"], told["exit_code"]) == (1, 0)
-    assert told["checked"]["audit_entries"] > 0
+    for state in ("choose rejected rows", "sign order", "agree to order", "carry order out", "download reconciliation"):
+        expect(ben.page.get_by_role("cell", name=state).first).to_be_visible()
+    verification = program.json("verify")
+    assert (verification["checked"]["signed_orders"], verification["exit_code"]) == (1, 0)
+    assert verification["checked"]["audit_entries"] > 0

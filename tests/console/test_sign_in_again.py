@@ -1,4 +1,4 @@
-"""A link survives the sign-in, a session that has ended says so, and an administrator's link leads somewhere."""
+"""Tests links that pass through the sign-in page, and ended sessions."""
 
 from urllib.parse import parse_qs, urlsplit
 
@@ -7,8 +7,8 @@ import pytest
 from tests.support.people import ADMINISTRATOR, MAKER, ORIGIN, House, Person
 
 
-def signed_in_from(house: House, address: str) -> str:
-    """Return where a sign-in leads that began at an address."""
+def sign_in_from(house: House, address: str) -> str:
+    """Return the redirect of a sign-in that began at an address."""
     one = house.stranger()
     led = one.get(address)
     assert led.status_code == 303
@@ -21,7 +21,7 @@ def signed_in_from(house: House, address: str) -> str:
 
 @pytest.mark.parametrize("address", ["/payouts/0123456789abcdef?state=paid&after=20", "/payees?text=Ada", "/"])
 def test_sign_in_continues_to_requested_page(house: House, address: str) -> None:
-    assert signed_in_from(house, address) == address
+    assert sign_in_from(house, address) == address
 
 
 @pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:1", "/a\nb"])
@@ -44,11 +44,11 @@ def test_ended_session_is_explained_at_sign_in(house: House, ada: Person) -> Non
     }
     page = ada.get(answer.headers["location"]).text
     assert "a session ends after 15 minutes without use" in page
-    assert ada.get("/").headers["location"] == "/sign-in"  # the cookie has gone: nobody was signed out now
+    assert ada.get("/").headers["location"] == "/sign-in"  # Without a cookie, nobody was signed out.
 
 
 def test_page_opened_from_other_site_is_reloaded(house: House) -> None:
-    """A browser keeps the cookie of a session from what another site leads to."""
+    """Browsers do not send the session cookie when another site links to a page."""
     answer = house.stranger().get("/payouts/0123456789abcdef", **{"sec-fetch-site": "cross-site"})
     assert answer.status_code == 200
     assert '<meta http-equiv="refresh" content="0;url=/payouts/0123456789abcdef">' in answer.text

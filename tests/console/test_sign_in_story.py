@@ -1,4 +1,4 @@
-"""A person's first day: the link, the passkey, the line in the configuration, the first sign-in. In a real browser."""
+"""Story of a person's invitation, passkey and first sign-in in a real browser."""
 
 from collections.abc import Callable
 from socket import socket
@@ -6,9 +6,9 @@ from socket import socket
 import pytest
 
 from paygw_batch.settings.configuration import load_settings
-from tests.console.serving import served
+from tests.console.serving import serve_pages
 from tests.support.browsers import Desk
-from tests.support.passkey_people import at_origin, origin_of, own_line, use_passkey
+from tests.support.passkey_people import configuration_line, configure_origin, origin_of, use_passkey
 from tests.support.people import APPROVER, House, newest_entries
 from tests.support.program import Program
 
@@ -17,39 +17,40 @@ NewDesk = Callable[..., Desk]
 
 @pytest.fixture
 def program(house: House, listener: socket) -> Program:
-    """The people of the sandbox; their pages are at a name for which browsers make passkeys."""
-    return at_origin(house.program, listener, with_keys=True)
+    """Return a sandbox at a host name for which browsers create passkeys."""
+    return configure_origin(house.program, listener, with_keys=True)
 
 
-def listed(program: Program, line: str) -> None:
-    """Put a passkey's line beside the approver's key, as the administrator does."""
-    text, own = program.config.read_text(), own_line(program, APPROVER)
+def list_key(program: Program, line: str) -> None:
+    """Add a passkey's line to the approver's keys, as the administrator does."""
+    text, own = program.config.read_text(), configuration_line(program, APPROVER)
     program.config.write_text(text.replace(own, f'{own.replace("= ", "= [")}, "{line}"]'))
 
 
 def test_invited_person_signs_in_after_key_is_configured(program: Program, listener: socket, new_desk: NewDesk) -> None:
     invited = program.json("invite", APPROVER)
     desk, link = new_desk(), invited["link"]
-    with served(program, listener):
+    with serve_pages(program, listener):
         desk.page.goto(f"{origin_of(listener)}/sign-in")
         desk.require_accessible()
         desk.page.goto(link)
         desk.require_accessible()
-        desk.page.get_by_role("button", name="Make my passkey").click()
+        desk.page.get_by_role("button", name="Create my passkey").click()
         line = desk.page.locator("#line").inner_text()
         desk.require_accessible()
         desk.page.goto(link)
         assert "This link was used before" in desk.page.locator("main").inner_text()
         use_passkey(desk, origin_of(listener))
         assert "This passkey isn't registered. Ask your administrator." in desk.page.locator("main").inner_text()
-    listed(program, line)
-    with served(program, listener):
+    list_key(program, line)
+    with serve_pages(program, listener):
         use_passkey(desk, origin_of(listener))
         desk.page.get_by_role("link", name="Overview").wait_for()
         assert desk.page.locator("header bdi").inner_text() == APPROVER
         desk.require_accessible()
     acts = [
-        (one.who, one.act, one.result) for one in newest_entries(load_settings(program.config, environ={}), limit=9)
+        (entry.who, entry.act, entry.result)
+        for entry in newest_entries(load_settings(program.config, environ={}), limit=9)
     ]
     assert acts[::-1][1:] == [
         (APPROVER, "make a passkey", "done"),

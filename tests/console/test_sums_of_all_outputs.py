@@ -1,4 +1,4 @@
-"""One batch, and every output that has sums of it: what is to be paid is the sum of its states, left out apart."""
+"""Tests that all outputs of a batch agree on its counts and sums."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +12,8 @@ import pytest
 
 from paygw_batch.api import Payouts
 from paygw_batch.console.rendering import state_word
-from paygw_batch.core.shown_states import STATES, state_words
-from tests.support.people import APPROVER, House, Person, set_up
+from paygw_batch.core.shown_states import STATES, state_label
+from tests.support.people import APPROVER, House, Person, create_sandbox
 
 SENT = [
     ("KES", "100.00"),
@@ -38,7 +38,7 @@ BOOKS: Sums = {
 }
 APPROVED = {"KES": Decimal("27392.83"), "UGX": Decimal(5700)}
 ROWS = {"paid": 3, "rejected": 1, "in_doubt": 1, "accepted": 1, "ready": 2, "invalid": 3}
-CODES = {word(state): state for state in STATES for word in (state_words, state_word)}
+CODES = {word(state): state for state in STATES for word in (state_label, state_word)}
 """The code of each state that people read, in a table or in a sentence."""
 
 
@@ -49,7 +49,7 @@ def row(number: int, currency: str, amount: str) -> str:
 
 
 class Batch:
-    """A batch that stopped on its way, and what reads it."""
+    """A batch that stopped early, with its outputs."""
 
     def __init__(self, house: House) -> None:
         self.program = program = house.program
@@ -60,43 +60,43 @@ class Batch:
         self.person: Person = house.person(APPROVER)
         self.api = Payouts(program.config, environ=program.environ)
 
-    def reconciled(self, ending: str) -> bytes:
+    def read_reconciliation(self, ending: str) -> bytes:
         out = self.program.home / f"out.{ending}"
-        told = self.program.json("reconcile", self.sheet, "--out", out, "--report", self.program.home / "out.html")
-        assert (of_totals(told["totals"]), told["states"]) == (BOOKS, ROWS)
+        summary = self.program.json("reconcile", self.sheet, "--out", out, "--report", self.program.home / "out.html")
+        assert (sums_of_json(summary["totals"]), summary["states"]) == (BOOKS, ROWS)
         return out.read_bytes()
 
 
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
-    return Batch(House(set_up(tmp_path_factory.mktemp("home"))))
+    return Batch(House(create_sandbox(tmp_path_factory.mktemp("home"))))
 
 
-def plain(amount: object) -> Decimal:
+def plain_amount(amount: object) -> Decimal:
     return Decimal(re.sub(r"[,\u202f]", "", str(amount)))
 
 
-def of_totals(totals: Mapping[str, Mapping[str, str]]) -> Sums:
-    """Return the sums of JSON; there what is left out has a key of its own."""
+def sums_of_json(totals: Mapping[str, Mapping[str, str]]) -> Sums:
+    """Return the sums in JSON, where invalid rows have their own key."""
     return {
-        (currency, str(state)): plain(amount)
+        (currency, str(state)): plain_amount(amount)
         for currency, sums in totals.items()
         for state, amount in sums.items()
         if state != "invalid"
     }
 
 
-def of_rows(rows: Iterable[Mapping[str, object]], amount: str = "amount") -> Sums:
-    found: dict[tuple[str, str], Decimal] = {}
+def sums_of_rows(rows: Iterable[Mapping[str, object]], amount: str = "amount") -> Sums:
+    lines_by_state: dict[tuple[str, str], Decimal] = {}
     for one in rows:
         if one["state"] != "invalid":
             key = (str(one["currency"]), str(one["state"]))
-            found[key] = found.get(key, Decimal(0)) + plain(one[amount])
-    return found
+            lines_by_state[key] = lines_by_state.get(key, Decimal(0)) + plain_amount(one[amount])
+    return lines_by_state
 
 
 def tables(page: str) -> Sequence[Sequence[Sequence[str]]]:
-    """Return the texts of all cells of a page by table and line."""
+    """Return the cell texts of a page by table and line."""
     return [
         [
             [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL)]
@@ -106,47 +106,51 @@ def tables(page: str) -> Sequence[Sequence[Sequence[str]]]:
     ]
 
 
-def of_wide_table(page: str) -> Sums:
-    """Return the sums of the table with a column for each state; its sums of what is to be paid are right."""
+def sums_of_table(page: str) -> Sums:
+    """Return the sums of the table with a column per state, after checking its totals."""
     heading, *lines = next(table for table in tables(page) if "to be paid" in [text.lower() for text in table[0]])
     place = [text.lower() for text in heading].index("to be paid")
-    assert {line[0]: plain(line[place]) for line in lines} == APPROVED
+    assert {line[0]: plain_amount(line[place]) for line in lines} == APPROVED
     return {
-        (line[0], CODES[name]): plain(amount)
+        (line[0], CODES[name]): plain_amount(amount)
         for line in lines
         for name, amount in zip(heading[place + 1 :], line[place + 1 :], strict=True)
         if re.search("[1-9]", amount)
     }
 
 
-def of_worksheet(lines: Sequence[Sequence[object]], columns: tuple[int, int, int]) -> Sums:
-    """Return the sums of a workbook's lines of totals: all rows of a currency first, without a state."""
+def sums_of_worksheet(lines: Sequence[Sequence[object]], columns: tuple[int, int, int]) -> Sums:
+    """Return the sums in a workbook's total lines, of which the first per currency has no state."""
     currency, state, amount = columns
-    found = {(str(one[currency]), str(one[state])): one for one in lines}
+    lines_by_state = {(str(one[currency]), str(one[state])): one for one in lines}
     assert {
-        code: plain(one[amount]) for (code, name), one in found.items() if name == "to be paid" and one[amount]
+        code: plain_amount(one[amount])
+        for (code, name), one in lines_by_state.items()
+        if name == "to be paid" and one[amount]
     } == APPROVED
-    assert not [one for (_, name), one in found.items() if name == "left out" and one[amount]]
+    assert not [one for (_, name), one in lines_by_state.items() if name == "left out" and one[amount]]
     return {
-        (code, CODES[name]): plain(one[amount])
-        for (code, name), one in found.items()
+        (code, CODES[name]): plain_amount(one[amount])
+        for (code, name), one in lines_by_state.items()
         if name in CODES and name != "left out"
     }
 
 
-def workbook(batch: Batch, worksheet: str) -> Sums:
-    lines = list(openpyxl.load_workbook(BytesIO(batch.reconciled("xlsx")))[worksheet].iter_rows(values_only=True))
+def sums_of_workbook(batch: Batch, worksheet: str) -> Sums:
+    lines = list(
+        openpyxl.load_workbook(BytesIO(batch.read_reconciliation("xlsx")))[worksheet].iter_rows(values_only=True)
+    )
     if worksheet == "Payments":
-        return of_worksheet(lines[len([*SENT, *NOT_SENT, *LEFT_OUT]) + 1 :], (4, 5, 3))
+        return sums_of_worksheet(lines[len([*SENT, *NOT_SENT, *LEFT_OUT]) + 1 :], (4, 5, 3))
     below = lines.index((None,) * 5)
-    return of_worksheet(lines[1:below], (0, 2, 4))
+    return sums_of_worksheet(lines[1:below], (0, 2, 4))
 
 
-def terminal(batch: Batch) -> Sums:
+def sums_of_terminal(batch: Batch) -> Sums:
     pattern = r"^ ([A-Z]{2}|  )\s+([A-Z]{3})\s+(.*?)\s+[\d,]+\s+([\d,.]+)\s*$"
     lines = re.findall(pattern, shown(batch, "status", batch.sheet), re.MULTILINE)
-    assert {currency: plain(amount) for _, currency, state, amount in lines if state == "to be paid"} == APPROVED
-    return {(currency, CODES[state]): plain(amount) for _, currency, state, amount in lines if state in CODES}
+    assert {currency: plain_amount(amount) for _, currency, state, amount in lines if state == "to be paid"} == APPROVED
+    return {(currency, CODES[state]): plain_amount(amount) for _, currency, state, amount in lines if state in CODES}
 
 
 def shown(batch: Batch, *command: object) -> str:
@@ -158,26 +162,28 @@ def page(batch: Batch, path: str = "") -> str:
 
 
 def report(batch: Batch) -> str:
-    batch.reconciled("csv")
+    batch.read_reconciliation("csv")
     return (batch.program.home / "out.html").read_text()
 
 
 OUTPUTS: Mapping[str, Callable[[Batch], Sums]] = {
-    "submit --json": lambda batch: of_totals(batch.totals),
-    "status --json": lambda batch: of_totals(batch.program.json("status", batch.batch)["totals"]),
-    "terminal": terminal,
-    "CSV": lambda batch: of_rows(pl.read_csv(batch.reconciled("csv"), infer_schema=False).iter_rows(named=True)),
-    "Parquet": lambda batch: of_rows(
-        pl.read_parquet(batch.reconciled("parquet")).iter_rows(named=True), "amount_decimal"
+    "submit --json": lambda batch: sums_of_json(batch.totals),
+    "status --json": lambda batch: sums_of_json(batch.program.json("status", batch.batch)["totals"]),
+    "terminal": sums_of_terminal,
+    "CSV": lambda batch: sums_of_rows(
+        pl.read_csv(batch.read_reconciliation("csv"), infer_schema=False).iter_rows(named=True)
     ),
-    "workbook, payments": lambda batch: workbook(batch, "Payments"),
-    "workbook, totals": lambda batch: workbook(batch, "Totals"),
-    "report page": lambda batch: of_wide_table(report(batch)),
-    "page to print": lambda batch: of_wide_table(page(batch, "/reconciliation.html")),
-    "console": lambda batch: of_wide_table(page(batch)),
-    "API, status": lambda batch: of_totals(batch.api.status(batch.batch).totals),
-    "API, reconcile": lambda batch: of_totals(batch.api.reconcile(batch.batch).totals),
-    "API, frame": lambda batch: of_rows(batch.api.reconcile(batch.batch).reconciliation.iter_rows(named=True)),
+    "Parquet": lambda batch: sums_of_rows(
+        pl.read_parquet(batch.read_reconciliation("parquet")).iter_rows(named=True), "amount_decimal"
+    ),
+    "workbook, payments": lambda batch: sums_of_workbook(batch, "Payments"),
+    "workbook, totals": lambda batch: sums_of_workbook(batch, "Totals"),
+    "report page": lambda batch: sums_of_table(report(batch)),
+    "page to print": lambda batch: sums_of_table(page(batch, "/reconciliation.html")),
+    "console": lambda batch: sums_of_table(page(batch)),
+    "API, status": lambda batch: sums_of_json(batch.api.status(batch.batch).totals),
+    "API, reconcile": lambda batch: sums_of_json(batch.api.reconcile(batch.batch).totals),
+    "API, frame": lambda batch: sums_of_rows(batch.api.reconcile(batch.batch).reconciliation.iter_rows(named=True)),
 }
 
 
@@ -191,12 +197,12 @@ def test_every_output_counts_each_row_once(batch: Batch) -> None:
     assert batch.api.status(batch.batch).states == ROWS
     for state, count in ROWS.items():
         assert f"<strong>{count}</strong> {state_word(state)}" in page(batch)
-        assert f'<li class="{state}"><b>{count}</b>{state_words(state)}</li>' in report(batch)
-        assert f"{count} {state_words(state)}" in shown(batch, "status", batch.batch)
+        assert f'<li class="{state}"><b>{count}</b>{state_label(state)}</li>' in report(batch)
+        assert f"{count} {state_label(state)}" in shown(batch, "status", batch.batch)
 
 
 def test_printed_page_hides_error_codes_and_logins(tmp_path: Path) -> None:
-    batch = Batch(House(set_up(tmp_path)))
+    batch = Batch(House(create_sandbox(tmp_path)))
     printed = page(batch, "/reconciliation.html")
     assert "No one knows what happened to the request: it may have been paid." in printed
     assert ("reply.not_json" in printed, "reply.not_json" in report(batch)) == (False, True)

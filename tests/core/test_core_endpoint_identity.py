@@ -1,4 +1,4 @@
-"""An endpoint is recognised however its host is written."""
+"""An endpoint is recognised in any spelling of its host."""
 
 from itertools import combinations
 
@@ -28,8 +28,8 @@ def test_different_hosts_have_different_canonical_forms() -> None:
     hosts += [
         canonical_host(text) for text in ("gateway.example.org", "other.example", "1.2.3.4.5", "256.0.0.1", "", "x")
     ]
-    for one, other in combinations(hosts, 2):
-        assert one != other
+    for item, other in combinations(hosts, 2):
+        assert item != other
 
 
 def test_canonicalising_host_twice_changes_nothing() -> None:
@@ -43,19 +43,19 @@ def test_invalid_host_name_is_compared_literally() -> None:
     assert canonical_host(odd) == odd
 
 
-OURS = EndpointIdentity.of("gateway.example", "1234", "merchant")
+OURS = EndpointIdentity.create("gateway.example", "1234", "merchant")
 
 
 @pytest.mark.parametrize(
     ("other", "is_same"),
     [
-        (EndpointIdentity.of("Gateway.Example.", "1234", "another login"), True),
-        (EndpointIdentity.of("pay.example.net", "1234", "merchant"), True),
-        (EndpointIdentity.of("gateway.example", "1235", "merchant"), True),
-        (EndpointIdentity.of("pay.example.net", "1234", "another login"), False),
-        (EndpointIdentity.of("gateway.example", "1235", "another login"), False),
-        (EndpointIdentity.of("pay.example.net", "1235", "merchant"), False),
-        (EndpointIdentity.of("gateway.example", "1235", None), False),
+        (EndpointIdentity.create("Gateway.Example.", "1234", "another login"), True),
+        (EndpointIdentity.create("pay.example.net", "1234", "merchant"), True),
+        (EndpointIdentity.create("gateway.example", "1235", "merchant"), True),
+        (EndpointIdentity.create("pay.example.net", "1234", "another login"), False),
+        (EndpointIdentity.create("gateway.example", "1235", "another login"), False),
+        (EndpointIdentity.create("pay.example.net", "1235", "merchant"), False),
+        (EndpointIdentity.create("gateway.example", "1235", None), False),
     ],
 )
 def test_two_matching_parts_identify_merchant(other: EndpointIdentity, is_same: bool) -> None:
@@ -63,25 +63,25 @@ def test_two_matching_parts_identify_merchant(other: EndpointIdentity, is_same: 
 
 
 def test_endpoint_with_one_changed_part_is_same_merchant() -> None:
-    names = [OURS, EndpointIdentity.of("gateway.example", "1235", "merchant")]
-    moved = EndpointIdentity.of("gateway.example", "1235", "another login")
+    names = [OURS, EndpointIdentity.create("gateway.example", "1235", "merchant")]
+    moved = EndpointIdentity.create("gateway.example", "1235", "another login")
     assert moved.is_of_merchant(names)
     assert not moved.is_of_merchant(names[:1])
 
 
 def test_missing_consumer_keys_never_match() -> None:
-    one, other = EndpointIdentity.of("a.example", "1", None), EndpointIdentity.of("b.example", "1", "")
-    assert not one.is_of_same_merchant(other)
+    item, other = EndpointIdentity.create("a.example", "1", None), EndpointIdentity.create("b.example", "1", "")
+    assert not item.is_of_same_merchant(other)
 
 
 def test_consumer_key_is_stored_as_digest() -> None:
-    ours = EndpointIdentity.of("gateway.example", "1234", "merchant-login")
+    ours = EndpointIdentity.create("gateway.example", "1234", "merchant-login")
     assert "merchant-login" not in repr(ours)
     assert len(ours.consumer_key_sha256) == 64
 
 
 def test_endpoint_name_restores_host_and_id() -> None:
-    ours = EndpointIdentity.of("127.0.0.1", "12/34", "merchant")
+    ours = EndpointIdentity.create("127.0.0.1", "12/34", "merchant")
     assert ours.name == "localhost/12/34"
     assert EndpointIdentity.from_name("127.0.0.1/12/34").host == ours.host
     assert EndpointIdentity.from_name(ours.name) == EndpointIdentity("localhost", "12/34")
@@ -89,8 +89,8 @@ def test_endpoint_name_restores_host_and_id() -> None:
 
 @pytest.mark.parametrize("host", ["gateway.example", "127.0.0.1", "192.0.2.7", "2001:db8::1"])
 def test_different_port_is_same_gateway(host: str) -> None:
-    own, moved = (EndpointIdentity.of(host, "1234", "merchant", port=port) for port in (None, 8443))
+    own, moved = (EndpointIdentity.create(host, "1234", "merchant", port=port) for port in (None, 8443))
     assert moved.is_of_same_merchant(own)
     assert moved.host != own.host
     assert EndpointIdentity.from_name(moved.name).host == moved.host
-    assert not moved.is_of_same_merchant(EndpointIdentity.of("other.example", "1234", "another login", port=8443))
+    assert not moved.is_of_same_merchant(EndpointIdentity.create("other.example", "1234", "another login", port=8443))

@@ -1,4 +1,4 @@
-"""What evidence from outside a run may do to a row, for every state and every word."""
+"""The effect of evidence from outside a run, for every state and every status word."""
 
 from dataclasses import replace
 
@@ -7,21 +7,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paygw_batch.core.evidence import (
+    AttemptMatch,
     Candidate,
     Claim,
+    Deferral,
     Finding,
-    Meant,
     Proof,
     Ruling,
-    Span,
     StatedTimes,
-    Waits,
+    TimeInterval,
     is_only_attempt,
-    later_attempt_of,
-    meant_attempt,
-    rule,
+    judge_claim,
+    match_attempt,
+    unknown_attempt_candidates,
 )
-from paygw_batch.core.lifecycle import Concluded, IllegalMove, Standing, State, kind_of, step
+from paygw_batch.core.lifecycle import Concluded, IllegalMove, Standing, State, kind_of, next_standing
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
@@ -29,14 +29,14 @@ CLAIM = Claim("PAY-1", "1500.50", "KES", "approved", "ref-1", Proof.PROVEN)
 
 
 def candidate(state: State = State.ACCEPTED, **changes: object) -> Candidate:
-    one = Candidate(7, "PAY-1", "1500.50", "KES", Standing(state, attempt=1), "PAY-1", has_left_once=True)
-    return replace(one, **changes)  # type: ignore[arg-type]  # a test's changes
+    item = Candidate(7, "PAY-1", "1500.50", "KES", Standing(state, attempt=1), "PAY-1", has_left_once=True)
+    return replace(item, **changes)  # type: ignore[arg-type]  # a test's changes
 
 
-def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
-    found = rule(claim, candidates, WORDS)
-    assert isinstance(found, Ruling)
-    return found
+def judge(claim: Claim, *candidates: Candidate) -> Ruling:
+    result = judge_claim(claim, candidates, WORDS)
+    assert isinstance(result, Ruling)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,17 @@ def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
     ],
 )
 def test_proven_claim_has_finding_for_each_state(state: State, word: str, finding: Finding) -> None:
-    found = ruled(replace(CLAIM, status=word), candidate(state))
-    assert found.finding is finding
-    assert found.said is WORDS[word]
-    assert (found.outcome is not None) == (finding in {Finding.MOVED, Finding.CONTRADICTING})
-    if found.outcome is not None:
-        assert found.outcome == Outcome(WORDS[word], gateway_status=word, gateway_reference="ref-1")
+    result = judge(replace(CLAIM, status=word), candidate(state))
+    assert result.finding is finding
+    assert result.meaning is WORDS[word]
+    assert (result.outcome is not None) == (finding in {Finding.MOVED, Finding.CONTRADICTING})
+    if result.outcome is not None:
+        assert result.outcome == Outcome(WORDS[word], gateway_status=word, gateway_reference="ref-1")
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_claim_about_row_in_flight_waits(word: str) -> None:
-    assert isinstance(rule(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS), Waits)
+    assert isinstance(judge_claim(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS), Deferral)
 
 
 @pytest.mark.parametrize(
@@ -96,32 +96,32 @@ def test_claim_about_row_in_flight_waits(word: str) -> None:
     ],
 )
 def test_unusable_claim_has_no_outcome(claim: Claim, finding: Finding) -> None:
-    found = ruled(claim, candidate())
-    assert found.finding is finding
-    assert found.outcome is None
+    result = judge(claim, candidate())
+    assert result.finding is finding
+    assert result.outcome is None
 
 
 def test_claim_about_missing_order_is_unknown_order() -> None:
-    assert ruled(CLAIM) == Ruling(Finding.UNKNOWN_ORDER)
+    assert judge(CLAIM) == Ruling(Finding.UNKNOWN_ORDER)
 
 
 @pytest.mark.parametrize("state", [State.READY, State.IN_DOUBT, State.ACCEPTED, State.REJECTED])
 @pytest.mark.parametrize("word", ["approved", "processing"])
 def test_claim_about_unknown_later_attempt_is_contradiction(state: State, word: str) -> None:
-    (of_copy,) = later_attempt_of("PAY-1", [candidate(state), candidate(client_orderid="PAY-2")])
-    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), of_copy).finding is Finding.CONTRADICTING
+    (of_copy,) = unknown_attempt_candidates("PAY-1", [candidate(state), candidate(client_orderid="PAY-2")])
+    assert judge(replace(CLAIM, order_id="PAY-1-r2", status=word), of_copy).finding is Finding.CONTRADICTING
     never_sent = replace(of_copy, sent_order_id=None, standing=Standing())
-    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), never_sent).finding is Finding.CONTRADICTING
+    assert judge(replace(CLAIM, order_id="PAY-1-r2", status=word), never_sent).finding is Finding.CONTRADICTING
 
 
 def test_claim_about_next_attempt_id_is_contradiction() -> None:
-    """Its own answer and the earlier one could not be told apart: a copy was restored, and an attempt is not in it."""
-    (of_copy,) = later_attempt_of("PAY-1", [candidate(State.REJECTED)])
-    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), of_copy).finding is Finding.CONTRADICTING
+    """After a restore from a copy without the attempt, answers to both attempts would look the same."""
+    (of_copy,) = unknown_attempt_candidates("PAY-1", [candidate(State.REJECTED)])
+    assert judge(replace(CLAIM, order_id="PAY-1-r2", status="declined"), of_copy).finding is Finding.CONTRADICTING
     released = candidate(State.READY, standing=Standing(State.READY, attempt=1, generation=2))
-    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), released).finding is Finding.CONTRADICTING
+    assert judge(replace(CLAIM, order_id="PAY-1-r2", status="declined"), released).finding is Finding.CONTRADICTING
     never_sent = candidate(State.READY, standing=Standing(), sent_order_id=None)
-    assert ruled(replace(CLAIM, status="declined"), never_sent).finding is Finding.CONTRADICTING
+    assert judge(replace(CLAIM, status="declined"), never_sent).finding is Finding.CONTRADICTING
 
 
 @pytest.mark.parametrize(
@@ -132,43 +132,45 @@ def test_claim_about_next_attempt_id_is_contradiction() -> None:
     ],
 )
 def test_claim_about_earlier_attempt_is_late(standing: Standing) -> None:
-    assert ruled(replace(CLAIM, status="declined"), candidate(standing=standing)).finding is Finding.LATE
+    assert judge(replace(CLAIM, status="declined"), candidate(standing=standing)).finding is Finding.LATE
 
 
 def test_claim_amount_may_omit_trailing_zero() -> None:
-    assert ruled(replace(CLAIM, amount="1500.5"), candidate()).finding is Finding.MOVED
+    assert judge(replace(CLAIM, amount="1500.5"), candidate()).finding is Finding.MOVED
 
 
 def test_payments_with_same_id_differ_by_amount() -> None:
     other = candidate(amount="20", number=8)
-    assert ruled(CLAIM, other, candidate()).instruction == 7
-    assert ruled(CLAIM, candidate(number=8), candidate()).finding is Finding.AMBIGUOUS
+    assert judge(CLAIM, other, candidate()).instruction == 7
+    assert judge(CLAIM, candidate(number=8), candidate()).finding is Finding.AMBIGUOUS
 
 
 def test_only_paid_claim_about_superseded_attempt_contradicts() -> None:
     later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2))
-    assert ruled(replace(CLAIM, status="declined"), later).finding is Finding.SUPERSEDED
-    found = ruled(CLAIM, later)
-    assert found.finding is Finding.CONTRADICTING
-    assert found.outcome is not None
-    assert isinstance(step(later.standing, kind_of(Concluded(found.outcome)), found.attempt or 0), IllegalMove)
+    assert judge(replace(CLAIM, status="declined"), later).finding is Finding.SUPERSEDED
+    result = judge(CLAIM, later)
+    assert result.finding is Finding.CONTRADICTING
+    assert result.outcome is not None
+    assert isinstance(
+        next_standing(later.standing, kind_of(Concluded(result.outcome)), result.attempt or 0), IllegalMove
+    )
 
 
 @pytest.mark.parametrize("standing", [Standing(State.ACCEPTED, 2, 1, 1), Standing(State.IN_DOUBT, 2, 2)])
 def test_rejection_under_reused_order_id_is_ambiguous(standing: Standing) -> None:
     twice = candidate(standing=standing, has_left_once=False)
-    assert ruled(replace(CLAIM, status="declined"), twice).finding is Finding.AMBIGUOUS
-    assert ruled(CLAIM, twice).finding is Finding.MOVED
+    assert judge(replace(CLAIM, status="declined"), twice).finding is Finding.AMBIGUOUS
+    assert judge(CLAIM, twice).finding is Finding.MOVED
 
 
 def test_rejection_under_unique_attempt_id_is_applied() -> None:
     again = candidate(
         sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2), has_left_once=False
     )
-    assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), again).finding is Finding.MOVED
+    assert judge(replace(CLAIM, order_id="PAY-1-r2", status="declined"), again).finding is Finding.MOVED
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # it says so of a machine that others use as well
+@settings(suppress_health_check=[HealthCheck.too_slow])  # other work may slow the machine down
 @given(
     state=st.sampled_from([state for state in State if state is not State.IN_FLIGHT]),
     attempt=st.integers(0, 3),
@@ -194,54 +196,54 @@ def test_finding_and_state_machine_never_disagree(
     elif state not in {State.READY, State.REPLACED}:
         return
     standing = Standing(state, attempt, generation, duplicate)
-    found = ruled(
+    result = judge(
         replace(CLAIM, status=word, proof=proof),
         candidate(standing=standing, sent_order_id=sent, has_left_once=left_once),
     )
-    if found.outcome is None:
-        assert found.finding not in {Finding.MOVED, Finding.CONTRADICTING}
+    if result.outcome is None:
+        assert result.finding not in {Finding.MOVED, Finding.CONTRADICTING}
         return
-    assert proof is Proof.PROVEN or (proof is Proof.VOUCHED and found.finding is Finding.CONTRADICTING)
-    assert found.attempt is not None
-    after = step(standing, kind_of(Concluded(found.outcome)), found.attempt)
-    assert isinstance(after, IllegalMove) == (found.finding is Finding.CONTRADICTING)
+    assert proof is Proof.PROVEN or (proof is Proof.VOUCHED and result.finding is Finding.CONTRADICTING)
+    assert result.attempt is not None
+    after = next_standing(standing, kind_of(Concluded(result.outcome)), result.attempt)
+    assert isinstance(after, IllegalMove) == (result.finding is Finding.CONTRADICTING)
     if isinstance(after, Standing):
         assert state in {State.ACCEPTED, State.IN_DOUBT}
 
 
-# Which attempt a time means
+# Tests of the attempt that a stated time identifies.
 
 LEFT = "2026-11-20T10:00:00.500Z"
-SECOND = Span("2026-11-20T10:00:00.000Z", "2026-11-20T10:00:01.000Z")
+SECOND = TimeInterval("2026-11-20T10:00:00.000Z", "2026-11-20T10:00:01.000Z")
 """The second in which the attempt left."""
-BEFORE = Span("2026-11-20T09:59:59.000Z", "2026-11-20T10:00:00.000Z")
-UP_TO_IT = Span("2026-11-20T10:00:00.400Z", LEFT)
-AFTER = Span("2026-11-20T10:00:01.000Z", "2026-11-20T10:00:02.000Z")
-EXACT = Span(LEFT, "2026-11-20T10:00:00.501Z")
+BEFORE = TimeInterval("2026-11-20T09:59:59.000Z", "2026-11-20T10:00:00.000Z")
+UP_TO_IT = TimeInterval("2026-11-20T10:00:00.400Z", LEFT)
+AFTER = TimeInterval("2026-11-20T10:00:01.000Z", "2026-11-20T10:00:02.000Z")
+EXACT = TimeInterval(LEFT, "2026-11-20T10:00:00.501Z")
 
 
 @pytest.mark.parametrize(
     ("times", "meant"),
     [
-        (StatedTimes(), Meant.UNSTATED),
-        (StatedTimes((BEFORE,)), Meant.EARLIER),
-        (StatedTimes((UP_TO_IT,)), Meant.EARLIER),
-        (StatedTimes((SECOND,)), Meant.UNSTATED),
-        (StatedTimes((EXACT,)), Meant.LATEST),
-        (StatedTimes((AFTER,)), Meant.LATEST),
-        (StatedTimes((AFTER, BEFORE)), Meant.EARLIER),
-        (StatedTimes((AFTER, SECOND)), Meant.LATEST),
-        (StatedTimes(sent_at=EXACT), Meant.LATEST),
-        (StatedTimes(sent_at=SECOND), Meant.UNSTATED),
-        (StatedTimes(sent_at=BEFORE), Meant.EARLIER),
-        (StatedTimes(sent_at=AFTER), Meant.NONE),
-        (StatedTimes((BEFORE,), sent_at=EXACT), Meant.EARLIER),
-        (StatedTimes((AFTER,), sent_at=BEFORE), Meant.EARLIER),
+        (StatedTimes(), AttemptMatch.UNSTATED),
+        (StatedTimes((BEFORE,)), AttemptMatch.EARLIER),
+        (StatedTimes((UP_TO_IT,)), AttemptMatch.EARLIER),
+        (StatedTimes((SECOND,)), AttemptMatch.UNSTATED),
+        (StatedTimes((EXACT,)), AttemptMatch.LATEST),
+        (StatedTimes((AFTER,)), AttemptMatch.LATEST),
+        (StatedTimes((AFTER, BEFORE)), AttemptMatch.EARLIER),
+        (StatedTimes((AFTER, SECOND)), AttemptMatch.LATEST),
+        (StatedTimes(sent_at=EXACT), AttemptMatch.LATEST),
+        (StatedTimes(sent_at=SECOND), AttemptMatch.UNSTATED),
+        (StatedTimes(sent_at=BEFORE), AttemptMatch.EARLIER),
+        (StatedTimes(sent_at=AFTER), AttemptMatch.NONE),
+        (StatedTimes((BEFORE,), sent_at=EXACT), AttemptMatch.EARLIER),
+        (StatedTimes((AFTER,), sent_at=BEFORE), AttemptMatch.EARLIER),
     ],
 )
-def test_stated_time_identifies_attempt(times: StatedTimes, meant: Meant) -> None:
-    assert meant_attempt(times, LEFT) is meant
-    assert meant_attempt(times, None) is Meant.UNSTATED
+def test_stated_time_identifies_attempt(times: StatedTimes, meant: AttemptMatch) -> None:
+    assert match_attempt(times, LEFT) is meant
+    assert match_attempt(times, None) is AttemptMatch.UNSTATED
 
 
 TWICE = candidate(State.IN_DOUBT, standing=Standing(State.IN_DOUBT, 2, 1, 1), has_left_once=False, intended_at=LEFT)
@@ -264,7 +266,7 @@ ONCE = candidate(State.IN_DOUBT, intended_at=LEFT)
     ],
 )
 def test_statement_time_decides_finding(word: str, times: StatedTimes, of: Candidate, finding: Finding) -> None:
-    assert ruled(replace(CLAIM, status=word, is_current=True, times=times), of).finding is finding
+    assert judge(replace(CLAIM, status=word, is_current=True, times=times), of).finding is finding
 
 
 @pytest.mark.parametrize(
@@ -272,46 +274,48 @@ def test_statement_time_decides_finding(word: str, times: StatedTimes, of: Candi
     [(Standing(State.REJECTED, 1), Finding.LATE), (Standing(State.REJECTED, 1, 1, 1), Finding.CONTRADICTING)],
 )
 def test_accepted_claim_after_person_rejection_is_reported(standing: Standing, finding: Finding) -> None:
-    assert ruled(replace(CLAIM, status="processing"), candidate(standing=standing)).finding is finding
+    assert judge(replace(CLAIM, status="processing"), candidate(standing=standing)).finding is finding
 
 
 @pytest.mark.parametrize(("mark", "finding"), [(None, Finding.SUPERSEDED), (1, Finding.CONTRADICTING)])
 def test_accepted_claim_after_release_is_reported(mark: int | None, finding: Finding) -> None:
     later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.IN_DOUBT, 2, 2, mark))
-    assert ruled(replace(CLAIM, status="processing"), later).finding is finding
+    assert judge(replace(CLAIM, status="processing"), later).finding is finding
 
 
-# Whole rulings: a finding alone does not say which row, which attempt and which word it is about
+# Whole rulings are compared, because a finding alone does not name its row, attempt and status word.
 
 
-def at_third(number: int, state: State, *, attempt: int = 3, sent: str | None = "A") -> Candidate:
+def third_attempt(number: int, state: State, *, attempt: int = 3, sent: str | None = "A") -> Candidate:
     return Candidate(number, "A", "10.00", "KES", Standing(state, attempt, 1, None), sent, has_left_once=True)
 
 
-def said(word: str | None, *, order_id: str = "A", amount: str = "10.00", **further: object) -> Claim:
+def build_claim(word: str | None, *, order_id: str = "A", amount: str = "10.00", **further: object) -> Claim:
     proof = further.pop("proof", Proof.PROVEN)
     return Claim(order_id, amount, "KES", word, None, proof, **further)  # type: ignore[arg-type]
 
 
 def test_ambiguous_claim_names_every_matching_row() -> None:
-    both = at_third(7, State.IN_DOUBT), at_third(8, State.READY, attempt=1)
-    assert ruled(said("approved"), *both) == Ruling(Finding.AMBIGUOUS, 7, 3, OutcomeKind.PAID, others=(8,))
-    unproven = said("approved", proof=Proof.UNPROVEN)
-    assert ruled(unproven, *both) == Ruling(Finding.AMBIGUOUS, 7, 3, None, others=(8,))
+    both = third_attempt(7, State.IN_DOUBT), third_attempt(8, State.READY, attempt=1)
+    assert judge(build_claim("approved"), *both) == Ruling(Finding.AMBIGUOUS, 7, 3, OutcomeKind.PAID, others=(8,))
+    unproven = build_claim("approved", proof=Proof.UNPROVEN)
+    assert judge(unproven, *both) == Ruling(Finding.AMBIGUOUS, 7, 3, None, others=(8,))
 
 
 def test_ineffective_claim_names_row_and_attempt() -> None:
-    doubtful = at_third(7, State.IN_DOUBT)
-    assert ruled(said(None, is_not_found=True), doubtful) == Ruling(Finding.NOT_FOUND, 7, 3)
-    assert ruled(said("limbo"), doubtful) == Ruling(Finding.UNLISTED, 7, 3)
-    assert rule(said(None), [doubtful], {"XXXX": OutcomeKind.PAID}) == Ruling(Finding.UNLISTED, 7, 3)
-    assert ruled(said("approved", proof=Proof.UNPROVEN), doubtful) == Ruling(Finding.TO_CONFIRM, 7, 3, OutcomeKind.PAID)
+    doubtful = third_attempt(7, State.IN_DOUBT)
+    assert judge(build_claim(None, is_not_found=True), doubtful) == Ruling(Finding.NOT_FOUND, 7, 3)
+    assert judge(build_claim("limbo"), doubtful) == Ruling(Finding.UNLISTED, 7, 3)
+    assert judge_claim(build_claim(None), [doubtful], {"XXXX": OutcomeKind.PAID}) == Ruling(Finding.UNLISTED, 7, 3)
+    assert judge(build_claim("approved", proof=Proof.UNPROVEN), doubtful) == Ruling(
+        Finding.TO_CONFIRM, 7, 3, OutcomeKind.PAID
+    )
 
 
 def test_forged_or_mismatched_claim_names_row() -> None:
-    doubtful = at_third(7, State.IN_DOUBT)
-    assert ruled(said("approved", proof=Proof.FORGED), doubtful) == Ruling(Finding.FORGED, 7)
-    assert ruled(said("approved", amount="10.01"), doubtful) == Ruling(Finding.UNMATCHED, 7)
+    doubtful = third_attempt(7, State.IN_DOUBT)
+    assert judge(build_claim("approved", proof=Proof.FORGED), doubtful) == Ruling(Finding.FORGED, 7)
+    assert judge(build_claim("approved", amount="10.01"), doubtful) == Ruling(Finding.UNMATCHED, 7)
 
 
 @pytest.mark.parametrize(
@@ -319,8 +323,8 @@ def test_forged_or_mismatched_claim_names_row() -> None:
     [("declined", Finding.CONTRADICTING), ("approved", Finding.CONTRADICTING), ("processing", Finding.CONTRADICTING)],
 )
 def test_every_claim_about_unsent_row_is_reported(word: str, finding: Finding) -> None:
-    found = ruled(said(word), at_third(7, State.READY, attempt=0, sent=None))
-    assert (found.finding, found.instruction, found.attempt) == (finding, 7, 0)
+    result = judge(build_claim(word), third_attempt(7, State.READY, attempt=0, sent=None))
+    assert (result.finding, result.instruction, result.attempt) == (finding, 7, 0)
 
 
 @pytest.mark.parametrize(
@@ -336,9 +340,9 @@ def test_every_claim_about_unsent_row_is_reported(word: str, finding: Finding) -
 def test_claim_about_earlier_attempt_names_earlier_attempt(
     word: str, is_current: bool, finding: Finding, attempt: int, about: int
 ) -> None:
-    later = at_third(7, State.IN_DOUBT, attempt=attempt, sent="A-r2")
-    found = ruled(said(word, is_current=is_current), later)
-    assert (found.finding, found.instruction, found.attempt) == (finding, 7, about)
+    later = third_attempt(7, State.IN_DOUBT, attempt=attempt, sent="A-r2")
+    result = judge(build_claim(word, is_current=is_current), later)
+    assert (result.finding, result.instruction, result.attempt) == (finding, 7, about)
 
 
 @pytest.mark.parametrize(
@@ -351,17 +355,17 @@ def test_claim_about_earlier_attempt_names_earlier_attempt(
     ],
 )
 def test_current_processing_claim_contradicts_rejection(state: State, is_current: bool, finding: Finding) -> None:
-    assert ruled(said("processing", is_current=is_current), at_third(7, state)).finding is finding
+    assert judge(build_claim("processing", is_current=is_current), third_attempt(7, state)).finding is finding
 
 
 @pytest.mark.parametrize(
     ("marked", "attempt", "left_once", "sole"),
     [
         (None, 1, True, True),
-        (None, 2, True, True),  # the first was proven not to have left
+        (None, 2, True, True),  # the first attempt was proven unsent
         (0, 0, True, False),
-        (0, 1, True, False),  # called not received before any of ours left: the word that was answered may come again
-        (1, 2, True, False),  # the same, after one that was proven not to have left
+        (0, 1, True, False),  # called not received before our first attempt: that answer may be repeated
+        (1, 2, True, False),  # the same after an attempt that was proven unsent
         (1, 2, False, False),
         (2, 2, True, True),
         (2, 2, False, False),

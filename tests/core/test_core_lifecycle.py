@@ -1,4 +1,4 @@
-"""The state machine, held against its promise and not against its own table."""
+"""The state machine keeps its guarantees, which are stated here without its own table."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ from paygw_batch.core.lifecycle import (
     Standing,
     State,
     kind_of,
-    step,
+    next_standing,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.values import is_in_quarantine
@@ -48,7 +48,7 @@ History = list[tuple[Fact, int]]
 
 @st.composite
 def legal_histories(draw: st.DrawFn) -> History:
-    """A walk through the machine, with now and then a fact that does not fit."""
+    """Draw a history of the state machine that includes some facts that do not fit."""
     standing, history = Standing(), []
     for _ in range(draw(st.integers(0, 25))):
         legal = [kind for state, kind in TRANSITIONS if state is standing.state]
@@ -56,7 +56,7 @@ def legal_histories(draw: st.DrawFn) -> History:
             break
         kind = draw(st.sampled_from(legal))
         attempt = standing.attempt + (kind is FactKind.INTENDED)
-        after = step(standing, kind, attempt)
+        after = next_standing(standing, kind, attempt)
         assert isinstance(after, Standing)
         history.append((FACTS[kind], attempt))
         standing = after
@@ -64,10 +64,10 @@ def legal_histories(draw: st.DrawFn) -> History:
 
 
 def replay(history: History) -> tuple[Standing, list[IllegalMove]]:
-    """Return the standing that the facts of a history lead to, and those that changed nothing."""
+    """Return the standing after a history, and the facts that changed nothing."""
     standing, illegal = Standing(), list[IllegalMove]()
     for fact, attempt in history:
-        after = step(standing, kind_of(fact), attempt)
+        after = next_standing(standing, kind_of(fact), attempt)
         if isinstance(after, IllegalMove):
             illegal.append(after)
         else:
@@ -75,14 +75,14 @@ def replay(history: History) -> tuple[Standing, list[IllegalMove]]:
     return standing, illegal
 
 
-def kinds(history: History) -> list[FactKind]:
+def fact_kinds(history: History) -> list[FactKind]:
     return [kind_of(fact) for fact, _ in history]
 
 
 def may_be_sent(history: History) -> bool:
-    """The promise, said without the machine: nothing happened yet, or what happened last is what clears a row."""
-    found = kinds(history)
-    return not found or found[-1] in CLEARING
+    """Return whether a row may be sent: nothing has happened to it, or the latest legal fact permits it."""
+    result = fact_kinds(history)
+    return not result or result[-1] in CLEARING
 
 
 @given(legal_histories())
@@ -97,7 +97,7 @@ def test_row_is_sendable_only_after_permitting_history(history: History) -> None
 def test_illegal_fact_changes_no_state(history: History, noise: History) -> None:
     standing, _ = replay(history)
     for fact, attempt in noise:
-        after = step(standing, kind_of(fact), attempt)
+        after = next_standing(standing, kind_of(fact), attempt)
         if isinstance(after, IllegalMove):
             assert replay([*history, (fact, attempt)]) == (standing, [after])
             assert (after.state, after.attempt, after.kind, after.fact_attempt) == (
@@ -111,9 +111,9 @@ def test_illegal_fact_changes_no_state(history: History, noise: History) -> None
 @given(legal_histories())
 def test_attempts_count_intents_and_generations_count_releases(history: History) -> None:
     standing, _ = replay(history)
-    found = kinds(history)
-    assert standing.attempt == found.count(FactKind.INTENDED)
-    assert standing.generation == 1 + found.count(FactKind.RELEASED)
+    result = fact_kinds(history)
+    assert standing.attempt == result.count(FactKind.INTENDED)
+    assert standing.generation == 1 + result.count(FactKind.RELEASED)
 
 
 @given(legal_histories())
@@ -129,10 +129,10 @@ def test_outcome_applies_only_to_attempt_in_flight(history: History, attempt: in
     standing, _ = replay(history)
     expected = standing.attempt + 1 if kind is FactKind.INTENDED else standing.attempt
     if attempt != expected:
-        assert isinstance(step(standing, kind, attempt), IllegalMove)
+        assert isinstance(next_standing(standing, kind, attempt), IllegalMove)
 
 
-def test_each_fact_maps_to_own_kind() -> None:
+def test_each_fact_has_distinct_kind() -> None:
     assert {kind: kind_of(fact) for kind, fact in FACTS.items()} == {kind: kind for kind in FactKind}
 
 
@@ -179,7 +179,7 @@ def test_paid_returned_or_replaced_row_is_never_resent(state: State) -> None:
     ],
 )
 def test_row_cleared_for_resend_stays_marked(resolution: Resolution, basis: Basis, mark: int | None) -> None:
-    after = step(Standing(State.IN_DOUBT, 1), kind_of(Resolved(resolution, "Ticket 4711", "amina", basis)), 1)
+    after = next_standing(Standing(State.IN_DOUBT, 1), kind_of(Resolved(resolution, "Ticket 4711", "amina", basis)), 1)
     assert isinstance(after, Standing)
     assert after.possible_duplicate_of == mark
     assert after.is_rejected_by_word == (resolution is Resolution.REJECTED)
@@ -188,10 +188,10 @@ def test_row_cleared_for_resend_stays_marked(resolution: Resolution, basis: Basi
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.ACCEPTED, State.READY])
 @given(legal_histories())
 def test_duplicate_mark_of_rejection_by_person_is_permanent(state: State, history: History) -> None:
-    standing = step(Standing(state, 1), FactKind.RESOLVED_REJECTED, 1)
+    standing = next_standing(Standing(state, 1), FactKind.RESOLVED_REJECTED, 1)
     assert isinstance(standing, Standing)
     for fact, attempt in history:
-        after = step(standing, kind_of(fact), attempt + 1)
+        after = next_standing(standing, kind_of(fact), attempt + 1)
         standing = after if isinstance(after, Standing) else standing
         assert standing.possible_duplicate_of is not None
 

@@ -1,4 +1,4 @@
-"""The page about the state machine says what the state machine does."""
+"""The page about the state machine matches the state machine."""
 
 import runpy
 from pathlib import Path
@@ -10,14 +10,14 @@ TOOL = runpy.run_path(str(ROOT / "tooling/state_diagram.py"))
 
 
 def test_lifecycle_page_is_up_to_date() -> None:
-    assert (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8") == TOOL["page"](), (
+    assert (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8") == TOOL["render_page"](), (
         "run python tooling/state_diagram.py"
     )
     assert TOOL["main"](["--check"]) == 0
 
 
 def test_lifecycle_page_shows_all_moves_and_states() -> None:
-    page = TOOL["page"]()
+    page = TOOL["render_page"]()
     for (origin, kind), target in TRANSITIONS.items():
         (arrow,) = [line for line in page.splitlines() if line.startswith(f"    {origin.value} --> {target.value}:")]
         assert kind.value in arrow.partition(": ")[2].split(", ")

@@ -1,4 +1,4 @@
-"""Amounts: exact, or refused."""
+"""Amounts are exact, or refused."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.money import from_minor, parse_amount, to_minor, with_separators, with_two_decimals
+from paygw_batch.core.money import format_amount, format_two_decimals, from_minor, parse_amount, to_minor
 from paygw_batch.errors import InternalError
-from paygw_batch.language import speaking
+from paygw_batch.language import language_context
 
 MINOR = st.integers(0, 10**17)
 UNITS = st.sampled_from([0, 2, 3])
@@ -44,7 +44,7 @@ def test_parsed_amount_is_exact_plain_digits(text: str, units: int) -> None:
         *("0x1", "\u0661", "\uff11", "1\n", "1\u00a0", "1" * 16, "1.00000", "\u00bd"),
     ],
 )
-def test_text_beyond_plain_digits_is_no_amount(text: str) -> None:
+def test_text_other_than_digits_is_not_amount(text: str) -> None:
     assert parse_amount(text, minor_units=2) is None
 
 
@@ -73,14 +73,14 @@ def test_large_amounts_convert_exactly_both_ways() -> None:
 
 
 def test_amount_formatting_requires_two_decimals() -> None:
-    assert [with_two_decimals(text) for text in ("7", "7.5", "7.25")] == ["7.00", "7.50", "7.25"]
-    with pytest.raises(InternalError, match=r"^an amount has more than two decimals where two are to be written"):
-        with_two_decimals("7.255")
+    assert [format_two_decimals(text) for text in ("7", "7.5", "7.25")] == ["7.00", "7.50", "7.25"]
+    with pytest.raises(InternalError, match=r"^an amount has more than two decimals, but only two can be written"):
+        format_two_decimals("7.255")
 
 
 @pytest.mark.parametrize(
     ("language", "shown"), [("en", ["1,234.50", "12", "0.05"]), ("fr", ["1\u202f234,50", "12", "0,05"])]
 )
-def test_amount_is_shown_as_its_reader_writes(language: str, shown: list[str]) -> None:
-    with speaking(language):
-        assert [with_separators(amount) for amount in ("1234.50", "12", "0.05")] == shown
+def test_amount_is_formatted_in_reader_language(language: str, shown: list[str]) -> None:
+    with language_context(language):
+        assert [format_amount(amount) for amount in ("1234.50", "12", "0.05")] == shown

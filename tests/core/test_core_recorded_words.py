@@ -1,4 +1,4 @@
-"""What the journal keeps is in no language: a code and its values, which are worded for the reader."""
+"""The journal stores codes and values, and only the display depends on a language."""
 
 import pytest
 
@@ -15,8 +15,8 @@ from paygw_batch.core.lifecycle import (
     Returned,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.shown_states import recorded
-from paygw_batch.language import language, speaking
+from paygw_batch.core.shown_states import render_record
+from paygw_batch.language import language, language_context
 from tests.support.row_progress import RowProgress, advance, with_duplicate
 
 AT = "2026-11-22T08:00:00.000Z"
@@ -58,8 +58,8 @@ SENTENCES: dict[str, list[Fact]] = {
 }
 
 
-def message_after(*facts: Fact) -> str:
-    """Return what the journal keeps of a row that left, after these facts."""
+def recorded_message(*facts: Fact) -> str:
+    """Return the journal's message of a sent row after these facts."""
     progress = RowProgress("PAY-1")
     for fact in (Intended("PAY-1", "nonce", 0, None), *facts):
         moved = advance(progress, fact, 1, AT)
@@ -71,22 +71,22 @@ def message_after(*facts: Fact) -> str:
 
 @pytest.mark.parametrize("shown", SENTENCES)
 def test_sentence_of_journal_is_shown_in_french(shown: str) -> None:
-    with speaking("fr"):
-        message = message_after(*SENTENCES[shown])
-        assert recorded(message) == shown
-        assert recorded(with_duplicate(message, 1) or "") == f"{shown} [doublon possible de la tentative 1]"
-        assert recorded(with_duplicate(None, 1) or "") == "doublon possible de la tentative 1"
+    with language_context("fr"):
+        message = recorded_message(*SENTENCES[shown])
+        assert render_record(message) == shown
+        assert render_record(with_duplicate(message, 1) or "") == f"{shown} [doublon possible de la tentative 1]"
+        assert render_record(with_duplicate(None, 1) or "") == "doublon possible de la tentative 1"
 
 
 def test_recorded_text_does_not_depend_on_language() -> None:
-    english = message_after(Interrupted())
-    with speaking("fr"):
-        assert message_after(Interrupted()) == english
+    english = recorded_message(Interrupted())
+    with language_context("fr"):
+        assert recorded_message(Interrupted()) == english
     assert language() == "en"
 
 
 def test_message_for_officers_omits_cause_code() -> None:
-    message = message_after(Concluded(Outcome(UNKNOWN, cause="read.timeout")))
-    assert "read.timeout" in recorded(message)
+    message = recorded_message(Concluded(Outcome(UNKNOWN, cause="read.timeout")))
+    assert "read.timeout" in render_record(message)
     for kept in (message, with_duplicate(message, 1) or ""):
-        assert "read.timeout" not in recorded(kept, is_for_officers=True)
+        assert "read.timeout" not in render_record(kept, is_for_officers=True)

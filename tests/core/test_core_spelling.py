@@ -1,4 +1,4 @@
-"""One spelling for what a person takes for the same text; and references that are found again in derived ids."""
+"""Canonical spellings of similar texts, and references extracted from derived order ids."""
 
 import unicodedata
 from typing import Literal
@@ -8,42 +8,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.batch import payee_mark, reference_of
-from paygw_batch.core.text import differ_by_damage_alone, spelled_alike, without_damage
+from paygw_batch.core.text import are_damaged_variants, normalise_spelling, repair_order_id
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 FORMS: st.SearchStrategy[Literal["NFC", "NFD", "NFKC", "NFKD"]] = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
 WIDE = {ord("!") + n: 0xFF01 + n for n in range(94)}
-"""Every printable ASCII character but the blank has a full-width twin."""
+"""Every printable ASCII character except the space has a full-width variant."""
 
 
 @given(TEXTS)
 def test_canonical_spelling_is_idempotent(text: str) -> None:
-    assert spelled_alike(spelled_alike(text)) == spelled_alike(text)
+    assert normalise_spelling(normalise_spelling(text)) == normalise_spelling(text)
 
 
 @given(TEXTS, FORMS)
 def test_canonical_spelling_ignores_unicode_form(text: str, form: Literal["NFC", "NFD", "NFKC", "NFKD"]) -> None:
-    assert spelled_alike(unicodedata.normalize(form, text)) == spelled_alike(text)
+    assert normalise_spelling(unicodedata.normalize(form, text)) == normalise_spelling(text)
 
 
 @given(TEXTS)
 def test_canonical_spelling_ignores_case(text: str) -> None:
-    assert spelled_alike(text.casefold()) == spelled_alike(text)
+    assert normalise_spelling(text.casefold()) == normalise_spelling(text)
 
 
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126)))
 def test_canonical_spelling_ignores_width(text: str) -> None:
-    assert spelled_alike(text.translate(WIDE)) == spelled_alike(text) == text.lower()
+    assert normalise_spelling(text.translate(WIDE)) == normalise_spelling(text) == text.lower()
 
 
 @given(TEXTS, TEXTS, st.sampled_from("\u00ad\u200b\u200c\u200d\u2060\ufeff\u200e\u202e\ufe0f\u034f\u3164\u180e"))
 def test_canonical_spelling_ignores_invisible_characters(left: str, right: str, invisible: str) -> None:
-    assert spelled_alike(f"{left}-{invisible}{right}") == spelled_alike(f"{left}-{right}")
+    assert normalise_spelling(f"{left}-{invisible}{right}") == normalise_spelling(f"{left}-{right}")
 
 
 @pytest.mark.parametrize("hyphen", "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d\ufe58\u058a")
 def test_canonical_spelling_ignores_hyphens(hyphen: str) -> None:
-    assert spelled_alike(f"PAY{hyphen}1") == "pay-1"
+    assert normalise_spelling(f"PAY{hyphen}1") == "pay-1"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_canonical_spelling_ignores_hyphens(hyphen: str) -> None:
     [
         ("STRASSE", "strasse"),
         ("Straße", "strasse"),
-        ("\u0130D", "i\u0307d"),  # a capital i with a dot is not the i of other alphabets: so says casefold
+        ("\u0130D", "i\u0307d"),  # casefold keeps a capital I with a dot distinct from other letters I
         ("\u0131d", "\u0131d"),
         ("ÅNGSTRÖM", "ångström"),
         ("\u212bngström", "ångström"),
@@ -62,37 +62,37 @@ def test_canonical_spelling_ignores_hyphens(hyphen: str) -> None:
     ],
 )
 def test_listed_spellings_have_expected_canonical_form(text: str, one_spelling: str) -> None:
-    assert spelled_alike(text) == one_spelling
+    assert normalise_spelling(text) == one_spelling
 
 
 @pytest.mark.parametrize(("one", "other"), [("A1", "A2"), ("A-1", "A1"), ("A 1", "A1"), ("A_1", "A-1"), ("É", "E")])
 def test_different_texts_have_different_spellings(one: str, other: str) -> None:
-    assert spelled_alike(one) != spelled_alike(other)
+    assert normalise_spelling(one) != normalise_spelling(other)
 
 
 @given(TEXTS)
-def test_removing_id_damage_twice_changes_nothing(text: str) -> None:
-    assert without_damage(without_damage(text)) == without_damage(text)
+def test_repairing_id_twice_changes_nothing(text: str) -> None:
+    assert repair_order_id(repair_order_id(text)) == repair_order_id(text)
 
 
 NEAR_NUMBERS = st.text("0Oo1Il|5B-/._, '\u00a0\u041e\u0406\u2019", max_size=12)
 
 
 @given(NEAR_NUMBERS)
-def test_removing_number_damage_twice_changes_nothing(text: str) -> None:
-    assert without_damage(without_damage(text)) == without_damage(text)
+def test_repairing_number_twice_changes_nothing(text: str) -> None:
+    assert repair_order_id(repair_order_id(text)) == repair_order_id(text)
 
 
 @given(TEXTS)
-def test_undamaged_form_of_id_ignores_spelling(text: str) -> None:
-    assert without_damage(spelled_alike(text)) == without_damage(text)
+def test_repaired_id_ignores_spelling(text: str) -> None:
+    assert repair_order_id(normalise_spelling(text)) == repair_order_id(text)
 
 
 @given(NEAR_NUMBERS, NEAR_NUMBERS)
-def test_ids_with_same_undamaged_form_differ_by_damage(one: str, other: str) -> None:
-    if without_damage(one) == without_damage(other):
-        assert differ_by_damage_alone(one, other)
-    assert differ_by_damage_alone(one, other) == differ_by_damage_alone(other, one)
+def test_ids_with_same_repaired_form_match(one: str, other: str) -> None:
+    if repair_order_id(one) == repair_order_id(other):
+        assert are_damaged_variants(one, other)
+    assert are_damaged_variants(one, other) == are_damaged_variants(other, one)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_ids_with_same_undamaged_form_differ_by_damage(one: str, other: str) -> 
 )
 def test_damaged_id_matches_original(damaged: str, order_id: str) -> None:
     assert damaged != order_id
-    assert without_damage(damaged) == without_damage(order_id)
-    assert differ_by_damage_alone(damaged, order_id)
+    assert repair_order_id(damaged) == repair_order_id(order_id)
+    assert are_damaged_variants(damaged, order_id)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_damaged_id_matches_original(damaged: str, order_id: str) -> None:
         ("OCT-1", "NOV-1"),
     ],
 )
-def test_different_ids_have_different_undamaged_forms(one: str, other: str) -> None:
-    assert without_damage(one) != without_damage(other)
-    assert not differ_by_damage_alone(one, other)
+def test_different_ids_have_different_repaired_forms(one: str, other: str) -> None:
+    assert repair_order_id(one) != repair_order_id(other)
+    assert not are_damaged_variants(one, other)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_different_ids_have_different_undamaged_forms(one: str, other: str) -> N
     ],
 )
 def test_rewritten_number_or_date_matches_original_id(rewritten: str, order_id: str) -> None:
-    assert differ_by_damage_alone(rewritten, order_id)
-    assert differ_by_damage_alone(order_id, rewritten)
+    assert are_damaged_variants(rewritten, order_id)
+    assert are_damaged_variants(order_id, rewritten)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_rewritten_number_or_date_matches_original_id(rewritten: str, order_id: 
     ],
 )
 def test_ids_of_different_numbers_do_not_match(one: str, other: str) -> None:
-    assert not differ_by_damage_alone(one, other)
+    assert not are_damaged_variants(one, other)
 
 
 REFERENCES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=90)

@@ -1,4 +1,4 @@
-"""Text from outside on a terminal: what a terminal would obey is shown, and letters of all scripts stay."""
+"""External text on a terminal: control characters are escaped, and letters of all scripts stay."""
 
 import json
 import unicodedata
@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.text import fit_for_terminal, fit_in_json, fit_in_print
+from paygw_batch.core.text import escape_for_terminal, escape_json, escape_layout
 
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
-def obeyed(character: str) -> bool:
+def is_control_character(character: str) -> bool:
     return unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in DIRECTIONS
 
 
@@ -31,7 +31,7 @@ def obeyed(character: str) -> bool:
     ],
 )
 def test_control_and_hidden_characters_are_shown(text: str, shown: str) -> None:
-    assert fit_for_terminal(text) == shown
+    assert escape_for_terminal(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -49,23 +49,23 @@ def test_control_and_hidden_characters_are_shown(text: str, shown: str) -> None:
     ],
 )
 def test_text_in_any_script_is_unchanged(text: str) -> None:
-    assert fit_for_terminal(text) == fit_in_print(text) == text
-    assert fit_in_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
+    assert escape_for_terminal(text) == escape_layout(text) == text
+    assert escape_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
 
 
 @given(st.text(st.characters()))
 def test_no_control_character_remains(text: str) -> None:
-    assert not any(map(obeyed, fit_for_terminal(text)))
+    assert not any(map(is_control_character, escape_for_terminal(text)))
 
 
 @given(st.text(st.characters()))
 def test_terminal_json_is_printable_and_equivalent(text: str) -> None:
-    line = fit_in_json(json.dumps({"sheet": text}, ensure_ascii=False))
+    line = escape_json(json.dumps({"sheet": text}, ensure_ascii=False))
     assert json.loads(line) == {"sheet": text}
-    assert not any(map(obeyed, line))
+    assert not any(map(is_control_character, line))
 
 
 def test_terminal_layout_keeps_only_colours_and_lines() -> None:
     laid_out = "\x1b[1;31mError:\x1b[0m\n\r\x1b[2K\x1b[?25l"
-    assert fit_in_print(laid_out) == laid_out
-    assert fit_in_print("\x1b]0;title\x07\x9b2J\x1bc\u202e") == r"\x1b]0;title\x07\x9b2J\x1bc\u202e"
+    assert escape_layout(laid_out) == laid_out
+    assert escape_layout("\x1b]0;title\x07\x9b2J\x1bc\u202e") == r"\x1b]0;title\x07\x9b2J\x1bc\u202e"

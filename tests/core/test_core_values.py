@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.batch import ControlTotals, Instruction, attempt_order_id, differences, first_order_id
+from paygw_batch.core.batch import ControlTotals, Instruction, attempt_order_id, find_differences, first_order_id
 
 
 def test_instruction_cannot_change_through_source_fields() -> None:
@@ -23,7 +23,7 @@ def test_later_attempts_add_suffix_to_order_id() -> None:
 
 
 @given(st.text(min_size=1), st.integers(2, 1000))
-def test_later_attempt_id_contains_first_id(order_id: str, generation: int) -> None:
+def test_first_id_is_extracted_from_later_id(order_id: str, generation: int) -> None:
     assert first_order_id(attempt_order_id(order_id, generation)) == order_id
 
 
@@ -46,4 +46,4 @@ def test_order_id_without_attempt_suffix_has_no_original(order_id: str) -> None:
     ],
 )
 def test_each_wrong_stated_total_is_reported(stated: ControlTotals, found: list[str]) -> None:
-    assert differences(stated, ControlTotals(2, {"KES": Decimal(10)})) == found
+    assert find_differences(stated, ControlTotals(2, {"KES": Decimal(10)})) == found

@@ -1,4 +1,4 @@
-"""Country rules: what the gateway's interface says of each country, and what the operator's terms add."""
+"""Country rules, from the gateway's interface and the operator's terms."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import FieldKind, Form, FormField, OperatorTerms, Rules
 from paygw_batch.errors import ConfigurationError
 
-# Written out from the gateway's interface (sections 1, 2.2, 2.4) and ISO 4217, on purpose not read from any data file.
+# These come from the gateway's interface (sections 1, 2.2, 2.4) and ISO 4217, deliberately not from the data files.
 ACCOUNT = Form(
     "account",
     (
@@ -49,7 +49,7 @@ RECEIVER = Form(
 
 @dataclass(frozen=True)
 class Facts:
-    """What the interface and the numbering plan say of one country."""
+    """The facts about one country from the interface and the numbering plan."""
 
     name: str
     currency: str
@@ -88,7 +88,7 @@ def refusal(**terms: OperatorTerms) -> str:
     return refused.value.message
 
 
-def loaded(terms: Mapping[str, OperatorTerms]) -> tuple[Rules, str]:
+def load_or_message(terms: Mapping[str, OperatorTerms]) -> tuple[Rules, str]:
     try:
         return load_rules("payout", terms), ""
     except ConfigurationError as refused:
@@ -206,7 +206,7 @@ def test_bank_account_pattern_anchors_all_alternatives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "says"),
+    ("terms", "sentence"),
     [
         ({"KR": OperatorTerms()}, r"countries\.KR: there is no such country; did you mean"),
         ({"ke": OperatorTerms()}, r"countries\.ke: there is no such country; did you mean KE\?"),
@@ -221,8 +221,8 @@ def test_bank_account_pattern_anchors_all_alternatives() -> None:
             {"KE": OperatorTerms(order_desc="X")},
             r"countries\.KE\.payout\.order_desc: the account form has no order_desc",
         ),
-        ({"KE": OperatorTerms(purpose=" ")}, r"countries\.KE\.payout\.purpose: this must be one line"),
-        ({"KE": OperatorTerms(purpose="A\nB")}, r"countries\.KE\.payout\.purpose: this must be one line"),
+        ({"KE": OperatorTerms(purpose=" ")}, r"countries\.KE\.payout\.purpose: this must be one non-empty line"),
+        ({"KE": OperatorTerms(purpose="A\nB")}, r"countries\.KE\.payout\.purpose: this must be one non-empty line"),
         ({"TZ": OperatorTerms(ipaddress="10.0.0.256")}, r"countries\.TZ\.payout\.ipaddress: '10.0.0.256' is not an"),
         (
             {"KE": OperatorTerms(min_amount=Decimal(20), max_amount=Decimal(10))},
@@ -247,8 +247,8 @@ def test_bank_account_pattern_anchors_all_alternatives() -> None:
         ({"TZ": OperatorTerms(bank_account_pattern="[0-9]+")}, r"the receiver form has no account number"),
     ],
 )
-def test_impossible_terms_error_names_setting(terms: dict[str, OperatorTerms], says: str) -> None:
-    assert re.search(says, refusal(**terms))
+def test_impossible_terms_error_names_setting(terms: dict[str, OperatorTerms], sentence: str) -> None:
+    assert re.search(sentence, refusal(**terms))
 
 
 def test_all_wrong_terms_are_reported_at_once() -> None:
@@ -308,8 +308,8 @@ possible_terms = st.builds(
 
 @given(st.dictionaries(st.sampled_from(COUNTRIES), possible_terms, max_size=4))
 def test_country_is_payable_or_names_reason(terms: dict[str, OperatorTerms]) -> None:
-    """Whatever the operator writes: refused by name, or every country is complete or tells what it misses."""
-    rules, refusal_message = loaded(terms)
+    """Any terms are either refused by name, or each country is complete or names what is missing."""
+    rules, refusal_message = load_or_message(terms)
     assert all(line.startswith("countries.") for line in refusal_message.splitlines())
     for code, rule in rules.items():
         assert (rule.form is None) == bool(rule.unusable)

@@ -1,18 +1,18 @@
-"""docs/countries.md says what the data says."""
+"""docs/countries.md agrees with the data."""
 
 import pytest
 
 from paygw_batch.countries.load import load_rules
-from tests.support.checkout import ROOT, script
+from tests.support.checkout import ROOT, import_script
 
 DOCUMENT = (ROOT / "docs/countries.md").read_text(encoding="utf-8")
 
 
-SCRIPT = script("tooling/country_table.py")
+SCRIPT = import_script("tooling/country_table.py")
 
 
 def test_country_document_matches_script() -> None:
-    assert SCRIPT.document() == DOCUMENT
+    assert SCRIPT.render_document() == DOCUMENT
 
 
 @pytest.mark.parametrize("code", sorted(load_rules("payout", {})))

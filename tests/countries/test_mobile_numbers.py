@@ -1,4 +1,4 @@
-"""Mobile numbers: generated data, which must be current and mean the same to Python and to polars."""
+"""Mobile numbers: the generated data is current, and means the same to Python and polars."""
 
 import re
 from types import ModuleType
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.data import config_dir
 from paygw_batch.countries.load import load_rules
-from tests.support.checkout import script
-from tests.support.long_part import share_of
+from tests.support.checkout import import_script
+from tests.support.long_part import example_count
 
 NUMBERS = {code: rule.numbers for code, rule in load_rules("payout", {}).items()}
 
 
-def passes(code: str, national: str) -> bool:
-    """Return whether a national significant number is valid, as Python reads the pattern."""
+def is_valid_number(code: str, national: str) -> bool:
+    """Return whether Python finds a national significant number valid."""
     return re.fullmatch(NUMBERS[code].pattern, national) is not None
 
 
@@ -28,12 +28,12 @@ def generator() -> ModuleType:
     text = (config_dir() / "mobile-numbers.toml").read_text(encoding="utf-8")
     if f"phonenumbers {phonenumbers.__version__};" not in text:
         pytest.skip(f"the file was made with another version than phonenumbers {phonenumbers.__version__}")
-    return script("tooling/mobile_numbers.py")
+    return import_script("tooling/mobile_numbers.py")
 
 
 def test_number_files_match_script(generator: ModuleType) -> None:
-    assert (config_dir() / "mobile-numbers.toml").read_text(encoding="utf-8") == generator.numbers_document()
-    assert (config_dir() / "mobile-operators.toml").read_text(encoding="utf-8") == generator.operators_document()
+    assert (config_dir() / "mobile-numbers.toml").read_text(encoding="utf-8") == generator.render_numbers_document()
+    assert (config_dir() / "mobile-operators.toml").read_text(encoding="utf-8") == generator.render_operators_document()
 
 
 @pytest.mark.parametrize("code", sorted(NUMBERS))
@@ -44,9 +44,9 @@ def test_number_patterns_match_only_ascii_digits(code: str) -> None:
 @pytest.mark.parametrize("code", sorted(NUMBERS))
 def test_only_full_length_example_passes(code: str) -> None:
     example = NUMBERS[code].example
-    assert passes(code, example)
-    assert not passes(code, example[:-1])
-    assert not passes(code, example + "0")
+    assert is_valid_number(code, example)
+    assert not is_valid_number(code, example[:-1])
+    assert not is_valid_number(code, example + "0")
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_only_full_length_example_passes(code: str) -> None:
     ],
 )
 def test_known_numbers_follow_numbering_plans(code: str, national: str, valid: bool) -> None:
-    assert passes(code, national) is valid
+    assert is_valid_number(code, national) is valid
 
 
 @pytest.mark.parametrize("code", sorted(NUMBERS))
 @given(data=st.data())
-@settings(max_examples=share_of(60))
+@settings(max_examples=example_count(60))
 def test_polars_and_python_accept_same_numbers(code: str, data: st.DataObject) -> None:
     numbers = NUMBERS[code]
     good = data.draw(st.from_regex(numbers.pattern, fullmatch=True))
@@ -91,4 +91,4 @@ def test_polars_and_python_accept_same_numbers(code: str, data: st.DataObject) -
     assert len(good) in numbers.national_lengths
     assert good.startswith("0") <= numbers.keeps_zero
     judged = pl.Series([good, other, f"{good}\n", f"x{good}"]).str.contains(f"^{numbers.pattern}$").to_list()
-    assert judged == [True, passes(code, other), False, False]
+    assert judged == [True, is_valid_number(code, other), False, False]

@@ -1,4 +1,4 @@
-"""The sample sheets: what their scripts write, and fit for the countries they are for."""
+"""The sample sheets match their scripts, and are valid for their countries."""
 
 import re
 from decimal import Decimal
@@ -13,7 +13,7 @@ from paygw_batch.core.money import parse_amount
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.sandbox.reply import shipped_behaviour
-from tests.support.checkout import script
+from tests.support.checkout import import_script
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 RULES = load_rules("payout", {})
@@ -22,17 +22,17 @@ SANDBOX_AMOUNTS = [rule.amount_whole for rule in shipped_behaviour().rule]
 
 
 MAKE_SHEET, _, MAKE_SAMPLES = (
-    script(f"samples/{name}.py") for name in ("make_sheet", "make_collections", "make_samples")
+    import_script(f"samples/{name}.py") for name in ("make_sheet", "make_collections", "make_samples")
 )
-"""In this order: the last one imports the others."""
+"""The order matters, because the last one imports the others."""
 
 
-def sample(name: str) -> pl.DataFrame:
+def read_sample(name: str) -> pl.DataFrame:
     return pl.read_csv(SAMPLES / name, infer_schema=False)
 
 
-def national(written: str, rule: CountryRule) -> str:
-    """Return the national significant number of a number that a sample writes with +, plainly or locally."""
+def national_number(written: str, rule: CountryRule) -> str:
+    """Return the national significant number of a number in any of the samples' spellings."""
     digits = written.replace(" ", "")
     dialling, trunk = rule.numbers.dialling_code, rule.numbers.trunk_prefix
     for start in (f"+{dialling}", dialling, trunk):
@@ -65,7 +65,7 @@ def test_samples_match_script(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_clean_sample_has_no_defects(name: str) -> None:
-    for row in sample(name).iter_rows(named=True):
+    for row in read_sample(name).iter_rows(named=True):
         rule = RULES[row["country"]]
         receiver = row["country"] == "TZ"
         amount = parse_amount(row["amount"], minor_units=rule.minor_units)
@@ -80,11 +80,11 @@ def test_clean_sample_has_no_defects(name: str) -> None:
         )
         assert filled == {"country", "client_orderid", "amount", "currency"} | theirs
         for column in theirs & {"account_number", "phone", "receiver_phone"}:
-            assert re.fullmatch(rule.numbers.pattern, national(row[column], rule)), row[column]
+            assert re.fullmatch(rule.numbers.pattern, national_number(row[column], rule)), row[column]
 
 
 def test_mixed_payroll_has_listed_countries_and_no_purpose() -> None:
-    sheet = sample("payroll-mixed.csv")
+    sheet = read_sample("payroll-mixed.csv")
     assert sheet.height == 200
     assert set(sheet["country"]) == set(MAKE_SHEET.MIXED)
     assert sheet["client_orderid"].n_unique() == 200
@@ -97,23 +97,23 @@ def test_mixed_payroll_has_listed_countries_and_no_purpose() -> None:
 def test_mixed_payroll_parquet_equals_csv() -> None:
     sheet = pl.read_parquet(SAMPLES / "payroll-mixed.parquet")
     assert set(sheet.dtypes) == {pl.String}
-    assert_frame_equal(sheet, sample("payroll-mixed.csv"))
+    assert_frame_equal(sheet, read_sample("payroll-mixed.csv"))
 
 
 def test_no_two_samples_share_an_order_id() -> None:
     names = [*CLEAN, "every-defect.csv", "outcomes.csv"]
-    ids = [set(sample(name)["client_orderid"].drop_nulls()) for name in names]
+    ids = [set(read_sample(name)["client_orderid"].drop_nulls()) for name in names]
     assert sum(map(len, ids)) == len(set().union(*ids))
 
 
 @pytest.mark.parametrize("name", [*CLEAN, "every-defect.csv"])
 def test_ordinary_samples_avoid_special_sandbox_amounts(name: str) -> None:
-    wholes = sample(name)["amount"].drop_nulls().str.extract(r"^([0-9]+)").drop_nulls().cast(pl.Int64)
+    wholes = read_sample(name)["amount"].drop_nulls().str.extract(r"^([0-9]+)").drop_nulls().cast(pl.Int64)
     assert not wholes.is_in(SANDBOX_AMOUNTS).any()
 
 
 def test_outcomes_sample_triggers_each_answer_once() -> None:
-    sheet = sample("outcomes.csv")
+    sheet = read_sample("outcomes.csv")
     assert set(sheet["currency"]) == {"KES"}
     wholes = [int(Decimal(amount)) for amount in sheet["amount"]]
     assert sorted(whole for whole in wholes if whole in SANDBOX_AMOUNTS) == SANDBOX_AMOUNTS
@@ -123,7 +123,7 @@ def test_outcomes_sample_triggers_each_answer_once() -> None:
 def test_readme_states_totals_of_mixed_payroll() -> None:
     readme = (SAMPLES / "README.md").read_text(encoding="utf-8")
     stated = re.findall(r"^\| ([A-Z]{3}) \| ([0-9]+) \| ([0-9.]+) \|$", readme, re.MULTILINE)
-    sheet = sample("payroll-mixed.csv")
+    sheet = read_sample("payroll-mixed.csv")
     expected = {
         currency: (rows.height, sum(map(Decimal, rows["amount"])))
         for (currency,), rows in sheet.partition_by("currency", as_dict=True).items()
@@ -131,9 +131,9 @@ def test_readme_states_totals_of_mixed_payroll() -> None:
     assert {currency: (int(rows), Decimal(total)) for currency, rows, total in stated} == expected
 
 
-def test_the_readme_states_how_many_rows_have_defects() -> None:
+def test_readme_states_number_of_rows_with_defects() -> None:
     readme = (SAMPLES / "README.md").read_text(encoding="utf-8")
-    sheet = sample("every-defect.csv")
+    sheet = read_sample("every-defect.csv")
     words = sheet["what_is_wrong"].fill_null("")
     fine = sheet.filter((words == "") | words.str.contains("^(?:warning|nothing)"))
     assert f"| `every-defect.csv` | {sheet.height} |" in readme

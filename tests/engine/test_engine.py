@@ -1,4 +1,4 @@
-"""The engine: what leaves, when it may, and what a run does when things go wrong."""
+"""The engine: which rows it sends, when, and how a run handles errors."""
 
 import asyncio
 import gc
@@ -13,15 +13,15 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.engine.engine import SIGNED_AHEAD
-from paygw_batch.engine.pacing import SMALLEST_GROUP_FACTS, TRIES, Pace
+from paygw_batch.engine.pacing import MIN_GROUP_FACTS, TRIES, Pace
 from paygw_batch.errors import InternalError, JournalUnwritable
-from paygw_batch.gateway.message import Attempt, MayLeave, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, SendGuard, TransportFault
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult
 from paygw_batch.processes import gc_paused
 from tests.support.inline_journal import InlineJournal
 from tests.support.patience import PATIENCE_S
-from tests.support.scripted_world import (
+from tests.support.scripted_scenario import (
     APPROVED,
     AT,
     DEPARTS_WITHIN_S,
@@ -30,8 +30,8 @@ from tests.support.scripted_world import (
     UNTRUSTED,
     Answer,
     ScriptedGateway,
-    a_journal,
-    an_engine,
+    build_engine,
+    build_journal,
     reply,
     run,
 )
@@ -44,7 +44,7 @@ def states(journal: SqliteJournal, batch: BatchRecord) -> Counter[State]:
 
 
 def watch(journal: SqliteJournal, seen: Callable[[Sequence[Entry]], object]) -> None:
-    """Call `seen` with the facts of each commit, once it was made."""
+    """Call `seen` with the facts of each commit after the commit."""
     append = journal.append
 
     def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
@@ -56,73 +56,77 @@ def watch(journal: SqliteJournal, seen: Callable[[Sequence[Entry]], object]) -> 
 
 
 def test_each_due_row_is_sent_once_with_outcome() -> None:
-    journal, batch = a_journal(rows=600)
+    journal, batch = build_journal(rows=600)
     gateway = ScriptedGateway()
-    end = run(an_engine(journal, gateway), batch)
+    end = run(build_engine(journal, gateway), batch)
     assert Counter(gateway.arrived) == Counter({f"PAY-{row}": 1 for row in range(2, 602)})
     assert states(journal, batch) == {State.PAID: 600}
     assert (end.sent, end.stop_reason, end.interrupted, end.failure) == (600, None, False, None)
 
 
 def test_second_run_over_batch_sends_nothing() -> None:
-    journal, batch = a_journal(rows=10)
-    run(an_engine(journal, ScriptedGateway()), batch)
+    journal, batch = build_journal(rows=10)
+    run(build_engine(journal, ScriptedGateway()), batch)
     gateway = ScriptedGateway()
-    assert run(an_engine(journal, gateway), batch).sent == 0
+    assert run(build_engine(journal, gateway), batch).sent == 0
     assert gateway.arrived == []
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])
 def test_requests_in_flight_reach_but_never_exceed_concurrency(concurrency: int) -> None:
-    journal, batch = a_journal(rows=100)
+    journal, batch = build_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
-    run(an_engine(journal, gateway, Pace(concurrency)), batch)
+    run(build_engine(journal, gateway, Pace(concurrency)), batch)
     assert gateway.most_in_flight == concurrency
 
 
 def test_first_row_is_sent_alone() -> None:
-    journal, batch = a_journal(rows=50)
+    journal, batch = build_journal(rows=50)
     seen: list[int] = []
     gateway = ScriptedGateway(latency=0.01)
     gateway.before_answer = lambda _order_id: seen.append(len(gateway.arrived))
-    run(an_engine(journal, gateway, Pace(concurrency=16)), batch)
+    run(build_engine(journal, gateway, Pace(concurrency=16)), batch)
     assert seen[0] == 1
 
 
 def test_intent_is_durable_before_request_is_sent() -> None:
-    journal, batch = a_journal(rows=40)
+    journal, batch = build_journal(rows=40)
     gateway = ScriptedGateway()
     intended: set[str] = set()
     watch(
-        journal, lambda entries: intended.update(one.fact.order_id for one in entries if isinstance(one.fact, Intended))
+        journal,
+        lambda entries: intended.update(entry.fact.order_id for entry in entries if isinstance(entry.fact, Intended)),
     )
     gateway.script = lambda order_id, _times: APPROVED if order_id in intended else pytest.fail("sent before intent")
-    run(an_engine(journal, gateway), batch)
+    run(build_engine(journal, gateway), batch)
     assert len(intended) == 40
 
 
 def test_rows_in_flight_never_exceed_concurrency() -> None:
-    journal, batch = a_journal(rows=100)
+    journal, batch = build_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     in_flight: list[int] = []
     watch(journal, lambda _: in_flight.append(states(journal, batch)[State.IN_FLIGHT]))
-    run(an_engine(journal, gateway, Pace(concurrency=7)), batch)
+    run(build_engine(journal, gateway, Pace(concurrency=7)), batch)
     assert max(in_flight) == 7
     assert in_flight[-1] == 0
 
 
 def test_stale_request_is_sent_with_new_intent() -> None:
-    """The process was frozen, the machine slept, or the connection was slow to open."""
-    journal, batch = a_journal(rows=3)
+    """The process was frozen, the machine was asleep, or the connection opened slowly."""
+    journal, batch = build_journal(rows=3)
     clock_s = [0.0]
     nonces: list[str] = []
-    watch(journal, lambda entries: nonces.extend(one.fact.nonce for one in entries if isinstance(one.fact, Intended)))
+    watch(
+        journal,
+        lambda entries: nonces.extend(entry.fact.nonce for entry in entries if isinstance(entry.fact, Intended)),
+    )
 
     def frozen(order_id: str) -> None:
         clock_s[0] += DEPARTS_WITHIN_S if (order_id, len(nonces)) == ("PAY-3", 2) else 1.0
 
     gateway = ScriptedGateway(before_departure=frozen)
-    end = run(an_engine(journal, gateway, Pace(1), elapsed_s=lambda: clock_s[0]), batch)
+    end = run(build_engine(journal, gateway, Pace(1), elapsed_s=lambda: clock_s[0]), batch)
     assert gateway.arrived == ["PAY-2", "PAY-3", "PAY-4"]
     assert (len(nonces), len(set(nonces))) == (4, 4), "PAY-3 got another intent"
     assert states(journal, batch) == {State.PAID: 3}
@@ -130,35 +134,35 @@ def test_stale_request_is_sent_with_new_intent() -> None:
 
 
 def test_repeatedly_stale_requests_stop_run() -> None:
-    journal, batch = a_journal(rows=3)
+    journal, batch = build_journal(rows=3)
     clock_s = [0.0]
 
     def slow(_order_id: str) -> None:
         clock_s[0] += DEPARTS_WITHIN_S
 
     gateway = ScriptedGateway(before_departure=slow)
-    end = run(an_engine(journal, gateway, Pace(1), elapsed_s=lambda: clock_s[0]), batch)
+    end = run(build_engine(journal, gateway, Pace(1), elapsed_s=lambda: clock_s[0]), batch)
     assert (gateway.arrived, end.sent, end.failure) == ([], 0, None)
     assert end.stop_reason is not None
     assert states(journal, batch) == {State.READY: 3}
 
 
 def test_failed_write_while_connecting_sends_nothing() -> None:
-    journal, batch = a_journal(rows=3)
+    journal, batch = build_journal(rows=3)
 
     def failing(order_id: str) -> None:
         if order_id == "PAY-3":
             journal._give_up("disk full")
 
     gateway = ScriptedGateway(before_departure=failing)
-    end = run(an_engine(journal, gateway, Pace(1)), batch)
+    end = run(build_engine(journal, gateway, Pace(1)), batch)
     assert gateway.arrived == ["PAY-2"]
     assert isinstance(end.failure, JournalUnwritable)
     assert end.unrecorded == (("PAY-3", OutcomeKind.NOT_SENT),)
 
 
-class WaitsForDisk(InlineJournal):
-    """Commits in so many seconds of the loop's clock, and keeps how many facts each commit had."""
+class SlowDiskJournal(InlineJournal):
+    """Takes a fixed time of the loop's clock for each commit, and records the size of each commit."""
 
     def __init__(self, journal: SqliteJournal, commit_s: float) -> None:
         super().__init__(journal)
@@ -166,7 +170,7 @@ class WaitsForDisk(InlineJournal):
         self.groups: list[int] = []
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        async with self._turn:
+        async with self._lock:
             self.groups.append(len(entries))
             await asyncio.sleep(self._commit_s)
             return await super().append(entries)
@@ -174,30 +178,30 @@ class WaitsForDisk(InlineJournal):
 
 @pytest.mark.parametrize(("commit_s", "answer_s", "is_large"), [(60.0, 1.0, True), (1.0, 3600.0, False)])
 def test_commits_grow_when_rows_wait_for_journal(commit_s: float, answer_s: float, is_large: bool) -> None:
-    journal, batch = a_journal(rows=1500)
+    journal, batch = build_journal(rows=1500)
     in_flight: list[int] = []
     watch(journal, lambda _: in_flight.append(states(journal, batch)[State.IN_FLIGHT]))
-    given = WaitsForDisk(journal, commit_s)
-    end = run(an_engine(journal, ScriptedGateway(latency=answer_s), Pace(concurrency=64), given), batch)
+    given = SlowDiskJournal(journal, commit_s)
+    end = run(build_engine(journal, ScriptedGateway(latency=answer_s), Pace(concurrency=64), given), batch)
     assert end.sent == 1500
-    # Towards the end no signed request waits any more, and a commit takes all that does.
+    # Towards the end no signed request waits, and a commit takes all waiting facts.
     under_pressure = given.groups[: len(given.groups) // 2]
-    assert (max(under_pressure) > SMALLEST_GROUP_FACTS) is is_large
+    assert (max(under_pressure) > MIN_GROUP_FACTS) is is_large
     assert max(in_flight) <= 64
 
 
 def test_outcome_shares_commit_with_next_intent() -> None:
-    journal, batch = a_journal(rows=10)
+    journal, batch = build_journal(rows=10)
     commits: list[list[type]] = []
     watch(journal, lambda entries: commits.append([type(entry.fact) for entry in entries]))
-    run(an_engine(journal, ScriptedGateway(latency=0.01), Pace(concurrency=1)), batch)
+    run(build_engine(journal, ScriptedGateway(latency=0.01), Pace(concurrency=1)), batch)
     assert commits == [[Intended], *[[Concluded, Intended]] * 9, [Concluded]]
 
 
-class AnswersOnTheHour(ScriptedGateway):
-    """Answers everything that is in flight at one moment."""
+class SimultaneousAnswerGateway(ScriptedGateway):
+    """Answers all requests in flight at the same moment."""
 
-    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> Answer:
+    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> Answer:
         assert may_leave()
         loop = asyncio.get_running_loop()
         answered = asyncio.Event()
@@ -207,11 +211,11 @@ class AnswersOnTheHour(ScriptedGateway):
 
 
 def test_simultaneous_outcomes_share_commit_with_following_intents() -> None:
-    journal, batch = a_journal(rows=27)
+    journal, batch = build_journal(rows=27)
     commits: list[list[type]] = []
     watch(journal, lambda entries: commits.append([type(entry.fact) for entry in entries]))
-    run(an_engine(journal, AnswersOnTheHour(), Pace(concurrency=8)), batch)
-    # One row, then two; their answers let the window grow to its limit, and from there on all go in step.
+    run(build_engine(journal, SimultaneousAnswerGateway(), Pace(concurrency=8)), batch)
+    # First one row is in flight, then two. Their answers open the window to its limit, and all rows then move in step.
     assert commits == [
         [Intended],
         [Concluded, Intended, Intended],
@@ -223,28 +227,28 @@ def test_simultaneous_outcomes_share_commit_with_following_intents() -> None:
 
 
 def test_row_with_unknown_outcome_is_not_resent() -> None:
-    journal, batch = a_journal(rows=5)
+    journal, batch = build_journal(rows=5)
     gateway = ScriptedGateway(lambda order_id, _times: LOST if order_id == "PAY-3" else APPROVED)
-    run(an_engine(journal, gateway), batch)
+    run(build_engine(journal, gateway), batch)
     assert states(journal, batch) == {State.PAID: 4, State.IN_DOUBT: 1}
     again = ScriptedGateway()
-    run(an_engine(journal, again), batch)
+    run(build_engine(journal, again), batch)
     assert again.arrived == []
 
 
 def test_provably_unsent_row_is_retried() -> None:
-    journal, batch = a_journal(rows=1)
+    journal, batch = build_journal(rows=1)
     gateway = ScriptedGateway(lambda _order_id, times: APPROVED if times == TRIES else REFUSED)
-    run(an_engine(journal, gateway), batch)
+    run(build_engine(journal, gateway), batch)
     assert len(gateway.arrived) == TRIES
     (standing,) = journal.rows(batch.number)
     assert (standing.state, standing.attempts) == (State.PAID, TRIES)
 
 
 def test_absent_gateway_leaves_rows_ready_and_stops() -> None:
-    journal, batch = a_journal(rows=100)
+    journal, batch = build_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: REFUSED)
-    end = run(an_engine(journal, gateway), batch)
+    end = run(build_engine(journal, gateway), batch)
     assert states(journal, batch) == {State.READY: 100}
     assert len(gateway.arrived) == TRIES
     assert end.sent == 0
@@ -252,70 +256,70 @@ def test_absent_gateway_leaves_rows_ready_and_stops() -> None:
 
 
 def test_wrong_certificate_stops_run_after_single_try() -> None:
-    journal, batch = a_journal(rows=100)
+    journal, batch = build_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: UNTRUSTED)
-    end = run(an_engine(journal, gateway), batch)
+    end = run(build_engine(journal, gateway), batch)
     assert len(gateway.arrived) == 1
     assert end.stop_reason == "The certificate is wrong."
 
 
-def test_refused_credentials_stop_the_run() -> None:
-    journal, batch = a_journal(rows=100)
+def test_refused_credentials_stop_run() -> None:
+    journal, batch = build_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: reply("error", http_status=401))
-    end = run(an_engine(journal, gateway, Pace(concurrency=16)), batch)
+    end = run(build_engine(journal, gateway, Pace(concurrency=16)), batch)
     assert len(gateway.arrived) == 1
     assert end.stop_reason == "Credentials were refused."
 
 
 @pytest.mark.parametrize(("concurrency", "breaker"), [(1, 3), (8, 5), (16, 1)])
 def test_dead_gateway_puts_limited_rows_in_doubt(concurrency: int, breaker: int) -> None:
-    journal, batch = a_journal(rows=500)
+    journal, batch = build_journal(rows=500)
     alive = 100
     gateway = ScriptedGateway(latency=0.01)
     gateway.script = lambda order_id, _times: APPROVED if gateway.arrived.index(order_id) < alive else LOST
-    end = run(an_engine(journal, gateway, Pace(concurrency, stop_after_in_doubt=breaker)), batch)
-    found = states(journal, batch)
-    assert found[State.IN_DOUBT] <= concurrency + breaker
-    assert found[State.READY] == 500 - alive - found[State.IN_DOUBT]
+    end = run(build_engine(journal, gateway, Pace(concurrency, stop_after_in_doubt=breaker)), batch)
+    row_states = states(journal, batch)
+    assert row_states[State.IN_DOUBT] <= concurrency + breaker
+    assert row_states[State.READY] == 500 - alive - row_states[State.IN_DOUBT]
     assert "ended in doubt." in (end.stop_reason or "")
 
 
 @pytest.mark.parametrize(("concurrency", "limit"), [(1, 3), (8, 10), (4, 1)])
 def test_sequence_of_equal_rejections_stops_run(concurrency: int, limit: int) -> None:
-    journal, batch = a_journal(rows=200)
+    journal, batch = build_journal(rows=200)
     gateway = ScriptedGateway(lambda _order_id, _times: reply("declined"), latency=0.01)
-    end = run(an_engine(journal, gateway, Pace(concurrency, stop_after_rejected=limit)), batch)
-    found = states(journal, batch)
-    assert limit <= found[State.REJECTED] <= limit + concurrency
-    assert found[State.READY] == 200 - found[State.REJECTED]
+    end = run(build_engine(journal, gateway, Pace(concurrency, stop_after_rejected=limit)), batch)
+    row_states = states(journal, batch)
+    assert limit <= row_states[State.REJECTED] <= limit + concurrency
+    assert row_states[State.READY] == 200 - row_states[State.REJECTED]
     one, many = "1 row was rejected", f"{limit} rows in a row were rejected for the same reason"
     assert end.stop_reason == f"{one if limit == 1 else many}: declined."
 
 
 @pytest.mark.parametrize("first", [1, 63, 64, 65, 200, 300])
 def test_only_first_due_rows_are_sent(first: int) -> None:
-    journal, batch = a_journal(rows=200)
+    journal, batch = build_journal(rows=200)
     gateway = ScriptedGateway()
-    end = run(an_engine(journal, gateway, Pace(concurrency=4, first=first)), batch)
+    end = run(build_engine(journal, gateway, Pace(concurrency=4, first=first)), batch)
     assert sorted(gateway.arrived, key=lambda order_id: int(order_id[4:])) == [
         f"PAY-{row}" for row in range(2, 2 + min(first, 200))
     ]
     assert end.sent == min(first, 200)
     again = ScriptedGateway()
-    run(an_engine(journal, again, Pace(concurrency=1, first=1)), batch)
+    run(build_engine(journal, again, Pace(concurrency=1, first=1)), batch)
     assert again.arrived == ([f"PAY-{2 + first}"] if first < 200 else [])
 
 
 def test_doubt_limit_of_zero_never_stops_run() -> None:
-    journal, batch = a_journal(rows=30)
+    journal, batch = build_journal(rows=30)
     gateway = ScriptedGateway(lambda _order_id, _times: LOST)
-    end = run(an_engine(journal, gateway, Pace(concurrency=4, stop_after_in_doubt=0)), batch)
+    end = run(build_engine(journal, gateway, Pace(concurrency=4, stop_after_in_doubt=0)), batch)
     assert states(journal, batch) == {State.IN_DOUBT: 30}
     assert end.stop_reason is None
 
 
 def test_run_observes_pause_requested_by_gateway() -> None:
-    journal, batch = a_journal(rows=3)
+    journal, batch = build_journal(rows=3)
     starts: list[float] = []
     gateway = ScriptedGateway()
 
@@ -324,25 +328,25 @@ def test_run_observes_pause_requested_by_gateway() -> None:
         return reply("declined", http_status=429) if order_id == "PAY-2" else APPROVED
 
     gateway.script = answer
-    run(an_engine(journal, gateway, Pace(concurrency=1)), batch)
+    run(build_engine(journal, gateway, Pace(concurrency=1)), batch)
     assert starts[1] - starts[0] >= 60
 
 
 def test_drain_finishes_rows_in_flight_only() -> None:
-    journal, batch = a_journal(rows=100)
+    journal, batch = build_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
-    engine = an_engine(journal, gateway, Pace(concurrency=4))
+    engine = build_engine(journal, gateway, Pace(concurrency=4))
     gateway.before_answer = lambda _order_id: engine.drain() if len(gateway.arrived) >= 20 else None
     end = run(engine, batch)
-    found = states(journal, batch)
+    row_states = states(journal, batch)
     assert end.interrupted
-    assert found[State.PAID] == len(gateway.arrived) < 30
-    assert found[State.READY] == 100 - found[State.PAID]
-    assert State.IN_FLIGHT not in found
+    assert row_states[State.PAID] == len(gateway.arrived) < 30
+    assert row_states[State.READY] == 100 - row_states[State.PAID]
+    assert State.IN_FLIGHT not in row_states
 
 
 def test_unwritable_journal_stops_sending_and_reports_outcomes() -> None:
-    journal, batch = a_journal(rows=100)
+    journal, batch = build_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     append = journal.append
 
@@ -352,7 +356,7 @@ def test_unwritable_journal_stops_sending_and_reports_outcomes() -> None:
         return append(entries)
 
     journal.append = failing  # type: ignore[method-assign]
-    end = run(an_engine(journal, gateway, Pace(concurrency=4)), batch)
+    end = run(build_engine(journal, gateway, Pace(concurrency=4)), batch)
     assert isinstance(end.failure, JournalUnwritable)
     assert len(gateway.arrived) <= 14
     recorded = states(journal, batch)
@@ -361,21 +365,21 @@ def test_unwritable_journal_stops_sending_and_reports_outcomes() -> None:
 
 
 def test_row_in_doubt_at_start_is_not_due() -> None:
-    journal, batch = a_journal(rows=3)
+    journal, batch = build_journal(rows=3)
     (due, *_) = journal.due(batch.number, after_row=0, limit=1)
     journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, None), "2026-11-20T10:00:00.000Z")])
     journal.mark_interrupted("2026-11-20T11:00:00.000Z")
     gateway = ScriptedGateway()
-    run(an_engine(journal, gateway), batch)
+    run(build_engine(journal, gateway), batch)
     assert sorted(gateway.arrived) == ["PAY-3", "PAY-4"]
 
 
 def test_signed_row_held_by_evidence_is_not_sent() -> None:
-    journal, batch = a_journal(rows=40)
+    journal, batch = build_journal(rows=40)
 
     class Witness(ScriptedGateway):
-        async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
-            if not self.arrived:  # all are signed by now: the gateway says that it has the last one, from elsewhere
+        async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
+            if not self.arrived:  # all are signed by now, and the gateway reports that it has the last one
                 claim = Claim("PAY-41", "100.00", "KES", "approved", proof=Proof.PROVEN)
                 evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
                 assert journal.record_evidence([evidence], {"approved": OutcomeKind.PAID}, at=AT) == [
@@ -384,7 +388,7 @@ def test_signed_row_held_by_evidence_is_not_sent() -> None:
             return await super().deliver(request, may_leave)
 
     gateway = Witness()
-    end = run(an_engine(journal, gateway), batch)
+    end = run(build_engine(journal, gateway), batch)
     assert gateway.arrived == [f"PAY-{row}" for row in range(2, 41)]
     assert (end.sent, end.failure, end.stop_reason) == (39, None, None)
     assert states(journal, batch) == {State.PAID: 39, State.READY: 1}
@@ -393,7 +397,7 @@ def test_signed_row_held_by_evidence_is_not_sent() -> None:
 
 
 def test_internal_error_ends_run_after_recording_outcomes() -> None:
-    journal, batch = a_journal(rows=50)
+    journal, batch = build_journal(rows=50)
     gateway = ScriptedGateway(latency=0.01)
 
     def broken(order_id: str) -> None:
@@ -401,17 +405,17 @@ def test_internal_error_ends_run_after_recording_outcomes() -> None:
             raise ZeroDivisionError
 
     gateway.before_answer = broken
-    end = run(an_engine(journal, gateway), batch)
+    end = run(build_engine(journal, gateway), batch)
     assert isinstance(end.failure, ZeroDivisionError)
-    found = states(journal, batch)
-    assert found[State.IN_FLIGHT] == 1
-    assert found[State.PAID] == len(gateway.arrived) - 1
+    row_states = states(journal, batch)
+    assert row_states[State.IN_FLIGHT] == 1
+    assert row_states[State.PAID] == len(gateway.arrived) - 1
 
 
 def test_unpreparable_requests_end_run_without_waiting() -> None:
-    journal, batch = a_journal(SIGNED_AHEAD + 200)
+    journal, batch = build_journal(SIGNED_AHEAD + 200)
     gateway = ScriptedGateway()
-    engine = an_engine(journal, gateway)
+    engine = build_engine(journal, gateway)
 
     async def fail(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
         await asyncio.sleep(0)
@@ -426,10 +430,10 @@ def test_unpreparable_requests_end_run_without_waiting() -> None:
 
 
 def test_payout_run_creates_no_reference_cycles() -> None:
-    journal, batch = a_journal(rows=600)
+    journal, batch = build_journal(rows=600)
     with gc_paused():
         gc.collect()
-        run(an_engine(journal, ScriptedGateway(latency=0.01)), batch)
+        run(build_engine(journal, ScriptedGateway(latency=0.01)), batch)
         assert gc.collect() < 600
     assert states(journal, batch) == {State.PAID: 600}
 

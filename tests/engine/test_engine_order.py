@@ -1,4 +1,4 @@
-"""What a run does beside sending: when it signs, how long it waits, what it notes and says."""
+"""The engine besides sending: signing, waiting, recording and reporting."""
 
 import asyncio
 from collections import Counter
@@ -8,28 +8,37 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.shown_states import recorded
+from paygw_batch.core.shown_states import render_record
 from paygw_batch.engine import engine as engines
 from paygw_batch.engine.engine import SIGNED_AHEAD, GroupCommit
-from paygw_batch.engine.pacing import FIRST_WAIT_S, TRIES, Pace, wait_before_try
+from paygw_batch.engine.pacing import FIRST_WAIT_S, TRIES, Pace, retry_delay_s
 from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.values import Due, Entry, MoveResult
+from paygw_batch.journal.values import DueRow, Entry, MoveResult
 from tests.support.inline_journal import InlineJournal, SlowJournal, entry
-from tests.support.scripted_world import APPROVED, REFUSED, ScriptedGateway, a_journal, an_engine, prepare, reply, run
+from tests.support.scripted_scenario import (
+    APPROVED,
+    REFUSED,
+    ScriptedGateway,
+    build_engine,
+    build_journal,
+    prepare,
+    reply,
+    run,
+)
 
 
-class Said:
-    """Keeps what a run says."""
+class RecordedProgress:
+    """Records the notes and outcomes of a run."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.outcomes: dict[str, OutcomeKind] = {}
 
-    def started(self, due: int) -> None:
+    def set_total(self, due: int) -> None:
         del due
 
-    def concluded(self, due: Due, outcome: Outcome) -> None:
+    def record_outcome(self, due: DueRow, outcome: Outcome) -> None:
         self.outcomes[due.order_id] = outcome.kind
 
     def note(self, sentence: str) -> None:
@@ -37,9 +46,9 @@ class Said:
 
 
 def test_run_continues_during_signing() -> None:
-    journal, batch = a_journal(rows=70)
+    journal, batch = build_journal(rows=70)
     gateway = ScriptedGateway()
-    engine = an_engine(journal, gateway)
+    engine = build_engine(journal, gateway)
 
     async def one_group_at_a_time(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
         before = int(attempts[0].order_id.removeprefix("PAY-")) - 2
@@ -53,8 +62,8 @@ def test_run_continues_during_signing() -> None:
 
 
 def test_rows_awaiting_signature_stay_within_limit() -> None:
-    journal, batch = a_journal(rows=3 * SIGNED_AHEAD)
-    engine = an_engine(journal, ScriptedGateway())
+    journal, batch = build_journal(rows=3 * SIGNED_AHEAD)
+    engine = build_engine(journal, ScriptedGateway())
     asked: list[int] = []
 
     async def never(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
@@ -69,8 +78,8 @@ def test_rows_awaiting_signature_stay_within_limit() -> None:
 
 
 def test_slow_key_signs_single_requests_few_ahead() -> None:
-    journal, batch = a_journal(rows=30)
-    engine = an_engine(journal, ScriptedGateway(), signed_ahead=5)
+    journal, batch = build_journal(rows=30)
+    engine = build_engine(journal, ScriptedGateway(), signing_lookahead=5)
     under_way = most = 0
 
     async def slowly(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
@@ -86,11 +95,11 @@ def test_slow_key_signs_single_requests_few_ahead() -> None:
     assert (run(engine, batch).sent, most) == (30, 5)
 
 
-@pytest.mark.parametrize("signed_ahead", [None, 5])
-def test_failing_key_stops_run_without_lost_rows(signed_ahead: int | None) -> None:
-    journal, batch = a_journal(rows=80)
+@pytest.mark.parametrize("signing_lookahead", [None, 5])
+def test_failing_key_stops_run_without_lost_rows(signing_lookahead: int | None) -> None:
+    journal, batch = build_journal(rows=80)
     gateway = ScriptedGateway()
-    engine = an_engine(journal, gateway, signed_ahead=signed_ahead)
+    engine = build_engine(journal, gateway, signing_lookahead=signing_lookahead)
     signed = 0
 
     async def fails_later(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
@@ -111,8 +120,8 @@ def test_failing_key_stops_run_without_lost_rows(signed_ahead: int | None) -> No
 
 
 def test_key_failing_on_stale_row_leaves_row_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, batch = a_journal(rows=3)
-    engine = an_engine(journal, ScriptedGateway(), Pace(concurrency=1), signed_ahead=5)
+    journal, batch = build_journal(rows=3)
+    engine = build_engine(journal, ScriptedGateway(), Pace(concurrency=1), signing_lookahead=5)
     asked = 0
 
     async def fails_afresh(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
@@ -131,17 +140,17 @@ def test_key_failing_on_stale_row_leaves_row_ready(monkeypatch: pytest.MonkeyPat
 
 
 def test_drain_during_signing_ends_run_cleanly() -> None:
-    journal, batch = a_journal(rows=2 * SIGNED_AHEAD)
+    journal, batch = build_journal(rows=2 * SIGNED_AHEAD)
     gateway = ScriptedGateway()
-    engine = an_engine(journal, gateway, Pace(concurrency=1))
+    engine = build_engine(journal, gateway, Pace(concurrency=1))
     gateway.before_answer = lambda _: engine.drain()
     end = run(engine, batch)
     assert (end.sent, end.interrupted, end.failure) == (1, True, None)
 
 
 def test_each_request_is_signed_once() -> None:
-    journal, batch = a_journal(rows=40)
-    engine = an_engine(journal, ScriptedGateway())
+    journal, batch = build_journal(rows=40)
+    engine = build_engine(journal, ScriptedGateway())
     signed: list[str] = []
 
     async def counted(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
@@ -158,54 +167,54 @@ def test_each_try_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wait(number: int, chance: float) -> float:
         waited.append(number)
-        return wait_before_try(number, chance)
+        return retry_delay_s(number, chance)
 
-    monkeypatch.setattr(engines, "wait_before_try", wait)
-    journal, batch = a_journal(rows=1)
-    run(an_engine(journal, ScriptedGateway(lambda _, times: REFUSED if times < TRIES else APPROVED)), batch)
+    monkeypatch.setattr(engines, "retry_delay_s", wait)
+    journal, batch = build_journal(rows=1)
+    run(build_engine(journal, ScriptedGateway(lambda _, times: REFUSED if times < TRIES else APPROVED)), batch)
     assert waited == list(range(2, TRIES + 1))
-    assert [wait_before_try(number, 0.5) for number in (2, 3)] == [FIRST_WAIT_S, 4 * FIRST_WAIT_S]
+    assert [retry_delay_s(number, 0.5) for number in (2, 3)] == [FIRST_WAIT_S, 4 * FIRST_WAIT_S]
 
 
 def test_held_row_is_skipped() -> None:
-    journal, batch = a_journal(rows=3)
+    journal, batch = build_journal(rows=3)
 
-    class HoldsTheFirst(InlineJournal):
+    class FirstRowHoldingJournal(InlineJournal):
         async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
             if [one.instruction for one in entries] == [1]:
                 return [MoveResult.HELD]
             return await super().append(entries)
 
     gateway = ScriptedGateway()
-    end = run(an_engine(journal, gateway, Pace(concurrency=1), given=HoldsTheFirst(journal)), batch)
+    end = run(build_engine(journal, gateway, Pace(concurrency=1), given=FirstRowHoldingJournal(journal)), batch)
     assert (gateway.arrived, end.failure) == (["PAY-3", "PAY-4"], None)
 
 
 def test_row_moved_by_other_process_ends_run() -> None:
-    journal, batch = a_journal(rows=1)
+    journal, batch = build_journal(rows=1)
 
-    class MovesNothing(InlineJournal):
+    class ImmovableJournal(InlineJournal):
         async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
             return [MoveResult.NOT_MOVED for _ in entries]
 
-    end = run(an_engine(journal, ScriptedGateway(), given=MovesNothing(journal)), batch)
+    end = run(build_engine(journal, ScriptedGateway(), given=ImmovableJournal(journal)), batch)
     assert isinstance(end.failure, InternalError)
     assert "row 2 was moved by someone else" in str(end.failure)
 
 
 def test_intent_committed_during_drain_is_recorded_unsent() -> None:
-    journal, batch = a_journal(rows=1)
+    journal, batch = build_journal(rows=1)
 
-    class DrainsMeanwhile(InlineJournal):
+    class DrainingJournal(InlineJournal):
         async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
             engine.drain()
             return await super().append(entries)
 
     gateway = ScriptedGateway()
-    engine = an_engine(journal, gateway, given=DrainsMeanwhile(journal))
+    engine = build_engine(journal, gateway, given=DrainingJournal(journal))
     run(engine, batch)
     (row,) = journal.rows(batch.number)
-    assert (gateway.arrived, row.error_code, recorded(row.message or "")) == (
+    assert (gateway.arrived, row.error_code, render_record(row.message or "")) == (
         [],
         "run.stopped",
         "Nothing was sent (run.stopped).",
@@ -213,25 +222,26 @@ def test_intent_committed_during_drain_is_recorded_unsent() -> None:
 
 
 def test_progress_reports_outcomes_and_stop_reason() -> None:
-    journal, batch = a_journal(rows=4)
-    said = Said()
+    journal, batch = build_journal(rows=4)
+    progress = RecordedProgress()
     bare = RawReply(401, (), b"{}")
 
     def script(order_id: str, _: int) -> RawReply | TransportFault:
         return APPROVED if order_id == "PAY-2" else bare
 
-    engine = an_engine(journal, ScriptedGateway(script), Pace(concurrency=1))
-    engine._progress = said
+    engine = build_engine(journal, ScriptedGateway(script), Pace(concurrency=1))
+    engine._progress = progress
     end = run(engine, batch)
-    assert said.outcomes == {"PAY-2": OutcomeKind.PAID, "PAY-3": OutcomeKind.REJECTED}
-    assert said.notes == ["Credentials were refused. No new rows are started."]
+    assert progress.outcomes == {"PAY-2": OutcomeKind.PAID, "PAY-3": OutcomeKind.REJECTED}
+    assert progress.notes == ["Credentials were refused. No new rows are started."]
     assert end.stop_reason == "Credentials were refused."
 
 
 def test_only_replies_other_than_approvals_are_kept() -> None:
-    journal, batch = a_journal(rows=2)
+    journal, batch = build_journal(rows=2)
     run(
-        an_engine(journal, ScriptedGateway(lambda order_id, _: APPROVED if order_id == "PAY-2" else reply("no"))), batch
+        build_engine(journal, ScriptedGateway(lambda order_id, _: APPROVED if order_id == "PAY-2" else reply("no"))),
+        batch,
     )
     assert list(journal._connection.execute("SELECT instruction, body FROM reply")) == [(2, b'{"status": "no"}')]
 
@@ -248,7 +258,7 @@ def test_simultaneous_entries_share_one_commit() -> None:
 
 
 def test_rejections_without_reason_stop_run_with_message() -> None:
-    journal, batch = a_journal(rows=5)
+    journal, batch = build_journal(rows=5)
     gateway = ScriptedGateway(lambda *_: RawReply(429, (), b"{}"))
-    end = run(an_engine(journal, gateway, Pace(concurrency=1, stop_after_rejected=2)), batch)
+    end = run(build_engine(journal, gateway, Pace(concurrency=1, stop_after_rejected=2)), batch)
     assert end.stop_reason == "2 rows in a row were rejected for the same reason: the gateway gives none."

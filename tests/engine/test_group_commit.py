@@ -1,4 +1,4 @@
-"""Group commit: everyone who waits is carried by the next commit, and everyone hears of a failure."""
+"""Group commit: the next commit has all waiting facts, and a failure reaches all of them."""
 
 import asyncio
 
@@ -51,7 +51,7 @@ def test_under_pressure_commits_are_small_and_in_order() -> None:
         journal = SlowJournal()
         journal.gate.set()
         committer = GroupCommit(
-            journal.append, lambda _: None, is_pressed=lambda: True, most_facts_under_pressure=lambda: 3
+            journal.append, lambda _: None, is_pressed=lambda: True, max_facts_under_pressure=lambda: 3
         )
         await asyncio.gather(*(committer.submit(entry(number)) for number in range(1, 9)))
         assert journal.commits == [[1, 2, 3], [4, 5, 6], [7, 8]]

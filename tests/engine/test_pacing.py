@@ -1,4 +1,4 @@
-"""Pacing: how fast a run may go, and when it must stop."""
+"""Pacing: the speed of a run, and the conditions that stop it."""
 
 import pytest
 from hypothesis import given
@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.pacing import (
-    LARGEST_GROUP_FACTS,
-    SMALLEST_GROUP_FACTS,
+    MAX_GROUP_FACTS,
+    MIN_GROUP_FACTS,
     TRIES,
     Breaker,
     GroupLimit,
+    RateLimiter,
     RejectionBreaker,
-    Rhythm,
     Window,
-    wait_before_try,
+    retry_delay_s,
 )
 
 ANSWERS = (OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
@@ -90,13 +90,13 @@ def test_other_reason_or_success_restarts_rejection_count(between: Outcome, trip
     assert [breaker.learn(outcome) for outcome in (rejected("51"), between, rejected("51"))] == [False, False, trips]
 
 
-def test_a_rejection_breaker_of_zero_never_trips() -> None:
+def test_rejection_breaker_of_zero_never_trips() -> None:
     breaker = RejectionBreaker(0)
     assert not any(breaker.learn(rejected("51")) for _ in range(1000))
 
 
-def test_the_rate_limit_spaces_starts_evenly() -> None:
-    rhythm = Rhythm(rate_per_s=4)
+def test_rate_limit_spaces_starts_evenly() -> None:
+    rhythm = RateLimiter(rate_per_s=4)
     waits = []
     for _ in range(3):
         waits.append(rhythm.wait_s(10.0))
@@ -105,14 +105,14 @@ def test_the_rate_limit_spaces_starts_evenly() -> None:
 
 
 def test_idle_time_is_not_saved_for_burst() -> None:
-    rhythm = Rhythm(rate_per_s=1)
+    rhythm = RateLimiter(rate_per_s=1)
     rhythm.start(0.0)
     rhythm.start(100.0)
     assert rhythm.wait_s(100.0) == 1.0
 
 
 def test_without_rate_only_longest_pause_delays() -> None:
-    rhythm = Rhythm(rate_per_s=0)
+    rhythm = RateLimiter(rate_per_s=0)
     rhythm.start(5.0)
     assert rhythm.wait_s(5.0) == 0.0
     rhythm.pause(5.0, 60.0)
@@ -122,18 +122,18 @@ def test_without_rate_only_longest_pause_delays() -> None:
 
 @given(chance=st.floats(0, 1, exclude_max=True))
 def test_retry_waits_always_grow(chance: float) -> None:
-    waits = [wait_before_try(number, chance) for number in range(2, TRIES + 1)]
+    waits = [retry_delay_s(number, chance) for number in range(2, TRIES + 1)]
     assert all(wait > 0 for wait in waits)
     assert waits == sorted(waits)
 
 
 def after_waits(places: int, *waits: tuple[float, float]) -> int:
-    """Return the size of a group after 500 rows for each pair of waits: for the journal, and for the gateway."""
+    """Return the group size after 500 rows with each pair of waits for the journal and the gateway."""
     size = GroupLimit(places)
     for journal_s, gateway_s in waits:
         for _ in range(500):
             size.learn(journal_s, gateway_s)
-    return size.most_facts
+    return size.max_facts
 
 
 SLOW_GATEWAY = (0.003, 0.05)
@@ -141,32 +141,32 @@ SLOW_PROCESSOR = (0.008, 0.004)
 SLOW_DISK = (0.03, 0.05)
 
 
-def test_groups_are_small_until_a_row_has_waited() -> None:
-    assert GroupLimit(places=64).most_facts == SMALLEST_GROUP_FACTS
+def test_groups_are_small_before_first_wait() -> None:
+    assert GroupLimit(slots=64).max_facts == MIN_GROUP_FACTS
 
 
-def test_groups_are_small_where_the_gateway_is_slow() -> None:
-    assert after_waits(64, SLOW_GATEWAY) == SMALLEST_GROUP_FACTS
+def test_slow_gateway_keeps_groups_small() -> None:
+    assert after_waits(64, SLOW_GATEWAY) == MIN_GROUP_FACTS
 
 
 @pytest.mark.parametrize("waits", [SLOW_PROCESSOR, SLOW_DISK])
-def test_groups_are_large_while_rows_await_journal(waits: tuple[float, float]) -> None:
-    assert after_waits(64, waits) == LARGEST_GROUP_FACTS
+def test_slow_journal_makes_groups_large(waits: tuple[float, float]) -> None:
+    assert after_waits(64, waits) == MAX_GROUP_FACTS
 
 
 def test_group_size_adapts_to_changing_bottleneck() -> None:
-    assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR) == LARGEST_GROUP_FACTS
-    assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR, SLOW_GATEWAY) == SMALLEST_GROUP_FACTS
+    assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR) == MAX_GROUP_FACTS
+    assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR, SLOW_GATEWAY) == MIN_GROUP_FACTS
 
 
 def test_one_slow_row_keeps_group_size() -> None:
-    size = GroupLimit(places=64)
+    size = GroupLimit(slots=64)
     for _ in range(500):
         size.learn(*SLOW_GATEWAY)
     size.learn(0.5, 0.05)
-    assert size.most_facts == SMALLEST_GROUP_FACTS
+    assert size.max_facts == MIN_GROUP_FACTS
 
 
 @pytest.mark.parametrize("waits", [SLOW_GATEWAY, SLOW_PROCESSOR])
-def test_group_size_is_at_least_quarter_of_places(waits: tuple[float, float]) -> None:
+def test_group_size_is_at_least_quarter_of_slots(waits: tuple[float, float]) -> None:
     assert after_waits(1000, waits) == 250

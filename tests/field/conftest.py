@@ -1,4 +1,4 @@
-"""The rules that sheets of the corpus are checked by."""
+"""The rules for the sheets of the corpus."""
 
 from tests.sheet.conftest import rules
 

@@ -1,6 +1,6 @@
-"""`python -m tests.field.make_files`: the files of the corpus, one for each report of somebody whose file failed.
+"""`python -m tests.field.make_files`: write the corpus, a file for each report of a failure.
 
-A new report is a line here, or a file of its own in `files/`, and its right answer in `answers.toml`.
+For a new report, add a line here or a file to `files/`, and its expected result to `answers.toml`.
 """
 
 import io
@@ -28,7 +28,7 @@ RELATIONS, ROOT, SHEET = "xl/_rels/workbook.xml.rels", "_rels/.rels", "xl/worksh
 
 
 def workbook(change: Callable[[Worksheet], object] = lambda _: None) -> bytes:
-    """Return a workbook that pays two people, changed."""
+    """Return a workbook that pays two people, after `change`."""
     book = Workbook()
     sheet = book.worksheets[0]
     for row in (HEADINGS, WANJIRU, OTIENO):
@@ -39,15 +39,15 @@ def workbook(change: Callable[[Worksheet], object] = lambda _: None) -> bytes:
     return file.getvalue()
 
 
-def odd(sheet: Worksheet) -> None:
-    """Strike a row through, and show an amount in thousands and an id with zeros in front."""
+def add_oddities(sheet: Worksheet) -> None:
+    """Strike a row through, and display an amount in thousands and an id with leading zeros."""
     for cell in sheet[2]:
         cell.font = Font(strike=True)
     sheet["C3"].number_format = "#,##0,"
 
 
-def runs() -> bytes:
-    """Return a workbook with a name that is struck through in part, and an amount that is white in part."""
+def workbook_with_runs() -> bytes:
+    """Return a workbook with a partly struck-through name and a partly white amount."""
     file = io.BytesIO()
     with xlsxwriter.Workbook(file) as book:
         sheet = book.add_worksheet()
@@ -55,11 +55,11 @@ def runs() -> bytes:
             sheet.write_row(at, 0, row)
         sheet.write_rich_string("E2", book.add_format({"font_strikeout": True}), "Achieng ", "Wanjiru Kamau")
         sheet.write_rich_string("C3", book.add_format({"font_color": "white"}), "1", "500")
-    return repacked(file.getvalue())
+    return repack_workbook(file.getvalue())
 
 
-def statement(change: Callable[[Worksheet], object]) -> bytes:
-    """Return a statement about two orders as a workbook, changed."""
+def statement_workbook(change: Callable[[Worksheet], object]) -> bytes:
+    """Return a statement about two orders as a workbook, after `change`."""
     book = Workbook()
     sheet = book.worksheets[0]
     for row in (
@@ -71,7 +71,7 @@ def statement(change: Callable[[Worksheet], object]) -> bytes:
     change(sheet)
     file = io.BytesIO()
     book.save(file)
-    return repacked(file.getvalue())
+    return repack_workbook(file.getvalue())
 
 
 def _strike_a_line(sheet: Worksheet) -> None:
@@ -87,7 +87,7 @@ def _formats(**codes: str) -> Callable[[Worksheet], None]:
     return change
 
 
-def repacked(
+def repack_workbook(
     data: bytes,
     *,
     renamed: Mapping[str, str] | None = None,
@@ -95,31 +95,31 @@ def repacked(
     added: Mapping[str, str] | None = None,
     left_out: str = "",
 ) -> bytes:
-    """Return a workbook with parts renamed (wherever they are named), edited (a text and its successor), or added."""
+    """Return a workbook with parts renamed (with all references), edited (old text, new text), or added."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as before, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as after:
         for name in before.namelist():
-            text = _TIME.sub("2026-11-28T00:00:00Z", before.read(name).decode())
+            csv_text = _TIME.sub("2026-11-28T00:00:00Z", before.read(name).decode())
             for old, new in (renamed or {}).items():
                 if name in {TYPES, RELATIONS, ROOT} and "/" in new:
-                    text = text.replace(old.rpartition("/")[2], new.rpartition("/")[2])
+                    csv_text = csv_text.replace(old.rpartition("/")[2], new.rpartition("/")[2])
             if name in (edits or {}):
                 old, new = (edits or {})[name]
-                assert old in text, (name, old, text[:2000])
-                text = text.replace(old, new)
+                assert old in csv_text, (name, old, csv_text[:2000])
+                csv_text = csv_text.replace(old, new)
             if name != left_out:
-                _write(after, (renamed or {}).get(name, name), text)
-        for name, text in (added or {}).items():
-            _write(after, name, text)
+                _write(after, (renamed or {}).get(name, name), csv_text)
+        for name, csv_text in (added or {}).items():
+            _write(after, name, csv_text)
     return file.getvalue()
 
 
-def _write(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    archive.writestr(zipfile.ZipInfo(name, (2026, 11, 28, 0, 0, 0)), text, zipfile.ZIP_DEFLATED)
+def _write(archive: zipfile.ZipFile, name: str, csv_text: str) -> None:
+    archive.writestr(zipfile.ZipInfo(name, (2026, 11, 28, 0, 0, 0)), csv_text, zipfile.ZIP_DEFLATED)
 
 
-def _set(values: Mapping[str, Any], formats: Mapping[str, str] | None = None) -> bytes:
-    """Return the workbook with other values of cells, and other formats."""
+def _workbook_with_cells(values: Mapping[str, Any], formats: Mapping[str, str] | None = None) -> bytes:
+    """Return the workbook with these cell values and formats."""
 
     def change(sheet: Worksheet) -> None:
         for place, value in values.items():
@@ -127,46 +127,46 @@ def _set(values: Mapping[str, Any], formats: Mapping[str, str] | None = None) ->
         for place, code in (formats or {}).items():
             sheet[place].number_format = code
 
-    return repacked(workbook(change))
+    return repack_workbook(workbook(change))
 
 
-def text(*rows: str, further: str = "", end: str = "\n") -> bytes:
-    """Return a CSV text; `further` are headings of its own."""
+def csv_text(*rows: str, further: str = "", end: str = "\n") -> bytes:
+    """Return a CSV text, with `further` headings."""
     return "".join(row + end for row in (",".join(HEADINGS) + further, *rows)).encode()
 
 
 def csv_row(order_id: str = "A-1", name: str = "Wanjiru Kamau", phone: str = "+254712345678", more: str = "") -> str:
-    """Return a row of CSV that pays somebody."""
+    """Return a CSV row that pays one person."""
     return f"KE,{order_id},1500.50,KES,{name},254712345678,{phone}{more}"
 
 
-def parquet(**further: Any) -> bytes:
-    """Return a Parquet file that pays somebody, with further columns, or others."""
+def parquet_file(**further: Any) -> bytes:
+    """Return a Parquet file that pays one person, with further or replaced columns."""
     columns = {name: [str(value)] for name, value in zip(HEADINGS, WANJIRU, strict=True)}
     file = io.BytesIO()
     pl.DataFrame(columns | further).write_parquet(file)
     return file.getvalue()
 
 
-def named(*names: str) -> bytes:
-    """Return a CSV text that pays people of these names, one to an account."""
+def csv_of_names(*names: str) -> bytes:
+    """Return a CSV text that pays people with these names, each to their own account."""
     rows = (csv_row(f"A-{n}", name).replace("254712345678", f"25471234567{n}") for n, name in enumerate(names))
-    return text(*rows)
+    return csv_text(*rows)
 
 
 _TIME = re.compile("20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
-"""When the library wrote the file: a file that is made again is the same."""
+"""The library's timestamps, which would make files irreproducible."""
 
 
 def _amounts_last(*amounts: str, heading: str) -> bytes:
-    """Return a CSV text whose last columns are the amount and that of `heading`; an amount has what is behind it."""
+    """Return a CSV text that ends with the amount and `heading`. Amounts include the rest of their rows."""
     headings = ",".join(name for name in HEADINGS if name != "amount")
     rows = (f"KE,A-{n},KES,Wanjiru Kamau,25471234567{n},+25471234567{n},{one}\n" for n, one in enumerate(amounts))
     return f"{headings},amount{heading}\n{''.join(rows)}".encode()
 
 
 def replace_in(row: Sequence[Any], **values: Any) -> tuple[Any, ...]:
-    """Return a row with other values."""
+    """Return a row with replaced values."""
     return tuple(values.get(name, value) for name, value in zip(HEADINGS, row, strict=True))
 
 
@@ -175,7 +175,7 @@ def _csv(*rows: Sequence[Any]) -> bytes:
 
 
 def _parquet(**columns: pl.Series | list[Any]) -> bytes:
-    """Return two people as Parquet, with other columns."""
+    """Return a Parquet file that pays two people, with replaced columns."""
     two = {name: [str(one), str(other)] for name, one, other in zip(HEADINGS, WANJIRU, OTIENO, strict=True)}
     file = io.BytesIO()
     pl.DataFrame({**two, **columns}).write_parquet(file)
@@ -185,91 +185,113 @@ def _parquet(**columns: pl.Series | list[Any]) -> bytes:
 _OTHER = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"
 _STYLES_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.styles+xml"
 MADE: Mapping[str, Callable[[], bytes]] = {
-    "sheets/styles-of-another-name.xlsx": lambda: repacked(workbook(odd), renamed={STYLES: "xl/styles1.xml"}),
-    "sheets/styles-in-capitals.xlsx": lambda: repacked(workbook(odd), renamed={STYLES: "xl/Styles.xml"}),
-    "sheets/styles-decoy.xlsx": lambda: repacked(
-        workbook(odd), renamed={STYLES: "xl/styles1.xml"}, added={STYLES: "<styleSheet/>"}
+    "sheets/styles-of-another-name.xlsx": lambda: repack_workbook(
+        workbook(add_oddities), renamed={STYLES: "xl/styles1.xml"}
     ),
-    "sheets/styles-missing.xlsx": lambda: repacked(workbook(odd), left_out=STYLES),
-    "sheets/styles-not-referred-to.xlsx": lambda: repacked(
-        workbook(odd), edits={RELATIONS: ("/relationships/styles", "/relationships/other")}
+    "sheets/styles-in-capitals.xlsx": lambda: repack_workbook(
+        workbook(add_oddities), renamed={STYLES: "xl/Styles.xml"}
     ),
-    "sheets/styles-twice.xlsx": lambda: repacked(
-        workbook(odd),
+    "sheets/styles-decoy.xlsx": lambda: repack_workbook(
+        workbook(add_oddities), renamed={STYLES: "xl/styles1.xml"}, added={STYLES: "<styleSheet/>"}
+    ),
+    "sheets/styles-missing.xlsx": lambda: repack_workbook(workbook(add_oddities), left_out=STYLES),
+    "sheets/styles-not-referred-to.xlsx": lambda: repack_workbook(
+        workbook(add_oddities), edits={RELATIONS: ("/relationships/styles", "/relationships/other")}
+    ),
+    "sheets/styles-twice.xlsx": lambda: repack_workbook(
+        workbook(add_oddities),
         edits={TYPES: ("</Types>", f'<Override PartName="/xl/styles2.xml" ContentType="{_STYLES_TYPE}"/></Types>')},
         added={"xl/styles2.xml": "<styleSheet/>"},
     ),
-    "sheets/part-twice.xlsx": lambda: repacked(workbook(), added={"XL/Workbook.xml": "<workbook/>"}),
-    "sheets/workbook-of-another-name.xlsx": lambda: repacked(
+    "sheets/part-twice.xlsx": lambda: repack_workbook(workbook(), added={"XL/Workbook.xml": "<workbook/>"}),
+    "sheets/workbook-of-another-name.xlsx": lambda: repack_workbook(
         workbook(), renamed={WORKBOOK: "xl/workbook22.xml", RELATIONS: "xl/_rels/workbook22.xml.rels"}
     ),
-    "sheets/backslashes.xlsx": lambda: repacked(
+    "sheets/backslashes.xlsx": lambda: repack_workbook(
         workbook(), renamed={name: name.replace("/", "\\") for name in (SHEET, RELATIONS, WORKBOOK, STYLES)}
     ),
-    "sheets/worksheet-missing.xlsx": lambda: repacked(workbook(), left_out=SHEET),
-    "sheets/pronunciation.xlsx": lambda: repacked(
+    "sheets/worksheet-missing.xlsx": lambda: repack_workbook(workbook(), left_out=SHEET),
+    "sheets/pronunciation.xlsx": lambda: repack_workbook(
         workbook(), edits={SHEET: ("<t>Wanjiru Kamau</t>", '<t>Wanjiru Kamau</t><rPh sb="0" eb="3"><t>WAN</t></rPh>')}
     ),
-    "sheets/ids-shown-with-zeros.xlsx": lambda: _set({"B2": 1, "B3": 2}, {"B2": "00000", "B3": "00000"}),
-    "sheets/phone-with-its-code-in-the-format.xlsx": lambda: _set({"G2": 712345678}, {"G2": '"+254"0'}),
-    "sheets/id-grouped-by-its-format.xlsx": lambda: _set({"B2": 20261128}, {"B2": "0000-00-00"}),
-    "sheets/id-in-a-date-cell.xlsx": lambda: _set({"B2": date(2026, 3, 1)}, {"B2": "d-mmm"}),
-    "sheets/cents-by-a-sign-in-the-format.xlsx": lambda: _set({"C2": 150050}, {"C2": '0"."00'}),
-    "sheets/id-with-a-prefix-in-the-format.xlsx": lambda: _set({"B2": "17"}, {"B2": '"PAY-"@'}),
-    "sheets/phone-of-another-country-in-the-format.xlsx": lambda: _set({"G2": 712345678}, {"G2": '"+256"0'}),
-    "sheets/cell-with-two-values.xlsx": lambda: repacked(
+    "sheets/ids-shown-with-zeros.xlsx": lambda: _workbook_with_cells(
+        {"B2": 1, "B3": 2}, {"B2": "00000", "B3": "00000"}
+    ),
+    "sheets/phone-with-its-code-in-the-format.xlsx": lambda: _workbook_with_cells({"G2": 712345678}, {"G2": '"+254"0'}),
+    "sheets/id-grouped-by-its-format.xlsx": lambda: _workbook_with_cells({"B2": 20261128}, {"B2": "0000-00-00"}),
+    "sheets/id-in-a-date-cell.xlsx": lambda: _workbook_with_cells({"B2": date(2026, 3, 1)}, {"B2": "d-mmm"}),
+    "sheets/cents-by-a-sign-in-the-format.xlsx": lambda: _workbook_with_cells({"C2": 150050}, {"C2": '0"."00'}),
+    "sheets/id-with-a-prefix-in-the-format.xlsx": lambda: _workbook_with_cells({"B2": "17"}, {"B2": '"PAY-"@'}),
+    "sheets/phone-of-another-country-in-the-format.xlsx": lambda: _workbook_with_cells(
+        {"G2": 712345678}, {"G2": '"+256"0'}
+    ),
+    "sheets/cell-with-two-values.xlsx": lambda: repack_workbook(
         workbook(), edits={SHEET: ("<v>2000</v>", "<v>2000</v><v>00</v>")}
     ),
-    "sheets/cell-of-another-row.xlsx": lambda: repacked(workbook(), edits={SHEET: ('<c r="C3"', '<c r="C9"')}),
-    "sheets/two-parts-of-one-number.xlsx": lambda: repacked(
+    "sheets/cell-of-another-row.xlsx": lambda: repack_workbook(workbook(), edits={SHEET: ('<c r="C3"', '<c r="C9"')}),
+    "sheets/two-parts-of-one-number.xlsx": lambda: repack_workbook(
         workbook(),
         edits={
             RELATIONS: ("</Relationships>", f'<Relationship Id="rId1" Type="{_OTHER}" Target="x.xml"/></Relationships>')
         },
     ),
-    "sheets/texts-struck-or-white-in-part.xlsx": runs,
-    "statements/workbook.xlsx": lambda: statement(_formats(B2="#,##0.00", B3="[$KSh-441] #,##0.00")),
-    "statements/line-struck.xlsx": lambda: statement(_strike_a_line),
-    "statements/line-hidden.xlsx": lambda: statement(lambda sheet: setattr(sheet.row_dimensions[3], "hidden", True)),
-    "statements/column-hidden.xlsx": lambda: statement(
+    "sheets/texts-struck-or-white-in-part.xlsx": workbook_with_runs,
+    "statements/workbook.xlsx": lambda: statement_workbook(_formats(B2="#,##0.00", B3="[$KSh-441] #,##0.00")),
+    "statements/line-struck.xlsx": lambda: statement_workbook(_strike_a_line),
+    "statements/line-hidden.xlsx": lambda: statement_workbook(
+        lambda sheet: setattr(sheet.row_dimensions[3], "hidden", True)
+    ),
+    "statements/column-hidden.xlsx": lambda: statement_workbook(
         lambda sheet: setattr(sheet.column_dimensions["D"], "hidden", True)
     ),
-    "statements/status-under-another.xlsx": lambda: statement(lambda sheet: sheet.merged_cells.add("D2:D3")),
-    "statements/id-shown-with-zeros.xlsx": lambda: statement(_formats(A3="000000")),
-    "statements/amount-shown-in-thousands.xlsx": lambda: statement(_formats(B3="#,##0,")),
-    "statements/amount-in-another-currency.xlsx": lambda: statement(_formats(B3="[$$-409]#,##0.00")),
-    "sheets/font-missing.xlsx": lambda: repacked(workbook(odd), edits={STYLES: ('fontId="1"', 'fontId="7"')}),
-    "sheets/fill-missing.xlsx": lambda: repacked(
-        workbook(odd), edits={STYLES: ('fontId="1" fillId="0"', 'fontId="1" fillId="7"')}
+    "statements/status-under-another.xlsx": lambda: statement_workbook(lambda sheet: sheet.merged_cells.add("D2:D3")),
+    "statements/id-shown-with-zeros.xlsx": lambda: statement_workbook(_formats(A3="000000")),
+    "statements/amount-shown-in-thousands.xlsx": lambda: statement_workbook(_formats(B3="#,##0,")),
+    "statements/amount-in-another-currency.xlsx": lambda: statement_workbook(_formats(B3="[$$-409]#,##0.00")),
+    "sheets/font-missing.xlsx": lambda: repack_workbook(
+        workbook(add_oddities), edits={STYLES: ('fontId="1"', 'fontId="7"')}
     ),
-    "sheets/number-format-missing.xlsx": lambda: repacked(
-        workbook(odd), edits={STYLES: ('<numFmt numFmtId="164"', '<numFmt numFmtId="199"')}
+    "sheets/fill-missing.xlsx": lambda: repack_workbook(
+        workbook(add_oddities), edits={STYLES: ('fontId="1" fillId="0"', 'fontId="1" fillId="7"')}
     ),
-    "sheets/ids-shown-with-decimals.xlsx": lambda: _set({"B2": 1001.1, "B3": 1001}, {"B2": "0.00", "B3": '"PAY-"0.0'}),
-    "sheets/ids-shown-in-groups.xlsx": lambda: _set({"B2": 1001, "B3": 100000}, {"B2": "#,##0", "B3": "0.0E+00"}),
-    "sheets/ids-shown-as-they-are.xlsx": lambda: _set({"B2": 1001, "B3": 1001.1}, {"B2": "0", "B3": "0.0"}),
-    "sheets/ids-true-and-false.xlsx": lambda: _set({"B2": True, "B3": False}),
+    "sheets/number-format-missing.xlsx": lambda: repack_workbook(
+        workbook(add_oddities), edits={STYLES: ('<numFmt numFmtId="164"', '<numFmt numFmtId="199"')}
+    ),
+    "sheets/ids-shown-with-decimals.xlsx": lambda: _workbook_with_cells(
+        {"B2": 1001.1, "B3": 1001}, {"B2": "0.00", "B3": '"PAY-"0.0'}
+    ),
+    "sheets/ids-shown-in-groups.xlsx": lambda: _workbook_with_cells(
+        {"B2": 1001, "B3": 100000}, {"B2": "#,##0", "B3": "0.0E+00"}
+    ),
+    "sheets/ids-shown-as-they-are.xlsx": lambda: _workbook_with_cells(
+        {"B2": 1001, "B3": 1001.1}, {"B2": "0", "B3": "0.0"}
+    ),
+    "sheets/ids-true-and-false.xlsx": lambda: _workbook_with_cells({"B2": True, "B3": False}),
     "sheets/ids-true-and-false.parquet": lambda: _parquet(client_orderid=[True, False]),
     "sheets/ids-of-dates.parquet": lambda: _parquet(client_orderid=[date(2026, 3, 1), date(2026, 3, 2)]),
-    "sheets/amounts-in-another-currency.xlsx": lambda: _set({}, {"C2": "[$$-409]#,##0.00", "C3": '"USD" #,##0'}),
-    "sheets/amounts-in-their-currency.xlsx": lambda: _set(
+    "sheets/amounts-in-another-currency.xlsx": lambda: _workbook_with_cells(
+        {}, {"C2": "[$$-409]#,##0.00", "C3": '"USD" #,##0'}
+    ),
+    "sheets/amounts-in-their-currency.xlsx": lambda: _workbook_with_cells(
         {}, {"C2": '"KSh. "#,##0.00_);[Red]("KSh"#,##0.00)', "C3": '[$KES] #,##0"/="'}
     ),
-    "sheets/amounts-grouped-by-signs.xlsx": lambda: _set({"C2": 1500, "C3": 12345}, {"C2": "#'##0", "C3": r"#\.##0"}),
-    "sheets/value-with-an-underscore.xlsx": lambda: repacked(
+    "sheets/amounts-grouped-by-signs.xlsx": lambda: _workbook_with_cells(
+        {"C2": 1500, "C3": 12345}, {"C2": "#'##0", "C3": r"#\.##0"}
+    ),
+    "sheets/value-with-an-underscore.xlsx": lambda: repack_workbook(
         workbook(), edits={SHEET: ("<v>2000</v>", "<v>2_000</v>")}
     ),
-    "sheets/text-in-a-cell-of-numbers.xlsx": lambda: repacked(
-        workbook(odd), edits={SHEET: ('t="n"><v>2000</v>', "><is><t>2000 KES</t></is>")}
+    "sheets/text-in-a-cell-of-numbers.xlsx": lambda: repack_workbook(
+        workbook(add_oddities), edits={SHEET: ('t="n"><v>2000</v>', "><is><t>2000 KES</t></is>")}
     ),
-    "sheets/cell-with-two-texts.xlsx": lambda: repacked(
+    "sheets/cell-with-two-texts.xlsx": lambda: repack_workbook(
         workbook(), edits={SHEET: ("<is><t>A-2</t></is>", "<is><t>A-2</t></is><is><t>A-3</t></is>")}
     ),
-    "sheets/value-in-other-digits.xlsx": lambda: repacked(
+    "sheets/value-in-other-digits.xlsx": lambda: repack_workbook(
         workbook(), edits={SHEET: ("<v>2000</v>", "<v>\u0662\u0660\u0660\u0660</v>")}
     ),
-    "sheets/part-with-an-escaped-name.xlsx": lambda: repacked(
-        repacked(workbook(), renamed={SHEET: "xl/worksheets/sheet 1.xml"}),
+    "sheets/part-with-an-escaped-name.xlsx": lambda: repack_workbook(
+        repack_workbook(workbook(), renamed={SHEET: "xl/worksheets/sheet 1.xml"}),
         edits={RELATIONS: ("sheet 1.xml", "sheet%201.xml")},
     ),
     "statements/line-inside-quotation-marks.csv": (
@@ -287,45 +309,51 @@ MADE: Mapping[str, Callable[[], bytes]] = {
         'KE,A-2,2000,KES,Otieno Ouma,254712345679,+254712345679,"late\n'
         'KE,A-3,3000,KES,Achieng Odhiambo,254712345670,+254712345670"\n'
     ).encode,
-    "sheets/amount-grouped-by-its-format.xlsx": lambda: _set({"C2": 250000}, {"C2": '#,##0.00 "KES"'}),
-    "sheets/remark-of-two-lines.csv": lambda: text(
+    "sheets/amount-grouped-by-its-format.xlsx": lambda: _workbook_with_cells({"C2": 250000}, {"C2": '#,##0.00 "KES"'}),
+    "sheets/remark-of-two-lines.csv": lambda: csv_text(
         csv_row(more=',"late, see mail\r\n\r\nof May"'), csv_row("A-2", more=",x"), further=",Notes", end="\r\n"
     ),
-    "sheets/remark-of-two-lines.xlsx": lambda: _set({"H1": "Notes", "H2": "late,\nsee mail\n"}),
-    "sheets/remark-of-two-lines.parquet": lambda: parquet(Notes=["late\v\nsee mail\x07"]),
-    "sheets/remark-that-swallows-a-row.csv": lambda: text(
+    "sheets/remark-of-two-lines.xlsx": lambda: _workbook_with_cells({"H1": "Notes", "H2": "late,\nsee mail\n"}),
+    "sheets/remark-of-two-lines.parquet": lambda: parquet_file(Notes=["late\v\nsee mail\x07"]),
+    "sheets/remark-that-swallows-a-row.csv": lambda: csv_text(
         csv_row(more=',"x'), csv_row("A-2", more=',y"'), further=",Notes"
     ),
-    "sheets/name-of-two-lines.csv": lambda: text(csv_row(name='"Wanjiru\nKamau"'), csv_row("A-2", '"Wanjiru Kamau\n"')),
-    "sheets/name-of-two-lines.xlsx": lambda: _set({"E2": "Wanjiru\nKamau", "E3": "Otieno Ouma\n"}),
-    "sheets/phone-of-two-lines.csv": lambda: text(csv_row(phone='"+254712\n345678"')),
-    "sheets/lists-and-groups.parquet": lambda: parquet(tags=[["a", "b"]], address=[{"town": "Kisumu"}], photo=[b"x"]),
-    "sheets/amounts-in-lists.parquet": lambda: parquet(amount=[[1500]]),
-    "sheets/lost-characters.csv": lambda: text(csv_row("A-\ufffd"), csv_row("A-2", "A\ufffdcha")),
-    "sheets/damaged-names.csv": lambda: named(
+    "sheets/name-of-two-lines.csv": lambda: csv_text(
+        csv_row(name='"Wanjiru\nKamau"'), csv_row("A-2", '"Wanjiru Kamau\n"')
+    ),
+    "sheets/name-of-two-lines.xlsx": lambda: _workbook_with_cells({"E2": "Wanjiru\nKamau", "E3": "Otieno Ouma\n"}),
+    "sheets/phone-of-two-lines.csv": lambda: csv_text(csv_row(phone='"+254712\n345678"')),
+    "sheets/lists-and-groups.parquet": lambda: parquet_file(
+        tags=[["a", "b"]], address=[{"town": "Kisumu"}], photo=[b"x"]
+    ),
+    "sheets/amounts-in-lists.parquet": lambda: parquet_file(amount=[[1500]]),
+    "sheets/lost-characters.csv": lambda: csv_text(csv_row("A-\ufffd"), csv_row("A-2", "A\ufffdcha")),
+    "sheets/damaged-names.csv": lambda: csv_of_names(
         "A\u00c3\u00afcha", "N&#39;Diaye", "<b>Awa</b>", "Amina nan", "Jos\u221a\u00a9", "N%27Diaye", "Awa_x000D_ Diop"
     ),
-    "sheets/words-for-no-name.csv": lambda: named("nan", "NaN", "undefined", "null", "None", "<NA>", "NaT"),
-    "sheets/odd-names.csv": lambda: named(
+    "sheets/words-for-no-name.csv": lambda: csv_of_names("nan", "NaN", "undefined", "null", "None", "<NA>", "NaT"),
+    "sheets/odd-names.csv": lambda: csv_of_names(
         "M\u00aa Jos\u00e9", "\u00bd Ltd", "Acme\u00ae \u2122", "Nan Li", "ANDR\u00c9\u2019S", "J\u00e9r\u00f4me & Fils"
     ),
-    "sheets/comma-at-each-end.csv": lambda: text(csv_row(more=","), csv_row("A-2", more=",")),
-    "sheets/field-too-many-in-each-row.csv": lambda: text(csv_row(more=",x"), csv_row("A-2", more=",y")),
-    "sheets/tab-too-many-in-each-row.tsv": lambda: text(csv_row(more=",x"), csv_row("A-2", more=",y")).replace(
+    "sheets/comma-at-each-end.csv": lambda: csv_text(csv_row(more=","), csv_row("A-2", more=",")),
+    "sheets/field-too-many-in-each-row.csv": lambda: csv_text(csv_row(more=",x"), csv_row("A-2", more=",y")),
+    "sheets/tab-too-many-in-each-row.tsv": lambda: csv_text(csv_row(more=",x"), csv_row("A-2", more=",y")).replace(
         b",", b"\t"
     ),
-    "sheets/comma-that-may-be-in-a-name.csv": lambda: text(
+    "sheets/comma-that-may-be-in-a-name.csv": lambda: csv_text(
         *(f"KE,{phone},{phone},A-{phone[-1]},10.00,Kamau, W," for phone in ("254712345678", "254712345679"))
     ).replace(",".join(HEADINGS).encode(), b"country,phone,account_number,client_orderid,amount,account_name,Notes"),
-    "sheets/headings-without-a-name.csv": lambda: text(csv_row(), csv_row("A-2"), further=",,"),
-    "sheets/end-of-a-dos-file.csv": lambda: text(csv_row(), end="\r\n") + b"\x1a",
+    "sheets/headings-without-a-name.csv": lambda: csv_text(csv_row(), csv_row("A-2"), further=",,"),
+    "sheets/end-of-a-dos-file.csv": lambda: csv_text(csv_row(), end="\r\n") + b"\x1a",
     "sheets/phone-for-a-bank-account.csv": lambda: _csv(
         replace_in(_NIGERIAN, account_number="8031234567"),
         replace_in(_NIGERIAN, client_orderid="A-2", account_number="0123456789"),
         replace_in(_NIGERIAN, client_orderid="A-3", account_number="803 123 4567", amount=2000),
     ),
     "sheets/wallet-of-another-phone.csv": lambda: _csv(WANJIRU, replace_in(OTIENO, account_number="0733123456")),
-    "sheets/amount-of-a-formula.xlsx": lambda: _set({"C2": 1234.5600000000002, "C3": 45833.333333333336}),
+    "sheets/amount-of-a-formula.xlsx": lambda: _workbook_with_cells(
+        {"C2": 1234.5600000000002, "C3": 45833.333333333336}
+    ),
     "sheets/amount-of-a-formula.csv": lambda: _csv(
         replace_in(WANJIRU, amount=1234.5600000000002), replace_in(OTIENO, amount=45833.333333333336)
     ),
@@ -352,20 +380,20 @@ MADE: Mapping[str, Callable[[], bytes]] = {
         "150,001,Thika", "160,002,Kisumu", heading=",Branch,Town"
     ),
     "sheets/days-before-a-remark-behind-no-heading.csv": lambda: _amounts_last("16000,21,late", heading=",Days,"),
-    "sheets/ids-behind-an-apostrophe.csv": lambda: text(csv_row("'0001")),
-    "sheets/heading-of-two-lines.csv": lambda: text(csv_row(more=",x"), further=',"Notes\n(ours)"'),
-    "sheets/first-heading-of-two-lines.csv": lambda: b'"Notes\n(ours)",' + text("x," + csv_row()),
+    "sheets/ids-behind-an-apostrophe.csv": lambda: csv_text(csv_row("'0001")),
+    "sheets/heading-of-two-lines.csv": lambda: csv_text(csv_row(more=",x"), further=',"Notes\n(ours)"'),
+    "sheets/first-heading-of-two-lines.csv": lambda: b'"Notes\n(ours)",' + csv_text("x," + csv_row()),
     "sheets/headings-again-behind-one-of-two-lines.csv": lambda: (
-        text(csv_row(more=",x"), further=',"Notes\n(ours)"') + text(csv_row("A-2", more=",y"), further=",Notes")
+        csv_text(csv_row(more=",x"), further=',"Notes\n(ours)"') + csv_text(csv_row("A-2", more=",y"), further=",Notes")
     ),
-    "sheets/heading-that-is-needed-of-two-lines.csv": lambda: text(csv_row()).replace(b"amount", b'"net\namount"'),
+    "sheets/heading-that-is-needed-of-two-lines.csv": lambda: csv_text(csv_row()).replace(b"amount", b'"net\namount"'),
     "sheets/amounts-that-no-proposal-fits.csv": lambda: _csv(
         replace_in(WANJIRU, amount='"1,5000"'),
         replace_in(OTIENO, amount='"0,00"'),
         replace_in(_UGANDAN, client_orderid="A-3", amount='"1,500.00"'),
         replace_in(_UGANDAN, client_orderid="A-4", amount='"1,500.50"'),
     ),
-    "sheets/names-with-lost-letters.csv": lambda: named(
+    "sheets/names-with-lost-letters.csv": lambda: csv_of_names(
         "Jos? Ndiaye",
         "Amina NULL",
         "Myint None",
@@ -379,8 +407,8 @@ MADE: Mapping[str, Callable[[], bytes]] = {
 }
 
 
-def make() -> None:
-    """Write all files anew."""
+def write_files() -> None:
+    """Write all files."""
     for name, content in MADE.items():
         path = FILES / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -388,4 +416,4 @@ def make() -> None:
 
 
 if __name__ == "__main__":
-    make()
+    write_files()

@@ -1,4 +1,4 @@
-"""Files as people really have them: each has the answer that stands beside it in `answers.toml`."""
+"""Real files, with the expected results in `answers.toml`."""
 
 import re
 import tomllib
@@ -29,15 +29,15 @@ def test_every_field_file_has_expected_result() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("sheets/")])
 def test_field_sheet_matches_expected_result(name: str, rules: Rules) -> None:
-    """`refused`: what the sentence names; `found`: "row code" of all findings; `values`, `proposed`: by row.column."""
+    """Compare messages (`refused`), all findings (`found`: "row code"), and cells (`values`, `proposed`)."""
     answer = ANSWERS[name]
     if "refused" in answer:
         with pytest.raises(PaygwError, match=re.escape(answer["refused"])):
             validate(read_sheet(FILES / name, ReadOptions()), rules)
         return
     validated = validate(read_sheet(FILES / name, ReadOptions()), rules)
-    told = [*validated.defects.iter_rows(named=True), *validated.warnings.iter_rows(named=True)]
-    assert sorted(f"{one['row']} {one['code']}" for one in told) == sorted(answer.get("found", []))
+    actual = [*validated.defects.iter_rows(named=True), *validated.warnings.iter_rows(named=True)]
+    assert sorted(f"{entry['row']} {entry['code']}" for entry in actual) == sorted(answer.get("found", []))
     proposals = validated.defects.filter(pl.col("correction").is_not_null()).select("row", "column", "correction")
     assert {f"{row}.{column}": text for row, column, text in proposals.iter_rows()} == answer.get("proposed", {})
     for place, value in answer.get("values", {}).items():
@@ -48,19 +48,19 @@ def test_field_sheet_matches_expected_result(name: str, rules: Rules) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("statements/")])
 def test_field_statement_matches_expected_result(name: str) -> None:
-    """`lines`: the row, order id, amount, currency and status of each line."""
+    """`lines` has the row, order id, amount, currency and status of each line."""
     if "refused" in ANSWERS[name]:
         with pytest.raises(PaygwError, match=re.escape(ANSWERS[name]["refused"])):
             read_statement(FILES / name, {}, encoding=None)
         return
     lines = read_statement(FILES / name, {}, encoding=None).lines
-    told = [f"{one.line} {one.order_id} {one.amount} {one.currency} {one.status}" for one in lines]
-    assert told == ANSWERS[name]["lines"]
+    actual = [f"{entry.line} {entry.order_id} {entry.amount} {entry.currency} {entry.status}" for entry in lines]
+    assert actual == ANSWERS[name]["lines"]
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("keys/")])
 def test_field_key_refusal_matches_expected_result(name: str, tmp_path: Path) -> None:
-    """`refused`: what the sentence names; `command`: what converts the key."""
+    """`refused` is part of the message, and `command` converts the key."""
     kept = tmp_path / Path(name).name
     kept.write_bytes((FILES / name).read_bytes())
     kept.chmod(0o600)

@@ -1,4 +1,4 @@
-"""One collection for each country, by hand from section 2.1 of the gateway's interface, and its golden request."""
+"""One collection for each country, from section 2.1 of the gateway's interface, and its golden request."""
 
 from pathlib import Path
 
@@ -39,12 +39,12 @@ URLS = {
 }
 
 
-def amount_of(country: str) -> str:
+def sample_amount(country: str) -> str:
     return "250000" if RULES[country].minor_units == 0 else "1500.5"
 
 
 def instruction_for(country: str, amount: str | None = None) -> Instruction:
-    """Return a good collection from a customer of `country`."""
+    """Return a valid collection from a customer of `country`."""
     rule = RULES[country]
     number = f"+{rule.numbers.dialling_code}{rule.numbers.example}"
     fields = {
@@ -65,14 +65,18 @@ def instruction_for(country: str, amount: str | None = None) -> Instruction:
         fields["merchant_data"] = "tag \\ 1"
     if country == "RW":
         fields["account_name"] = "Keza Gasana"
-    return Instruction(f"COL-{country}-0001", country, rule.currency, amount or amount_of(country), "customer", fields)
+    return Instruction(
+        f"COL-{country}-0001", country, rule.currency, amount or sample_amount(country), "customer", fields
+    )
 
 
 def supplies(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PROFILE) -> Supplies:
     return Supplies(URLS, form, control)
 
 
-def prepared(key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm) -> PreparedRequest:
+def prepare_golden_request(
+    key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
+) -> PreparedRequest:
     """Return the golden request of `country`."""
     signer = Signer(
         url=URL, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, supplies=supplies(form), profile=profile, key=key
@@ -81,8 +85,8 @@ def prepared(key: PrivateKey, profile: SignatureProfile, country: str, form: Amo
     return signed(signer, RULES[country], Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S))
 
 
-def golden_file(profile: SignatureProfile, country: str, form: AmountForm) -> Path:
-    """Return where the golden request of `country` is kept."""
+def golden_path(profile: SignatureProfile, country: str, form: AmountForm) -> Path:
+    """Return the path of the golden request of `country`."""
     return GOLDEN / "payin" / f"{profile.value}-{form.value}-{country}.http"
 
 

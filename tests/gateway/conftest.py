@@ -1,4 +1,4 @@
-"""Fixtures of the gateway's tests: the throw-away key, and servers with certificates."""
+"""Fixtures for the gateway's tests: the test key, and servers with certificates."""
 
 import inspect
 import socket
@@ -11,29 +11,29 @@ import pytest
 import trustme
 
 from paygw_batch.gateway.signing.key import PrivateKey
-from tests.support.gateway_cases import throw_away_key
-from tests.support.gateway_server import play
-from tests.support.tokens import HOW_TO_GET_IT, softhsm
+from tests.support.gateway_cases import private_test_key
+from tests.support.gateway_server import run_test
+from tests.support.tokens import HOW_TO_GET_IT, find_softhsm
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if softhsm() is None:
+    if find_softhsm() is None:
         terminalreporter.write_line(HOW_TO_GET_IT, red=True, bold=True)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Play a test that is a coroutine."""
+    """Run a test that is a coroutine."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    play(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    run_test(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
 
 
 @pytest.fixture(scope="session")
 def key(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
-    return throw_away_key(tmp_path_factory.mktemp("keys"))
+    return private_test_key(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +57,7 @@ def server_tls(authority: trustme.CA) -> ssl.SSLContext:
 
 @pytest.fixture
 def blackhole() -> Iterator[int]:
-    """Return the port of a listener whose queue is full: it answers no further connection."""
+    """Return the port of a listener with a full queue, which accepts no further connection."""
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -69,5 +69,5 @@ def blackhole() -> Iterator[int]:
 
 @pytest.fixture(params=["plain", "tls"])
 def channel(request: pytest.FixtureRequest, server_tls: ssl.SSLContext, ca_bundle: Path) -> dict[str, Any]:
-    """Return how `deliver_once` reaches its server: the same test over plain TCP and over TLS."""
+    """Return the options of `deliver_once`, so that each test runs over plain TCP and over TLS."""
     return {"tls": server_tls, "ca_bundle": ca_bundle} if request.param == "tls" else {"tls": None}

@@ -1,4 +1,4 @@
-"""What a reply or a fault means: the table, line by line."""
+"""The outcome and the advice for each reply or fault."""
 
 import json
 from datetime import UTC, datetime
@@ -9,26 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
-from paygw_batch.gateway.classify import MAX_PAUSE_S, UNSTATED_PAUSE_S, classify, date_of
-from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
+from paygw_batch.core.outcome import Advice, ContinueRun, Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
+from paygw_batch.gateway.classify import MAX_PAUSE_S, UNSTATED_PAUSE_S, classify, reply_date
+from paygw_batch.gateway.message import ExpectedReply, FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.strict_json import MAX_NESTING
 from tests.support.gateway_cases import OPERATION
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
-OURS = Expected("PAY-1", Decimal("1500.50"), "KES")
+OURS = ExpectedReply("PAY-1", Decimal("1500.50"), "KES")
 GOOD = {"status": "approved", "client_orderid": "PAY-1", "amount": 1500.5, "currency": "KES"}
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
 
-def judge(
+def classify_reply(
     body: bytes | str | dict[str, Any],
     http_status: int = 200,
     headers: tuple[tuple[str, str], ...] = (),
     *,
     reused: bool = False,
     now: datetime | None = None,
-    expected: Expected = OURS,
+    expected: ExpectedReply = OURS,
 ) -> Verdict:
     if isinstance(body, dict):
         body = json.dumps(body)
@@ -36,7 +36,7 @@ def judge(
     return classify(RawReply(http_status, headers, raw, reused), expected, WORDS, OPERATION, now=now)
 
 
-def judge_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
+def classify_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
     return classify(TransportFault(kind, left, written), OURS, WORDS, OPERATION)
 
 
@@ -45,28 +45,28 @@ def judge_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
 
 @pytest.mark.parametrize("kind", FaultKind)
 def test_fault_after_first_byte_leaves_outcome_unknown(kind: FaultKind) -> None:
-    assert judge_fault(kind, left=True) == Verdict(Outcome(OutcomeKind.UNKNOWN, cause=kind.value), GoOn())
+    assert classify_fault(kind, left=True) == Verdict(Outcome(OutcomeKind.UNKNOWN, cause=kind.value), ContinueRun())
 
 
 @pytest.mark.parametrize("kind", sorted(set(FaultKind) - {FaultKind.TLS_UNTRUSTED, FaultKind.EARLY_REPLY}))
 def test_fault_before_first_byte_is_unsent_and_retried(kind: FaultKind) -> None:
-    assert judge_fault(kind, left=False) == Verdict(Outcome(OutcomeKind.NOT_SENT, cause=kind.value), TryAgain())
+    assert classify_fault(kind, left=False) == Verdict(Outcome(OutcomeKind.NOT_SENT, cause=kind.value), RetrySoon())
 
 
 def test_untrusted_certificate_stops_run() -> None:
-    verdict = judge_fault(FaultKind.TLS_UNTRUSTED, left=False)
+    verdict = classify_fault(FaultKind.TLS_UNTRUSTED, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="tls.untrusted")
     assert verdict.advice == StopRun("The gateway's certificate is not trusted.")
 
 
 def test_reply_before_request_stops_run() -> None:
-    verdict = judge_fault(FaultKind.EARLY_REPLY, left=False)
+    verdict = classify_fault(FaultKind.EARLY_REPLY, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="reply.early")
     assert verdict.advice == StopRun("The gateway replied before we sent a request, so its replies can't be trusted.")
 
 
 def test_fault_after_written_bytes_leaves_outcome_unknown() -> None:
-    assert judge_fault(FaultKind.CONNECT_FAILED, left=False, written=1).outcome.kind is OutcomeKind.UNKNOWN
+    assert classify_fault(FaultKind.CONNECT_FAILED, left=False, written=1).outcome.kind is OutcomeKind.UNKNOWN
 
 
 # Complete replies: the words.
@@ -75,15 +75,15 @@ def test_fault_after_written_bytes_leaves_outcome_unknown() -> None:
 @pytest.mark.parametrize(("word", "kind"), WORDS.items())
 @pytest.mark.parametrize("http_status", [200, 201, 204, 299, 400, 404, 409, 422, 499])
 def test_listed_reply_status_decides_below_http_500(word: str, kind: OutcomeKind, http_status: int) -> None:
-    verdict = judge({"status": word}, http_status)
-    assert verdict == Verdict(Outcome(kind, gateway_status=word, http_status=http_status), GoOn())
+    verdict = classify_reply({"status": word}, http_status)
+    assert verdict == Verdict(Outcome(kind, gateway_status=word, http_status=http_status), ContinueRun())
 
 
 @pytest.mark.parametrize(
     "word", ["Approved", "APPROVED", "approved ", " approved", "approve", "", "unknown", "\u0430pproved"]
 )
 def test_unlisted_reply_status_is_unknown(word: str) -> None:
-    outcome = judge({"status": word}).outcome
+    outcome = classify_reply({"status": word}).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.status_unlisted")
 
 
@@ -96,14 +96,14 @@ def test_reply_status_listed_as_unsent_is_unknown() -> None:
 @pytest.mark.parametrize("http_status", [500, 501, 502, 503, 504, 520, 599, 600, 999])
 @pytest.mark.parametrize("body", [GOOD, {"status": "declined"}, "<html>Bad gateway</html>", ""])
 def test_reply_with_http_500_is_unknown(http_status: int, body: str | dict[str, Any]) -> None:
-    outcome = judge(body, http_status).outcome
+    outcome = classify_reply(body, http_status).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.server_error")
 
 
 @pytest.mark.parametrize("http_status", [300, 301, 302, 303, 304, 307, 308, 399])
 @pytest.mark.parametrize("location", ["https://gateway.example/paynet/api/v4/payout/1234", "http://elsewhere.example"])
 def test_redirect_is_unknown_despite_approving_body(http_status: int, location: str) -> None:
-    outcome = judge(GOOD, http_status, (("location", location),)).outcome
+    outcome = classify_reply(GOOD, http_status, (("location", location),)).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.redirect")
 
 
@@ -152,28 +152,28 @@ def test_redirect_is_unknown_despite_approving_body(http_status: int, location: 
     ],
 )
 def test_malformed_reply_is_unknown(body: bytes, cause: str) -> None:
-    verdict = judge(body)
+    verdict = classify_reply(body)
     assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, cause)
-    assert verdict.advice == GoOn()
+    assert verdict.advice == ContinueRun()
 
 
 def test_nesting_up_to_bound_and_brackets_are_accepted() -> None:
     inner = "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1)
-    assert judge(f'{{"status":"approved","a":{inner}}}').outcome.kind is OutcomeKind.PAID
-    assert judge({"status": "approved", "a": "[{" * 500}).outcome.kind is OutcomeKind.PAID
-    assert judge({"status": "approved", "a": [[]] * 500}).outcome.kind is OutcomeKind.PAID
+    assert classify_reply(f'{{"status":"approved","a":{inner}}}').outcome.kind is OutcomeKind.PAID
+    assert classify_reply({"status": "approved", "a": "[{" * 500}).outcome.kind is OutcomeKind.PAID
+    assert classify_reply({"status": "approved", "a": [[]] * 500}).outcome.kind is OutcomeKind.PAID
 
 
 @pytest.mark.parametrize("content_type", ["text/html", "application/json; charset=utf-16", "", "nonsense"])
 def test_reply_content_type_is_ignored(content_type: str) -> None:
-    assert judge(GOOD, headers=(("content-type", content_type),)).outcome.kind is OutcomeKind.PAID
+    assert classify_reply(GOOD, headers=(("content-type", content_type),)).outcome.kind is OutcomeKind.PAID
 
 
-def test_a_reply_cut_at_any_byte_is_unknown() -> None:
+def test_truncated_reply_is_unknown() -> None:
     body = json.dumps({**GOOD, "message": "ünïcode"}, ensure_ascii=False).encode()
-    assert judge(body).outcome.kind is OutcomeKind.PAID
+    assert classify_reply(body).outcome.kind is OutcomeKind.PAID
     for cut in range(len(body)):
-        assert judge(body[:cut]).outcome.kind is OutcomeKind.UNKNOWN, cut
+        assert classify_reply(body[:cut]).outcome.kind is OutcomeKind.UNKNOWN, cut
 
 
 # Complete replies: whose payout they speak of.
@@ -193,19 +193,19 @@ def test_a_reply_cut_at_any_byte_is_unknown() -> None:
     ],
 )
 def test_matching_or_absent_echo_keeps_reply_status(echo: dict[str, Any]) -> None:
-    assert judge({"status": "approved", **echo}).outcome.kind is OutcomeKind.PAID
+    assert classify_reply({"status": "approved", **echo}).outcome.kind is OutcomeKind.PAID
 
 
 @pytest.mark.parametrize("number", ["1500.50", "1500.5", "1500.5000", "1.50050e3", "150050E-2"])
 def test_echoed_amount_is_compared_exactly(number: str) -> None:
-    assert judge(f'{{"status":"approved","amount":{number}}}').outcome.kind is OutcomeKind.PAID
+    assert classify_reply(f'{{"status":"approved","amount":{number}}}').outcome.kind is OutcomeKind.PAID
 
 
 @pytest.mark.parametrize(
     "number", ["1500.51", "1500.500000000000000000001", "150050", "-1500.50", "0", "1e99999", "1e-99999", "9" * 5000]
 )
 def test_any_difference_in_echoed_amount_is_conflict(number: str) -> None:
-    assert judge(f'{{"status":"approved","amount":{number}}}').outcome.conflict
+    assert classify_reply(f'{{"status":"approved","amount":{number}}}').outcome.conflict
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_any_difference_in_echoed_amount_is_conflict(number: str) -> None:
 )
 @pytest.mark.parametrize("http_status", [200, 302, 401, 422, 429, 500])
 def test_reply_about_other_payout_stops_run(echo: dict[str, Any], http_status: int) -> None:
-    verdict = judge({"status": "approved", **echo}, http_status)
+    verdict = classify_reply({"status": "approved", **echo}, http_status)
     assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, "reply.other_payout")
     assert verdict.outcome.conflict
     assert verdict.outcome.gateway_status == "approved"
@@ -243,21 +243,26 @@ def test_reply_about_other_payout_stops_run(echo: dict[str, Any], http_status: i
 
 
 def test_numeric_order_id_may_be_echoed_as_number() -> None:
-    expected = Expected("20261121", Decimal(1), "KES")
-    assert judge('{"status":"approved","client_orderid":20261121}', expected=expected).outcome.kind is OutcomeKind.PAID
-    assert judge('{"status":"approved","client_orderid":20261122}', expected=expected).outcome.conflict
-    zeros = Expected("007", Decimal(1), "KES")
-    assert judge('{"status":"approved","client_orderid":7}', expected=zeros).outcome.conflict
+    expected = ExpectedReply("20261121", Decimal(1), "KES")
+    assert (
+        classify_reply('{"status":"approved","client_orderid":20261121}', expected=expected).outcome.kind
+        is OutcomeKind.PAID
+    )
+    assert classify_reply('{"status":"approved","client_orderid":20261122}', expected=expected).outcome.conflict
+    zeros = ExpectedReply("007", Decimal(1), "KES")
+    assert classify_reply('{"status":"approved","client_orderid":7}', expected=zeros).outcome.conflict
 
 
 @pytest.mark.parametrize("echo", [{}, {"client_orderid": None}, {"amount": "1500.50", "currency": "KES"}])
 def test_reply_on_reused_connection_must_name_payout(echo: dict[str, Any]) -> None:
-    outcome = judge({"status": "approved", **echo}, reused=True).outcome
+    outcome = classify_reply({"status": "approved", **echo}, reused=True).outcome
     assert (outcome.kind, outcome.cause, outcome.conflict) == (OutcomeKind.UNKNOWN, "reply.not_echoed", False)
 
 
 def test_echoed_order_id_suffices_on_reused_connection() -> None:
-    assert judge({"status": "approved", "client_orderid": "PAY-1"}, reused=True).outcome.kind is OutcomeKind.PAID
+    assert (
+        classify_reply({"status": "approved", "client_orderid": "PAY-1"}, reused=True).outcome.kind is OutcomeKind.PAID
+    )
 
 
 # Evidence.
@@ -271,7 +276,7 @@ def test_outcome_keeps_gateway_codes_and_message() -> None:
         "error-code": "51",
         "error-message": "Insufficient balance",
     }
-    assert judge(body, 422).outcome == Outcome(
+    assert classify_reply(body, 422).outcome == Outcome(
         OutcomeKind.REJECTED,
         gateway_status="declined",
         gateway_reference="987654321",
@@ -282,18 +287,22 @@ def test_outcome_keeps_gateway_codes_and_message() -> None:
 
 
 def test_first_reply_field_with_value_is_used() -> None:
-    outcome = judge({"status": "approved", "paynet-order-id": None, "reference": "  ", "id": "abc", "code": []}).outcome
+    outcome = classify_reply(
+        {"status": "approved", "paynet-order-id": None, "reference": "  ", "id": "abc", "code": []}
+    ).outcome
     assert (outcome.gateway_reference, outcome.error_code) == ("abc", None)
 
 
 def test_unknown_outcome_keeps_reply_details() -> None:
-    outcome = judge({"status": "odd", "id": "R1", "message": "what?"}, 500).outcome
+    outcome = classify_reply({"status": "odd", "id": "R1", "message": "what?"}, 500).outcome
     assert (outcome.gateway_status, outcome.gateway_reference, outcome.message) == ("odd", "R1", "what?")
 
 
 def test_evidence_is_short_printable_and_encodable() -> None:
     hostile = "\x1b[31mred\x00\u202edesrever\ud800\u2028line\nnext\ttab\u00a0" + "x" * 500
-    outcome = judge(json.dumps({"status": "declined", "message": hostile, "id": hostile, "code": "1" * 300})).outcome
+    outcome = classify_reply(
+        json.dumps({"status": "declined", "message": hostile, "id": hostile, "code": "1" * 300})
+    ).outcome
     for text in (outcome.message, outcome.gateway_reference, outcome.error_code):
         assert text is not None
         assert text.isprintable()
@@ -318,7 +327,7 @@ def test_evidence_is_short_printable_and_encodable() -> None:
 def test_refused_credentials_stop_run_and_body_decides_row(
     http_status: int, body: str | dict[str, Any], kind: OutcomeKind
 ) -> None:
-    verdict = judge(body, http_status)
+    verdict = classify_reply(body, http_status)
     assert verdict.outcome.kind is kind
     assert verdict.advice == StopRun(f"The gateway refuses our credentials (HTTP {http_status}).")
 
@@ -326,7 +335,7 @@ def test_refused_credentials_stop_run_and_body_decides_row(
 RETRY_AFTER = [
     ("120", PauseRun(120.0)),
     (" 7 ", PauseRun(7.0)),
-    ("0", GoOn()),
+    ("0", ContinueRun()),
     ("1", PauseRun(1.0)),
     ("900", PauseRun(900.0)),
     ("901", PauseRun(MAX_PAUSE_S)),
@@ -341,8 +350,8 @@ RETRY_AFTER = [
     ("Saturday, 21-Nov-26 12:02:00 GMT", PauseRun(120.0)),
     ("Sat Nov 21 12:02:00 2026", PauseRun(120.0)),
     ("Sat, 21 Nov 2026 15:02:00 +0300", PauseRun(120.0)),
-    ("Sat, 21 Nov 2026 11:59:00 GMT", GoOn()),
-    ("Sat, 21 Nov 2026 12:00:00 GMT", GoOn()),
+    ("Sat, 21 Nov 2026 11:59:00 GMT", ContinueRun()),
+    ("Sat, 21 Nov 2026 12:00:00 GMT", ContinueRun()),
     ("Fri, 31 Dec 9999 23:59:59 GMT", PauseRun(MAX_PAUSE_S)),
     ("Sat, 99 Nov 2026 12:02:00 GMT", PauseRun(UNSTATED_PAUSE_S)),
     ("Sat, 21 Nov 99999999 12:02:00 +999999", PauseRun(UNSTATED_PAUSE_S)),
@@ -352,19 +361,21 @@ RETRY_AFTER = [
 @pytest.mark.parametrize("http_status", [429, 503])
 @pytest.mark.parametrize(("asked", "advice"), RETRY_AFTER)
 def test_requested_pause_is_limited(http_status: int, asked: str, advice: Advice) -> None:
-    verdict = judge({"status": "declined"}, http_status, (("retry-after", asked),), now=NOW)
+    verdict = classify_reply({"status": "declined"}, http_status, (("retry-after", asked),), now=NOW)
     assert verdict.advice == advice
     assert verdict.outcome.kind is (OutcomeKind.REJECTED if http_status == 429 else OutcomeKind.UNKNOWN)
 
 
 def test_retry_date_is_relative_to_reply_date() -> None:
     headers = (("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"))
-    assert judge({}, 429, headers, now=NOW.replace(year=2030)).advice == PauseRun(30.0)
-    assert judge({}, 429, headers).advice == PauseRun(30.0)
+    assert classify_reply({}, 429, headers, now=NOW.replace(year=2030)).advice == PauseRun(30.0)
+    assert classify_reply({}, 429, headers).advice == PauseRun(30.0)
 
 
 def test_retry_date_without_reply_date_gives_default_pause() -> None:
-    assert judge({}, 503, (("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"),)).advice == PauseRun(UNSTATED_PAUSE_S)
+    assert classify_reply({}, 503, (("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"),)).advice == PauseRun(
+        UNSTATED_PAUSE_S
+    )
 
 
 @pytest.mark.parametrize(
@@ -380,16 +391,16 @@ def test_retry_date_without_reply_date_gives_default_pause() -> None:
     ],
 )
 def test_gateway_clock_is_read_from_single_date(headers: tuple[tuple[str, str], ...], stated: datetime | None) -> None:
-    found = date_of(RawReply(200, headers, b""))
-    assert found == stated
-    assert found is None or found.tzinfo is UTC
+    result = reply_date(RawReply(200, headers, b""))
+    assert result == stated
+    assert result is None or result.tzinfo is UTC
 
 
 def test_too_many_requests_pauses_run_without_stated_time() -> None:
-    assert judge({}, 429).advice == PauseRun(UNSTATED_PAUSE_S)
-    assert judge({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(UNSTATED_PAUSE_S)
-    assert judge({}, 503).advice == GoOn()
-    assert judge(GOOD, 200, (("retry-after", "60"),)).advice == GoOn()
+    assert classify_reply({}, 429).advice == PauseRun(UNSTATED_PAUSE_S)
+    assert classify_reply({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(UNSTATED_PAUSE_S)
+    assert classify_reply({}, 503).advice == ContinueRun()
+    assert classify_reply(GOOD, 200, (("retry-after", "60"),)).advice == ContinueRun()
 
 
 # Whatever comes.
@@ -414,7 +425,7 @@ MEMBERS = st.dictionaries(
 def test_arbitrary_reply_is_decided_only_by_listed_status(
     body: bytes, http_status: int, headers: list[tuple[str, str]], *, reused: bool
 ) -> None:
-    outcome = judge(body, http_status, tuple(headers), reused=reused, now=NOW).outcome
+    outcome = classify_reply(body, http_status, tuple(headers), reused=reused, now=NOW).outcome
     assert outcome.kind is not OutcomeKind.NOT_SENT
     if outcome.kind is not OutcomeKind.UNKNOWN:
         members = json.loads(body)

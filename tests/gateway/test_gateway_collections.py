@@ -1,4 +1,4 @@
-"""Collections on the wire: golden requests of every country, the control hash, and where a customer is sent."""
+"""Collections as sent: golden requests of every country, the control hash, and the customer's page."""
 
 import hashlib
 import hmac
@@ -16,7 +16,7 @@ from paygw_batch.countries.rules import AmountForm
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.classify import MAX_URL_CHARACTERS, classify
 from paygw_batch.gateway.encode import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile, encode_body
-from paygw_batch.gateway.message import Expected, RawReply
+from paygw_batch.gateway.message import ExpectedReply, RawReply
 from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.sandbox.form import ControlRule, is_control
@@ -26,13 +26,13 @@ from tests.gateway.collection_cases import (
     PROFILE,
     RULES,
     URLS,
-    amount_of,
-    golden_file,
+    golden_path,
     instruction_for,
-    prepared,
+    prepare_golden_request,
+    sample_amount,
     supplies,
 )
-from tests.support.gateway_cases import GOLDEN, head_and_body, request_bytes
+from tests.support.gateway_cases import GOLDEN, request_bytes, split_request
 
 # Section 2.4, rule 5 of the gateway's interface, in the order of the table in 2.1.
 EVERYWHERE = [
@@ -41,10 +41,10 @@ EVERYWHERE = [
     *("server_callback_url", "site_url", "zip_code"),
 ]
 WORDS = {"approved": OutcomeKind.PAID}
-EXPECTED = Expected("COL-1", Decimal("1500.5"), "KES", tuple(URLS.values()))
+EXPECTED = ExpectedReply("COL-1", Decimal("1500.5"), "KES", tuple(URLS.values()))
 
 
-def fields_of(country: str) -> list[str]:
+def form_fields(country: str) -> list[str]:
     if country == "KE":
         return [name for name in EVERYWHERE if name != "cell_phone"] + ["merchant_data"]
     if country == "RW":
@@ -56,25 +56,28 @@ def fields_of(country: str) -> list[str]:
 def test_collection_request_matches_golden_bytes(
     key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
 ) -> None:
-    assert request_bytes(prepared(key, profile, country, form)) == golden_file(profile, country, form).read_bytes()
+    assert (
+        request_bytes(prepare_golden_request(key, profile, country, form))
+        == golden_path(profile, country, form).read_bytes()
+    )
 
 
 def test_every_country_has_golden_collection_request() -> None:
     kept = {path.name for path in (GOLDEN / "payin").glob("*.http")}
-    assert kept == {golden_file(*one).name for one in EVERY_REQUEST}
+    assert kept == {golden_path(*item).name for item in EVERY_REQUEST}
 
 
 @pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
 def test_golden_body_has_country_fields_and_right_control(
     profile: SignatureProfile, country: str, form: AmountForm
 ) -> None:
-    first, _, body = head_and_body(golden_file(profile, country, form).read_bytes())
+    first, _, body = split_request(golden_path(profile, country, form).read_bytes())
     assert first == "POST /paynet/api/v2/sale-form/1234 HTTP/1.1"
     pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=Decimal, parse_float=Decimal)
-    assert [name for name, _ in pairs] == fields_of(country)
+    assert [name for name, _ in pairs] == form_fields(country)
     values = dict(pairs)
-    amount = f"{Decimal(amount_of(country)):.2f}"
-    assert values["amount"] == (amount if form is AmountForm.TWO_DECIMALS else Decimal(amount_of(country)))
+    amount = f"{Decimal(sample_amount(country)):.2f}"
+    assert values["amount"] == (amount if form is AmountForm.TWO_DECIMALS else Decimal(sample_amount(country)))
     hashed = f"COL-{country}-0001|{amount}|{values['currency']}|a secret of the tests"
     assert values["control"] == hashlib.sha256(hashed.encode()).hexdigest()
     assert values.get("purpose") == RULES[country].purpose
@@ -135,7 +138,7 @@ def test_control_hashes_configured_amount_form(control_amount: ControlAmount, te
     assert profile.control(instruction, **given_parts) == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_the_secret_is_not_shown() -> None:
+def test_explanation_hides_secret() -> None:
     assert "a secret of the tests" not in repr(PROFILE)
     assert "a secret of the tests" not in repr(supplies())
 
@@ -147,7 +150,7 @@ def test_amount_with_surplus_decimals_is_never_cut() -> None:
         )
 
 
-def reply(**members: object) -> RawReply:
+def build_reply(**members: object) -> RawReply:
     return RawReply(200, (), json.dumps({"status": "approved", **members}).encode())
 
 
@@ -157,7 +160,7 @@ def customer_url(came_back: RawReply) -> str | None:
 
 @pytest.mark.parametrize("name", OPERATION.reply.customer_url)
 def test_customer_page_address_is_read_from_reply(name: str) -> None:
-    assert customer_url(reply(**{name: "https://pay.example/f?id=1"})) == "https://pay.example/f?id=1"
+    assert customer_url(build_reply(**{name: "https://pay.example/f?id=1"})) == "https://pay.example/f?id=1"
 
 
 @pytest.mark.parametrize(
@@ -176,23 +179,23 @@ def test_customer_page_address_is_read_from_reply(name: str) -> None:
     ],
 )
 def test_invalid_customer_page_is_left_out(value: object) -> None:
-    verdict = classify(reply(redirect_url=value), EXPECTED, WORDS, OPERATION)
+    verdict = classify(build_reply(redirect_url=value), EXPECTED, WORDS, OPERATION)
     assert (verdict.outcome.kind, verdict.outcome.customer_url) == (OutcomeKind.PAID, None)
 
 
 def test_echoed_own_address_does_not_hide_page() -> None:
-    came_back = reply(**{"redirect-url": URLS["redirect_url"], "url": "https://pay.example/1"})
+    came_back = build_reply(**{"redirect-url": URLS["redirect_url"], "url": "https://pay.example/1"})
     assert customer_url(came_back) == "https://pay.example/1"
 
 
 def test_reply_about_another_order_names_no_customer_page() -> None:
-    assert customer_url(reply(client_orderid="COL-2", redirect_url="https://pay.example/1")) is None
+    assert customer_url(build_reply(client_orderid="COL-2", redirect_url="https://pay.example/1")) is None
 
 
 def test_payout_reply_names_no_customer_page() -> None:
     from tests.support.gateway_cases import OPERATION as PAYOUT  # noqa: PLC0415 (the other operation, for this test alone)
 
-    verdict = classify(reply(redirect_url="https://pay.example/1"), EXPECTED, WORDS, PAYOUT)
+    verdict = classify(build_reply(redirect_url="https://pay.example/1"), EXPECTED, WORDS, PAYOUT)
     assert verdict.outcome.customer_url is None
 
 
@@ -200,6 +203,6 @@ def test_keyed_control_uses_secret_as_key() -> None:
     order = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
     profile = ControlProfile(order, "|", ControlAmount.TWO_DECIMALS, "Jefe", ControlAlgorithm.HMAC_SHA256)
     instruction = instruction_for("KE", "1500.5")
-    made = profile.control(instruction, order_id="INV-1", amount_sent="1500.5", minor_units=2)
-    assert made == hmac.new(b"Jefe", b"INV-1|1500.50|KES", "sha256").hexdigest()
+    created = profile.control(instruction, order_id="INV-1", amount_sent="1500.5", minor_units=2)
+    assert created == hmac.new(b"Jefe", b"INV-1|1500.50|KES", "sha256").hexdigest()
     assert "Jefe" not in repr(profile)

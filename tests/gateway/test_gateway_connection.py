@@ -1,4 +1,4 @@
-"""What a connection says of a write that fails under its hands: a transport that does as scripted."""
+"""Failures of a connection during a write, with a scripted transport."""
 
 import asyncio
 import socket
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.gateway.http.connection import CannotOpen, Connection
+from paygw_batch.gateway.http.connection import ConnectFailed, Connection
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.support.gateway_server import at_any_time, play
+from tests.support.gateway_server import always, run_test
 
 
 class FailingTransport(asyncio.Transport):
-    """A transport of asyncio's kind whose socket breaks when it is written to, or is broken before."""
+    """A transport for asyncio whose socket breaks during a write, or before."""
 
     def __init__(self, *, broken: bool = False) -> None:
         super().__init__()
@@ -49,9 +49,9 @@ async def exchange_over(transport: FailingTransport) -> RawReply | TransportFaul
     loop = asyncio.get_running_loop()
     connection = Connection(loop, set())
     connection.connection_made(transport)
-    with suppress(CannotOpen):
-        await connection.listen(0, loop.time() + 30)
-    return await connection.exchange(b"request", at_any_time, read_timeout_s=60, deadline_s=loop.time() + 120)
+    with suppress(ConnectFailed):
+        await connection.wait_for_silence(0, loop.time() + 30)
+    return await connection.exchange(b"request", always, read_timeout_s=60, deadline_s=loop.time() + 120)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_lost_connection_proves_unsent_only_before_write(
     fault: TransportFault, written: list[bytes], *, broken_before: bool
 ) -> None:
     transport = FailingTransport(broken=broken_before)
-    assert play(exchange_over(transport)) == fault
+    assert run_test(exchange_over(transport)) == fault
     assert transport.written == written
     transport.release()

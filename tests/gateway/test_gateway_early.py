@@ -1,6 +1,6 @@
-"""Replies that come before they can be replies: before, between and during the bytes of the request.
+"""Bytes that arrive before, between and during the bytes of the request.
 
-Every gateway here speaks over a real socket. What it says would be believed, had it been said after the request.
+Every gateway here uses a real socket. Its bytes would be accepted as a reply if they came after the request.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http import connection, transport
 from paygw_batch.gateway.http.tls import TlsChannel, client_context
 from paygw_batch.gateway.http.transport import PayoutTransport
-from paygw_batch.gateway.message import FaultKind, MayLeave, RawReply, TransportFault
+from paygw_batch.gateway.message import FaultKind, RawReply, SendGuard, TransportFault
 from tests.support.gateway_server import (
     BODY,
     HUGE,
     REPLY,
     Peer,
     Script,
-    at_any_time,
+    advance_clock,
+    always,
+    build_request,
     deliver_once,
-    jump,
+    line_to_script,
     pause_reading,
-    play,
-    request_to,
     resume_reading,
-    sending,
+    run_loop,
+    run_test,
     serving,
     settings_for,
     summary,
-    turns,
 )
 from tests.support.patience import PATIENCE_S
 
@@ -55,46 +55,46 @@ WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listen to a connection for as long as the gateway needs to speak, so that no test depends on speed."""
-    monkeypatch.setattr(transport, "FIRST_LISTENING_S", 25)
+def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait on each new connection until the gateway has sent its bytes, so that no test depends on speed."""
+    monkeypatch.setattr(transport, "FIRST_SILENCE_S", 25)
 
 
 # Before the request.
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("patient_connections")
 @pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1], b"H", b"\r\n"], ids=["yes", "no", "byte", "H", "blank line"])
-def test_gateway_speaking_on_connect_gets_no_request(channel: Channel, said: bytes) -> None:
+def test_gateway_sending_on_connect_gets_no_request(channel: Channel, said: bytes) -> None:
     async def script(peer: Peer) -> None:
         peer.writer.write(said)
         assert await peer.until_closed() == b""
 
-    assert summary(play(deliver_once(script, **channel))) == NOT_SENT
+    assert summary(run_test(deliver_once(script, **channel))) == NOT_SENT
 
 
 def test_early_bytes_in_kernel_are_seen_without_waiting(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop has not seen the bytes when the request is about to leave: the kernel has."""
-    monkeypatch.setattr(transport, "FIRST_LISTENING_S", 0)
+    """The kernel has received the bytes, but the event loop has not seen them when the request is sent."""
+    monkeypatch.setattr(transport, "FIRST_SILENCE_S", 0)
     monkeypatch.setattr(connection.Connection, "round_trip_s", lambda _: 0.0)
-    listen = connection.Connection.listen
-    heard: list[bytes] = []
+    listen = connection.Connection.wait_for_silence
+    received: list[bytes] = []
 
     async def script(peer: Peer) -> None:
         opened.append(peer)
-        heard.append(await peer.until_closed())
+        received.append(await peer.until_closed())
 
-    async def listen_once_spoken(self: connection.Connection, listening_s: float, until_s: float) -> None:
+    async def listen_after_bytes(self: connection.Connection, listening_s: float, until_s: float) -> None:
         while not opened:
-            await turns(1)
-        # To the raw socket at once, with no turn of the loop in between.
+            await run_loop(1)
+        # The bytes go to the raw socket immediately, without an iteration of the event loop.
         opened[0].writer.write(NO)
         await listen(self, listening_s, until_s)
 
     opened: list[Peer] = []
-    monkeypatch.setattr(connection.Connection, "listen", listen_once_spoken)
-    assert summary(play(deliver_once(script, **channel))) == NOT_SENT
-    assert heard == [b""]
+    monkeypatch.setattr(connection.Connection, "wait_for_silence", listen_after_bytes)
+    assert summary(run_test(deliver_once(script, **channel))) == NOT_SENT
+    assert received == [b""]
 
 
 @pytest.mark.parametrize("connections", list(Connections))
@@ -109,16 +109,16 @@ async def test_bytes_arriving_before_write_keep_request_unsent(
             await peer.answer()
         assert await peer.until_closed() == b""
 
-    def spoken_to_at_the_last_moment(
-        self: connection.Connection, request: bytes, may_leave: MayLeave, **bounds: float
+    def send_just_before_request(
+        self: connection.Connection, request: bytes, may_leave: SendGuard, **bounds: float
     ) -> Any:
         if connections is Connections.FRESH or self._has_served:
             peers[0].writer.write(NO)
         return exchange(self, request, may_leave, **bounds)
 
     peers: list[Peer] = []
-    monkeypatch.setattr(connection.Connection, "exchange", spoken_to_at_the_last_moment)
-    async with sending(script, connections=connections, **channel) as line:
+    monkeypatch.setattr(connection.Connection, "exchange", send_just_before_request)
+    async with line_to_script(script, connections=connections, **channel) as line:
         if connections is Connections.REUSE:
             assert summary(await line.deliver()) == BODY
         result = await line.deliver()
@@ -135,13 +135,13 @@ async def test_proxy_sending_early_bytes_gets_no_request() -> None:
 
     async with serving(script) as proxy:
         async with PayoutTransport(settings_for("https://gateway.example", proxy=proxy.url)) as at_work:
-            result = await at_work.deliver(request_to("https://gateway.example"), at_any_time)
+            result = await at_work.deliver(build_request("https://gateway.example"), always)
         await proxy.finished()
     assert summary(result) == (FaultKind.PROXY_FAILED, False)
 
 
-class TlsByHand:
-    """The gateway's side of TLS, whose records a test cuts and sends as it likes."""
+class ScriptedTls:
+    """The gateway's side of TLS, which lets a test cut and send records as it likes."""
 
     def __init__(self, context: ssl.SSLContext, peer: Peer) -> None:
         self.arriving, self.leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -168,7 +168,7 @@ class TlsByHand:
                     return b""
                 self.arriving.write(data)
 
-    def record_of(self, data: bytes) -> bytes:
+    def build_record(self, data: bytes) -> bytes:
         self.side.write(data)
         return self.leaving.read()
 
@@ -177,59 +177,59 @@ class TlsByHand:
 
 
 async def deliver_over_tls(script: Script, ca_bundle: Path) -> RawReply | TransportFault:
-    async with sending(script, by_hand=True, ca_bundle=ca_bundle) as line:
+    async with line_to_script(script, by_hand=True, ca_bundle=ca_bundle) as line:
         result = await line.deliver()
         await line.server.finished()
         return result
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("patient_connections")
 @pytest.mark.parametrize("cut", [1, 4, 5, 6, 30])
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_tls_record_begun_before_request_is_rejected(
     server_tls: ssl.SSLContext, ca_bundle: Path, cut: int, *, goes_on: bool
 ) -> None:
     async def script(peer: Peer) -> None:
-        tls = TlsByHand(server_tls, peer)
+        tls = ScriptedTls(server_tls, peer)
         await tls.shake_hands()
-        record = tls.record_of(NO)
+        record = tls.build_record(NO)
         tls.send(record[:cut])
-        await turns(100)
-        jump(26)
+        await run_loop(100)
+        advance_clock(26)
         if goes_on:
-            await turns(100)
+            await run_loop(100)
             tls.send(record[cut:])
         else:
-            jump(31)
+            advance_clock(31)
         assert await tls.request() == b""
 
-    assert summary(play(deliver_over_tls(script, ca_bundle))) == NOT_SENT
+    assert summary(run_test(deliver_over_tls(script, ca_bundle))) == NOT_SENT
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("patient_connections")
 def test_split_session_ticket_is_no_early_reply(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def script(peer: Peer) -> None:
-        tls = TlsByHand(server_tls, peer)
+        tls = ScriptedTls(server_tls, peer)
         pieces: list[bytes] = []
         tls.send = pieces.append  # type: ignore[assignment, method-assign]
         handshake = asyncio.ensure_future(tls.shake_hands())
         while not handshake.done():
-            await turns()
+            await run_loop()
             if not handshake.done() and pieces:
                 peer.writer.write(pieces.pop(0))
         tickets = b"".join(pieces)
         del tls.send
         assert len(tickets) > 100
         tls.send(tickets[:50])
-        await turns(100)
-        jump(26)
-        await turns(100)
+        await run_loop(100)
+        advance_clock(26)
+        await run_loop(100)
         tls.send(tickets[50:])
         assert b"PAY-1" in await tls.request()
-        tls.send(tls.record_of(REPLY))
+        tls.send(tls.build_record(REPLY))
         await peer.until_closed()
 
-    assert summary(play(deliver_over_tls(script, ca_bundle))) == BODY
+    assert summary(run_test(deliver_over_tls(script, ca_bundle))) == BODY
 
 
 def test_tls_record_boundaries_are_found_in_any_pieces(ca_bundle: Path) -> None:
@@ -238,7 +238,7 @@ def test_tls_record_boundaries_are_found_in_any_pieces(ca_bundle: Path) -> None:
     for step in (1, 2, 3, 5, 7, 400):
         channel = TlsChannel(client_context(ca_bundle), "localhost")
         for start in range(0, len(records), step):
-            channel._arrive(records[start : start + step])
+            channel._receive(records[start : start + step])
             position = min(start + step, len(records))
             assert channel.is_inside_record is (position not in ends), (step, position)
 
@@ -246,7 +246,7 @@ def test_tls_record_boundaries_are_found_in_any_pieces(ca_bundle: Path) -> None:
 # While the request leaves.
 
 
-async def take_a_little_and_say(said: bytes, peer: Peer) -> None:
+async def read_little_and_send(said: bytes, peer: Peer) -> None:
     await peer.reader.readexactly(1000)
     pause_reading(peer)
     await peer.send(said)
@@ -255,7 +255,7 @@ async def take_a_little_and_say(said: bytes, peer: Peer) -> None:
 
 @pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1]], ids=["yes", "no", "byte"])
 def test_reply_beginning_during_request_is_in_doubt(channel: Channel, said: bytes) -> None:
-    assert summary(play(deliver_once(partial(take_a_little_and_say, said), body=HUGE, **channel))) == IN_DOUBT
+    assert summary(run_test(deliver_once(partial(read_little_and_send, said), body=HUGE, **channel))) == IN_DOUBT
 
 
 def test_reply_spanning_request_end_is_in_doubt(channel: Channel) -> None:
@@ -267,10 +267,10 @@ def test_reply_spanning_request_end_is_in_doubt(channel: Channel) -> None:
         while await peer.reader.read(2**20):
             pass
 
-    assert summary(play(deliver_once(script, body=HUGE, **channel))) == IN_DOUBT
+    assert summary(run_test(deliver_once(script, body=HUGE, **channel))) == IN_DOUBT
 
 
-# The same against a gateway in another thread, on every event loop there is.
+# The same tests against a gateway in another thread, on every event loop.
 
 
 def loops() -> Iterator[Any]:
@@ -285,10 +285,8 @@ every_loop = pytest.mark.parametrize("new_loop", list(loops()))
 
 
 @contextmanager
-def gateway_in_a_thread(
-    said: Gateway, tls: ssl.SSLContext | None, *, receive_buffer: int | None = None
-) -> Iterator[str]:
-    """Serve connections one after another with `said`, which gets each one when it is open; yield the address."""
+def gateway_in_thread(said: Gateway, tls: ssl.SSLContext | None, *, receive_buffer: int | None = None) -> Iterator[str]:
+    """Serve connections one after another with `said`, once each is open, and yield the address."""
 
     def serve() -> None:
         while True:
@@ -316,13 +314,13 @@ def gateway_in_a_thread(
         serving_thread.join()
 
 
-def delivered(
+def deliver_to(
     new_loop: Callable[[], asyncio.AbstractEventLoop], url: str, channel: Channel, count: int = 1, size: int = 20
 ) -> list[RawReply | TransportFault]:
     async def scenario() -> list[RawReply | TransportFault]:
         async with PayoutTransport(settings_for(url, ca_bundle=channel.get("ca_bundle"))) as at_work:
             body = b'{"client_orderid":"PAY-1"}'.ljust(size)
-            return [await at_work.deliver(request_to(url, body=body), at_any_time) for _ in range(count)]
+            return [await at_work.deliver(build_request(url, body=body), always) for _ in range(count)]
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(scenario())
@@ -339,20 +337,20 @@ def read_to_the_end(taken: socket.socket) -> bytes:
 def test_gateway_refusing_on_connect_gets_no_rows(
     channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "FIRST_LISTENING_S", 25)
-    heard: list[bytes] = []
+    monkeypatch.setattr(transport, "FIRST_SILENCE_S", 25)
+    received: list[bytes] = []
 
-    def says_no_at_once(taken: socket.socket) -> None:
+    def reject_at_once(taken: socket.socket) -> None:
         taken.sendall(NO)
         with suppress(OSError):
-            heard.append(read_to_the_end(taken))
+            received.append(read_to_the_end(taken))
 
-    with gateway_in_a_thread(says_no_at_once, channel["tls"]) as url:
-        results = delivered(new_loop, url, channel, 60)
+    with gateway_in_thread(reject_at_once, channel["tls"]) as url:
+        results = deliver_to(new_loop, url, channel, 60)
     assert {summary(result) for result in results} == {NOT_SENT}
-    assert b"".join(heard) == b""
+    assert b"".join(received) == b""
     for result in results:
-        verdict = classify(result, request_to(url).expected, WORDS, load_operation("payout"))
+        verdict = classify(result, build_request(url).expected, WORDS, load_operation("payout"))
         assert verdict.outcome.kind is OutcomeKind.NOT_SENT
 
 
@@ -360,16 +358,16 @@ def test_gateway_refusing_on_connect_gets_no_rows(
 def test_reply_before_whole_request_arrived_is_in_doubt(
     channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """The request has left whole, as far as the program can see: the kernel still holds it for a slow peer."""
+    """The program has written the whole request, but the kernel still holds it for a slow peer."""
 
-    def answers_the_beginning(taken: socket.socket) -> None:
+    def answer_first_bytes(taken: socket.socket) -> None:
         taken.recv(1)
         taken.sendall(REPLY)
         ended.wait(PATIENCE_S)
 
     ended = threading.Event()
-    with gateway_in_a_thread(answers_the_beginning, channel["tls"], receive_buffer=4096) as url:
-        (result,) = delivered(new_loop, url, channel, size=400_000)
+    with gateway_in_thread(answer_first_bytes, channel["tls"], receive_buffer=4096) as url:
+        (result,) = deliver_to(new_loop, url, channel, size=400_000)
         ended.set()
     assert summary(result) == IN_DOUBT
 
@@ -378,7 +376,7 @@ def test_reply_before_whole_request_arrived_is_in_doubt(
 def test_reply_after_slowly_read_request_is_accepted(
     channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    def reads_slowly(taken: socket.socket) -> None:
+    def read_slowly(taken: socket.socket) -> None:
         left, seen = 400_000, b""
         while b"\r\n\r\n" not in seen:
             seen += taken.recv(1)
@@ -386,32 +384,32 @@ def test_reply_after_slowly_read_request_is_accepted(
             left -= len(taken.recv(min(left, 1000)))
         taken.sendall(REPLY)
 
-    with gateway_in_a_thread(reads_slowly, channel["tls"], receive_buffer=4096) as url:
-        (result,) = delivered(new_loop, url, channel, size=400_000)
+    with gateway_in_thread(read_slowly, channel["tls"], receive_buffer=4096) as url:
+        (result,) = deliver_to(new_loop, url, channel, size=400_000)
     assert summary(result) == BODY
 
 
 # How long is listened.
 
 
-async def test_first_connection_listens_longer_than_later_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_connection_waits_longer_than_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     listened: list[float] = []
-    listen = connection.Connection.listen
+    listen = connection.Connection.wait_for_silence
 
-    async def noted(self: connection.Connection, listening_s: float, until_s: float) -> None:
+    async def record_listening(self: connection.Connection, listening_s: float, until_s: float) -> None:
         listened.append(listening_s)
         await listen(self, 0, until_s)
 
     async def script(peer: Peer) -> None:
         await peer.request()
-        jump(took_s[peer.number])
+        advance_clock(took_s[peer.number])
         await peer.send(REPLY)
 
     took_s = [5.0, 0.0, 0.5, 0.0]
-    monkeypatch.setattr(connection.Connection, "listen", noted)
+    monkeypatch.setattr(connection.Connection, "wait_for_silence", record_listening)
     monkeypatch.setattr(connection.Connection, "round_trip_s", lambda _: 0.2)
-    async with sending(script) as line:
+    async with line_to_script(script) as line:
         for _ in took_s:
             assert summary(await line.deliver()) == BODY
-    assert listened[:2] == [0.2 + transport.FIRST_LISTENING_S, 0.2]
+    assert listened[:2] == [0.2 + transport.FIRST_SILENCE_S, 0.2]
     assert 0.05 <= listened[3] < 0.2

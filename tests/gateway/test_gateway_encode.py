@@ -1,4 +1,4 @@
-"""An instruction becomes the body of its request."""
+"""An instruction is encoded as the body of its request."""
 
 import json
 
@@ -22,8 +22,8 @@ def encode(
     return encode_body(rule or RULES[country], instruction, order_id=instruction.client_orderid, supplies=supplies)
 
 
-def read(encoded: EncodedBody) -> list[tuple[str, str]]:
-    """Read a body with the standard library, numbers as the text they are written with."""
+def read_body(encoded: EncodedBody) -> list[tuple[str, str]]:
+    """Parse a body with the standard library, keeping numbers as their text."""
     pairs: list[tuple[str, str]] = json.loads(
         encoded.body, object_pairs_hook=list, parse_int=lambda digits: f"#{digits}", parse_float=lambda d: f"#{d}"
     )
@@ -40,7 +40,7 @@ def test_kenyan_account_form_is_encoded_in_interface_order() -> None:
 
 @given(AMOUNTS)
 def test_amount_is_json_number_with_sheet_digits(amount: str) -> None:
-    assert dict(read(encode("KE", amount=amount)))["amount"] == f"#{amount}"
+    assert dict(read_body(encode("KE", amount=amount)))["amount"] == f"#{amount}"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_amount_without_plain_digits_is_never_encoded(amount: str) -> None:
 def test_text_returns_from_body_unchanged(name: str, order_id: str) -> None:
     instruction = instruction_for("KE", fields={**instruction_for("KE").fields, "account_name": name})
     encoded = encode_body(RULES["KE"], instruction, order_id=order_id, supplies=SUPPLIES)
-    pairs = dict(read(encoded))
+    pairs = dict(read_body(encoded))
     assert (pairs["account_name"], pairs["client_orderid"]) == (name, order_id)
 
 
@@ -63,7 +63,7 @@ def test_text_returns_from_body_unchanged(name: str, order_id: str) -> None:
 def test_signed_pairs_match_body_order(amount: str, name: str, country: str) -> None:
     own = "receiver_first_name" if country == "TZ" else "account_name"
     encoded = encode(country, amount=amount, fields={**instruction_for(country).fields, own: name})
-    in_body = [(field, value.removeprefix("#") if field == "amount" else value) for field, value in read(encoded)]
+    in_body = [(field, value.removeprefix("#") if field == "amount" else value) for field, value in read_body(encoded)]
     assert list(encoded.params) == in_body
 
 
@@ -89,7 +89,7 @@ def test_omitted_fields_are_not_sent() -> None:
     ]
 
 
-def test_an_optional_field_may_be_absent_or_empty() -> None:
+def test_optional_field_may_be_absent_or_empty() -> None:
     rule = rule_for("KE", required=RULES["KE"].required - {"phone"})
     fields = {"account_name": "A B", "account_number": "254700123456"}
     assert b"phone" not in encode("KE", rule, fields=fields).body

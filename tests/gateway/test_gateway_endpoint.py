@@ -1,4 +1,4 @@
-"""Addresses: what is taken for the gateway's, and what is refused."""
+"""Accepted and refused addresses of the gateway."""
 
 import pytest
 from oauthlib.oauth1.rfc5849.signature import base_string_uri
@@ -26,8 +26,8 @@ GATEWAY = Origin("https", "gateway.example", 443)
     ],
 )
 def test_gateway_address_is_normalised(base_url: str, origin: str, path: str) -> None:
-    found, rest = gateway_origin(base_url)
-    assert (str(found), rest) == (origin, path)
+    result, rest = gateway_origin(base_url)
+    assert (str(result), rest) == (origin, path)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_endpoint_changing_path_is_refused(endpoint_id: str) -> None:
     ],
 )
 def test_base_address_with_operation_path_is_refused(path: str, before: str) -> None:
-    with pytest.raises(ConfigurationError, match="path of an operation") as caught:
+    with pytest.raises(ConfigurationError, match="part of an operation's path") as caught:
         operation_url(f"https://gateway.example{path}", OPERATION, "1234")
     assert caught.value.hint.endswith(f" https://gateway.example{before}")
 
 
-def test_base_address_may_have_own_path() -> None:
+def test_base_address_may_have_path() -> None:
     for path in ("/paynets/v4", "/payout-gateway", "/payout/v1", "/api"):
         url = operation_url(f"https://gateway.example{path}", OPERATION, "1")
         assert url == f"https://gateway.example{path}{OPERATION.path.replace('{endpoint_id}', '1')}"

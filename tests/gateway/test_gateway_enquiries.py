@@ -1,4 +1,4 @@
-"""Status enquiries over httpx: what leaves, what counts as an answer, and why there is none."""
+"""Status enquiries over httpx: the request, the accepted answers, and the faults."""
 
 import asyncio
 import gzip
@@ -15,20 +15,20 @@ from paygw_batch.errors import ConfigurationError, InternalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.enquiry_client import EnquiryClient
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.support.gateway_cases import head_and_body
+from tests.support.gateway_cases import split_request
 from tests.support.gateway_server import (
     BODY,
     PATH,
     REPLY,
     Peer,
     Script,
+    advance_clock,
     answer,
-    jump,
-    play,
-    request_to,
+    build_request,
+    run_test,
     serving,
     settings_for,
-    silence,
+    stay_silent,
     summary,
 )
 
@@ -40,27 +40,27 @@ UNNAMED = b'{"status": "declined"}'
 
 
 async def ask_once(script: Script, *, tls: ssl.SSLContext | None = None, **changes: Any) -> RawReply | TransportFault:
-    """Send one enquiry to a server that follows `script`, on settings with `changes`."""
+    """Send one enquiry to a server that follows `script`, with changed settings."""
     async with serving(script, tls=tls) as server, EnquiryClient(settings_for(server.url, **changes)) as client:
-        return await client.ask(request_to(server.url))
+        return await client.ask(build_request(server.url))
 
 
 async def test_enquiry_is_sent_as_signed_and_reply_returned(channel: Channel) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def script(peer: Peer) -> None:
-        heard.append(await peer.answer(REPLY.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b\r\n\r\n")))
+        received.append(await peer.answer(REPLY.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b\r\n\r\n")))
         assert await peer.until_closed() == b""
 
     async with serving(script, tls=channel["tls"]) as server:
-        enquiry = request_to(server.url)
+        enquiry = build_request(server.url)
         async with EnquiryClient(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as client:
             replies = [await client.ask(enquiry) for _ in range(2)]
         await server.finished()
     assert [summary(reply) for reply in replies] == [BODY, BODY]
-    assert len(heard) == 2
-    for request in heard:
-        first, headers, body = head_and_body(request)
+    assert len(received) == 2
+    for request in received:
+        first, headers, body = split_request(request)
         assert first == f"POST {PATH} HTTP/1.1"
         assert body == enquiry.body
         assert headers == {
@@ -77,7 +77,7 @@ async def test_enquiry_is_sent_as_signed_and_reply_returned(channel: Channel) ->
 
 @pytest.mark.parametrize("http_status", [301, 307])
 async def test_redirect_is_returned_and_never_followed(http_status: int) -> None:
-    async with serving(silence) as other:
+    async with serving(stay_silent) as other:
 
         async def script(peer: Peer) -> None:
             head = f"HTTP/1.1 {http_status} Moved\r\nLocation: {other.url}{PATH}\r\nContent-Length: 0\r\n\r\n"
@@ -95,7 +95,7 @@ def test_unrequested_gzip_reply_is_unpacked(channel: Channel) -> None:
         await peer.send(GZIP % len(body) + body)
         await peer.until_closed()
 
-    result = play(ask_once(script, **channel))
+    result = run_test(ask_once(script, **channel))
     assert isinstance(result, RawReply)
     assert result.body == BODY
 
@@ -123,17 +123,17 @@ def test_malformed_enquiry_reply_is_no_answer(channel: Channel, reply: bytes, ki
         peer.writer.write(reply)
         await peer.until_closed()
 
-    assert summary(play(ask_once(script, **channel))) == (kind, True)
+    assert summary(run_test(ask_once(script, **channel))) == (kind, True)
 
 
 @pytest.mark.parametrize("cut", [0, 10, len(REPLY) - 1])
-def test_cut_enquiry_reply_is_no_answer(channel: Channel, cut: int) -> None:
+def test_truncated_enquiry_reply_is_no_answer(channel: Channel, cut: int) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(REPLY[:cut])
         peer.writer.close()
 
-    result = play(ask_once(script, **channel))
+    result = run_test(ask_once(script, **channel))
     assert isinstance(result, TransportFault)
     assert result.kind in {FaultKind.CONNECTION_LOST, FaultKind.PROTOCOL_ERROR}
     assert result.first_byte_left
@@ -141,60 +141,60 @@ def test_cut_enquiry_reply_is_no_answer(channel: Channel, cut: int) -> None:
 
 @pytest.mark.parametrize("said", [UNNAMED, b"null"])
 def test_early_reply_to_enquiry_decides_nothing(said: bytes) -> None:
-    """Httpx cannot see that it came too early: but it does not name the order."""
+    """Httpx cannot detect that the reply is early, but the reply does not name the order."""
 
     async def script(peer: Peer) -> None:
         peer.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said))
         await peer.until_closed()
 
-    result = play(ask_once(script))
-    verdict = classify(result, request_to("").expected, WORDS, load_operation("payout"))
+    result = run_test(ask_once(script))
+    verdict = classify(result, build_request("").expected, WORDS, load_operation("payout"))
     assert verdict.outcome.kind is OutcomeKind.UNKNOWN
 
 
 def test_enquiry_silence_and_total_time_are_bounded() -> None:
     async def silent(peer: Peer) -> None:
         await peer.request()
-        jump(61)
+        advance_clock(61)
         await peer.until_closed()
 
-    async def dripping(peer: Peer) -> None:
+    async def drip(peer: Peer) -> None:
         await peer.request()
         for byte in REPLY:
             await peer.send(bytes([byte]))
-            jump(50)
+            advance_clock(50)
 
-    assert summary(play(ask_once(silent))) == (FaultKind.READ_TIMEOUT, True)
-    assert summary(play(ask_once(dripping))) == (FaultKind.TOTAL_TIMEOUT, True)
+    assert summary(run_test(ask_once(silent))) == (FaultKind.READ_TIMEOUT, True)
+    assert summary(run_test(ask_once(drip))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
 def test_enquiry_reports_connection_failure_reason(
     server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA
 ) -> None:
-    async def at(url: str, **changes: Any) -> tuple[FaultKind, bool] | bytes:
+    async def client_at(url: str, **changes: Any) -> tuple[FaultKind, bool] | bytes:
         async with EnquiryClient(settings_for(url, ca_bundle=ca_bundle, **changes)) as client:
-            return summary(await client.ask(request_to(url)))
+            return summary(await client.ask(build_request(url)))
 
     async def scenario() -> None:
-        async with serving(silence) as gone:
+        async with serving(stay_silent) as gone:
             pass
-        assert await at(gone.url) == (FaultKind.CONNECT_REFUSED, False)
-        through = await at("https://gateway.example", proxy=f"http://localhost:{gone.port}")
+        assert await client_at(gone.url) == (FaultKind.CONNECT_REFUSED, False)
+        through = await client_at("https://gateway.example", proxy=f"http://localhost:{gone.port}")
         assert through == (FaultKind.PROXY_FAILED, False)
         elsewhere = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("gateway.example").configure_cert(elsewhere)
-        async with serving(silence, tls=elsewhere) as server:
-            assert await at(server.url) == (FaultKind.TLS_UNTRUSTED, False)
+        async with serving(stay_silent, tls=elsewhere) as server:
+            assert await client_at(server.url) == (FaultKind.TLS_UNTRUSTED, False)
 
-    play(scenario())
-    assert summary(play(ask_once(silence, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+    run_test(scenario())
+    assert summary(run_test(ask_once(stay_silent, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "https_proxy", "all_proxy"])
 async def test_proxy_from_environment_is_ignored(
     variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(silence) as proxy:
+    async with serving(stay_silent) as proxy:
         monkeypatch.setenv(variable, proxy.url)
         assert summary(await ask_once(answer, **channel)) == BODY
         assert proxy.peers == []
@@ -205,7 +205,7 @@ def test_certificate_authority_from_environment_is_ignored(
     variable: str, server_tls: ssl.SSLContext, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, str(ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle))
-    assert summary(play(ask_once(silence, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+    assert summary(run_test(ask_once(stay_silent, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
 
 
 def test_enquiries_refuse_unsafe_settings_and_other_gateways() -> None:
@@ -217,6 +217,6 @@ def test_enquiries_refuse_unsafe_settings_and_other_gateways() -> None:
         async with EnquiryClient(settings_for("https://gateway.example")) as client:
             for place in ("https://elsewhere.example", "http://gateway.example", "https://gateway.example:444"):
                 with pytest.raises(InternalError):
-                    await client.ask(request_to(place))
+                    await client.ask(build_request(place))
 
     asyncio.run(scenario())

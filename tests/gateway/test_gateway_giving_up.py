@@ -1,4 +1,4 @@
-"""Giving up: a delivery that is cancelled, and a transport that is closed under it."""
+"""Cancelled deliveries, and transports that are closed during a delivery."""
 
 import asyncio
 import socket
@@ -14,14 +14,14 @@ from tests.support.gateway_server import (
     HUGE,
     JumpingLoop,
     Peer,
-    at_any_time,
+    always,
+    build_request,
+    line_to_script,
     pause_reading,
-    request_to,
     resume_reading,
-    sending,
+    run_loop,
     settings_for,
     summary,
-    turns,
 )
 
 Channel = dict[str, Any]
@@ -34,20 +34,20 @@ async def cancel(delivery: asyncio.Task[Any]) -> None:
 
 
 async def test_cancelled_delivery_closes_connection_and_raises_cancellation(channel: Channel) -> None:
-    asked = asyncio.Event()
+    requested = asyncio.Event()
     after: list[bytes] = []
 
     async def script(peer: Peer) -> None:
         await peer.request()
-        asked.set()
+        requested.set()
         after.append(await peer.until_closed())
 
-    async with sending(script, **channel) as line:
+    async with line_to_script(script, **channel) as line:
         delivery = asyncio.create_task(line.deliver())
-        await asked.wait()
+        await requested.wait()
         await cancel(delivery)
-        await turns()
-        assert line.transport._living == set()
+        await run_loop()
+        assert line.transport._open_connections == set()
         await line.server.finished()
         assert after == [b""]
 
@@ -65,7 +65,7 @@ async def test_cancelled_delivery_writes_no_more_of_request() -> None:
         rest.append(await peer.until_closed())
 
     cancelled = asyncio.Event()
-    async with sending(script) as line:
+    async with line_to_script(script) as line:
         delivery = asyncio.create_task(line.deliver(body=HUGE))
         await taken.wait()
         await cancel(delivery)
@@ -76,42 +76,42 @@ async def test_cancelled_delivery_writes_no_more_of_request() -> None:
 
 async def test_delivery_cancelled_in_handshake_cuts_connection() -> None:
     met = asyncio.Event()
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def script(peer: Peer) -> None:
         await peer.reader.read(100)
         met.set()
-        heard.append(await peer.until_closed())
+        received.append(await peer.until_closed())
 
-    async with sending(script, by_hand=True) as line:
+    async with line_to_script(script, by_hand=True) as line:
         delivery = asyncio.create_task(line.deliver())
         await met.wait()
         await cancel(delivery)
         await line.server.finished()
-        assert line.transport._living == set()
-        assert b"PAY-1" not in heard[0]
+        assert line.transport._open_connections == set()
+        assert b"PAY-1" not in received[0]
 
 
 async def test_delivery_cancelled_while_connecting_leaves_no_connection(blackhole: int) -> None:
     url = f"http://127.0.0.1:{blackhole}"
     transport = PayoutTransport(settings_for(url))
-    delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
-    await turns()
+    delivery = asyncio.create_task(transport.deliver(build_request(url), always))
+    await run_loop()
     await cancel(delivery)
-    assert transport._living == set()
+    assert transport._open_connections == set()
 
 
 async def test_closing_transport_reports_request_as_sent(channel: Channel) -> None:
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     async def script(peer: Peer) -> None:
         await peer.request()
-        asked.set()
+        requested.set()
         await peer.until_closed()
 
-    async with sending(script, **channel) as line:
+    async with line_to_script(script, **channel) as line:
         delivery = asyncio.create_task(line.deliver())
-        await asked.wait()
+        await requested.wait()
         await line.transport.aclose()
         assert summary(await delivery) == (FaultKind.CANCELLED, True)
         with pytest.raises(InternalError):
@@ -125,7 +125,7 @@ async def test_closing_transport_while_connecting_sends_nothing() -> None:
         met.set()
         assert b"PAY-1" not in await peer.until_closed()
 
-    async with sending(script, by_hand=True) as line:
+    async with line_to_script(script, by_hand=True) as line:
         delivery = asyncio.create_task(line.deliver())
         await met.wait()
         await line.transport.aclose()
@@ -133,11 +133,11 @@ async def test_closing_transport_while_connecting_sends_nothing() -> None:
 
 
 async def test_closing_transport_during_name_lookup_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, told = asyncio.Event(), asyncio.Event()
+    requested, released = asyncio.Event(), asyncio.Event()
 
     async def slow_answer(_self: JumpingLoop, _host: str, port: int, **_options: Any) -> list[Any]:
-        asked.set()
-        await told.wait()
+        requested.set()
+        await released.wait()
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(JumpingLoop, "getaddrinfo", slow_answer)
@@ -145,33 +145,33 @@ async def test_closing_transport_during_name_lookup_sends_nothing(monkeypatch: p
     async def script(peer: Peer) -> None:
         assert await peer.until_closed() == b""
 
-    async with sending(script) as line:
+    async with line_to_script(script) as line:
         delivery = asyncio.create_task(line.deliver())
-        await asked.wait()
+        await requested.wait()
         await line.transport.aclose()
-        told.set()
+        released.set()
         assert summary(await delivery) == (FaultKind.CANCELLED, False)
-        await turns()
-        assert line.transport._living == set()
+        await run_loop()
+        assert line.transport._open_connections == set()
 
 
 async def test_sixty_four_deliveries_each_get_own_reply(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         request = await peer.request()
         order_id = request.rpartition(b":")[2].strip(b'"}')
-        await turns(int(order_id) % 7)
+        await run_loop(int(order_id) % 7)
         await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(order_id), order_id))
 
-    async with sending(script, **channel) as line:
+    async with line_to_script(script, **channel) as line:
         results = await asyncio.gather(*[line.deliver(str(number)) for number in range(64)])
         assert [summary(result) for result in results] == [str(number).encode() for number in range(64)]
         assert len(line.server.peers) == 64
 
 
 async def test_closing_transport_never_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On uvloop, one that times out in the turn in which it is made is never said to be gone."""
-    monkeypatch.setattr("paygw_batch.gateway.http.transport.CLOSED_WITHIN_S", 0.01)
+    """Uvloop never reports the end of a connection that times out in the iteration in which it was made."""
+    monkeypatch.setattr("paygw_batch.gateway.http.transport.CLOSE_TIMEOUT_S", 0.01)
 
     transport = PayoutTransport(settings_for("http://127.0.0.1:1"))
-    transport._living.add(Connection(asyncio.get_running_loop(), set()))
+    transport._open_connections.add(Connection(asyncio.get_running_loop(), set()))
     await transport.aclose()

@@ -1,4 +1,4 @@
-"""The golden requests: what goes over the wire for every country and profile, checked by libraries not ours."""
+"""The golden requests of every country and profile, checked by independent libraries."""
 
 import base64
 import hashlib
@@ -23,13 +23,13 @@ from tests.support.gateway_cases import (
     RULES,
     TIMESTAMP_S,
     URL,
-    base_string_by_oauthlib,
-    golden_file,
-    head_and_body,
+    golden_path,
     instruction_for,
-    oauth_of,
-    prepared,
+    oauthlib_base_string,
+    parse_oauth,
+    prepare_golden_request,
     request_bytes,
+    split_request,
 )
 
 EVERY_REQUEST = [
@@ -46,11 +46,11 @@ RECEIVER_FORM = [
 
 
 def text_to_sign(profile: SignatureProfile, oauth: list[tuple[str, str]], body: bytes) -> str:
-    """Return what must be signed, with oauthlib's own encoding, sorting and joining."""
+    """Return the text to sign, built with oauthlib's own encoding, sorting and joining."""
     signed = [(name, value) for name, value in oauth if name != "oauth_signature"]
     if profile is SignatureProfile.JSON_PARAMS:
         signed += json.loads(body, parse_int=str, parse_float=str).items()
-    base = base_string_by_oauthlib(signed)
+    base = oauthlib_base_string(signed)
     return base if profile is SignatureProfile.JSON_PARAMS else f"{base}&{escape(body.decode())}"
 
 
@@ -62,18 +62,18 @@ def verify(key: PrivateKey, signature: str, text: str) -> None:
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
 def test_payout_request_matches_golden_bytes(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
-    assert request_bytes(prepared(key, profile, country)) == golden_file(profile, country).read_bytes()
+    assert request_bytes(prepare_golden_request(key, profile, country)) == golden_path(profile, country).read_bytes()
 
 
 def test_every_country_and_profile_has_golden_request() -> None:
     kept = {path.name for path in GOLDEN.glob("*.http")}
-    assert kept == {golden_file(profile, country).name for profile in SignatureProfile for country in RULES}
+    assert kept == {golden_path(profile, country).name for profile in SignatureProfile for country in RULES}
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
 def test_golden_signature_is_valid_for_oauthlib_text(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
-    _, headers, body = head_and_body(golden_file(profile, country).read_bytes())
-    oauth = oauth_of(headers["authorization"])
+    _, headers, body = split_request(golden_path(profile, country).read_bytes())
+    oauth = parse_oauth(headers["authorization"])
     text = text_to_sign(profile, oauth, body)
     verify(key, dict(oauth)["oauth_signature"], text)
     with pytest.raises(InvalidSignature):
@@ -82,7 +82,7 @@ def test_golden_signature_is_valid_for_oauthlib_text(key: PrivateKey, profile: S
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
 def test_golden_head_has_only_interface_headers(profile: SignatureProfile, country: str) -> None:
-    first, headers, body = head_and_body(golden_file(profile, country).read_bytes())
+    first, headers, body = split_request(golden_path(profile, country).read_bytes())
     assert first == "POST /paynet/api/v4/payout/1234 HTTP/1.1"
     authorization = headers.pop("authorization")
     assert headers == {
@@ -94,7 +94,7 @@ def test_golden_head_has_only_interface_headers(profile: SignatureProfile, count
         "content-length": str(len(body)),
         "connection": "close",
     }
-    oauth = oauth_of(authorization)
+    oauth = parse_oauth(authorization)
     assert authorization.startswith("OAuth ")
     assert [name for name, _ in oauth] == [
         "oauth_consumer_key",
@@ -117,7 +117,7 @@ def test_golden_head_has_only_interface_headers(profile: SignatureProfile, count
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
 def test_golden_body_pays_instruction(profile: SignatureProfile, country: str) -> None:
-    _, _, body = head_and_body(golden_file(profile, country).read_bytes())
+    _, _, body = split_request(golden_path(profile, country).read_bytes())
     pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=str, parse_float=str)
     instruction = instruction_for(country)
     form = RECEIVER_FORM if country == "TZ" else [name for name in ACCOUNT_FORM if (country, name) != ("ZA", "purpose")]
@@ -137,7 +137,7 @@ def test_golden_body_pays_instruction(profile: SignatureProfile, country: str) -
 
 @pytest.mark.parametrize("country", RULES)
 def test_prepared_request_contains_signed_and_expected_values(key: PrivateKey, country: str) -> None:
-    request = prepared(key, SignatureProfile.JSON_PARAMS, country)
+    request = prepare_golden_request(key, SignatureProfile.JSON_PARAMS, country)
     instruction = instruction_for(country)
     assert request.body_sha256 == hashlib.sha256(request.body).hexdigest()
     assert (request.nonce, request.timestamp_s, request.url) == (NONCE, TIMESTAMP_S, URL)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: one table of replies, fed whole, byte by byte, and with more behind them."""
+"""HTTP/1.1 as bytes: one table of replies, fed whole, byte by byte, and with surplus bytes."""
 
 import gzip
 import zlib
@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import gateway_origin
-from paygw_batch.gateway.http.http1 import MAX_INTERIM_REPLIES, MAX_REPLY_BYTES, Broken, ReplyReader, payout_request
+from paygw_batch.gateway.http.http1 import (
+    MAX_INTERIM_REPLIES,
+    MAX_REPLY_BYTES,
+    BrokenReply,
+    ReplyReader,
+    payout_request,
+)
 from paygw_batch.gateway.message import FaultKind, RawReply
-from tests.support.gateway_server import request_to
+from tests.support.gateway_server import build_request
 
 OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH_2 = b"Content-Length: 2\r\n"
@@ -123,7 +129,7 @@ UNTIL_END = {
 """Replies that only the end of the stream completes: bytes, body."""
 
 
-def read(pieces: Iterable[bytes]) -> ReplyReader:
+def feed_reader(pieces: Iterable[bytes]) -> ReplyReader:
     reader = ReplyReader()
     for piece in pieces:
         if piece and reader.result is None:
@@ -135,33 +141,33 @@ def byte_by_byte(data: bytes) -> Iterable[bytes]:
     return (data[index : index + 1] for index in range(len(data)))
 
 
-def kind_of(reader: ReplyReader) -> FaultKind | None:
-    return reader.result.kind if isinstance(reader.result, Broken) else None
+def fault_kind(reader: ReplyReader) -> FaultKind | None:
+    return reader.result.kind if isinstance(reader.result, BrokenReply) else None
 
 
 @pytest.mark.parametrize(("data", "status", "body"), WHOLE.values(), ids=WHOLE)
 def test_reply_is_complete_with_last_byte(data: bytes, status: int, body: bytes) -> None:
-    for reader in (read([data]), read(byte_by_byte(data))):
+    for reader in (feed_reader([data]), feed_reader(byte_by_byte(data))):
         assert isinstance(reader.result, RawReply)
         assert (reader.result.http_status, reader.result.body) == (status, body)
         assert reader.bytes_read == len(data)
 
 
 @pytest.mark.parametrize("data", [data for data, _, _ in WHOLE.values()], ids=WHOLE)
-def test_a_reply_cut_anywhere_is_no_reply(data: bytes) -> None:
+def test_truncated_reply_is_never_complete(data: bytes) -> None:
     cuts = range(len(data)) if len(data) < 1000 else [0, 1, 17, 40, len(data) // 2, len(data) - 1]
     for cut in cuts:
-        reader = read(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
+        reader = feed_reader(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
         assert reader.result is None
         reader.end(cleanly=True)
-        assert kind_of(reader) is FaultKind.CONNECTION_LOST, cut
+        assert fault_kind(reader) is FaultKind.CONNECTION_LOST, cut
 
 
 @pytest.mark.parametrize(("data", "kind"), BROKEN.values(), ids=BROKEN)
 def test_malformed_reply_is_detected_in_any_pieces(data: bytes, kind: FaultKind) -> None:
-    assert kind_of(read([data])) is kind
+    assert fault_kind(feed_reader([data])) is kind
     if len(data) < 1000:
-        assert kind_of(read(byte_by_byte(data))) is kind
+        assert fault_kind(feed_reader(byte_by_byte(data))) is kind
 
 
 @pytest.mark.parametrize("data", [data for data, _, _ in WHOLE.values()], ids=WHOLE)
@@ -171,29 +177,29 @@ def test_malformed_reply_is_detected_in_any_pieces(data: bytes, kind: FaultKind)
     ids=["letter", "nul", "body", "second reply", "blank line and reply", "interim"],
 )
 def test_reply_with_surplus_in_same_read_is_refused(data: bytes, surplus: bytes) -> None:
-    assert kind_of(read([data + surplus])) in {FaultKind.PROTOCOL_ERROR, FaultKind.REPLY_TOO_LARGE}
+    assert fault_kind(feed_reader([data + surplus])) in {FaultKind.PROTOCOL_ERROR, FaultKind.REPLY_TOO_LARGE}
 
 
 @pytest.mark.parametrize(("data", "body"), UNTIL_END.values(), ids=UNTIL_END)
 def test_unframed_reply_is_complete_only_at_clean_end(data: bytes, body: bytes) -> None:
     for pieces in ([data], byte_by_byte(data)):
-        reader = read(pieces)
+        reader = feed_reader(pieces)
         assert reader.result is None
         reader.end(cleanly=True)
         assert isinstance(reader.result, RawReply)
         assert reader.result.body == body
-        assert not reader.may_serve_on
-    reader = read([data])
+        assert not reader.is_reusable
+    reader = feed_reader([data])
     reader.end(cleanly=False)
-    assert kind_of(reader) is FaultKind.CONNECTION_LOST
+    assert fault_kind(reader) is FaultKind.CONNECTION_LOST
 
 
 @pytest.mark.parametrize(("data", "body"), UNTIL_END.values(), ids=UNTIL_END)
 def test_end_inside_head_is_never_reply(data: bytes, body: bytes) -> None:
     for cut in range(len(data) - len(body)):
-        reader = read(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
+        reader = feed_reader(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
         reader.end(cleanly=True)
-        assert kind_of(reader) is FaultKind.CONNECTION_LOST
+        assert fault_kind(reader) is FaultKind.CONNECTION_LOST
 
 
 def test_header_names_are_lowercase_and_trailers_left_out() -> None:
@@ -204,7 +210,7 @@ def test_header_names_are_lowercase_and_trailers_left_out() -> None:
         + CHUNKED
         + b"\r\n0\r\nE: f\r\n\r\n"
     )
-    reply = read([data]).result
+    reply = feed_reader([data]).result
     assert isinstance(reply, RawReply)
     assert reply.headers == (("x-two", "b c"), ("x-two", "d"), ("transfer-encoding", "chunked"))
 
@@ -226,9 +232,9 @@ MAY_SERVE_ON = {
 
 @pytest.mark.parametrize(("data", "expected"), MAY_SERVE_ON.values(), ids=MAY_SERVE_ON)
 def test_connection_is_reusable_only_after_clean_reply(data: bytes, expected: bool) -> None:
-    reader = read([data])
+    reader = feed_reader([data])
     assert isinstance(reader.result, RawReply)
-    assert reader.may_serve_on is expected
+    assert reader.is_reusable is expected
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
@@ -236,27 +242,27 @@ def test_reader_never_raises_and_returns_only_complete_replies(data: bytes, cuts
     for prefix in (b"", OK, OK + LENGTH_2, OK + CHUNKED + b"\r\n"):
         whole = prefix + data
         bounds = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
-        reader = read([whole[a:b] for a, b in pairwise(bounds) if a < b])
+        reader = feed_reader([whole[a:b] for a, b in pairwise(bounds) if a < b])
         reader.end(cleanly=False)
         if isinstance(reader.result, RawReply):
             assert 200 <= reader.result.http_status <= 999
 
 
 def test_bytes_after_complete_reply_are_refused() -> None:
-    reader = read([OK + LENGTH_2 + b"\r\n{}"])
+    reader = feed_reader([OK + LENGTH_2 + b"\r\n{}"])
     with pytest.raises(InternalError):
         reader.feed(b"x")
 
 
-def test_an_end_after_a_complete_reply_changes_nothing() -> None:
-    reader = read([OK + LENGTH_2 + b"\r\n{}"])
+def test_end_after_complete_reply_changes_nothing() -> None:
+    reader = feed_reader([OK + LENGTH_2 + b"\r\n{}"])
     reader.end(cleanly=False)
     assert isinstance(reader.result, RawReply)
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "a\0b"])
 def test_header_with_line_break_is_never_composed(value: str) -> None:
-    request, origin = request_to("http://localhost"), gateway_origin("http://localhost")[0]
+    request, origin = build_request("http://localhost"), gateway_origin("http://localhost")[0]
     with pytest.raises(InternalError):
         payout_request(replace(request, authorization=value), origin, close=True)
     with pytest.raises(InternalError):

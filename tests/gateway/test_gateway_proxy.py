@@ -1,4 +1,4 @@
-"""Proxies and the environment: what carries a payout, and who has no say in it."""
+"""Proxies and the environment: which of them can affect a payout."""
 
 import asyncio
 import ssl
@@ -15,19 +15,19 @@ from tests.support.gateway_server import (
     Peer,
     Script,
     Server,
+    advance_clock,
+    always,
     answer,
-    at_any_time,
+    build_request,
     deliver_once,
+    expect_no_data,
     hang_up,
-    jump,
-    never_asked,
-    play,
-    request_to,
     reset,
+    run_loop,
+    run_test,
     serving,
     settings_for,
     summary,
-    turns,
 )
 
 # The proxy.
@@ -35,14 +35,14 @@ from tests.support.gateway_server import (
 OPENED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
-async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(2**16):
         writer.write(data)
     writer.close()
 
 
 def tunnel(heard: list[bytes], opened: bytes = OPENED) -> Script:
-    """Return a proxy that does its work, to this machine only, and remembers what it was asked."""
+    """Return a proxy that works, but only to this machine, and records its requests."""
 
     async def script(peer: Peer) -> None:
         head = await peer.reader.readuntil(b"\r\n\r\n")
@@ -52,20 +52,20 @@ def tunnel(heard: list[bytes], opened: bytes = OPENED) -> Script:
         for index in range(len(opened)):
             await peer.send(opened[index : index + 1])
         try:
-            await asyncio.gather(pump(peer.reader, writer), pump(reader, peer.writer))
+            await asyncio.gather(relay(peer.reader, writer), relay(reader, peer.writer))
         finally:
             writer.transport.abort()
 
     return script
 
 
-async def through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply | TransportFault:
+async def deliver_through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply | TransportFault:
     url = gateway.url if gateway.tls else gateway.url.replace("http:", "https:")
     settings = settings_for(url, ca_bundle=ca_bundle, proxy=f"http://127.0.0.1:{proxy.port}")
     async with PayoutTransport(settings) as transport:
-        result = await transport.deliver(request_to(url), at_any_time)
-        await turns()
-        assert transport._living == set()
+        result = await transport.deliver(build_request(url), always)
+        await run_loop()
+        assert transport._open_connections == set()
         return result
 
 
@@ -73,23 +73,23 @@ async def through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply |
 async def test_proxy_carries_tls_and_sees_no_payout(opened: bytes, server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     heard: list[bytes] = []
     async with serving(answer, tls=server_tls) as gateway, serving(tunnel(heard, opened)) as proxy:
-        assert summary(await through(proxy, gateway, ca_bundle)) == BODY
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == BODY
         place = b"localhost:%d" % gateway.port
         assert heard == [b"CONNECT " + place + b" HTTP/1.1\r\nHost: " + place + b"\r\nUser-Agent: paygw-batch\r\n\r\n"]
 
 
 async def test_fault_behind_proxy_reports_whether_request_left(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
-    async def drop(peer: Peer) -> None:
+    async def drop_connection(peer: Peer) -> None:
         await peer.request()
         peer.cut()
 
-    async with serving(drop, tls=server_tls) as gateway, serving(tunnel([])) as proxy:
-        assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.CONNECTION_LOST, True)
+    async with serving(drop_connection, tls=server_tls) as gateway, serving(tunnel([])) as proxy:
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.CONNECTION_LOST, True)
     async with serving(hang_up) as gateway, serving(tunnel([])) as proxy:
-        assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.TLS_FAILED, False)
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.TLS_FAILED, False)
 
 
-def proxy_that_says(reply: bytes) -> Script:
+def proxy_with_reply(reply: bytes) -> Script:
     async def script(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         await peer.send(reply)
@@ -100,7 +100,7 @@ def proxy_that_says(reply: bytes) -> Script:
 
 async def stalling_proxy(peer: Peer) -> None:
     await peer.reader.readuntil(b"\r\n\r\n")
-    jump(31)
+    advance_clock(31)
     await asyncio.Event().wait()
 
 
@@ -110,19 +110,19 @@ async def stalling_proxy(peer: Peer) -> None:
         hang_up,
         reset,
         stalling_proxy,
-        proxy_that_says(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"),
-        proxy_that_says(b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>"),
-        proxy_that_says(b"HTTP/1.1 100 Continue\r\n\r\n"),
-        proxy_that_says(b"HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1/\r\n\r\n"),
-        proxy_that_says(OPENED + b"more"),
-        proxy_that_says(b"SSH-2.0-OpenSSH\r\n\r\n"),
-        proxy_that_says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 5000),
+        proxy_with_reply(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"),
+        proxy_with_reply(b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>"),
+        proxy_with_reply(b"HTTP/1.1 100 Continue\r\n\r\n"),
+        proxy_with_reply(b"HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1/\r\n\r\n"),
+        proxy_with_reply(OPENED + b"more"),
+        proxy_with_reply(b"SSH-2.0-OpenSSH\r\n\r\n"),
+        proxy_with_reply(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 5000),
     ],
     ids=["hangs up", "resets", "stalls", "407", "502", "100", "301", "surplus", "ssh", "endless"],
 )
 async def test_proxy_without_tunnel_leaves_request_unsent(script: Script, ca_bundle: Path) -> None:
-    async with serving(never_asked) as gateway, serving(script) as proxy:
-        assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
+    async with serving(expect_no_data) as gateway, serving(script) as proxy:
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
         assert gateway.peers == []
 
 
@@ -136,10 +136,10 @@ def test_proxy_reply_length_is_limited() -> None:
 
 
 async def test_refused_proxy_connection_is_proxy_fault(ca_bundle: Path) -> None:
-    async with serving(never_asked) as proxy:
+    async with serving(expect_no_data) as proxy:
         pass
-    async with serving(never_asked) as gateway:
-        assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
+    async with serving(expect_no_data) as gateway:
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
 
 
 # The environment.
@@ -154,7 +154,7 @@ OTHER_VARIABLES = {"NO_PROXY": "*", "no_proxy": "*", "PYTHONHTTPSVERIFY": "0", "
 async def test_proxy_from_environment_is_ignored(
     variable: str, channel: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(never_asked) as proxy:
+    async with serving(expect_no_data) as proxy:
         monkeypatch.setenv(variable, proxy.url)
         assert summary(await deliver_once(answer, **channel)) == BODY
         assert proxy.peers == []
@@ -166,10 +166,10 @@ def test_environment_authority_is_neither_trusted_nor_needed(
 ) -> None:
     trusted = ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle
     monkeypatch.setenv(variable, str(trusted))
-    untrusted = play(deliver_once(never_asked, tls=server_tls))
+    untrusted = run_test(deliver_once(expect_no_data, tls=server_tls))
     assert summary(untrusted) == (FaultKind.TLS_UNTRUSTED, False)
     monkeypatch.setenv(variable, str(tmp_path))
-    assert summary(play(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
+    assert summary(run_test(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
 
 
 @pytest.mark.parametrize("variable", OTHER_VARIABLES)
@@ -177,7 +177,7 @@ def test_environment_cannot_disable_certificate_checks(
     variable: str, server_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(variable, OTHER_VARIABLES[variable])
-    assert summary(play(deliver_once(never_asked, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+    assert summary(run_test(deliver_once(expect_no_data, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
     assert capfd.readouterr() == ("", "")
 
 
@@ -186,5 +186,5 @@ def test_connection_keys_are_not_logged_for_environment(
 ) -> None:
     log = tmp_path / "keys.log"
     monkeypatch.setenv("SSLKEYLOGFILE", str(log))
-    assert summary(play(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
+    assert summary(run_test(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
     assert not log.exists()

@@ -1,4 +1,4 @@
-"""The names of a reply are the operator's: an echo guards under whatever name, and reasons are found where they are."""
+"""Configured names of reply fields: echoes are checked, and reasons are found, under any name."""
 
 import json
 from dataclasses import replace
@@ -10,19 +10,19 @@ import pytest
 from paygw_batch.core.outcome import Outcome, OutcomeKind, StopRun
 from paygw_batch.countries.rules import AmountUnit, Operation
 from paygw_batch.gateway.classify import classify
-from paygw_batch.gateway.message import Expected, RawReply
+from paygw_batch.gateway.message import ExpectedReply, RawReply
 from tests.support.gateway_cases import OPERATION
 
-OURS = Expected("PAY-1", Decimal("1500.50"), "KES")
+OURS = ExpectedReply("PAY-1", Decimal("1500.50"), "KES")
 WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
 
 
-def named(**names: Any) -> Operation:
+def configured_operation(**names: Any) -> Operation:
     return replace(OPERATION, reply=replace(OPERATION.reply, minor_units={"KES": 2, "RWF": 0}, **names))
 
 
-def judged(
-    operation: Operation, members: dict[str, Any], expected: Expected = OURS, *, reused: bool = False
+def classify_members(
+    operation: Operation, members: dict[str, Any], expected: ExpectedReply = OURS, *, reused: bool = False
 ) -> Outcome:
     reply = RawReply(200, (), json.dumps(members).encode(), reused_connection=reused)
     return classify(reply, expected, WORDS, operation).outcome
@@ -30,7 +30,7 @@ def judged(
 
 @pytest.mark.parametrize("path", ["merchant-order-id", "order.merchant.id"])
 def test_echo_under_configured_name_is_checked(path: str) -> None:
-    operation = named(order_id=("client_orderid", path))
+    operation = configured_operation(order_id=("client_orderid", path))
     *outer, last = path.split(".")
 
     def reply(order_id: object) -> dict[str, Any]:
@@ -39,26 +39,28 @@ def test_echo_under_configured_name_is_checked(path: str) -> None:
             inner = {name: inner}
         return {"status": "approved", **inner}
 
-    assert judged(operation, reply("PAY-1"), reused=True).kind is OutcomeKind.PAID
-    other = judged(operation, reply("PAY-2"))
+    assert classify_members(operation, reply("PAY-1"), reused=True).kind is OutcomeKind.PAID
+    other = classify_members(operation, reply("PAY-2"))
     assert (other.kind, other.conflict) == (OutcomeKind.UNKNOWN, True)
-    assert judged(operation, reply({"id": "PAY-1"})).conflict
-    assert judged(operation, reply(None), reused=True).cause == "reply.not_echoed"
+    assert classify_members(operation, reply({"id": "PAY-1"})).conflict
+    assert classify_members(operation, reply(None), reused=True).cause == "reply.not_echoed"
 
 
 def test_foreign_order_id_under_configured_name_stops_run() -> None:
     reply = RawReply(200, (), b'{"status":"approved","merchant-order-id":"PAY-2"}')
-    verdict = classify(reply, OURS, WORDS, named(order_id=("merchant-order-id",)))
+    verdict = classify(reply, OURS, WORDS, configured_operation(order_id=("merchant-order-id",)))
     assert isinstance(verdict.advice, StopRun)
 
 
 def test_first_present_configured_reply_name_is_used() -> None:
-    operation = named(order_id=("merchant-order-id", "client_orderid"))
+    operation = configured_operation(order_id=("merchant-order-id", "client_orderid"))
     assert (
-        judged(operation, {"status": "approved", "merchant-order-id": "PAY-1", "client_orderid": "7"}).kind
+        classify_members(operation, {"status": "approved", "merchant-order-id": "PAY-1", "client_orderid": "7"}).kind
         is OutcomeKind.PAID
     )
-    assert judged(operation, {"status": "approved", "merchant-order-id": None, "client_orderid": "7"}).conflict
+    assert classify_members(
+        operation, {"status": "approved", "merchant-order-id": None, "client_orderid": "7"}
+    ).conflict
 
 
 @pytest.mark.parametrize(
@@ -68,25 +70,27 @@ def test_first_present_configured_reply_name_is_used() -> None:
         (OURS, "150050", True),
         (OURS, 1500.5, False),
         (OURS, 15005, False),
-        (Expected("PAY-1", Decimal(1500), "RWF"), 1500, True),
-        (Expected("PAY-1", Decimal(1500), "RWF"), 150000, False),
-        (Expected("PAY-1", Decimal(1500), "???"), 1500, False),
+        (ExpectedReply("PAY-1", Decimal(1500), "RWF"), 1500, True),
+        (ExpectedReply("PAY-1", Decimal(1500), "RWF"), 150000, False),
+        (ExpectedReply("PAY-1", Decimal(1500), "???"), 1500, False),
     ],
 )
-def test_echoed_amount_in_minor_units_is_compared(expected: Expected, repeated: object, *, is_ours: bool) -> None:
-    outcome = judged(named(amount_unit=AmountUnit.MINOR), {"status": "approved", "amount": repeated}, expected)
+def test_echoed_amount_in_minor_units_is_compared(expected: ExpectedReply, repeated: object, *, is_ours: bool) -> None:
+    outcome = classify_members(
+        configured_operation(amount_unit=AmountUnit.MINOR), {"status": "approved", "amount": repeated}, expected
+    )
     assert outcome.conflict is not is_ours
 
 
 def test_unchecked_amount_is_not_compared() -> None:
     members = {"status": "approved", "amount": "1480.00", "currency": "KES"}
-    assert judged(named(), members).conflict
-    assert judged(named(amount_unit=AmountUnit.UNCHECKED), members).kind is OutcomeKind.PAID
+    assert classify_members(configured_operation(), members).conflict
+    assert classify_members(configured_operation(amount_unit=AmountUnit.UNCHECKED), members).kind is OutcomeKind.PAID
 
 
 def test_configured_paths_find_reason_and_reference() -> None:
-    operation = named(reference=("ids.bank",), error_code=("error.code",), message=("error.message",))
+    operation = configured_operation(reference=("ids.bank",), error_code=("error.code",), message=("error.message",))
     members = {"status": "declined", "error": {"code": 51, "message": "No funds"}, "ids": {"bank": "R-1"}}
-    outcome = judged(operation, members)
+    outcome = classify_members(operation, members)
     assert (outcome.error_code, outcome.message, outcome.gateway_reference) == ("51", "No funds", "R-1")
-    assert judged(operation, {"status": "declined", "error": "No funds"}).message is None
+    assert classify_members(operation, {"status": "declined", "error": "No funds"}).message is None

@@ -1,4 +1,4 @@
-"""Reused connections: which one may carry another payout, and which may not."""
+"""Reused connections: which of them may carry another payout."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -8,13 +8,13 @@ import pytest
 
 from paygw_batch.gateway.address import Connections
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.support.gateway_cases import head_and_body
-from tests.support.gateway_server import BODY, REPLY, Line, Peer, Script, jump, sending, turns
+from tests.support.gateway_cases import split_request
+from tests.support.gateway_server import BODY, REPLY, Line, Peer, Script, advance_clock, line_to_script, run_loop
 
 Channel = dict[str, Any]
 
 
-async def serve_on(peer: Peer) -> None:
+async def answer_every_request(peer: Peer) -> None:
     """Answer one request after another."""
     while True:
         try:
@@ -23,8 +23,8 @@ async def serve_on(peer: Peer) -> None:
             return
 
 
-def reusing(script: Script, channel: Channel) -> AbstractAsyncContextManager[Line]:
-    return sending(script, connections=Connections.REUSE, **channel)
+def reusing_line(script: Script, channel: Channel) -> AbstractAsyncContextManager[Line]:
+    return line_to_script(script, connections=Connections.REUSE, **channel)
 
 
 async def deliver(line: Line) -> RawReply:
@@ -34,7 +34,7 @@ async def deliver(line: Line) -> RawReply:
 
 
 async def test_quiet_connection_is_reused_and_marked(channel: Channel) -> None:
-    async with reusing(serve_on, channel) as line:
+    async with reusing_line(answer_every_request, channel) as line:
         replies = [await deliver(line) for _ in range(5)]
         assert [reply.reused_connection for reply in replies] == [False, True, True, True, True]
         assert len(line.server.peers) == 1
@@ -44,9 +44,9 @@ async def test_reusable_request_does_not_ask_to_close(channel: Channel) -> None:
     heads: list[dict[str, str]] = []
 
     async def script(peer: Peer) -> None:
-        heads.append(head_and_body(await peer.answer())[1])
+        heads.append(split_request(await peer.answer())[1])
 
-    async with reusing(script, channel) as line:
+    async with reusing_line(script, channel) as line:
         await deliver(line)
         await line.server.finished()
     assert "connection" not in heads[0]
@@ -67,7 +67,7 @@ async def test_closing_reply_is_last_on_connection(channel: Channel, reply: byte
         await peer.answer(reply)
         assert await peer.until_closed() == b""
 
-    async with reusing(script, channel) as line:
+    async with reusing_line(script, channel) as line:
         for _ in range(3):
             assert not (await deliver(line)).reused_connection
         assert len(line.server.peers) == 3
@@ -85,12 +85,12 @@ async def test_stray_byte_on_idle_connection_is_not_reply(channel: Channel, surp
         assert await peer.until_closed() == b""
 
     answered, spoken = asyncio.Event(), asyncio.Event()
-    async with reusing(script, channel) as line:
+    async with reusing_line(script, channel) as line:
         await deliver(line)
         answered.set()
         await spoken.wait()
         if seen:
-            await turns()
+            await run_loop()
         second = await deliver(line)
         assert (second.reused_connection, second.body) == (False, BODY)
         assert len(line.server.peers) == 2
@@ -108,12 +108,12 @@ async def test_ended_connection_carries_no_further_request(channel: Channel, end
         await peer.until_closed()
 
     answered, ended = asyncio.Event(), asyncio.Event()
-    async with reusing(script, channel) as line:
+    async with reusing_line(script, channel) as line:
         await deliver(line)
         answered.set()
         await ended.wait()
         if seen:
-            await turns()
+            await run_loop()
         assert not (await deliver(line)).reused_connection
 
 
@@ -123,7 +123,7 @@ async def test_request_on_ending_connection_is_doubtful_and_unrepeated(channel: 
         await peer.request()
         peer.cut()
 
-    async with reusing(script, channel) as line:
+    async with reusing_line(script, channel) as line:
         await deliver(line)
         result = await line.deliver()
         assert isinstance(result, TransportFault)
@@ -132,14 +132,14 @@ async def test_request_on_ending_connection_is_doubtful_and_unrepeated(channel: 
 
 
 async def test_idle_connection_is_closed_and_not_reused(channel: Channel) -> None:
-    async with reusing(serve_on, channel) as line:
+    async with reusing_line(answer_every_request, channel) as line:
         await deliver(line)
-        jump(0.9)
+        advance_clock(0.9)
         assert (await deliver(line)).reused_connection
-        jump(1)
+        advance_clock(1)
         assert not (await deliver(line)).reused_connection
-        await turns()
-        assert len(line.transport._living) == 1
+        await run_loop()
+        assert len(line.transport._open_connections) == 1
 
 
 async def test_most_recently_used_connection_is_reused_first(channel: Channel) -> None:
@@ -150,11 +150,11 @@ async def test_most_recently_used_connection_is_reused_first(channel: Channel) -
             except asyncio.IncompleteReadError:
                 return
             order.append(peer.number)
-            await turns(peer.number + 1)
+            await run_loop(peer.number + 1)
             await peer.send(REPLY)
 
     order: list[int] = []
-    async with reusing(script, channel) as line:
+    async with reusing_line(script, channel) as line:
         for _ in range(3):
             await asyncio.gather(*[deliver(line) for _ in range(8)])
         assert len(line.server.peers) == 8
@@ -165,14 +165,14 @@ async def test_most_recently_used_connection_is_reused_first(channel: Channel) -
         assert len(line.server.peers) == 8
 
 
-async def test_idle_connections_beyond_need_are_closed_in_time(channel: Channel) -> None:
-    async with reusing(serve_on, channel) as line:
+async def test_surplus_idle_connections_are_closed(channel: Channel) -> None:
+    async with reusing_line(answer_every_request, channel) as line:
         await asyncio.gather(*[deliver(line) for _ in range(8)])
         for _ in range(4):
-            jump(0.4)
+            advance_clock(0.4)
             await deliver(line)
-        await turns()
-        assert len(line.transport._living) == 1
+        await run_loop()
+        assert len(line.transport._open_connections) == 1
 
 
 async def test_fault_closes_connection(channel: Channel) -> None:
@@ -180,6 +180,6 @@ async def test_fault_closes_connection(channel: Channel) -> None:
         await peer.answer(REPLY + REPLY if peer.number == 0 else REPLY)
         await peer.until_closed()
 
-    async with reusing(script, channel) as line:
+    async with reusing_line(script, channel) as line:
         assert isinstance(await line.deliver(), TransportFault)
         assert not (await deliver(line)).reused_connection

@@ -1,4 +1,4 @@
-"""What is signed, and the key that signs it."""
+"""The signed text, and the key that signs it."""
 
 import base64
 import hashlib
@@ -43,10 +43,10 @@ from tests.support.gateway_cases import (
     RULES,
     TIMESTAMP_S,
     URL,
-    base_string_by_oauthlib,
     instruction_for,
-    oauth_of,
-    prepared,
+    oauthlib_base_string,
+    parse_oauth,
+    prepare_golden_request,
     signed,
     signer,
 )
@@ -66,17 +66,17 @@ def test_text_is_percent_encoded_as_in_rfc_3986(text: str) -> None:
 
 @given(PAIRS)
 def test_json_params_base_string_matches_oauthlib(params: list[tuple[str, str]]) -> None:
-    expected = base_string_by_oauthlib([*params, *OAUTH])
+    expected = oauthlib_base_string([*params, *OAUTH])
     assert base_string(SignatureProfile.JSON_PARAMS, URL, EncodedBody(b"", tuple(params)), OAUTH) == expected
 
 
 @given(PAIRS, TEXTS)
 def test_raw_body_base_string_matches_oauthlib_plus_body(params: list[tuple[str, str]], body: str) -> None:
-    expected = base_string_by_oauthlib(OAUTH) + "&" + escape(body)
+    expected = oauthlib_base_string(OAUTH) + "&" + escape(body)
     assert base_string(SignatureProfile.RAW_BODY, URL, EncodedBody(body.encode(), tuple(params)), OAUTH) == expected
 
 
-def test_equal_names_are_sorted_by_their_encoded_values() -> None:
+def test_equal_names_are_sorted_by_encoded_value() -> None:
     encoded = EncodedBody(b"", (("a", "~"), ("a", "é"), ("a", "z")))
     text = base_string(SignatureProfile.JSON_PARAMS, "https://h/", encoded, ())
     assert text == "POST&https%3A%2F%2Fh%2F&a%3D%25C3%25A9%26a%3Dz%26a%3D~"
@@ -93,30 +93,34 @@ def test_five_oauth_parameters_are_signed() -> None:
 
 
 @given(consumer_key=TEXTS.filter(bool), nonce=TEXTS.filter(bool))
-def test_no_value_can_break_out_of_the_header(consumer_key: str, nonce: str) -> None:
+def test_no_value_can_break_out_of_header(consumer_key: str, nonce: str) -> None:
     oauth = oauth_parameters(consumer_key=consumer_key, nonce=nonce, timestamp_s=1)
     header = authorization(oauth, "si+gn/=")
     assert header.isascii()
     assert header.isprintable()
-    assert dict(oauth_of(header)) == {**dict(oauth), "oauth_signature": "si+gn/="}
+    assert dict(parse_oauth(header)) == {**dict(oauth), "oauth_signature": "si+gn/="}
 
 
 @pytest.mark.parametrize("profile", SignatureProfile)
 def test_shown_base_string_matches_signature(key: PrivateKey, profile: SignatureProfile) -> None:
     instruction = instruction_for("KE")
-    made = signer(key, profile)
-    shown = explain(made, RULES["KE"], instruction, order_id="PAY-KE-0001", nonce=NONCE, timestamp_s=TIMESTAMP_S)
-    sent = prepared(key, profile, "KE")
-    assert (shown.authorization, shown.body) == (sent.authorization, sent.body)
-    assert key.sign(shown.base_string) == shown.signature == dict(oauth_of(sent.authorization))["oauth_signature"]
+    created = signer(key, profile)
+    displayed = explain(created, RULES["KE"], instruction, order_id="PAY-KE-0001", nonce=NONCE, timestamp_s=TIMESTAMP_S)
+    sent = prepare_golden_request(key, profile, "KE")
+    assert (displayed.authorization, displayed.body) == (sent.authorization, sent.body)
+    assert (
+        key.sign(displayed.base_string)
+        == displayed.signature
+        == dict(parse_oauth(sent.authorization))["oauth_signature"]
+    )
 
 
 def test_two_threads_give_same_signatures(key: PrivateKey) -> None:
-    made = signer(key, SignatureProfile.JSON_PARAMS)
+    created = signer(key, SignatureProfile.JSON_PARAMS)
 
     def sign(number: int) -> str:
         instruction = instruction_for("KE", client_orderid=f"PAY-{number}")
-        return signed(made, RULES["KE"], Attempt(instruction, f"PAY-{number}", NONCE, TIMESTAMP_S)).authorization
+        return signed(created, RULES["KE"], Attempt(instruction, f"PAY-{number}", NONCE, TIMESTAMP_S)).authorization
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(sign, range(60))) == [sign(number) for number in range(60)]
@@ -203,20 +207,20 @@ def test_directory_or_pipe_is_refused_as_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o610, 0o666])
-def test_open_key_is_refused_with_mending_command(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, mode: int) -> None:
+def test_accessible_key_is_refused_with_chmod_command(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, mode: int) -> None:
     path = key_file(pem(rsa_key), mode)
     with pytest.raises(ConfigurationError, match="open to users other") as caught:
         load_private_key(path)
     assert caught.value.hint == f"chmod 600 '{path}'"
 
 
-def test_a_key_below_2048_bits_is_refused(key_file: KeyFile) -> None:
+def test_key_below_2048_bits_is_refused(key_file: KeyFile) -> None:
     short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 (it is refused)
     with pytest.raises(ConfigurationError, match="1024 bits; at least 2048"):
         load_private_key(key_file(pem(short)))
 
 
-def test_a_key_of_another_kind_is_refused(key_file: KeyFile) -> None:
+def test_key_of_other_kind_is_refused(key_file: KeyFile) -> None:
     with pytest.raises(ConfigurationError, match="not an RSA key"):
         load_private_key(key_file(pem(ec.generate_private_key(ec.SECP256R1()))))
 

@@ -1,4 +1,4 @@
-"""Signatures made beside the event loop: in threads, and in processes that never outlive the run."""
+"""Signatures outside the event loop: in threads, and in processes that never outlive the run."""
 
 import asyncio
 import errno
@@ -24,49 +24,56 @@ from paygw_batch.gateway.signing.signers import (
     Signers,
     SigningProcesses,
     SigningThreads,
-    _process,
+    _start_process,
+    signer_count,
     signers_for,
-    signers_on,
     usable_cores,
 )
-from tests.support.gateway_cases import KEY_FILE, RULES, instruction_for, prepared, signer, throw_away_key
-from tests.support.patience import until
+from tests.support.gateway_cases import (
+    KEY_FILE,
+    RULES,
+    instruction_for,
+    prepare_golden_request,
+    private_test_key,
+    signer,
+)
+from tests.support.patience import wait_until
 
 TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(100)]
 KINDS: list[Callable[[PrivateKey], Signers]] = [SigningThreads, SigningProcesses]
 
-SIGNERS = signers_on(usable_cores())
+SIGNERS = signer_count(usable_cores())
 
 S = TypeVar("S", bound=Signers)
 T = TypeVar("T")
 
 
-def with_signers(signers: S, use: Callable[[S], Awaitable[T]]) -> T:
-    async def used() -> T:
+def run_with_signers(signers: S, use: Callable[[S], Awaitable[T]]) -> T:
+    async def use_signers() -> T:
         async with signers as at_work:
             return await use(at_work)
 
-    return asyncio.run(used())
+    return asyncio.run(use_signers())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_text_gets_its_own_signature_in_order(key: PrivateKey, kind: Callable[[PrivateKey], Signers]) -> None:
+def test_each_text_gets_matching_signature_in_order(key: PrivateKey, kind: Callable[[PrivateKey], Signers]) -> None:
     async def sign_in_groups(signers: Signers) -> list[str]:
         groups = await asyncio.gather(*(signers.sign(TEXTS[start : start + 32]) for start in range(0, 100, 32)))
         return [signature for group in groups for signature in group]
 
-    assert with_signers(kind(key), sign_in_groups) == [key.sign(text) for text in TEXTS]
+    assert run_with_signers(kind(key), sign_in_groups) == [key.sign(text) for text in TEXTS]
 
 
 def test_every_signer_prepares_identical_request(key: PrivateKey) -> None:
-    golden = prepared(key, SignatureProfile.JSON_PARAMS, "KE")
+    golden = prepare_golden_request(key, SignatureProfile.JSON_PARAMS, "KE")
     attempt = Attempt(instruction_for("KE"), golden.expected.order_id, golden.nonce, golden.timestamp_s)
     for kind in KINDS:
 
         async def prepare(signers: Signers) -> Sequence[PreparedRequest]:
             return await Preparer(RULES, signer(key, SignatureProfile.JSON_PARAMS), signers)([attempt, attempt])
 
-        assert with_signers(kind(key), prepare) == [golden, golden]
+        assert run_with_signers(kind(key), prepare) == [golden, golden]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ def test_every_signer_prepares_identical_request(key: PrivateKey) -> None:
     [(1, MIN_SIGNERS), (2, MIN_SIGNERS), (3, 2), (4, 3), (8, 7), (9, MAX_SIGNERS), (64, MAX_SIGNERS)],
 )
 def test_number_of_signers_follows_cores(cores: int, signers: int) -> None:
-    assert signers_on(cores) == signers
+    assert signer_count(cores) == signers
 
 
 @pytest.mark.parametrize("cores", [2, 5])
@@ -85,7 +92,7 @@ def test_number_of_signing_processes_follows_cores(
         return len(signers.processes)
 
     monkeypatch.setattr("paygw_batch.gateway.signing.signers.usable_cores", lambda: cores)
-    assert with_signers(SigningProcesses(key), count) == signers_on(cores)
+    assert run_with_signers(SigningProcesses(key), count) == signer_count(cores)
 
 
 def test_short_run_signs_in_threads_long_in_processes(key: PrivateKey) -> None:
@@ -96,22 +103,22 @@ def test_short_run_signs_in_threads_long_in_processes(key: PrivateKey) -> None:
 def test_failed_start_ends_started_signing_processes(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[subprocess.Popen[bytes]] = []
 
-    def begin_one_alone(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def start_single_process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         if begun:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        begun.append(_process(environ))
+        begun.append(_start_process(environ))
         return begun[0]
 
     async def never(_: SigningProcesses) -> None:
         raise AssertionError("it was started all the same")
 
-    monkeypatch.setattr("paygw_batch.gateway.signing.signers._process", begin_one_alone)
+    monkeypatch.setattr("paygw_batch.gateway.signing.signers._start_process", start_single_process)
     with pytest.raises(SigningFailed, match=r"^No signing process could be started: .+\.$"):
-        with_signers(SigningProcesses(key), never)
+        run_with_signers(SigningProcesses(key), never)
     assert [process.returncode for process in begun] == [0]
 
 
-def test_dead_signing_process_is_error_without_wait(key: PrivateKey) -> None:
+def test_dead_signing_process_fails_immediately(key: PrivateKey) -> None:
     async def story(signers: SigningProcesses) -> None:
         await _sign_with_all(signers)
         waiting = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(20)]
@@ -128,7 +135,7 @@ def test_dead_signing_process_is_error_without_wait(key: PrivateKey) -> None:
         with pytest.raises(SigningFailed):
             await signers.sign(TEXTS)
 
-    with_signers(SigningProcesses(key), story)
+    run_with_signers(SigningProcesses(key), story)
 
 
 def test_signing_processes_ignore_stop_signals(key: PrivateKey) -> None:
@@ -140,7 +147,7 @@ def test_signing_processes_ignore_stop_signals(key: PrivateKey) -> None:
         assert len(await signers.sign(TEXTS)) == len(TEXTS)
 
     signers = SigningProcesses(key)
-    with_signers(signers, story)
+    run_with_signers(signers, story)
     assert [process.returncode for process in signers.processes] == [0] * SIGNERS
 
 
@@ -154,7 +161,7 @@ def test_abandoned_signature_is_not_given_to_others(key: PrivateKey) -> None:
         asyncio.create_task(signers.sign(TEXTS)).cancel()
 
     signers = SigningProcesses(key)
-    with_signers(signers, story)
+    run_with_signers(signers, story)
     assert [process.returncode for process in signers.processes] == [0] * SIGNERS
 
 
@@ -162,7 +169,7 @@ async def _sign_with_all(signers: Signers) -> None:
     await asyncio.gather(*(signers.sign(TEXTS) for _ in range(SIGNERS)))
 
 
-def test_signing_processes_end_when_the_run_is_killed(tmp_path: Path) -> None:
+def test_signing_processes_end_when_run_is_killed(tmp_path: Path) -> None:
     run = """
 import asyncio, sys, time
 from pathlib import Path
@@ -175,17 +182,17 @@ async def sign():
         time.sleep(60)
 asyncio.run(sign())
 """
-    throw_away_key(tmp_path)
+    private_test_key(tmp_path)
     command = [sys.executable, "-c", run, str(tmp_path / KEY_FILE.name)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
         process.kill()
     assert len(pids) == SIGNERS
-    until(lambda: not any(_runs(pid) for pid in pids), "a signing process outlived its run")
+    wait_until(lambda: not any(_is_running(pid) for pid in pids), "a signing process outlived its run")
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
         # One that ended and that nobody has waited for is still listed.
@@ -195,7 +202,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_key_is_in_no_argument_or_environment(key: PrivateKey) -> None:
-    secret = json.loads(key.hand_over())["der"].encode()
+    secret = json.loads(key.serialise())["der"].encode()
 
     async def story(signers: SigningProcesses) -> None:
         await signers.sign(TEXTS)
@@ -204,4 +211,4 @@ def test_key_is_in_no_argument_or_environment(key: PrivateKey) -> None:
             assert secret not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
             assert b"signing.process" in (about / "cmdline").read_bytes()
 
-    with_signers(SigningProcesses(key), story)
+    run_with_signers(SigningProcesses(key), story)

@@ -1,4 +1,4 @@
-"""Bounds: how long anything is waited for, and what opening a connection can come to."""
+"""Time limits, and the ways in which opening a connection can fail."""
 
 import asyncio
 import socket
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.gateway.http.transport import KEPT_S, PayoutTransport
+from paygw_batch.gateway.http.transport import ADDRESS_LIFETIME_S, PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.support.gateway_server import (
     BODY,
@@ -14,19 +14,19 @@ from tests.support.gateway_server import (
     REPLY,
     JumpingLoop,
     Peer,
-    at_any_time,
+    advance_clock,
+    always,
+    build_request,
     deliver_once,
     hang_up,
-    jump,
+    line_to_script,
     pause_reading,
-    play,
-    request_to,
     resume_reading,
-    sending,
+    run_loop,
+    run_test,
     serving,
     settings_for,
     summary,
-    turns,
 )
 
 Channel = dict[str, Any]
@@ -50,33 +50,33 @@ def test_silence_ends_after_read_and_total_timeout(
     async def script(peer: Peer) -> None:
         await peer.request()
         for piece in pieces:
-            jump(pause_s)
-            await turns()
+            advance_clock(pause_s)
+            await run_loop()
             await peer.send(piece)
         await peer.until_closed()
 
-    assert summary(play(deliver_once(script, **channel))) == comes
+    assert summary(run_test(deliver_once(script, **channel))) == comes
 
 
 def test_endless_interim_replies_end_at_total_time() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         for byte in b"HTTP/1.1 100 Continue\r\n\r\n" * 8:
-            jump(1)
+            advance_clock(1)
             await peer.send(bytes([byte]))
         await peer.until_closed()
 
-    assert summary(play(deliver_once(script))) == (FaultKind.TOTAL_TIMEOUT, True)
+    assert summary(run_test(deliver_once(script))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
 def test_stalled_request_write_times_out(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
-        jump(61)
+        advance_clock(61)
         await asyncio.Event().wait()
 
-    result = play(deliver_once(script, body=HUGE, **channel))
+    result = run_test(deliver_once(script, body=HUGE, **channel))
     assert summary(result) == (FaultKind.WRITE_TIMEOUT, True)
     assert isinstance(result, TransportFault)
     assert result.bytes_written < len(HUGE)
@@ -86,53 +86,53 @@ def test_reply_silence_is_counted_from_end_of_write() -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
-        jump(50)
-        await turns()
+        advance_clock(50)
+        await run_loop()
         resume_reading(peer)
         await peer.reader.readuntil(b"xxx\r")
-        jump(50)
-        await turns()
+        advance_clock(50)
+        await run_loop()
         await peer.send(REPLY)
 
-    assert summary(play(deliver_once(script, body=HUGE + b"\r", limit=2**26))) == BODY
+    assert summary(run_test(deliver_once(script, body=HUGE + b"\r", limit=2**26))) == BODY
 
 
 def test_configured_shorter_timeouts_apply() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
-        jump(0.2)
+        advance_clock(0.2)
         await peer.until_closed()
 
-    assert summary(play(deliver_once(script, read_timeout_s=0.1))) == (FaultKind.READ_TIMEOUT, True)
-    assert summary(play(deliver_once(script, total_timeout_s=0.1))) == (FaultKind.TOTAL_TIMEOUT, True)
+    assert summary(run_test(deliver_once(script, read_timeout_s=0.1))) == (FaultKind.READ_TIMEOUT, True)
+    assert summary(run_test(deliver_once(script, total_timeout_s=0.1))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
 # Opening: nothing has left.
 
 
-def open_to(url: str, *, names: dict[str, Any] | None = None, **changes: Any) -> RawReply | TransportFault:
-    """Send one payout to `url`, which never answers, while the clock runs on."""
+def open_connection_to(url: str, *, names: dict[str, Any] | None = None, **changes: Any) -> RawReply | TransportFault:
+    """Send one payout to `url`, which never answers, while the clock advances."""
 
     async def scenario() -> RawReply | TransportFault:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)
         loop.names.update(names or {})
         async with PayoutTransport(settings_for(url, **changes)) as transport:
-            delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
+            delivery = asyncio.create_task(transport.deliver(build_request(url), always))
             while not delivery.done():
                 await asyncio.sleep(0.01)
-                jump(1)
-            assert transport._living == set()
+                advance_clock(1)
+            assert transport._open_connections == set()
             return await delivery
 
-    return play(scenario())
+    return run_test(scenario())
 
 
 def test_unresolvable_host_name_sends_nothing() -> None:
     names = {"gateway.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known")}
-    result = open_to("https://gateway.example", names=names)
+    result = open_connection_to("https://gateway.example", names=names)
     assert summary(result) == (FaultKind.NAME_NOT_RESOLVED, False)
-    assert summary(open_to("https://gateway.example", names={"gateway.example": []})) == (
+    assert summary(open_connection_to("https://gateway.example", names={"gateway.example": []})) == (
         FaultKind.NAME_NOT_RESOLVED,
         False,
     )
@@ -142,24 +142,27 @@ def test_refused_connection_sends_nothing() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        assert summary(open_to(f"http://127.0.0.1:{port}")) == (FaultKind.CONNECT_REFUSED, False)
-        assert summary(open_to(f"https://localhost:{port}")) == (FaultKind.CONNECT_REFUSED, False)
+        assert summary(open_connection_to(f"http://127.0.0.1:{port}")) == (FaultKind.CONNECT_REFUSED, False)
+        assert summary(open_connection_to(f"https://localhost:{port}")) == (FaultKind.CONNECT_REFUSED, False)
 
 
 def test_failed_connection_sends_nothing() -> None:
-    assert summary(open_to("https://255.255.255.255")) == (FaultKind.CONNECT_FAILED, False)
+    assert summary(open_connection_to("https://255.255.255.255")) == (FaultKind.CONNECT_FAILED, False)
 
 
 def test_unanswered_connection_sends_nothing(blackhole: int) -> None:
-    assert summary(open_to(f"http://127.0.0.1:{blackhole}")) == (FaultKind.CONNECT_TIMEOUT, False)
-    assert summary(open_to(f"http://127.0.0.1:{blackhole}", total_timeout_s=20)) == (FaultKind.TOTAL_TIMEOUT, False)
+    assert summary(open_connection_to(f"http://127.0.0.1:{blackhole}")) == (FaultKind.CONNECT_TIMEOUT, False)
+    assert summary(open_connection_to(f"http://127.0.0.1:{blackhole}", total_timeout_s=20)) == (
+        FaultKind.TOTAL_TIMEOUT,
+        False,
+    )
 
 
 async def test_next_address_is_tried_after_refusal() -> None:
     async def script(peer: Peer) -> None:
         await peer.answer()
 
-    async with sending(script) as line:
+    async with line_to_script(script) as line:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)
         loop.names["localhost"] = ["127.0.0.2", "127.0.0.1"]
@@ -167,7 +170,7 @@ async def test_next_address_is_tried_after_refusal() -> None:
         assert len(line.server.peers) == 1
 
 
-async def answered(peer: Peer) -> None:
+async def answer_requests(peer: Peer) -> None:
     await peer.answer()
 
 
@@ -175,34 +178,34 @@ async def test_name_lookup_is_cached_for_limited_time(monkeypatch: pytest.Monkey
     asked: list[str] = []
     look_up = JumpingLoop.getaddrinfo
 
-    async def counted(self: JumpingLoop, host: str, port: int, **options: Any) -> Any:
+    async def count_lookup(self: JumpingLoop, host: str, port: int, **options: Any) -> Any:
         asked.append(host)
         return await look_up(self, host, port, **options)
 
-    monkeypatch.setattr(JumpingLoop, "getaddrinfo", counted)
-    async with sending(answered) as line:
+    monkeypatch.setattr(JumpingLoop, "getaddrinfo", count_lookup)
+    async with line_to_script(answer_requests) as line:
         for _ in range(3):
             assert isinstance(await line.deliver(), RawReply)
         assert (asked.count("localhost"), len(line.server.peers)) == (1, 3)
-        jump(KEPT_S)
+        advance_clock(ADDRESS_LIFETIME_S)
         assert isinstance(await line.deliver(), RawReply)
         assert asked.count("localhost") == 2
 
 
-async def test_name_with_dead_addresses_is_looked_up_again() -> None:
+async def test_name_with_dead_addresses_is_resolved_again() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, JumpingLoop)
-    async with sending(answered) as line:
+    async with line_to_script(answer_requests) as line:
         loop.names["localhost"] = ["127.0.0.2"]
         assert summary(await line.deliver()) == (FaultKind.CONNECT_REFUSED, False)
         loop.names["localhost"] = ["127.0.0.1"]
         assert isinstance(await line.deliver(), RawReply)
 
 
-async def test_unresolved_name_is_looked_up_again() -> None:
+async def test_unresolved_name_is_resolved_again() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, JumpingLoop)
-    async with sending(answered) as line:
+    async with line_to_script(answer_requests) as line:
         nothings: list[list[str] | OSError] = [socket.gaierror(socket.EAI_AGAIN, "try again"), []]
         for nothing in nothings:
             loop.names["localhost"] = nothing
@@ -211,18 +214,18 @@ async def test_unresolved_name_is_looked_up_again() -> None:
         assert isinstance(await line.deliver(), RawReply)
 
 
-async def test_a_probe_makes_a_connection_and_sends_nothing(channel: Channel) -> None:
-    heard: list[bytes] = []
+async def test_probe_connects_and_sends_nothing(channel: Channel) -> None:
+    received: list[bytes] = []
 
     async def script(peer: Peer) -> None:
-        heard.append(await peer.until_closed())
+        received.append(await peer.until_closed())
 
-    async with sending(script, **channel) as line:
+    async with line_to_script(script, **channel) as line:
         assert await line.transport.probe() is None
-        await turns()
-        assert line.transport._living == set()
+        await run_loop()
+        assert line.transport._open_connections == set()
         await line.server.finished()
-        assert heard == [b""]
+        assert received == [b""]
 
 
 async def test_probe_reports_reason_for_failed_connection() -> None:

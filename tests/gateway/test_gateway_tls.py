@@ -1,4 +1,4 @@
-"""TLS: who is trusted, and what a handshake or the end of a stream means."""
+"""TLS: trusted peers, handshakes, and the end of a stream."""
 
 import asyncio
 import contextlib
@@ -19,16 +19,16 @@ from tests.support.gateway_server import (
     REPLY,
     Peer,
     Script,
+    advance_clock,
+    always,
     answer,
-    at_any_time,
+    build_request,
     deliver_once,
+    expect_no_data,
     hang_up,
-    jump,
-    never_asked,
-    play,
-    request_to,
+    line_to_script,
     reset,
-    sending,
+    run_test,
     serving,
     settings_for,
     summary,
@@ -65,7 +65,7 @@ def test_invalid_certificate_is_untrusted_and_nothing_sent(case: str, authority:
     else:
         context = server_context(certificate)
     bundle = None if case == "default authorities" else ca_bundle
-    result = play(deliver_once(never_asked, tls=context, ca_bundle=bundle))
+    result = run_test(deliver_once(expect_no_data, tls=context, ca_bundle=bundle))
     assert summary(result) == (FaultKind.TLS_UNTRUSTED, False)
     assert isinstance(result, TransportFault)
     assert result.bytes_written == 0
@@ -77,10 +77,10 @@ def test_address_needs_certificate_naming_address(authority: trustme.CA, ca_bund
         async with serving(answer, tls=server_context(certificate)) as server:
             url = f"https://127.0.0.1:{server.port}"
             async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
-                return await transport.deliver(request_to(url), at_any_time)
+                return await transport.deliver(build_request(url), always)
 
-    assert summary(play(scenario(authority.issue_cert("127.0.0.1")))) == BODY
-    assert summary(play(scenario(authority.issue_cert("localhost")))) == (FaultKind.TLS_UNTRUSTED, False)
+    assert summary(run_test(scenario(authority.issue_cert("127.0.0.1")))) == BODY
+    assert summary(run_test(scenario(authority.issue_cert("localhost")))) == (FaultKind.TLS_UNTRUSTED, False)
 
 
 def test_tls_is_verified_and_at_least_1_2(ca_bundle: Path) -> None:
@@ -96,7 +96,7 @@ def test_tls_is_verified_and_at_least_1_2(ca_bundle: Path) -> None:
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_payout_works_over_both_tls_versions(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
     context = server_context(authority.issue_cert("localhost"), version)
-    assert summary(play(deliver_once(answer, tls=context, ca_bundle=ca_bundle))) == BODY
+    assert summary(run_test(deliver_once(answer, tls=context, ca_bundle=ca_bundle))) == BODY
 
 
 async def test_http_2_is_never_negotiated(authority: trustme.CA, ca_bundle: Path) -> None:
@@ -125,49 +125,49 @@ def test_unreadable_bundle_is_refused_before_sending(tmp_path: Path, content: by
 # The handshake.
 
 
-async def talk_http(peer: Peer) -> None:
+async def reply_in_plain_http(peer: Peer) -> None:
     await peer.reader.read(100)
     await peer.send(b"HTTP/1.1 400 This is plain HTTP\r\n\r\n")
 
 
-async def stall(peer: Peer) -> None:
+async def never_answer(peer: Peer) -> None:
     await peer.reader.read(100)
-    jump(31)
+    advance_clock(31)
     await asyncio.Event().wait()
 
 
-async def refuse(peer: Peer) -> None:
+async def send_fatal_alert(peer: Peer) -> None:
     await peer.reader.read(100)
     await peer.send(b"\x15\x03\x03\x00\x02\x02\x28")  # a fatal alert: handshake_failure
 
 
-@pytest.mark.parametrize("script", [hang_up, reset, talk_http, stall, refuse])
+@pytest.mark.parametrize("script", [hang_up, reset, reply_in_plain_http, never_answer, send_fatal_alert])
 async def test_failed_handshake_sends_nothing(script: Script, ca_bundle: Path) -> None:
-    async with sending(script, by_hand=True, ca_bundle=ca_bundle) as line:
+    async with line_to_script(script, by_hand=True, ca_bundle=ca_bundle) as line:
         assert summary(await line.deliver()) == (FaultKind.TLS_FAILED, False)
 
 
 def test_gateway_requiring_client_certificate_gets_no_request(
     authority: trustme.CA, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With TLS 1.3 it says so when the handshake is over for us: it is listened to for as long as it takes.
-    monkeypatch.setattr(transport, "FIRST_LISTENING_S", 25)
+    # With TLS 1.3 the server refuses after our side of the handshake, so the test waits for it.
+    monkeypatch.setattr(transport, "FIRST_SILENCE_S", 25)
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = server_context(authority.issue_cert("localhost"), version)
         context.verify_mode = ssl.CERT_REQUIRED
         authority.configure_trust(context)
-        result = play(deliver_once(never_asked, tls=context, ca_bundle=ca_bundle))
+        result = run_test(deliver_once(expect_no_data, tls=context, ca_bundle=ca_bundle))
         assert isinstance(result, TransportFault)
         assert not result.first_byte_left
         assert result.kind in {FaultKind.TLS_FAILED, FaultKind.CONNECT_FAILED}
 
 
-async def test_gateway_speaking_with_handshake_gets_no_request(authority: trustme.CA, ca_bundle: Path) -> None:
+async def test_gateway_sending_after_handshake_gets_no_request(authority: trustme.CA, ca_bundle: Path) -> None:
     context = server_context(authority.issue_cert("localhost"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
 
     async def script(peer: Peer) -> None:
-        # By hand, to put the early bytes into the same flight as the end of the handshake.
+        # TLS is handled by hand here, so that the early bytes are in the same flight as the end of the handshake.
         arriving, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
         side = context.wrap_bio(arriving, leaving, server_side=True)
         has_spoken = False
@@ -180,7 +180,7 @@ async def test_gateway_speaking_with_handshake_gets_no_request(authority: trustm
             peer.writer.write(leaving.read())
         await peer.until_closed()
 
-    async with sending(script, by_hand=True, ca_bundle=ca_bundle) as line:
+    async with line_to_script(script, by_hand=True, ca_bundle=ca_bundle) as line:
         assert summary(await line.deliver()) == (FaultKind.EARLY_REPLY, False)
 
 
@@ -188,7 +188,7 @@ async def test_gateway_speaking_with_handshake_gets_no_request(authority: trustm
 
 
 def test_unframed_tls_reply_needs_sender_close(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
-    def script_of(*, said: bool) -> Script:
+    def build_script(*, said: bool) -> Script:
         async def script(peer: Peer) -> None:
             await peer.answer(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
             if said:
@@ -198,8 +198,8 @@ def test_unframed_tls_reply_needs_sender_close(server_tls: ssl.SSLContext, ca_bu
 
         return script
 
-    assert summary(play(deliver_once(script_of(said=True), tls=server_tls, ca_bundle=ca_bundle))) == BODY
-    cut = play(deliver_once(script_of(said=False), tls=server_tls, ca_bundle=ca_bundle))
+    assert summary(run_test(deliver_once(build_script(said=True), tls=server_tls, ca_bundle=ca_bundle))) == BODY
+    cut = run_test(deliver_once(build_script(said=False), tls=server_tls, ca_bundle=ca_bundle))
     assert summary(cut) == (FaultKind.CONNECTION_LOST, True)
 
 
@@ -210,7 +210,7 @@ def test_foreign_bytes_in_tls_reply_leave_outcome_unknown(server_tls: ssl.SSLCon
         peer.writer.transport._ssl_protocol._transport.write(REPLY[30:])  # type: ignore[attr-defined]
         await peer.until_closed()
 
-    assert summary(play(deliver_once(script, tls=server_tls, ca_bundle=ca_bundle))) == (FaultKind.TLS_FAILED, True)
+    assert summary(run_test(deliver_once(script, tls=server_tls, ca_bundle=ca_bundle))) == (FaultKind.TLS_FAILED, True)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -221,7 +221,7 @@ async def test_finished_tls_connection_is_closed_properly(
     said: list[bytes] = []
 
     async def script(peer: Peer) -> None:
-        # By hand: asyncio's own TLS does not tell a stream that was ended from one that was cut.
+        # TLS is handled by hand here, because asyncio's own does not distinguish an ended stream from a cut one.
         arriving, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
         side = context.wrap_bio(arriving, leaving, server_side=True)
         steps = [side.do_handshake, side.read, lambda: side.write(REPLY), side.read]
@@ -234,7 +234,7 @@ async def test_finished_tls_connection_is_closed_properly(
                 arriving.write(await peer.reader.read(2**14))
             peer.writer.write(leaving.read())
 
-    async with sending(script, by_hand=True, ca_bundle=ca_bundle) as line:
+    async with line_to_script(script, by_hand=True, ca_bundle=ca_bundle) as line:
         assert summary(await line.deliver()) == BODY
         await line.server.finished()
     assert said[-1] == b""
@@ -244,7 +244,7 @@ async def test_finished_tls_connection_is_closed_properly(
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_later_connections_resume_the_session_of_the_first(
+async def test_later_connections_resume_first_session(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
     context = server_context(authority.issue_cert("localhost"), version)
@@ -254,7 +254,7 @@ async def test_later_connections_resume_the_session_of_the_first(
         resumed.append(peer.writer.get_extra_info("ssl_object").session_reused)
         await peer.answer()
 
-    async with sending(script, tls=context, ca_bundle=ca_bundle) as line:
+    async with line_to_script(script, tls=context, ca_bundle=ca_bundle) as line:
         for _ in range(3):
             assert summary(await line.deliver()) == BODY
     assert resumed == [False, True, True]
@@ -265,11 +265,11 @@ async def test_resumed_session_still_checks_certificate(authority: trustme.CA, c
 
     async with (
         serving(answer, tls=contexts[0]) as server,
-        serving(never_asked, tls=contexts[1]) as impostor,
+        serving(expect_no_data, tls=contexts[1]) as impostor,
         PayoutTransport(settings_for(server.url, ca_bundle=ca_bundle)) as transport,
     ):
-        assert summary(await transport.deliver(request_to(server.url), at_any_time)) == BODY
+        assert summary(await transport.deliver(build_request(server.url), always)) == BODY
         transport._origin = type(transport._origin)("https", "localhost", impostor.port)
-        result = await transport.deliver(request_to(impostor.url), at_any_time)
+        result = await transport.deliver(build_request(impostor.url), always)
         assert summary(result) == (FaultKind.TLS_UNTRUSTED, False)
         assert transport._session is None, "a session that may have been the trouble is not offered again"

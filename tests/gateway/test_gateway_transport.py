@@ -1,4 +1,4 @@
-"""One request over a fresh connection: what leaves, what comes back, and every way in which it does not."""
+"""One request over a new connection: the bytes sent, the reply, and every possible failure."""
 
 import asyncio
 from contextlib import suppress
@@ -11,21 +11,21 @@ from paygw_batch.gateway.address import Connections, gateway_origin
 from paygw_batch.gateway.http.connection import _Stage
 from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.support.gateway_cases import head_and_body
+from tests.support.gateway_cases import split_request
 from tests.support.gateway_server import (
     BODY,
     HUGE,
     PATH,
     REPLY,
     Peer,
+    always,
     answer,
-    at_any_time,
+    build_request,
     deliver_once,
-    play,
-    request_to,
-    sending,
+    line_to_script,
+    run_test,
     serving,
-    silence,
+    stay_silent,
     summary,
 )
 
@@ -39,18 +39,18 @@ Channel = dict[str, Any]
 
 
 async def test_whole_request_arrives_exactly_once(channel: Channel) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def script(peer: Peer) -> None:
-        heard.append(await peer.answer())
-        heard.append(await peer.until_closed())
+        received.append(await peer.answer())
+        received.append(await peer.until_closed())
 
-    async with sending(script, **channel) as line:
+    async with line_to_script(script, **channel) as line:
         reply = await line.deliver()
         await line.server.finished()
         origin, _ = gateway_origin(line.server.url)
-        assert heard == [payout_request(request_to(line.server.url), origin, close=True), b""]
-        first, headers, body = head_and_body(heard[0])
+        assert received == [payout_request(build_request(line.server.url), origin, close=True), b""]
+        first, headers, body = split_request(received[0])
         assert (first, headers["connection"], body) == (f"POST {PATH} HTTP/1.1", "close", b'{"client_orderid":"PAY-1"}')
         assert headers["host"] == f"localhost:{line.server.port}"
         assert reply == RawReply(200, (("content-type", "application/json"), ("content-length", str(len(BODY)))), BODY)
@@ -59,32 +59,32 @@ async def test_whole_request_arrives_exactly_once(channel: Channel) -> None:
 
 @pytest.mark.parametrize("connections", list(Connections))
 async def test_stale_request_sends_no_byte(channel: Channel, connections: Connections) -> None:
-    """The question comes when all else is done: the connection is open, or taken again, and the handshake over."""
+    """`may_leave` is called last, after the connection was opened or reused and the handshake is over."""
     answers: list[bool] = []
     open_when_asked: list[bool] = []
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def may_leave() -> bool:
-        (connection,) = line.transport._living
+        (connection,) = line.transport._open_connections
         open_when_asked.append(connection._stage is _Stage.EXCHANGE)
         return answers.pop()
 
     async def script(peer: Peer) -> None:
         with suppress(asyncio.IncompleteReadError):
             while True:
-                heard.append(await peer.answer())
+                received.append(await peer.answer())
 
     results = []
-    async with sending(script, connections=connections, **channel) as line:
+    async with line_to_script(script, connections=connections, **channel) as line:
         for may in (False, True, False, True):
             answers.append(may)
-            results.append(summary(await line.transport.deliver(request_to(line.server.url), may_leave)))
+            results.append(summary(await line.transport.deliver(build_request(line.server.url), may_leave)))
         await line.transport.aclose()
         await line.server.finished()
     stale = (FaultKind.INTENT_STALE, False)
     assert results == [stale, BODY, stale, BODY]
     assert open_when_asked == [True] * 4, "once for each request, and not before the connection is there"
-    assert len(heard) == 2
+    assert len(received) == 2
 
 
 async def test_write_follows_last_check_without_loop_turn(channel: Channel) -> None:
@@ -92,7 +92,7 @@ async def test_write_follows_last_check_without_loop_turn(channel: Channel) -> N
 
     def may_leave() -> bool:
         asyncio.get_running_loop().call_soon(steps.append, "another turn of the event loop")
-        (connection,) = line.transport._living
+        (connection,) = line.transport._open_connections
         assert connection._transport is not None
         write = connection._transport.write
 
@@ -103,8 +103,8 @@ async def test_write_follows_last_check_without_loop_turn(channel: Channel) -> N
         connection._transport.write = noted  # type: ignore[method-assign, assignment]
         return True
 
-    async with sending(answer, **channel) as line:
-        assert isinstance(await line.transport.deliver(request_to(line.server.url), may_leave), RawReply)
+    async with line_to_script(answer, **channel) as line:
+        assert isinstance(await line.transport.deliver(build_request(line.server.url), may_leave), RawReply)
     assert steps[:2] == ["written", "another turn of the event loop"]
 
 
@@ -114,15 +114,15 @@ async def test_head_and_body_are_written_together() -> None:
         assert first_read.endswith(b'{"client_orderid":"PAY-1"}')
         await peer.send(REPLY)
 
-    async with sending(script) as line:
+    async with line_to_script(script) as line:
         assert isinstance(await line.deliver(), RawReply)
 
 
-async def test_request_signed_for_other_place_is_not_sent() -> None:
-    async with sending(silence) as line:
+async def test_request_signed_for_other_address_is_not_sent() -> None:
+    async with line_to_script(stay_silent) as line:
         for url in ("https://elsewhere.example", f"{line.server.url}0", line.server.url.removesuffix(PATH)[:-1]):
             with pytest.raises(InternalError):
-                await line.transport.deliver(request_to(url), at_any_time)
+                await line.transport.deliver(build_request(url), always)
         assert line.server.peers == []
 
 
@@ -136,28 +136,28 @@ def test_reply_arriving_byte_by_byte_is_accepted(channel: Channel, reply: bytes)
         for index in range(len(reply)):
             await peer.send(reply[index : index + 1])
 
-    assert summary(play(deliver_once(script, **channel))) == BODY
+    assert summary(run_test(deliver_once(script, **channel))) == BODY
 
 
-def test_a_reply_may_end_with_its_stream(channel: Channel) -> None:
+def test_reply_may_end_with_stream(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(UNTIL_END)
         peer.writer.close()
 
-    assert summary(play(deliver_once(script, **channel))) == BODY
+    assert summary(run_test(deliver_once(script, **channel))) == BODY
 
 
 @pytest.mark.parametrize("http_status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("elsewhere", [True, False])
 async def test_redirect_is_returned_and_never_followed(http_status: int, *, elsewhere: bool) -> None:
-    async with serving(silence) as other:
+    async with serving(stay_silent) as other:
 
         async def script(peer: Peer) -> None:
             place = other.url if elsewhere else ""
             head = f"HTTP/1.1 {http_status} Moved\r\nLocation: {place}{PATH}\r\nSet-Cookie: a=b\r\n"
             await peer.answer(f"{head}Content-Length: 0\r\n\r\n".encode())
 
-        async with sending(script) as line:
+        async with line_to_script(script) as line:
             for _ in range(2):
                 reply = await line.deliver()
                 assert isinstance(reply, RawReply)
@@ -181,7 +181,7 @@ def test_malformed_reply_is_fault_after_first_byte(channel: Channel, reply: byte
         peer.writer.write(reply)
         await peer.until_closed()
 
-    result = play(deliver_once(script, **channel))
+    result = run_test(deliver_once(script, **channel))
     assert summary(result) == (kind, True)
     assert isinstance(result, TransportFault)
     assert result.bytes_read < 400_000
@@ -193,17 +193,17 @@ def test_malformed_reply_is_fault_after_first_byte(channel: Channel, reply: byte
 @pytest.mark.parametrize(
     "reply", [pytest.param(REPLY, id="length", marks=pytest.mark.long), pytest.param(CHUNKED, id="chunks")]
 )
-async def test_reply_cut_at_any_byte_leaves_doubt(
+async def test_reply_truncated_at_any_byte_is_in_doubt(
     channel: Channel, reply: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Until a gateway has answered, each connection is listened to as long as the first.
-    monkeypatch.setattr("paygw_batch.gateway.http.transport.FIRST_LISTENING_S", 0)
+    # Before the first answer, every connection must stay silent as long as the first one.
+    monkeypatch.setattr("paygw_batch.gateway.http.transport.FIRST_SILENCE_S", 0)
 
     async def script(peer: Peer) -> None:
         await peer.answer(reply[: peer.number])
         peer.writer.close()
 
-    async with sending(script, **channel) as line:
+    async with line_to_script(script, **channel) as line:
         for cut in range(len(reply)):
             result = await line.deliver()
             assert summary(result) == (FaultKind.CONNECTION_LOST, True), cut
@@ -212,7 +212,7 @@ async def test_reply_cut_at_any_byte_leaves_doubt(
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_connection_ended_during_request_leaves_doubt(channel: Channel, share: float, *, reset: bool) -> None:
+def test_connection_ended_during_request_is_in_doubt(channel: Channel, share: float, *, reset: bool) -> None:
     size = len(b'{"client_orderid":"PAY-1"}')
 
     async def script(peer: Peer) -> None:
@@ -220,10 +220,10 @@ def test_connection_ended_during_request_leaves_doubt(channel: Channel, share: f
             await peer.reader.readexactly(round(share * size))
         (peer.reset if reset else peer.cut)()
 
-    result = play(deliver_once(script, **channel))
+    result = run_test(deliver_once(script, **channel))
     assert isinstance(result, TransportFault)
     assert result.kind in {FaultKind.CONNECTION_LOST, FaultKind.WRITE_FAILED, FaultKind.CONNECT_FAILED}
-    # Accepted and cut at once, the client may learn of it before it writes. Then, and only then, nothing has left.
+    # The client may notice the cut before it writes. Only in that case nothing was sent.
     assert result.first_byte_left or (result.bytes_written == 0 and share == 0.0)
 
 
@@ -232,7 +232,7 @@ def test_reset_during_write_is_failed_write(channel: Channel) -> None:
         await peer.reader.readexactly(1000)
         peer.reset()
 
-    result = play(deliver_once(script, body=HUGE, **channel))
+    result = run_test(deliver_once(script, body=HUGE, **channel))
     assert summary(result) == (FaultKind.WRITE_FAILED, True)
     assert isinstance(result, TransportFault)
     assert result.bytes_written < len(HUGE)

@@ -1,4 +1,4 @@
-"""The same promises on the faster event loop, which the program takes where it is installed."""
+"""The guarantees of the transport on uvloop, which the program uses if it is installed."""
 
 import asyncio
 import ssl
@@ -16,14 +16,14 @@ from tests.support.gateway_server import (
     REPLY,
     Peer,
     Script,
+    always,
     answer,
-    at_any_time,
+    build_request,
+    line_to_script,
     pause_reading,
-    request_to,
-    sending,
     serving,
     settings_for,
-    silence,
+    stay_silent,
     summary,
 )
 
@@ -39,30 +39,30 @@ def play(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def deliver_once(script: Script, *, body: bytes | None = None, **changes: Any) -> tuple[FaultKind, bool] | bytes:
-    async with sending(script, **changes) as line:
+    async with line_to_script(script, **changes) as line:
         result = await line.deliver(body=body)
     return summary(result)
 
 
-async def take_a_little_and_wait(peer: Peer) -> None:
+async def read_little_and_wait(peer: Peer) -> None:
     await peer.reader.readexactly(1000)
     pause_reading(peer)
     await asyncio.Event().wait()
 
 
-async def take_a_little_and_reset(peer: Peer) -> None:
+async def read_little_and_reset(peer: Peer) -> None:
     await peer.reader.readexactly(1000)
     peer.reset()
 
 
-async def take_a_little_and_answer(peer: Peer) -> None:
+async def read_little_and_answer(peer: Peer) -> None:
     await peer.reader.readexactly(1000)
     pause_reading(peer)
     peer.writer.write(REPLY)
     await asyncio.Event().wait()
 
 
-async def take_all_and_cut(peer: Peer) -> None:
+async def read_all_and_cut(peer: Peer) -> None:
     await peer.request()
     peer.cut()
 
@@ -71,12 +71,12 @@ async def take_all_and_cut(peer: Peer) -> None:
     ("script", "expected", "changes"),
     [
         (answer, BODY, {}),
-        (take_all_and_cut, (FaultKind.CONNECTION_LOST, True), {}),
-        (silence, (FaultKind.READ_TIMEOUT, True), {"read_timeout_s": 0.05}),
-        (silence, (FaultKind.TOTAL_TIMEOUT, True), {"total_timeout_s": 0.3}),
-        (take_a_little_and_reset, (FaultKind.WRITE_FAILED, True), {"body": HUGE}),
-        (take_a_little_and_wait, (FaultKind.WRITE_TIMEOUT, True), {"body": HUGE, "read_timeout_s": 0.3}),
-        (take_a_little_and_answer, (FaultKind.EARLY_REPLY, True), {"body": HUGE}),
+        (read_all_and_cut, (FaultKind.CONNECTION_LOST, True), {}),
+        (stay_silent, (FaultKind.READ_TIMEOUT, True), {"read_timeout_s": 0.05}),
+        (stay_silent, (FaultKind.TOTAL_TIMEOUT, True), {"total_timeout_s": 0.3}),
+        (read_little_and_reset, (FaultKind.WRITE_FAILED, True), {"body": HUGE}),
+        (read_little_and_wait, (FaultKind.WRITE_TIMEOUT, True), {"body": HUGE, "read_timeout_s": 0.3}),
+        (read_little_and_answer, (FaultKind.EARLY_REPLY, True), {"body": HUGE}),
     ],
 )
 def test_uvloop_exchanges_end_as_on_usual_loop(
@@ -86,13 +86,13 @@ def test_uvloop_exchanges_end_as_on_usual_loop(
 
 
 @pytest.mark.long
-def test_uvloop_reply_cut_at_any_byte_leaves_doubt(channel: Channel) -> None:
+def test_uvloop_truncated_reply_is_in_doubt(channel: Channel) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer(REPLY[: peer.number])
             peer.writer.close()
 
-        async with sending(script, **channel) as line:
+        async with line_to_script(script, **channel) as line:
             for cut in range(len(REPLY)):
                 assert summary(await line.deliver()) == (FaultKind.CONNECTION_LOST, True), cut
             assert isinstance(await line.deliver(), RawReply)
@@ -101,16 +101,16 @@ def test_uvloop_reply_cut_at_any_byte_leaves_doubt(channel: Channel) -> None:
 
 
 def test_uvloop_sends_nothing_on_untrusted_or_refused_connection(server_tls: ssl.SSLContext) -> None:
-    assert play(deliver_once(silence, tls=server_tls)) == (FaultKind.TLS_UNTRUSTED, False)
+    assert play(deliver_once(stay_silent, tls=server_tls)) == (FaultKind.TLS_UNTRUSTED, False)
 
-    async def refused() -> None:
-        async with serving(silence) as server:
+    async def deliver_to_closed_port() -> None:
+        async with serving(stay_silent) as server:
             pass
         async with PayoutTransport(settings_for(server.url)) as transport:
-            result = await transport.deliver(request_to(server.url), at_any_time)
+            result = await transport.deliver(build_request(server.url), always)
         assert summary(result) == (FaultKind.CONNECT_REFUSED, False)
 
-    play(refused())
+    play(deliver_to_closed_port())
 
 
 def test_uvloop_reuses_quiet_but_not_ended_connection(channel: Channel) -> None:
@@ -128,7 +128,7 @@ def test_uvloop_reuses_quiet_but_not_ended_connection(channel: Channel) -> None:
             else:
                 await peer.until_closed()
 
-        async with sending(script, connections=Connections.REUSE, **channel) as line:
+        async with line_to_script(script, connections=Connections.REUSE, **channel) as line:
             replies = [await line.deliver() for _ in range(2)]
             used_twice.set()
             await ended.wait()

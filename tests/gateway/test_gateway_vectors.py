@@ -1,4 +1,4 @@
-"""The published signature vectors: what the code does, what the page says, and what others make of it."""
+"""The published signature vectors agree with the code, the page, and other implementations."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ import pytest
 from paygw_batch.gateway.sign import SECRET_SHOWN, SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.gateway.vector_cases import CASES, COLLECTIONS, PAGE, VECTORS, as_text, vectors
-from tests.support.gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, base_string_by_oauthlib, oauth_of
+from tests.support.gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, oauthlib_base_string, parse_oauth
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 EVERY = [pytest.param(vector, id=vector["name"]) for vector in FILE["vectors"]]
@@ -24,25 +24,25 @@ ON_THE_PAGE = "json-params/latin"
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where openssl finds the published keys."""
+    """Return the folder in which openssl finds the published keys."""
     place = tmp_path_factory.mktemp("keys")
     for name in ("private", "public"):
         (place / f"{name}.pem").write_text(FILE[f"{name}_key_pem"])
     return place
 
 
-def rfc_3986(text: str) -> str:
+def encode_rfc_3986(text: str) -> str:
     return quote(text, safe="-._~")
 
 
-def fields_of(vector: dict[str, Any]) -> dict[str, str]:
-    """Return the body's fields, numbers with their own digits."""
+def body_fields(vector: dict[str, Any]) -> dict[str, str]:
+    """Return the body's fields, with the digits of numbers unchanged."""
     fields: dict[str, str] = json.loads(vector["body"], parse_int=str, parse_float=str)
     return fields
 
 
-def base_string_by_the_page(vector: dict[str, Any]) -> str:
-    """Follow the page with the standard library alone: from body, URL and the five parameters."""
+def build_page_base_string(vector: dict[str, Any]) -> str:
+    """Build the base string as the page says, with only the standard library."""
     oauth = {
         "oauth_consumer_key": FILE["consumer_key"],
         "oauth_nonce": FILE["nonce"],
@@ -50,13 +50,13 @@ def base_string_by_the_page(vector: dict[str, Any]) -> str:
         "oauth_timestamp": FILE["timestamp"],
         "oauth_version": "1.0",
     }
-    fields = fields_of(vector)
+    fields = body_fields(vector)
     signed = {**oauth, **fields} if vector["profile"] == "json-params" else oauth
-    pairs = sorted((rfc_3986(name), rfc_3986(value)) for name, value in signed.items())
+    pairs = sorted((encode_rfc_3986(name), encode_rfc_3986(value)) for name, value in signed.items())
     parts = [vector["url"], "&".join(f"{name}={value}" for name, value in pairs)]
     if vector["profile"] == "raw-body":
         parts.append(vector["body"])
-    return "&".join(["POST", *map(rfc_3986, parts)])
+    return "&".join(["POST", *map(encode_rfc_3986, parts)])
 
 
 def test_vector_file_matches_code(key: PrivateKey) -> None:
@@ -72,14 +72,14 @@ def test_vectors_cover_every_case_in_both_profiles() -> None:
 
 @pytest.mark.parametrize("vector", EVERY)
 def test_standard_library_computes_same_base_string(vector: dict[str, Any]) -> None:
-    assert base_string_by_the_page(vector) == vector["base_string"]
+    assert build_page_base_string(vector) == vector["base_string"]
     assert hashlib.sha256(vector["base_string"].encode()).hexdigest() == vector["digest"]
     assert hashlib.sha256(vector["body"].encode()).hexdigest() == vector["body_sha256"]
 
 
 @pytest.mark.parametrize("vector", [one for one in FILE["vectors"] if "control" in one], ids=lambda one: one["name"])
 def test_standard_library_computes_same_control(vector: dict[str, Any]) -> None:
-    profile, fields = vector["control_profile"], fields_of(vector)
+    profile, fields = vector["control_profile"], body_fields(vector)
     amount = {"as-sent": fields["amount"], "minor-units": str(int(Decimal(fields["amount"]) * 100))}[profile["amount"]]
     parts = {**fields, "amount": amount, "secret": profile["secret"]}
     text = profile["separator"].join(parts[part] for part in profile["order"])
@@ -90,21 +90,25 @@ def test_standard_library_computes_same_control(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("vector", EVERY)
 def test_vector_texts_and_headers_match_oauthlib(vector: dict[str, Any]) -> None:
-    header = dict(oauth_of(vector["authorization"]))
+    header = dict(parse_oauth(vector["authorization"]))
     assert header.pop("oauth_signature") == vector["signature"]
     signed = list(header.items())
     if vector["profile"] == "json-params":
-        signed += fields_of(vector).items()
-        assert base_string_by_oauthlib(signed, vector["url"]) == vector["base_string"]
+        signed += body_fields(vector).items()
+        assert oauthlib_base_string(signed, vector["url"]) == vector["base_string"]
     else:
-        assert vector["base_string"] == f"{base_string_by_oauthlib(signed, vector['url'])}&{rfc_3986(vector['body'])}"
+        assert (
+            vector["base_string"] == f"{oauthlib_base_string(signed, vector['url'])}&{encode_rfc_3986(vector['body'])}"
+        )
 
 
 @pytest.mark.parametrize("vector", EVERY)
 def test_vector_parameters_match_base_string_order(vector: dict[str, Any]) -> None:
     encoded = [one["encoded"] for one in vector["parameters"]]
-    assert rfc_3986("&".join(encoded)) == vector["base_string"].split("&")[2]
-    assert encoded == [f"{rfc_3986(one['name'])}={rfc_3986(one['value'])}" for one in vector["parameters"]]
+    assert encode_rfc_3986("&".join(encoded)) == vector["base_string"].split("&")[2]
+    assert encoded == [
+        f"{encode_rfc_3986(one['name'])}={encode_rfc_3986(one['value'])}" for one in vector["parameters"]
+    ]
     assert encoded == sorted(encoded, key=lambda text: tuple(text.split("=")))
 
 
@@ -131,13 +135,20 @@ def test_signing_page_states_number_of_vectors() -> None:
 def test_signing_page_shows_single_vector() -> None:
     (vector,) = (one for one in FILE["vectors"] if one["name"] == ON_THE_PAGE)
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    shown = (vector["body"], vector["base_string"], vector["signature"], f"Authorization: {vector['authorization']}")
-    assert blocks == [*shown]
+    displayed = (
+        vector["body"],
+        vector["base_string"],
+        vector["signature"],
+        f"Authorization: {vector['authorization']}",
+    )
+    assert blocks == [*displayed]
 
 
 def test_signing_page_command_signs_every_vector(keys: Path) -> None:
     (command,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     for vector in FILE["vectors"]:
         environ = {"BASE_STRING": vector["base_string"], "PATH": "/usr/bin:/bin"}
-        done = subprocess.run(["sh", "-c", command], cwd=keys, env=environ, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == vector["signature"]
+        completed = subprocess.run(
+            ["sh", "-c", command], cwd=keys, env=environ, capture_output=True, text=True, check=True
+        )
+        assert completed.stdout.strip() == vector["signature"]

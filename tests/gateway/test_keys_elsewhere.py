@@ -1,4 +1,4 @@
-"""Keys in a token (SoftHSM) and in AWS KMS (moto): they sign as a key of a file does, and fail in a sentence."""
+"""Keys in a token (SoftHSM) and in AWS KMS (moto) sign like a key in a file, and fail with a clear message."""
 
 import asyncio
 import json
@@ -17,21 +17,21 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from paygw_batch.custody import kms_key, token_key
 from paygw_batch.custody.kms_key import load_kms_key
-from paygw_batch.custody.token_key import TokenKey, TokenPlace, load_token_key, make_token_key
+from paygw_batch.custody.token_key import TokenKey, TokenLocation, load_token_key, make_token_key
 from paygw_batch.errors import ConfigurationError, SigningFailed
 from paygw_batch.gateway.signing import signers
 from paygw_batch.gateway.signing.key import (
-    KeyTrouble,
+    KeyProblem,
     KeyUnusable,
     SigningKey,
     kms_key_id,
+    parse_error_line,
     token_address,
-    trouble_of_line,
 )
-from paygw_batch.gateway.signing.signers import SigningProcesses, signed_ahead, signers_for
+from paygw_batch.gateway.signing.signers import SigningProcesses, signers_for, signing_lookahead
 from tests.gateway.vector_cases import VECTORS
 from tests.support.kms import SIGN, Kms, running_kms
-from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
+from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, find_softhsm
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 URI = f"pkcs11:token={LABEL};object=payouts"
@@ -40,12 +40,12 @@ TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in ra
 
 @pytest.fixture
 def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
-    if softhsm() is None:
+    if find_softhsm() is None:
         pytest.skip(HOW_TO_GET_IT)
-    made = Token.made_in(tmp_path / "token")
-    for name, value in made.environ.items():
+    created = Token.create_in(tmp_path / "token")
+    for name, value in created.environ.items():
         monkeypatch.setenv(name, value)
-    return made
+    return created
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kms]:
         yield running
 
 
-def place(token: Token, uri: str = URI, *, pin: str | None = PIN, sessions: int = 1) -> TokenPlace:
-    return TokenPlace(token_address(uri), token.module, pin, sessions)
+def place(token: Token, uri: str = URI, *, pin: str | None = PIN, sessions: int = 1) -> TokenLocation:
+    return TokenLocation(token_address(uri), token.module, pin, sessions)
 
 
 def published_key() -> RSAPrivateKey:
@@ -66,7 +66,7 @@ def published_key() -> RSAPrivateKey:
     return key
 
 
-def in_token(
+def import_into_token(
     token: Token, key: RSAPrivateKey | ec.EllipticCurvePrivateKey, name: str = "payouts", key_id: str = "01"
 ) -> None:
     pem = token.folder / "import.pem"
@@ -79,14 +79,14 @@ def published(request: pytest.FixtureRequest) -> SigningKey:
     """Return the published key of the vectors, in a token and in KMS."""
     if request.param == "token":
         token = request.getfixturevalue("token")
-        in_token(token, published_key())
+        import_into_token(token, published_key())
         return load_token_key(place(token, sessions=2))
     kms = request.getfixturevalue("kms")
     kms.key("payouts", published_key())
     return load_kms_key("alias/payouts", 4)
 
 
-def signed_by_processes(key: SigningKey, texts: list[str]) -> list[str]:
+def sign_in_processes(key: SigningKey, texts: list[str]) -> list[str]:
     async def sign() -> list[str]:
         async with SigningProcesses(key) as at_work:
             groups = await asyncio.gather(*(at_work.sign([text]) for text in texts))
@@ -104,17 +104,17 @@ def test_published_vectors_are_signed_identically(published: SigningKey) -> None
 
 def test_processes_sign_every_published_vector_in_order(published: SigningKey) -> None:
     assert isinstance(signers_for(published, 1), SigningProcesses)
-    found = signed_by_processes(published, [vector["base_string"] for vector in FILE["vectors"]])
-    assert found == [vector["signature"] for vector in FILE["vectors"]]
+    result = sign_in_processes(published, [vector["base_string"] for vector in FILE["vectors"]])
+    assert result == [vector["signature"] for vector in FILE["vectors"]]
 
 
-def test_a_run_asks_for_few_signatures_ahead(published: SigningKey, key: SigningKey) -> None:
-    """A signature that waits grows old: what is asked for ahead keeps the key busy, and no more."""
-    assert signed_ahead(published) in {10, 20}
-    assert signed_ahead(key) is None
+def test_run_requests_few_signatures_ahead(published: SigningKey, key: SigningKey) -> None:
+    """A waiting signature gets old, so the run requests only enough ahead to keep the key busy."""
+    assert signing_lookahead(published) in {10, 20}
+    assert signing_lookahead(key) is None
 
 
-def bits_of(there: TokenPlace) -> int:
+def key_bits(there: TokenLocation) -> int:
     return load_token_key(there).public.bits
 
 
@@ -123,57 +123,57 @@ def test_concurrent_processes_all_open_token(token: Token) -> None:
     there = place(token)
     make_token_key(there)
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-        assert set(pool.map(bits_of, [there] * 40)) == {3072}
+        assert set(pool.map(key_bits, [there] * 40)) == {3072}
 
 
 def test_pin_is_in_no_argument_or_representation(token: Token) -> None:
     make_token_key(place(token))
     key = load_token_key(place(token))
 
-    async def look() -> None:
+    async def count_waiting() -> None:
         async with SigningProcesses(key) as at_work:
             await at_work.sign(TEXTS)
             for process in at_work.processes:
                 about = Path(f"/proc/{process.pid}")
                 assert PIN.encode() not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
 
-    asyncio.run(look())
+    asyncio.run(count_waiting())
     assert PIN not in repr(key)
 
 
 def test_custody_distinguishes_token_key_from_imported_key(token: Token) -> None:
     make_token_key(place(token))
-    in_token(token, published_key(), "imported", "02")
-    made = load_token_key(place(token))
+    import_into_token(token, published_key(), "imported", "02")
+    created = load_token_key(place(token))
     imported = load_token_key(place(token, f"pkcs11:token={LABEL};object=imported"))
-    assert (made.public.bits, made.custody.is_exportable, made.custody.was_outside) == (3072, False, False)
+    assert (created.public.bits, created.custody.is_exportable, created.custody.was_outside) == (3072, False, False)
     assert imported.custody.was_outside
 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize(
-    ("uri", "pin", "trouble"),
+    ("uri", "pin", "problem"),
     [
-        (URI, "000000", KeyTrouble.PIN_WRONG),
-        (URI, None, KeyTrouble.PIN_MISSING),
-        ("pkcs11:token=other;object=payouts", PIN, KeyTrouble.TOKEN_GONE),
-        (f"pkcs11:token={LABEL};object=nobody", PIN, KeyTrouble.KEY_MISSING),
-        (f"pkcs11:token={LABEL};object=twin", PIN, KeyTrouble.SEVERAL_KEYS),
-        (f"pkcs11:token={LABEL};object=curve", PIN, KeyTrouble.WRONG_KIND),
-        (f"pkcs11:token={LABEL};object=short", PIN, KeyTrouble.TOO_SHORT),
+        (URI, "000000", KeyProblem.PIN_WRONG),
+        (URI, None, KeyProblem.PIN_MISSING),
+        ("pkcs11:token=other;object=payouts", PIN, KeyProblem.TOKEN_GONE),
+        (f"pkcs11:token={LABEL};object=nobody", PIN, KeyProblem.KEY_MISSING),
+        (f"pkcs11:token={LABEL};object=twin", PIN, KeyProblem.SEVERAL_KEYS),
+        (f"pkcs11:token={LABEL};object=curve", PIN, KeyProblem.WRONG_KIND),
+        (f"pkcs11:token={LABEL};object=short", PIN, KeyProblem.TOO_SHORT),
     ],
 )
-def test_token_trouble_is_reported_in_one_sentence(
-    token: Token, uri: str, pin: str | None, trouble: KeyTrouble
+def test_token_problem_is_reported_in_one_sentence(
+    token: Token, uri: str, pin: str | None, problem: KeyProblem
 ) -> None:
-    in_token(token, published_key())
-    in_token(token, published_key(), "twin", "07")
-    in_token(token, published_key(), "twin", "08")
-    in_token(token, generate_private_key(65537, 1024), "short", "03")  # noqa: S505 (it is refused)
-    in_token(token, ec.generate_private_key(ec.SECP256R1()), "curve", "04")
+    import_into_token(token, published_key())
+    import_into_token(token, published_key(), "twin", "07")
+    import_into_token(token, published_key(), "twin", "08")
+    import_into_token(token, generate_private_key(65537, 1024), "short", "03")  # noqa: S505 (it is refused)
+    import_into_token(token, ec.generate_private_key(ec.SECP256R1()), "curve", "04")
     with pytest.raises(KeyUnusable) as refused:
         load_token_key(place(token, uri, pin=pin))
-    assert refused.value.trouble is trouble
+    assert refused.value.problem is problem
     assert isinstance(refused.value, ConfigurationError)
     assert refused.value.hint
     assert PIN not in str(refused.value)
@@ -181,33 +181,33 @@ def test_token_trouble_is_reported_in_one_sentence(
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize(
-    ("error", "trouble"),
+    ("error", "problem"),
     [
-        (pkcs11.exceptions.PinLocked, KeyTrouble.PIN_LOCKED),
-        (pkcs11.exceptions.DeviceRemoved, KeyTrouble.TOKEN_GONE),
-        (pkcs11.exceptions.DeviceError, KeyTrouble.BROKEN),
+        (pkcs11.exceptions.PinLocked, KeyProblem.PIN_LOCKED),
+        (pkcs11.exceptions.DeviceRemoved, KeyProblem.TOKEN_GONE),
+        (pkcs11.exceptions.DeviceError, KeyProblem.BROKEN),
     ],
 )
-def test_device_errors_are_reported_as_token_trouble(
-    token: Token, monkeypatch: pytest.MonkeyPatch, error: type[Exception], trouble: KeyTrouble
+def test_device_errors_are_reported_as_token_problems(
+    token: Token, monkeypatch: pytest.MonkeyPatch, error: type[Exception], problem: KeyProblem
 ) -> None:
-    """SoftHSM neither locks itself nor is ever pulled out of a socket."""
+    """The errors are simulated, because SoftHSM cannot be locked or unplugged."""
     make_token_key(place(token))
 
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(token_key, "_token", refuse)
+    monkeypatch.setattr(token_key, "_find_token", refuse)
     with pytest.raises(KeyUnusable) as refused:
         load_token_key(place(token))
-    assert refused.value.trouble is trouble
+    assert refused.value.problem is problem
 
 
 def test_broken_token_module_is_named(tmp_path: Path) -> None:
     wrong = tmp_path / "module.so"
     wrong.write_bytes(b"no library")
     with pytest.raises(KeyUnusable, match=str(wrong)):
-        load_token_key(TokenPlace(token_address(URI), wrong, PIN))
+        load_token_key(TokenLocation(token_address(URI), wrong, PIN))
 
 
 @pytest.mark.parametrize(
@@ -226,11 +226,16 @@ def test_unsupported_token_address_is_refused(uri: str) -> None:
 
 
 def test_token_address_is_read_by_rfc_7512() -> None:
-    found = token_address("pkcs11:token=The%20Software%20Token;object=pay%3Bouts;id=%01%ff;slot-id=3;type=private")
-    assert (found.token, found.label, found.key_id, found.slot) == ("The Software Token", "pay;outs", b"\x01\xff", 3)
+    result = token_address("pkcs11:token=The%20Software%20Token;object=pay%3Bouts;id=%01%ff;slot-id=3;type=private")
+    assert (result.token, result.label, result.key_id, result.slot) == (
+        "The Software Token",
+        "pay;outs",
+        b"\x01\xff",
+        3,
+    )
 
 
-def test_unplugged_token_ends_run_with_sentence(token: Token) -> None:
+def test_unplugged_token_ends_run_with_error(token: Token) -> None:
     make_token_key(place(token))
     key = load_token_key(place(token, sessions=2))
 
@@ -246,55 +251,55 @@ def test_unplugged_token_ends_run_with_sentence(token: Token) -> None:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize(
-    ("code", "trouble"),
+    ("code", "problem"),
     [
-        ("ExpiredTokenException", KeyTrouble.EXPIRED),
-        ("AccessDeniedException", KeyTrouble.FORBIDDEN),
-        ("UnrecognizedClientException", KeyTrouble.NO_CREDENTIALS),
-        ("DisabledException", KeyTrouble.DISABLED),
-        ("SomethingNewException", KeyTrouble.BROKEN),
+        ("ExpiredTokenException", KeyProblem.EXPIRED),
+        ("AccessDeniedException", KeyProblem.FORBIDDEN),
+        ("UnrecognizedClientException", KeyProblem.NO_CREDENTIALS),
+        ("DisabledException", KeyProblem.DISABLED),
+        ("SomethingNewException", KeyProblem.BROKEN),
     ],
 )
-def test_aws_refusals_are_reported_as_key_trouble(kms: Kms, code: str, trouble: KeyTrouble) -> None:
+def test_aws_refusals_are_reported_as_key_problems(kms: Kms, code: str, problem: KeyProblem) -> None:
     kms.key("payouts")
     key = load_kms_key("alias/payouts", 1)
     kms.for_good = {SIGN: code}
     with pytest.raises(KeyUnusable) as refused:
         key.sign("text")
-    assert refused.value.trouble is trouble
+    assert refused.value.problem is problem
     assert kms.calls[SIGN] == 1
-    assert trouble_of_line(refused.value.as_line()).message == refused.value.message
+    assert parse_error_line(refused.value.to_error_line()).message == refused.value.message
 
 
 @pytest.mark.parametrize(
-    ("options", "trouble"),
-    [({"KeySpec": "ECC_NIST_P256"}, KeyTrouble.WRONG_KIND), ({"KeyUsage": "ENCRYPT_DECRYPT"}, KeyTrouble.WRONG_KIND)],
+    ("options", "problem"),
+    [({"KeySpec": "ECC_NIST_P256"}, KeyProblem.WRONG_KIND), ({"KeyUsage": "ENCRYPT_DECRYPT"}, KeyProblem.WRONG_KIND)],
 )
-def test_unsuitable_aws_key_is_refused(kms: Kms, options: dict[str, str], trouble: KeyTrouble) -> None:
+def test_unsuitable_aws_key_is_refused(kms: Kms, options: dict[str, str], problem: KeyProblem) -> None:
     kms.key("payouts", None, **options)
     with pytest.raises(KeyUnusable) as refused:
         load_kms_key("alias/payouts", 1)
-    assert refused.value.trouble is trouble
+    assert refused.value.problem is problem
 
 
 def test_wrong_aws_key_region_or_credentials_are_explained(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trouble(key_id: str = "alias/payouts") -> KeyTrouble:
+    def problem(key_id: str = "alias/payouts") -> KeyProblem:
         with pytest.raises(KeyUnusable) as refused:
             load_kms_key(key_id, 1)
-        return refused.value.trouble
+        return refused.value.problem
 
-    assert trouble() is KeyTrouble.KEY_MISSING
+    assert problem() is KeyProblem.KEY_MISSING
     kms.key("payouts")
     kms.client.disable_key(KeyId=kms.client.describe_key(KeyId="alias/payouts")["KeyMetadata"]["KeyId"])
-    assert trouble() is KeyTrouble.DISABLED
+    assert problem() is KeyProblem.DISABLED
     monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", "http://127.0.0.1:9")
-    assert trouble() is KeyTrouble.UNREACHABLE
+    assert problem() is KeyProblem.UNREACHABLE
     monkeypatch.delenv("AWS_REGION")
-    assert trouble() is KeyTrouble.NO_REGION
+    assert problem() is KeyProblem.NO_REGION
     monkeypatch.setenv("AWS_REGION", "no region\n")
-    assert trouble() is KeyTrouble.NO_REGION
+    assert problem() is KeyProblem.NO_REGION
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    assert trouble() is KeyTrouble.NO_CREDENTIALS
+    assert problem() is KeyProblem.NO_CREDENTIALS
     with pytest.raises(ConfigurationError):
         kms_key_id("awskms:")
 
@@ -311,60 +316,60 @@ def test_throttled_signing_is_retried(kms: Kms) -> None:
     key = load_kms_key("alias/payouts", 4)
     kms.refusals = {SIGN: deque(["", "ThrottlingException"] * 12)}
     vectors = FILE["vectors"]
-    assert signed_by_processes(key, [vector["base_string"] for vector in vectors]) == [
+    assert sign_in_processes(key, [vector["base_string"] for vector in vectors]) == [
         vector["signature"] for vector in vectors
     ]
-    assert kms.calls[SIGN] == 12 + len(vectors) + 1  # and the trial
+    assert kms.calls[SIGN] == 12 + len(vectors) + 1  # and the trial signature
 
 
-def test_permanent_throttling_ends_with_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_throttling_ends_with_error(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
     kms.key("payouts")
     key = load_kms_key("alias/payouts", 2)
     kms.for_good = {SIGN: "ThrottlingException"}
-    monkeypatch.setattr(kms_key, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(kms_key, "MAX_RETRY_S", 1.0)
     with pytest.raises(KeyUnusable) as refused:
         key.sign("text")
-    assert refused.value.trouble is KeyTrouble.THROTTLED
+    assert refused.value.problem is KeyProblem.THROTTLED
     assert kms.calls[SIGN] >= 3
 
 
-def test_unresponsive_key_service_ends_run_with_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_key_service_ends_run_with_error(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
     kms.key("payouts")
     key = load_kms_key("alias/payouts", 2)
     kms.for_good, kms.for_good_after = {SIGN: "hang"}, {SIGN: 1}
-    monkeypatch.setattr(signers, "SIGN_WITHIN_S", 1.5)
-    monkeypatch.setattr(signers, "_CLOSING_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(signers, "SIGNATURE_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(signers, "_CLOSE_TIMEOUT_S", 0.5)
     with pytest.raises(SigningFailed, match="no signature within 2 seconds"):
-        signed_by_processes(key, TEXTS[:4])
+        sign_in_processes(key, TEXTS[:4])
 
 
-def test_a_wrong_signature_is_never_used(kms: Kms) -> None:
+def test_wrong_signature_is_never_used(kms: Kms) -> None:
     kms.key("payouts")
     key = load_kms_key("alias/payouts", 2)
     kms.lies = True
     with pytest.raises(KeyUnusable) as refused:
         key.sign("text")
-    assert refused.value.trouble is KeyTrouble.WRONG_SIGNATURE
+    assert refused.value.problem is KeyProblem.WRONG_SIGNATURE
     with pytest.raises(SigningFailed, match="does not verify"):
-        signed_by_processes(key, TEXTS[:4])
+        sign_in_processes(key, TEXTS[:4])
 
 
 def test_aws_receives_only_digest(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
     kms.key("payouts")
     asked: list[dict[str, Any]] = []
-    client = kms_key._client("alias/payouts", 1)
+    client = kms_key._create_client("alias/payouts", 1)
     client.meta.events.register("provide-client-params.kms.Sign", lambda params, **_: asked.append(params))
-    monkeypatch.setattr(kms_key, "_client", lambda *_: client)
+    monkeypatch.setattr(kms_key, "_create_client", lambda *_: client)
     load_kms_key("alias/payouts", 1).sign("account_name=Wanjiru Mwangi")
-    assert [(len(one["Message"]), one["MessageType"]) for one in asked] == [(32, "DIGEST")]
+    assert [(len(item["Message"]), item["MessageType"]) for item in asked] == [(32, "DIGEST")]
 
 
-def test_every_key_trouble_has_own_sentence() -> None:
-    said = [KeyUnusable("pkcs11:object=payouts", trouble, "detail") for trouble in KeyTrouble]
-    assert all(one.message.endswith(".") and one.hint.endswith(".") for one in said)
-    assert len({one.message for one in said}) == len(KeyTrouble)
+def test_every_key_problem_has_distinct_message() -> None:
+    output = [KeyUnusable("pkcs11:object=payouts", problem, "detail") for problem in KeyProblem]
+    assert all(item.message.endswith(".") and item.hint.endswith(".") for item in output)
+    assert len({item.message for item in output}) == len(KeyProblem)
 
 
-def test_token_place_loads_token_key(token: Token) -> None:
+def test_token_location_loads_token_key(token: Token) -> None:
     make_token_key(place(token))
     assert isinstance(load_token_key(place(token)), TokenKey)

@@ -1,4 +1,4 @@
-"""The published signature vectors: what they are made of. `write_vectors.py` writes them, the tests hold them."""
+"""The cases of the published signature vectors. `write_vectors.py` writes them, and the tests check them."""
 
 import json
 from dataclasses import dataclass, replace
@@ -36,14 +36,14 @@ VECTORS = Path(__file__).resolve().parents[2] / "docs" / "signing-vectors.json"
 PAGE = VECTORS.with_name("signing.md")
 
 
-def named(country: str, name: str, **changes: Any) -> Instruction:
-    """Return a good instruction whose payee is called `name`."""
+def instruction_named(country: str, name: str, **changes: Any) -> Instruction:
+    """Return a valid instruction whose payee is called `name`."""
     made = instruction_for(country, **changes)
     return replace(made, fields={**made.fields, "account_name": name})
 
 
-def customer(country: str, **changes: str) -> Instruction:
-    """Return a good collection, by hand."""
+def build_collection(country: str, **changes: str) -> Instruction:
+    """Return a valid collection, built by hand."""
     rule = PAYIN_RULES[country]
     number = f"+{rule.numbers.dialling_code}700123456"
     fields = {
@@ -63,18 +63,30 @@ def customer(country: str, **changes: str) -> Instruction:
 
 
 CASES: tuple[tuple[str, str, Instruction], ...] = (
-    ("plain", "A plain payout.", named("KE", "Jane Wanjiku", amount="1500")),
-    ("two-decimals", "Digits are signed as they stand in the body.", named("KE", "Jane", amount="1500.50")),
-    ("trailing-zero", "1500.0 is another text than 1500.", named("GH", "Kofi Mensah", amount="1500.0")),
-    ("below-one", "An amount below one.", named("ZM", "Mutale", amount="0.05")),
-    ("no-minor-units", "A currency without decimals.", named("UG", "Namukasa", amount="250000")),
-    ("latin", "Letters beyond ASCII: UTF-8, encoded twice.", named("SN", "Ndèye Aïssata Ouédraogo")),
-    ("arabic", "A name written from right to left.", named("EG", "محمد أحمد")),
-    ("beyond-16-bits", "A character of four bytes.", named("RW", "Marie 😀")),
-    ("decomposed", "An accent of its own is signed as it is: nothing is normalised.", named("BF", "Ai\u0308ssata")),
-    ("reserved", "Characters that mean something in URLs and forms.", named("ZM", "A&B=C+D 50% #1/2?;~-._*'()")),
-    ("json-escapes", "The value is signed, and not as the body writes it.", named("NG", 'Chuks "Emeka" \\ Okafor')),
-    ("no-purpose", "South Africa sends no purpose.", named("ZA", "Thandi Nkosi")),
+    ("plain", "A plain payout.", instruction_named("KE", "Jane Wanjiku", amount="1500")),
+    ("two-decimals", "Digits are signed as they stand in the body.", instruction_named("KE", "Jane", amount="1500.50")),
+    ("trailing-zero", "1500.0 is another text than 1500.", instruction_named("GH", "Kofi Mensah", amount="1500.0")),
+    ("below-one", "An amount below one.", instruction_named("ZM", "Mutale", amount="0.05")),
+    ("no-minor-units", "A currency without decimals.", instruction_named("UG", "Namukasa", amount="250000")),
+    ("latin", "Letters beyond ASCII: UTF-8, encoded twice.", instruction_named("SN", "Ndèye Aïssata Ouédraogo")),
+    ("arabic", "A name written from right to left.", instruction_named("EG", "محمد أحمد")),
+    ("beyond-16-bits", "A character of four bytes.", instruction_named("RW", "Marie 😀")),
+    (
+        "decomposed",
+        "An accent of its own is signed as it is: nothing is normalised.",
+        instruction_named("BF", "Ai\u0308ssata"),
+    ),
+    (
+        "reserved",
+        "Characters that mean something in URLs and forms.",
+        instruction_named("ZM", "A&B=C+D 50% #1/2?;~-._*'()"),
+    ),
+    (
+        "json-escapes",
+        "The value is signed, and not as the body writes it.",
+        instruction_named("NG", 'Chuks "Emeka" \\ Okafor'),
+    ),
+    ("no-purpose", "South Africa sends no purpose.", instruction_named("ZA", "Thandi Nkosi")),
     ("receiver-form", "The receiver form, with a slash and a plus.", instruction_for("TZ")),
 )
 """Name, what it shows, and the instruction."""
@@ -82,7 +94,7 @@ CASES: tuple[tuple[str, str, Instruction], ...] = (
 
 @dataclass(frozen=True)
 class Collection:
-    """A collection that is signed: its control profile, and how it writes the amount."""
+    """A signed collection: its control profile, and the form of its amount."""
 
     name: str
     shows: str
@@ -95,7 +107,7 @@ class Collection:
 
     @property
     def control_profile(self) -> dict[str, Any]:
-        """What another implementation must be told."""
+        """Return the control profile as another implementation needs it."""
         control = self.control
         return {
             "order": [part.value for part in control.order],
@@ -110,35 +122,35 @@ COLLECTIONS = (
     Collection(
         "collection",
         "A collection: its control is part of the body that is signed.",
-        customer("KE", merchant_data="tag"),
+        build_collection("KE", merchant_data="tag"),
         ControlProfile(_ID_AMOUNT_CURRENCY, "", ControlAmount.AS_SENT),
         AmountForm.NUMBER,
     ),
     Collection(
         "collection-with-secret",
         "The amount as text with two decimals, its control in minor units, with a secret; a phone partly hidden.",
-        customer("GH", phone="+2337*****456"),
+        build_collection("GH", phone="+2337*****456"),
         ControlProfile((*_ID_AMOUNT_CURRENCY, ControlPart.SECRET), "|", ControlAmount.MINOR_UNITS, "published"),
         AmountForm.TWO_DECIMALS,
     ),
 )
 
 
-def _explained(made: Signer, rule: CountryRule, instruction: Instruction) -> dict[str, Any]:
+def _explain_case(made: Signer, rule: CountryRule, instruction: Instruction) -> dict[str, Any]:
     order_id = instruction.client_orderid
     return explain(made, rule, instruction, order_id=order_id, nonce=NONCE, timestamp_s=TIMESTAMP_S).as_json()
 
 
 def vectors(key: PrivateKey) -> dict[str, Any]:
-    """Return the published file: everything another implementation needs, and what it must come to."""
+    """Return the published vectors: all inputs for another implementation, and the expected results."""
     made: list[dict[str, Any]] = []
     for profile in SignatureProfile:
         for name, shows, instruction in CASES:
-            explained = _explained(signer(key, profile), RULES[instruction.country], instruction)
+            explained = _explain_case(signer(key, profile), RULES[instruction.country], instruction)
             made.append({"name": f"{profile.value}/{name}", "shows": shows, "operation": "payout", **explained})
         for case in COLLECTIONS:
             rule = PAYIN_RULES[case.instruction.country]
-            explained = _explained(case.signer(key, profile), rule, case.instruction)
+            explained = _explain_case(case.signer(key, profile), rule, case.instruction)
             about = {"name": f"{profile.value}/{case.name}", "shows": case.shows, "operation": "payin"}
             made.append({**about, "control_profile": case.control_profile, **explained})
     return {

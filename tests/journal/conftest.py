@@ -1,4 +1,4 @@
-"""A private place for a journal, and journals of every store in turn."""
+"""Fixtures: a private directory, and empty journals in every store."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.journal.place import JournalPlace
-from tests.support.journal_rows import file_place, make_at, memory, open_at
+from tests.support.journal_rows import create_journal_at, file_place, memory_journal, open_journal_at
 from tests.support.postgres_rows import make_postgres, open_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer
 from tests.support.tested_journal import Journal
@@ -16,14 +16,14 @@ from tests.support.wire_proxy import WireProxy, wire_proxy
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory that only we can write, as a journal asks for."""
+    """Return a private directory, as a journal requires."""
     tmp_path.chmod(0o700)
     return tmp_path
 
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The name of a database with an empty journal; each test has a copy of it."""
+    """Return the name of a database with an empty journal, which is copied for each test."""
     place = tmp_path_factory.mktemp("template", numbered=True)
     place.chmod(0o700)
     name = postgres_server.new_database()
@@ -33,7 +33,7 @@ def postgres_template(postgres_server: PostgresServer, tmp_path_factory: pytest.
 
 @pytest.fixture
 def database(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """The address of a database with an empty journal, gone after the test."""
+    """Yield the URL of a database with an empty journal, and drop it after the test."""
     name = postgres_server.new_database(postgres_template)
     yield postgres_server.url(name)
     postgres_server.drop_database(name)
@@ -52,20 +52,20 @@ def proxy(postgres_server: PostgresServer) -> Iterator[WireProxy]:
 
 @pytest.fixture(params=["file", "postgres"])
 def journal_place(request: pytest.FixtureRequest, place: Path) -> JournalPlace:
-    """The place of an empty journal, in each store."""
+    """Return the location of an empty journal, for each store."""
     if request.param == "postgres":
         return postgres_place(request.getfixturevalue("database"), place)
-    make_at(place)
+    create_journal_at(place)
     return file_place(place)
 
 
 @pytest.fixture(params=["disk", "memory", "postgres"])
 def journal(request: pytest.FixtureRequest, place: Path) -> Iterator[Journal]:
-    """An empty journal: on disk, in memory, and in PostgreSQL."""
+    """Yield an empty journal on disk, in memory and in PostgreSQL."""
     opened: Journal
     if request.param == "postgres":
         opened = open_postgres(postgres_place(request.getfixturevalue("database"), place))
     else:
-        opened = open_at(place) if request.param == "disk" else memory()
+        opened = open_journal_at(place) if request.param == "disk" else memory_journal()
     yield opened
     opened.close()

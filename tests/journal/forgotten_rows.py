@@ -1,12 +1,12 @@
-"""Rows with secrets, and journals that were told to forget them."""
+"""Builds rows with secret data, and journals that forget them."""
 
 import json
 
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource
 from paygw_batch.core.lifecycle import Resolution, Resolved
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.values import Entry, KeptReply, NewInstruction, OldPages
-from tests.support.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, send
+from paygw_batch.journal.values import Entry, KeptReply, NewInstruction, RemainingData
+from tests.support.journal_rows import at, due_rows, intent, new_instruction, open_sheet, outcome_of, send
 from tests.support.tested_journal import Journal
 
 BEFORE, LATER, WHEN = "2027-01-01", "2027-02-01T08:00:00.000Z", "2027-03-01T08:00:00.000Z"
@@ -24,34 +24,36 @@ def secret_row(row: int, order_id: str) -> NewInstruction:
     )
 
 
-def send_telling(journal: Journal, batch: int) -> None:
-    """Send the due rows of a batch: all are rejected, with the gateway's words and raw replies about the payee."""
+def send_rejected_rows(journal: Journal, batch: int) -> None:
+    """Send the due rows of a batch. All are rejected with messages and raw replies that name the payee."""
     reply = KeptReply("HTTP/1.1 200 OK", b'{"message": "raw-words-about-her"}')
-    for one in all_due(journal, batch):
-        journal.append([intent(one, at(1))])
-        said = outcome_of(
-            one.number, 1, OutcomeKind.REJECTED, at(2), message="Zephyrine has no account", reply_sha256=reply.sha256
+    for due in due_rows(journal, batch):
+        journal.append([intent(due, at(1))])
+        outcome = outcome_of(
+            due.number, 1, OutcomeKind.REJECTED, at(2), message="Zephyrine has no account", reply_sha256=reply.sha256
         )
-        journal.append([Entry(said.instruction, said.attempt, said.fact, said.at, reply)])
+        journal.append([Entry(outcome.instruction, outcome.attempt, outcome.fact, outcome.at, reply)])
 
 
-def told(journal: Journal, order_id: str) -> None:
+def record_unknown_evidence(journal: Journal, order_id: str) -> None:
     claim = Claim(order_id, "1", "KES", "approved")
     journal.record_evidence([Evidence(EvidenceSource.NOTIFICATION, claim, '{"name": "Quillfeather"}')], {}, at=at(3))
 
 
-def of_january(journal: Journal) -> None:
-    """Fill a journal with an old batch that is over, of one person and others, and a new one."""
+def fill_journal(journal: Journal) -> None:
+    """Fill a journal with two finished old batches, which pay a secret payee among others, and a new batch."""
     open_sheet(journal, "old", [secret_row(2, "A-1"), new_instruction(3, "A-2")], pages=(b"sheet-of-hers" * 500,))
-    send_telling(journal, 1)
+    send_rejected_rows(journal, 1)
     open_sheet(journal, "paid", [secret_row(2, "B-1"), new_instruction(3, "B-2")], pages=(b"sheet-of-hers",))
     send(journal, 2, OutcomeKind.UNKNOWN, at(4))
-    words = [Entry(number, 1, Resolved(Resolution.PAID, "ticket-of-zephyrine", "amina"), at(5)) for number in (3, 4)]
-    journal.settle(words)
-    told(journal, "nobody-knows-this")
+    decisions = [
+        Entry(number, 1, Resolved(Resolution.PAID, "ticket-of-zephyrine", "amina"), at(5)) for number in (3, 4)
+    ]
+    journal.settle(decisions)
+    record_unknown_evidence(journal, "nobody-knows-this")
     open_sheet(journal, "new", [new_instruction(2, "C-1")], opened_at=LATER)
 
 
-def forgotten(journal: Journal, *, before: str = BEFORE) -> None:
-    chosen = journal.forgettable(before=before, cutoff=WHEN)
-    assert journal.forget(chosen, by="amina", at=WHEN) is not OldPages.IN_LOG
+def forget_old_batches(journal: Journal, *, before: str = BEFORE) -> None:
+    chosen = journal.forgettable_payments(before=before, cutoff=WHEN)
+    assert journal.forget(chosen, by="amina", at=WHEN) is not RemainingData.IN_LOG

@@ -1,6 +1,6 @@
-"""Started as a process of its own by the tests, and killed by them.
+"""Runs a journal in a separate process, which the tests start and kill.
 
-`python -m tests.journal.journal_process WHAT PLACE`
+`python -m tests.journal.journal_process ACTION DIRECTORY`
 """
 
 import subprocess
@@ -12,19 +12,19 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.lock import RunLock
 from paygw_batch.journal.values import Entry
-from tests.support.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of
+from tests.support.journal_rows import AT, due_rows, intent, open_journal_at, open_sheet, outcome_of
 
 
 def hold(place: Path) -> None:
     """Hold the journal until killed."""
-    journal = open_at(place)
+    journal = open_journal_at(place)
     sys.stdout.write(f"held {journal.head().seq}\n")
     sys.stdout.flush()
     time.sleep(600)
 
 
 def hand_down(place: Path) -> None:
-    """Hold a lock, and start a process that has its descriptor as well, as one between fork and exec would."""
+    """Hold a lock, and start a process that inherits its descriptor, as between fork and exec."""
     lock = RunLock(place / "a.lock", now=AT, command="submit")
     assert lock._fd is not None
     child = subprocess.Popen(["/bin/sleep", "600"], pass_fds=[lock._fd])
@@ -34,12 +34,12 @@ def hand_down(place: Path) -> None:
 
 
 def send(place: Path) -> None:
-    """Send rows one commit after the other, saying before and after each commit what is being done."""
-    journal = open_at(place)
+    """Send rows one commit after the other, and print each step before and after its commit."""
+    journal = open_journal_at(place)
     open_sheet(journal, new=2000)
     sys.stdout.write("held\n")
     pending: list[Entry] = []
-    for due in all_due(journal, 1):
+    for due in due_rows(journal, 1):
         sys.stdout.write(f"intending {due.number}\n")
         sys.stdout.flush()
         journal.append([intent(due), *pending])
@@ -49,14 +49,14 @@ def send(place: Path) -> None:
 
 
 def claim(place: Path) -> None:
-    """Try to have the journal, and with it the one row that is due."""
+    """Try to open the journal and claim its only due row."""
     sys.stdin.readline()
     try:
-        journal = open_at(place)
+        journal = open_journal_at(place)
     except JournalError as error:
         sys.stdout.write(f"refused {type(error).__name__}: {error}\n")
         return
-    moved = [journal.append([intent(due)]) for due in all_due(journal, 1)]
+    moved = [journal.append([intent(due)]) for due in due_rows(journal, 1)]
     sys.stdout.write(f"claimed {len(moved)}\n")
     sys.stdout.flush()
     sys.stdin.readline()

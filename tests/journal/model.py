@@ -1,7 +1,7 @@
-"""A small model of a journal, as an oracle: lists and dicts, the pure rules of facts and of evidence, and nothing else.
+"""A small model of a journal, used as an oracle: lists and dicts, with the pure rules of facts and evidence.
 
-It knows no chain, no pages, no database. Random histories are told to it and to the journal, and both must agree on
-where every row is, on what may be sent, and on what was kept as a contradiction.
+It has no chain, pages or database. Random histories are applied to it and to the journal, and both must agree on the
+state of every row, on the rows that may be sent, and on the contradictions.
 """
 
 from collections import Counter
@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from paygw_batch.core.batch import first_order_id
-from paygw_batch.core.evidence import GATEWAY_HAS_ORDER, Candidate, Evidence, Finding, Waits, later_attempt_of, rule
+from paygw_batch.core.evidence import (
+    GATEWAY_HAS_ORDER,
+    Candidate,
+    Deferral,
+    Evidence,
+    Finding,
+    judge_claim,
+    unknown_attempt_candidates,
+)
 from paygw_batch.core.lifecycle import (
     Concluded,
     Fact,
@@ -24,239 +32,261 @@ from paygw_batch.core.lifecycle import (
     kind_of,
 )
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.shown_states import kept
+from paygw_batch.core.shown_states import encode_record
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowState, StateTally
+from paygw_batch.journal.values import Amendment, Clash, Entry, KnownRow, NewInstruction, RowState, StateTally
 from tests.support.row_progress import (
     RowProgress,
     advance,
-    amendable,
+    build_row_state,
     candidate_of,
+    is_amendable,
     next_order_id,
-    row_standing,
-    succeed,
+    replacement_progress,
 )
 
 CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
 
 
 @dataclass
-class Modelled:
-    """An instruction: what its batch brought, what became of it, and what speaks against sending it."""
+class ModelRow:
+    """An instruction in the model: its row in the sheet, its progress, and whether evidence holds it."""
 
     number: int
     batch: int
     new: NewInstruction
     progress: RowProgress
     facts: list[Fact] = field(default_factory=list)
-    """Those that moved it."""
+    """The facts that moved it."""
     is_contested: bool = False
 
 
 class ModelJournal:
-    """What a journal is, less everything that makes it one on disk."""
+    """A journal without any storage."""
 
     def __init__(self) -> None:
-        self.instructions: list[Modelled] = []
-        self.covered: list[dict[int, Modelled]] = []
-        """Of each batch: its rows in the sheet's order."""
+        self.instructions: list[ModelRow] = []
+        self.covered: list[dict[int, ModelRow]] = []
+        """The rows of each batch, in the sheet's order."""
         self.opened_at: list[str] = []
-        self.order_ids: dict[str, Modelled] = {}
-        self.contradicting: list[tuple[int, int, State, str, int]] = []
-        """Number of the fact, instruction, where it was, kind, and attempt."""
+        self.order_ids: dict[str, ModelRow] = {}
+        self.all_contradictions: list[tuple[int, int, State, str, int]] = []
+        """Tuples of fact number, instruction, state before, kind, and attempt."""
         self.answered: dict[int, int] = {}
-        """Of each instruction: the last fact in which a person answered what held it."""
+        """Maps an instruction to the last fact in which a person lifted its hold."""
         self.facts = self.evidence = 0
 
-    def instruction(self, number: int) -> Modelled:
+    def instruction(self, number: int) -> ModelRow:
         return self.instructions[number - 1]
 
     def open_batch(
-        self, rows: Sequence[NewInstruction], known: Sequence[Known], amendments: Sequence[Amendment], at: str
+        self, rows: Sequence[NewInstruction], known: Sequence[KnownRow], amendments: Sequence[Amendment], at: str
     ) -> None:
-        replaces = {one.row: self.instruction(one.instruction) for one in amendments}
+        replaces = {model_row.row: self.instruction(model_row.instruction) for model_row in amendments}
         number = len(self.covered) + 1
-        brought: list[Modelled] = []
+        new_rows: list[ModelRow] = []
         for new in rows:
             old = replaces.get(new.row)
-            start = RowProgress(new.client_orderid) if old is None else succeed(old.progress)
-            brought.append(Modelled(len(self.instructions) + len(brought) + 1, number, new, start))
-        self.instructions += brought
-        covered = {one.new.row: one for one in brought} | {one.row: self.instruction(one.instruction) for one in known}
+            start = RowProgress(new.client_orderid) if old is None else replacement_progress(old.progress)
+            new_rows.append(ModelRow(len(self.instructions) + len(new_rows) + 1, number, new, start))
+        self.instructions += new_rows
+        covered = {model_row.new.row: model_row for model_row in new_rows} | {
+            model_row.row: self.instruction(model_row.instruction) for model_row in known
+        }
         self.covered.append(dict(sorted(covered.items())))
         self.opened_at.append(at)
         self.facts += 1
-        for one in brought:
-            if one.new.row not in replaces:
-                self.order_ids.setdefault(one.new.client_orderid, one)
-        for one in brought:  # an amended row is released under an id that no row of the sheet has
-            if (old := replaces.get(one.new.row)) is not None:
-                self._replace(old, one, number, at)
+        for model_row in new_rows:
+            if model_row.new.row not in replaces:
+                self.order_ids.setdefault(model_row.new.client_orderid, model_row)
+        for model_row in new_rows:  # amended rows come last: they are released under an id that no row of the sheet has
+            if (old := replaces.get(model_row.new.row)) is not None:
+                self._replace(old, model_row, number, at)
 
-    def _replace(self, old: Modelled, one: Modelled, batch: int, at: str) -> None:
+    def _replace(self, old: ModelRow, model_row: ModelRow, batch: int, at: str) -> None:
         before = old.progress
-        for order_id in (one.new.client_orderid, before.order_id):
-            self.order_ids[order_id] = one
-        self._record(Entry(old.number, before.standing.attempt, Replaced(f"b{batch}", one.new.row), at))
+        for order_id in (model_row.new.client_orderid, before.order_id):
+            self.order_ids[order_id] = model_row
+        self._record(Entry(old.number, before.standing.attempt, Replaced(f"b{batch}", model_row.new.row), at))
         if before.standing.state is State.REJECTED:
-            self._release(one, suffix=True, by="an amended sheet", at=at)
+            self._release(model_row, suffix=True, by="an amended sheet", at=at)
 
-    def compare(self, rows: Sequence[tuple[int, str, str]]) -> tuple[list[Known], list[Clash]]:
+    def compare(self, rows: Sequence[tuple[int, str, str]]) -> tuple[list[KnownRow], list[Clash]]:
         known, clashes = [], []
         for row, order_id, content in rows:
-            if (one := self.order_ids.get(order_id)) is None:
+            if (model_row := self.order_ids.get(order_id)) is None:
                 continue
-            is_its_own, standing = one.new.client_orderid == order_id, one.progress.standing
-            if is_its_own and one.new.content == content:
-                known.append(Known(row, one.number, standing.state))
+            is_its_own, standing = model_row.new.client_orderid == order_id, model_row.progress.standing
+            if is_its_own and model_row.new.content == content:
+                known.append(KnownRow(row, model_row.number, standing.state))
                 continue
-            batch, opened_at = f"b{one.batch}", self.opened_at[one.batch - 1]
-            may_amend = is_its_own and amendable(standing) and not one.is_contested
-            clashes.append(Clash(row, order_id, one.number, batch, one.new.row, opened_at, standing.state, may_amend))
+            batch, opened_at = f"b{model_row.batch}", self.opened_at[model_row.batch - 1]
+            may_amend = is_its_own and is_amendable(standing) and not model_row.is_contested
+            clashes.append(
+                Clash(row, order_id, model_row.number, batch, model_row.new.row, opened_at, standing.state, may_amend)
+            )
         return known, clashes
 
     def append(self, entries: Sequence[Entry]) -> list[bool]:
-        kept = [
+        is_kept_list = [
             not (isinstance(entry.fact, Intended) and self.instruction(entry.instruction).is_contested)
             for entry in entries
         ]
-        return [is_kept and self._appended(entry) for entry, is_kept in zip(entries, kept, strict=True)]
+        return [is_kept and self._append_entry(entry) for entry, is_kept in zip(entries, is_kept_list, strict=True)]
 
-    def _appended(self, entry: Entry) -> bool:
-        """Record a fact, but not an intent that does not fit its row."""
+    def _append_entry(self, entry: Entry) -> bool:
+        """Record a fact, unless it is an intent that does not fit its row."""
         progress = self.instruction(entry.instruction).progress
         is_unfit = isinstance(advance(progress, entry.fact, entry.attempt, entry.at), IllegalMove)
         return not (is_unfit and isinstance(entry.fact, Intended)) and self._record(entry)
 
     def interrupt(self, at: str) -> int:
-        in_flight = [one for one in self.instructions if one.progress.standing.state is State.IN_FLIGHT]
-        for one in in_flight:
-            self._record(Entry(one.number, one.progress.standing.attempt, Interrupted(), at))
+        in_flight = [
+            model_row for model_row in self.instructions if model_row.progress.standing.state is State.IN_FLIGHT
+        ]
+        for model_row in in_flight:
+            self._record(Entry(model_row.number, model_row.progress.standing.attempt, Interrupted(), at))
         return len(in_flight)
 
     def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, by: str, at: str) -> int:
         released = [
-            one
-            for row, one in self.covered[batch - 1].items()
-            if one.progress.standing.state is State.REJECTED and (rows is None or row in rows)
+            model_row
+            for row, model_row in self.covered[batch - 1].items()
+            if model_row.progress.standing.state is State.REJECTED and (rows is None or row in rows)
         ]
-        for one in released:
-            self._release(one, suffix=suffix, by=by, at=at)
+        for model_row in released:
+            self._release(model_row, suffix=suffix, by=by, at=at)
         return len(released)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> list[Finding]:
         findings: list[Finding] = []
-        taken_in = False
-        for one in evidence:
-            order_id = one.claim.order_id
-            ruling = rule(one.claim, self._candidates(order_id), words)
-            if isinstance(ruling, Waits):
+        has_arrivals = False
+        for model_row in evidence:
+            order_id = model_row.claim.order_id
+            ruling = judge_claim(model_row.claim, self._candidates(order_id), words)
+            if isinstance(ruling, Deferral):
                 break
             self.evidence += 1 + len(ruling.others)
-            taken_in |= one.arrival is not None
+            has_arrivals |= model_row.arrival is not None
             if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
                 if self._record(Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at)):
                     row = self.instruction(ruling.instruction)
-                    row.progress = row.progress._replace(message=kept(one.source))
+                    row.progress = row.progress._replace(message=encode_record(model_row.source))
             else:
                 self.facts += 1 + len(ruling.others)
             if ruling.finding is Finding.CONTRADICTING or (
-                ruling.finding is Finding.AMBIGUOUS and ruling.said in GATEWAY_HAS_ORDER
+                ruling.finding is Finding.AMBIGUOUS and ruling.meaning in GATEWAY_HAS_ORDER
             ):
                 for number in (ruling.instruction, *ruling.others):
                     if number is not None:
                         self.instruction(number).is_contested = True
             findings.append(ruling.finding)
-        self.facts += taken_in
+        self.facts += has_arrivals
         return findings
 
     def settle(self, entry: Entry) -> None:
-        one = self.instruction(entry.instruction)
-        if one.progress.standing.state is State.READY:
-            if not one.is_contested:
+        model_row = self.instruction(entry.instruction)
+        if model_row.progress.standing.state is State.READY:
+            if not model_row.is_contested:
                 raise InternalError("nothing holds it")
-            one.is_contested = False
+            model_row.is_contested = False
             self.evidence += 1
-            self.answered[one.number] = self.facts + 1
+            self.answered[model_row.number] = self.facts + 1
         assert self._record(entry)
 
-    # What it answers.
+    # Queries.
 
-    def standings(self, batch: int) -> list[RowState]:
+    def row_states(self, batch: int) -> list[RowState]:
         return [
-            row_standing(
-                row, one.number, one.new.client_orderid, one.new.country, one.new.currency, one.new.minor, one.progress
+            build_row_state(
+                row,
+                model_row.number,
+                model_row.new.client_orderid,
+                model_row.new.country,
+                model_row.new.currency,
+                model_row.new.minor,
+                model_row.progress,
             )
-            for row, one in self.covered[batch - 1].items()
+            for row, model_row in self.covered[batch - 1].items()
         ]
 
-    def standings_in(
+    def row_states_in(
         self, batch: int, states: Collection[State], *, accepted_until: str | None, limit: int | None = None
     ) -> list[RowState]:
-        found: Iterator[RowState] = (row for row in self.standings(batch) if row.state in states)
+        row_states: Iterator[RowState] = (row for row in self.row_states(batch) if row.state in states)
         if accepted_until is not None:
-            found = (
+            row_states = (
                 row
-                for row in found
+                for row in row_states
                 if row.state is not State.ACCEPTED
                 or (row.intended_at is not None and row.intended_at <= accepted_until)
             )
-        return list(islice(found, limit))
+        return list(islice(row_states, limit))
 
     def tallies(self, batch: int) -> list[StateTally]:
         rows: Counter[tuple[str, str, State]] = Counter()
         sums: Counter[tuple[str, str, State]] = Counter()
-        for row in self.standings(batch):
+        for row in self.row_states(batch):
             rows[row.country, row.currency, row.state] += 1
             sums[row.country, row.currency, row.state] += row.minor
         return [StateTally(*key, rows[key], sums[key]) for key in sorted(rows)]
 
     def due(self, batch: int) -> list[int]:
-        """Read the facts backwards: a row may be sent if the last one clears it, and nothing speaks against it."""
+        """Return the rows that may be sent: the last fact clears them, and no evidence holds them."""
         return [
             row
-            for row, one in self.covered[batch - 1].items()
-            if not one.is_contested and (not one.facts or kind_of(one.facts[-1]) in CLEARING)
+            for row, model_row in self.covered[batch - 1].items()
+            if not model_row.is_contested and (not model_row.facts or kind_of(model_row.facts[-1]) in CLEARING)
         ]
 
     def holds(self, batch: int) -> set[int]:
         ready = (item for item in self.covered[batch - 1].items() if item[1].progress.standing.state is State.READY)
-        return {row for row, one in ready if one.is_contested}
+        return {row for row, model_row in ready if model_row.is_contested}
 
     def contradictions(self) -> list[tuple[int, int, State, str, int]]:
-        return [line for line in self.contradicting if self.answered.get(line[1], 0) <= line[0]]
+        return [line for line in self.all_contradictions if self.answered.get(line[1], 0) <= line[0]]
 
     def counts(self) -> Counter[str]:
-        return Counter(one.progress.standing.state.value for one in self.instructions)
+        return Counter(model_row.progress.standing.state.value for model_row in self.instructions)
 
     def _candidates(self, order_id: str | None) -> list[Candidate]:
-        found = self._known_as(order_id or "")
-        if not found and (first := first_order_id(order_id or "")) is not None:
-            return later_attempt_of(first, self._known_as(first))
-        return found
+        candidates = self._candidates_by_id(order_id or "")
+        if not candidates and (first := first_order_id(order_id or "")) is not None:
+            return unknown_attempt_candidates(first, self._candidates_by_id(first))
+        return candidates
 
-    def _known_as(self, order_id: str) -> list[Candidate]:
-        one = self.order_ids.get(order_id)
-        if one is None:
+    def _candidates_by_id(self, order_id: str) -> list[Candidate]:
+        model_row = self.order_ids.get(order_id)
+        if model_row is None:
             return []
-        return [candidate_of(one.number, one.new.client_orderid, one.new.amount, one.new.currency, one.progress)]
+        return [
+            candidate_of(
+                model_row.number,
+                model_row.new.client_orderid,
+                model_row.new.amount,
+                model_row.new.currency,
+                model_row.progress,
+            )
+        ]
 
-    def _release(self, one: Modelled, *, suffix: bool, by: str, at: str) -> None:
+    def _release(self, model_row: ModelRow, *, suffix: bool, by: str, at: str) -> None:
         order_id = next_order_id(
-            one.new.client_orderid, one.progress, suffix=suffix, is_used=self.order_ids.__contains__
+            model_row.new.client_orderid, model_row.progress, suffix=suffix, is_used=self.order_ids.__contains__
         )
-        self.order_ids.setdefault(order_id, one)
-        self._record(Entry(one.number, one.progress.standing.attempt, Released(order_id, by), at))
+        self.order_ids.setdefault(order_id, model_row)
+        self._record(Entry(model_row.number, model_row.progress.standing.attempt, Released(order_id, by), at))
 
     def _record(self, entry: Entry) -> bool:
         self.facts += 1
-        one = self.instruction(entry.instruction)
-        after = advance(one.progress, entry.fact, entry.attempt, entry.at)
+        model_row = self.instruction(entry.instruction)
+        after = advance(model_row.progress, entry.fact, entry.attempt, entry.at)
         if isinstance(after, IllegalMove):
-            self.contradicting.append((self.facts, one.number, after.state, kind_of(entry.fact).value, entry.attempt))
+            self.all_contradictions.append(
+                (self.facts, model_row.number, after.state, kind_of(entry.fact).value, entry.attempt)
+            )
             return False
-        one.progress = after
-        one.facts.append(entry.fact)
+        model_row.progress = after
+        model_row.facts.append(entry.fact)
         return True

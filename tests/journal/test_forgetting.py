@@ -1,4 +1,4 @@
-"""People are forgotten: nothing of them stays in the file, the chain stays whole, and nobody is paid twice."""
+"""Forgetting people leaves none of their data in the file, keeps the chain intact, and pays nobody twice."""
 
 import json
 from collections.abc import Iterator
@@ -14,23 +14,23 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import Amendment, Arrived, Entry, Known, OldPages, PaymentSearch
-from tests.journal.forgotten_rows import BEFORE, LATER, SECRETS, WHEN, forgotten, of_january, secret_row
+from paygw_batch.journal.values import Amendment, Arrival, Entry, KnownRow, PaymentSearch, RemainingData
+from tests.journal.forgotten_rows import BEFORE, LATER, SECRETS, WHEN, fill_journal, forget_old_batches, secret_row
 from tests.support.journal_rows import (
     OPERATION,
-    all_due,
     at,
+    due_rows,
     file_place,
     intent,
     journal_path,
     new_instruction,
-    open_at,
+    open_journal_at,
     open_sheet,
     outcome_of,
-    read_at,
+    read_journal_at,
     row_of,
     send,
-    tampered,
+    tamper,
 )
 from tests.support.tested_journal import Journal
 
@@ -40,34 +40,34 @@ def bytes_of(place: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file())
 
 
-def found_in(place: Path) -> list[str]:
+def secrets_in(place: Path) -> list[str]:
     content = bytes_of(place)
     return [secret for secret in SECRETS if secret.encode() in content or secret.lower().encode() in content]
 
 
 @pytest.fixture
 def kept(place: Path) -> Iterator[SqliteJournal]:
-    """A journal in a file, with an old batch and a new one."""
-    journal = open_at(place)
-    of_january(journal)
+    """Yield a journal in a file with old batches and a new one."""
+    journal = open_journal_at(place)
+    fill_journal(journal)
     yield journal
     with suppress(OSError):  # some tests close it
         journal.close()
 
 
 def test_forgetting_leaves_no_byte_in_files(kept: SqliteJournal, place: Path) -> None:
-    assert found_in(place) == list(SECRETS)
-    forgotten(kept)
-    assert found_in(place) == []
+    assert secrets_in(place) == list(SECRETS)
+    forget_old_batches(kept)
+    assert secrets_in(place) == []
     kept.close()
-    assert found_in(place) == []
+    assert secrets_in(place) == []
 
 
 def test_forgetting_keeps_other_data_and_passes_verify(journal: Journal) -> None:
-    of_january(journal)
+    fill_journal(journal)
     rows = [[row_of(journal, batch, row) for row in (2, 3)] for batch in (1, 2)]
     tallies = [journal.tallies(batch) for batch in (1, 2)]
-    forgotten(journal)
+    forget_old_batches(journal)
     for batch in (1, 2):
         for row, before in zip((2, 3), rows[batch - 1], strict=True):
             now = row_of(journal, batch, row)
@@ -90,11 +90,11 @@ def test_forgetting_keeps_other_data_and_passes_verify(journal: Journal) -> None
 
 
 def test_forgetting_fact_names_person_and_scope(journal: Journal) -> None:
-    of_january(journal)
+    fill_journal(journal)
     before = journal.head().seq
-    assert journal.forgotten(1) is None
-    forgotten(journal)
-    entry = journal.forgotten(1)
+    assert journal.first_forgetting(1) is None
+    forget_old_batches(journal)
+    entry = journal.first_forgetting(1)
     assert entry is not None
     assert (journal.head().seq, entry.at, entry.by, entry.said) == (
         before + 2,
@@ -102,7 +102,7 @@ def test_forgetting_fact_names_person_and_scope(journal: Journal) -> None:
         "amina",
         '["forgotten_before", 2, "2027-01-01"]',
     )
-    assert journal.forgotten(3) is None
+    assert journal.first_forgetting(3) is None
 
 
 FORGERIES = [
@@ -138,64 +138,64 @@ FORGERIES = [
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_change_after_forgetting_is_detected(kept: SqliteJournal, place: Path, forgery: str) -> None:
     kept.settle([], order=SignedOrder("new", '{"content": {"rows": []}}', at(6)))
-    forgotten(kept)
+    forget_old_batches(kept)
     said_later = Evidence(EvidenceSource.NOTIFICATION, Claim("A-1", "1", "KES", "approved"), "later")
     kept.record_evidence([said_later], {}, at=LATER)
-    with file_place(place).beside() as keep:
-        keep([Arrived("waits", LATER)])
+    with file_place(place).open_note_recorder() as keep:
+        keep([Arrival("waits", LATER)])
     kept.close()
-    tampered(journal_path(place), forgery).close()
-    with pytest.raises(JournalCorrupt), closing(read_at(place)) as reader:
+    tamper(journal_path(place), forgery).close()
+    with pytest.raises(JournalCorrupt), closing(read_journal_at(place)) as reader:
         reader.verify()
 
 
-def test_row_of_forgotten_payee_is_a_conflict(journal: Journal) -> None:
-    of_january(journal)
-    forgotten(journal)
+def test_row_of_forgotten_payee_is_conflict(journal: Journal) -> None:
+    fill_journal(journal)
+    forget_old_batches(journal)
     paid = secret_row(2, "B-1")
     rows = [(2, paid.client_orderid, paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other")]
     known, clashes = journal.compare(OPERATION, rows)
     assert known == []
-    assert [(one.row, one.instruction, one.state, one.amendable) for one in clashes] == [
+    assert [(clash.row, clash.instruction, clash.state, clash.is_amendable) for clash in clashes] == [
         (2, 3, State.PAID, False),
         (3, 4, State.PAID, False),
     ]
 
 
 def test_forgotten_rejected_payee_is_paid_only_by_amendment(journal: Journal) -> None:
-    of_january(journal)
-    forgotten(journal)
-    again = secret_row(2, "A-1")
-    known, (clash,) = journal.compare(OPERATION, [(2, again.client_orderid, again.content)])
-    assert (known, clash.instruction, clash.amendable) == ([], 1, True)
-    open_sheet(journal, "again", [again], amendments=[Amendment(2, 1)], opened_at=LATER)
-    (due,) = all_due(journal, 4)
+    fill_journal(journal)
+    forget_old_batches(journal)
+    resubmitted = secret_row(2, "A-1")
+    known, (clash,) = journal.compare(OPERATION, [(2, resubmitted.client_orderid, resubmitted.content)])
+    assert (known, clash.instruction, clash.is_amendable) == ([], 1, True)
+    open_sheet(journal, "again", [resubmitted], amendments=[Amendment(2, 1)], opened_at=LATER)
+    (due,) = due_rows(journal, 4)
     assert (due.order_id, due.instruction.fields["account_name"]) == ("A-1-r2", "Zephyrine Quillfeather")
     send(journal, 4, OutcomeKind.PAID, LATER)
     assert journal.verify()[State.REPLACED] == 1
 
 
 def test_row_of_forgotten_payee_is_never_due(journal: Journal) -> None:
-    of_january(journal)
-    forgotten(journal)
+    fill_journal(journal)
+    forget_old_batches(journal)
     journal.release(1, None, suffix=True, by="amina", at=WHEN)
     assert row_of(journal, 1, 2).state is State.READY
-    assert not all_due(journal, 1)
+    assert not due_rows(journal, 1)
 
 
 def test_forgotten_payee_causes_no_look_alike_warning(journal: Journal) -> None:
-    of_january(journal)
-    forgotten(journal)
+    fill_journal(journal)
+    forget_old_batches(journal)
     row = (2, "D-1", "254799887766", "KES", 150050)
     assert list(journal.look_alikes(OPERATION, [row], since="2026-01-01")) == []
     assert list(journal.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")) == []
 
 
 def test_recent_batch_is_not_forgotten(journal: Journal) -> None:
-    of_january(journal)
+    fill_journal(journal)
     opened_at = journal.batches()[0].opened_at
     for recent, numbers in ((opened_at, None), (opened_at, [1]), (LATER, None)):
-        chosen = journal.forgettable(numbers, before=BEFORE, cutoff=WHEN, recent=recent)
+        chosen = journal.forgettable_payments(numbers, before=BEFORE, cutoff=WHEN, recent=recent)
         assert (1 in chosen.waiting) is (recent == opened_at)
         assert (1 in chosen.batches) is (recent != opened_at)
 
@@ -203,64 +203,66 @@ def test_recent_batch_is_not_forgotten(journal: Journal) -> None:
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
 def test_batch_with_open_row_is_not_forgotten(journal: Journal, kind: OutcomeKind) -> None:
     open_sheet(journal, "b1", 2)
-    due = all_due(journal, 1)
-    journal.append([intent(one, at(1)) for one in due])
+    due = due_rows(journal, 1)
+    journal.append([intent(row, at(1)) for row in due])
     journal.append([outcome_of(1, 1, OutcomeKind.PAID, at(2)), outcome_of(2, 1, kind, at(2))])
-    chosen = journal.forgettable(before=BEFORE, cutoff=WHEN)
+    chosen = journal.forgettable_payments(before=BEFORE, cutoff=WHEN)
     assert (chosen.instructions, dict(chosen.batches), chosen.waiting) == (0, {}, [1])
-    assert journal.forgettable([1], cutoff=WHEN).waiting == [1]
+    assert journal.forgettable_payments([1], cutoff=WHEN).waiting == [1]
 
 
 def test_quarantined_or_ready_row_prevents_forgetting_batch(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
-    assert journal.forgettable(before=BEFORE, cutoff=WHEN).waiting == [1]
+    assert journal.forgettable_payments(before=BEFORE, cutoff=WHEN).waiting == [1]
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     journal.settle([Entry(1, 1, Resolved(Resolution.REJECTED, "ticket", "amina"), at(2))])
-    assert journal.forgettable(before=BEFORE, cutoff=at(0)).waiting == [1]
-    assert journal.forgettable(before=BEFORE, cutoff=at(1)).instructions == 1
+    assert journal.forgettable_payments(before=BEFORE, cutoff=at(0)).waiting == [1]
+    assert journal.forgettable_payments(before=BEFORE, cutoff=at(1)).instructions == 1
 
 
 def test_batch_with_contradicting_evidence_is_not_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     send(journal, 1, OutcomeKind.PAID, at(1))
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, at(2))])
-    assert journal.forgettable(before=BEFORE, cutoff=WHEN).waiting == [1]
+    assert journal.forgettable_payments(before=BEFORE, cutoff=WHEN).waiting == [1]
 
 
 def test_row_in_younger_batch_is_not_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 2)
     send(journal, 1, OutcomeKind.PAID, at(1))
-    open_sheet(journal, "b2", 0, known=[Known(2, 1, State.PAID)], opened_at=LATER)
-    chosen = journal.forgettable(before=BEFORE, cutoff=WHEN)
+    open_sheet(journal, "b2", 0, known=[KnownRow(2, 1, State.PAID)], opened_at=LATER)
+    chosen = journal.forgettable_payments(before=BEFORE, cutoff=WHEN)
     assert {batch: list(numbers) for batch, numbers in chosen.batches.items()} == {1: [2]}
-    both = journal.forgettable([1], cutoff=WHEN)
-    assert {batch: list(numbers) for batch, numbers in both.batches.items()} == {1: [1], 2: []}
-    assert journal.forget(both, by="amina", at=WHEN) is not OldPages.IN_LOG
+    named = journal.forgettable_payments([1], cutoff=WHEN)
+    assert {batch: list(numbers) for batch, numbers in named.batches.items()} == {1: [1], 2: []}
+    assert journal.forget(named, by="amina", at=WHEN) is not RemainingData.IN_LOG
     assert (list(journal.pages(1)), list(journal.pages(2))) == ([], [])
     assert journal.verify()["instructions"] == 2
-    journal.forget(journal.forgettable(before="2028", cutoff=WHEN), by="amina", at=WHEN)
+    journal.forget(journal.forgettable_payments(before="2028", cutoff=WHEN), by="amina", at=WHEN)
     assert journal.verify()["instructions"] == 2
-    assert not journal.forgettable(before="2028", cutoff=WHEN).batches
+    assert not journal.forgettable_payments(before="2028", cutoff=WHEN).batches
 
 
 def test_only_orders_naming_forgotten_rows_are_removed(kept: SqliteJournal, place: Path) -> None:
     for batch, text in (("paid", "Zephyrine in an order"), ("new", "another order")):
         document = json.dumps({"content": {"rows": [{"row": 2, "evidence": text}]}})
         kept.settle([], order=SignedOrder(batch, document, at(6)))
-    forgotten(kept)
-    assert found_in(place) == []
-    assert ([len(kept.signed_orders(one.batch)) for one in kept.batches()]) == [0, 0, 1]
+    forget_old_batches(kept)
+    assert secrets_in(place) == []
+    assert ([len(kept.signed_orders(batch.batch)) for batch in kept.batches()]) == [0, 0, 1]
 
 
 def test_judged_notifications_are_forgotten(place: Path) -> None:
-    with closing(open_at(place)) as journal, file_place(place).beside() as keep:
-        of_january(journal)
-        said = encode_notification(Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", Claim("nobody-knows-this")))
-        keep([Arrived(said, at(0))])
+    with closing(open_journal_at(place)) as journal, file_place(place).open_note_recorder() as keep:
+        fill_journal(journal)
+        content = encode_notification(
+            Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", Claim("nobody-knows-this"))
+        )
+        keep([Arrival(content, at(0))])
         assert journal.judge_arrivals({}, at=at(6)) == {Finding.UNKNOWN_ORDER: 1}
-        keep([Arrived("someone else", at(7))])
-        forgotten(journal)
-        assert found_in(place) == []
+        keep([Arrival("someone else", at(7))])
+        forget_old_batches(journal)
+        assert secrets_in(place) == []
         assert journal.verify()["notifications_waiting"] == 1
 
 
@@ -272,11 +274,11 @@ def test_log_read_by_others_is_scrubbed_later(
     with closing(apsw.Connection(str(journal_path(place)))) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM fact").fetchall()
-        chosen = kept.forgettable(before=BEFORE, cutoff=WHEN)
-        assert kept.forget(chosen, by="amina", at=WHEN) is OldPages.IN_LOG
+        chosen = kept.forgettable_payments(before=BEFORE, cutoff=WHEN)
+        assert kept.forget(chosen, by="amina", at=WHEN) is RemainingData.IN_LOG
         reader.execute("COMMIT")
-    assert kept.scrub() is OldPages.NOWHERE
-    assert found_in(place) == []
+    assert kept.scrub() is RemainingData.NOWHERE
+    assert secrets_in(place) == []
 
 
 def test_old_statement_is_known_after_rows_are_forgotten(journal: Journal) -> None:
@@ -287,13 +289,13 @@ def test_old_statement_is_known_after_rows_are_forgotten(journal: Journal) -> No
     journal.record_evidence([Evidence(EvidenceSource.STATEMENT, claim, content, lasting=lasting)], {}, at=at(1))
     send(journal, 1, OutcomeKind.PAID, at(2))
     before = journal.first_reading("abc")
-    forgotten(journal)
+    forget_old_batches(journal)
     assert journal.first_reading("abc") == before
     assert before.attempts == {1: 1}
 
 
 def test_journal_opens_again_after_forgetting(kept: SqliteJournal, place: Path) -> None:
-    forgotten(kept)
+    forget_old_batches(kept)
     kept.close()
     with closing(file_place(place).open_to_write("a test")) as journal:
         open_sheet(journal, "again", [new_instruction(2, "E-1")], opened_at=LATER)

@@ -1,4 +1,4 @@
-"""What a host keeps beside a database: its lines, its id, and what it finds by them. No server is asked."""
+"""The files of a host: its sent log, its id, and the checks that use them. Uses no server."""
 
 import os
 from contextlib import closing
@@ -8,10 +8,17 @@ from typing import Any, cast
 import pytest
 from psycopg import Connection
 
-from paygw_batch.errors import JournalError, JournalWentBack, LeftDamaged, RollCallOpen
-from paygw_batch.journal.left import newest
-from paygw_batch.journal.postgres.hosts import HostLife, LeftOfProcess, LifeOver, check_left, counts_in, host_id_in
+from paygw_batch.errors import JournalError, JournalTooOld, OpenRollCall, SentLogDamaged
+from paygw_batch.journal.postgres.hosts import (
+    HostLife,
+    LifeOver,
+    ProcessSentLog,
+    check_sent_log,
+    commit_counts,
+    load_host_id,
+)
 from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.sent_log import newest_line
 from tests.support.journal_rows import AT
 
 SERVER = Server("postgresql://db.example/paygw")
@@ -22,7 +29,7 @@ def digest(number: int) -> str:
 
 
 class FactTable:
-    """A database that has facts with these numbers and hashes, as far as a host asks."""
+    """A fake database with these fact numbers and hashes."""
 
     def __init__(self) -> None:
         self.facts: dict[int, bytes] = {}
@@ -38,91 +45,91 @@ class FactTable:
         return self._found
 
     def check(self, place: Path) -> None:
-        check_left(cast("Connection[Any]", self), SERVER, place)
+        check_sent_log(cast("Connection[Any]", self), SERVER, place)
 
 
-def process(place: Path, life: HostLife | None = None) -> LeftOfProcess:
-    return LeftOfProcess(place, life or HostLife(place), now=AT, command="work")
+def open_process_log(place: Path, life: HostLife | None = None) -> ProcessSentLog:
+    return ProcessSentLog(place, life or HostLife(place), now=AT, command="work")
 
 
-def files(place: Path) -> list[str]:
+def file_names(place: Path) -> list[str]:
     return sorted(path.name for path in place.iterdir())
 
 
 def test_each_process_writes_own_host_file(place: Path) -> None:
-    first, second = process(place), process(place)
-    assert [name for name in files(place) if name.startswith("left-")] == [
+    first, second = open_process_log(place), open_process_log(place)
+    assert [name for name in file_names(place) if name.startswith("left-")] == [
         *("left-1.1", "left-1.lock", "left-2.1", "left-2.lock")
     ]
     first.note(3, digest(3), AT)
     first.close()
-    with closing(process(place)) as again:
-        again.note(4, digest(4), AT)
+    with closing(open_process_log(place)) as reopened:
+        reopened.note(4, digest(4), AT)
     second.close()
-    seen, other = newest(place, "left-1"), newest(place, "left-2")
-    assert seen is not None
-    assert other is not None
-    assert (seen.count, seen.number, seen.hash) == (3, 4, digest(4))
-    assert (other.count, other.number) == (1, 0)
-    assert {(place / name).stat().st_mode & 0o777 for name in files(place)} == {0o600}
+    first_line, second_line = newest_line(place, "left-1"), newest_line(place, "left-2")
+    assert first_line is not None
+    assert second_line is not None
+    assert (first_line.count, first_line.number, first_line.hash) == (3, 4, digest(4))
+    assert (second_line.count, second_line.number) == (1, 0)
+    assert {(place / name).stat().st_mode & 0o777 for name in file_names(place)} == {0o600}
 
 
 def test_host_file_counts_every_commit(place: Path) -> None:
-    with closing(process(place)) as found:
+    with closing(open_process_log(place)) as found:
         for number in range(1, 6):
             found.note(number, digest(number), AT)
-    assert counts_in(place) == [5]
+    assert commit_counts(place) == [5]
 
 
 def test_damaged_host_files_are_refused(place: Path) -> None:
     path = place / "left-1.1"
-    process(place).close()
+    open_process_log(place).close()
     path.write_bytes(b"x" * 8192)
-    for _ in range(2):  # the lock was let go: the second one meets the same, and not the next file
-        with pytest.raises(LeftDamaged):
-            process(place)
+    for _ in range(2):  # the lock was released, so the second process gets the same file, not the next one
+        with pytest.raises(SentLogDamaged):
+            open_process_log(place)
     assert not (place / "left-2.1").exists()
     path.unlink()
-    process(place).close()
+    open_process_log(place).close()
 
 
-def test_a_database_without_a_last_commit_is_refused(place: Path) -> None:
+def test_database_without_last_commit_is_refused(place: Path) -> None:
     table = FactTable()
     table.check(place)
-    first, second = process(place), process(place)
+    first, second = open_process_log(place), open_process_log(place)
     table.check(place)
     first.note(3, digest(3), AT)
     second.note(4, digest(4), AT)
     table.facts = {number: bytes.fromhex(digest(number)) for number in (3, 4)}
     table.check(place)
-    for gone in list(table.facts):
+    for missing in list(table.facts):
         lacking = FactTable()
-        lacking.facts = {number: found for number, found in table.facts.items() if number != gone}
-        with pytest.raises(JournalWentBack) as found:
+        lacking.facts = {number: raised for number, raised in table.facts.items() if number != missing}
+        with pytest.raises(JournalTooOld) as raised:
             lacking.check(place)
-        assert f"does not have fact {gone}" in found.value.message
-        assert "journal roll-call --accept-loss" in found.value.hint
+        assert f"does not have fact {missing}" in raised.value.message
+        assert "journal roll-call --accept-loss" in raised.value.hint
     first.close()
     second.close()
 
 
 def test_host_file_detects_replaced_fact(place: Path) -> None:
-    with closing(process(place)) as found:
+    with closing(open_process_log(place)) as found:
         found.note(3, digest(3), AT)
     table = FactTable()
     table.facts = {3: bytes.fromhex(digest(9))}
-    with pytest.raises(JournalWentBack):
+    with pytest.raises(JournalTooOld):
         table.check(place)
 
 
 def test_host_keeps_same_id_for_journal(place: Path) -> None:
     before = os.umask(0)
     try:
-        ours = host_id_in(place)
+        ours = load_host_id(place)
     finally:
         os.umask(before)
-    assert host_id_in(place) == ours
-    assert files(place) == ["host"]
+    assert load_host_id(place) == ours
+    assert file_names(place) == ["host"]
     assert (place / "host").read_text() == ours
     assert (len(ours), (place / "host").stat().st_mode & 0o777) == (32, 0o600)
 
@@ -130,41 +137,41 @@ def test_host_keeps_same_id_for_journal(place: Path) -> None:
 @pytest.mark.parametrize("content", ["", "a" * 31, "a" * 33, "G" * 32, "ä" * 32])
 def test_damaged_host_id_is_not_recreated(place: Path, content: str) -> None:
     path = place / "host"
-    host_id_in(place)
+    load_host_id(place)
     path.write_text(content)
-    with pytest.raises(JournalError) as found:
-        host_id_in(place)
-    assert found.value.message == f"{path} is damaged: it does not name this host."
-    assert found.value.hint == (
-        "Nothing was sent. Remove it: this host is then a new one, and the roll-call asks for the old one."
+    with pytest.raises(JournalError) as raised:
+        load_host_id(place)
+    assert raised.value.message == f"{path} is damaged: it does not name this host."
+    assert raised.value.hint == (
+        "Nothing was sent. Remove the file. This host then counts as a new one, and the roll-call asks for the old one."
     )
     assert path.read_text() == content
 
 
 def test_host_id_is_durable_before_use(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
+    def fail_with_full_disk(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(os, "fsync", full)
-        with pytest.raises(JournalError) as found:
-            host_id_in(place)
+        broken.setattr(os, "fsync", fail_with_full_disk)
+        with pytest.raises(JournalError) as raised:
+            load_host_id(place)
     path = place / "host"
-    assert found.value.message == f"{path} cannot be written: No space left on device."
+    assert raised.value.message == f"{path} cannot be written: No space left on device."
     assert not path.exists()
     synced: list[str] = []
     real = os.fsync
 
-    def noted(fd: int) -> None:
+    def record_fsync(fd: int) -> None:
         synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
         real(fd)
 
-    monkeypatch.setattr(os, "fsync", noted)
-    host_id_in(place)
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    load_host_id(place)
     file, directory = synced
     assert Path(file).parent == place
     assert directory == str(place)
-    held = [one.readlink() for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    held = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     assert place not in held
 
 
@@ -172,34 +179,34 @@ LIFE, AFTER = "7417 00000001 16384", "7417 0000000A 16384"
 ELSEWHERE = ("7418 00000001 16384", "7417 00000001 16385")
 
 
-def test_commit_of_earlier_server_life_is_not_noted(place: Path) -> None:
+def test_commit_of_earlier_server_life_is_not_logged(place: Path) -> None:
     ours, others = HostLife(place), HostLife(place)
     ours.enter(LIFE)
-    with closing(process(place, ours)) as frozen:
+    with closing(open_process_log(place, ours)) as frozen:
         frozen.note(3, digest(3), AT)
         others.enter(AFTER)
         with pytest.raises(LifeOver):
             frozen.note(4, digest(4), AT)
-        assert counts_in(place) == [1]
+        assert commit_counts(place) == [1]
         ours.enter(AFTER)
         frozen.note(4, digest(4), AT)
-    assert counts_in(place) == [2]
+    assert commit_counts(place) == [2]
 
 
 def test_process_refuses_earlier_server_timeline(place: Path) -> None:
     HostLife(place).enter(AFTER)
     late = HostLife(place)
-    with pytest.raises(JournalWentBack, match="newer timeline"):
+    with pytest.raises(JournalTooOld, match="newer timeline"):
         late.enter(LIFE)
     for life in (AFTER, *ELSEWHERE):
         late.enter(life)
 
 
-def test_server_life_change_waits_for_noting_process(place: Path) -> None:
+def test_server_life_change_waits_for_logging_process(place: Path) -> None:
     ours, others = HostLife(place), HostLife(place)
     ours.enter(LIFE)
-    with ours.noting(), pytest.raises(RollCallOpen, match="still noting"):
+    with ours.holding_life(), pytest.raises(OpenRollCall, match="still recording"):
         others.enter(AFTER)
-    with ours.noting():
+    with ours.holding_life():
         others.enter(LIFE)
     others.enter(AFTER)

@@ -1,4 +1,4 @@
-"""The tables of jobs: made beside the journal's, brought up, and known by their version when they are empty."""
+"""The job tables: created with the journal's, upgraded, and identified by their version."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ import pytest
 from procrastinate import App, PsycopgConnector
 from procrastinate.schema import SchemaManager
 
-from paygw_batch.cluster.calling import AsyncAnswered, call_workers, pool_of, prepare_async
-from paygw_batch.cluster.job_worker import _Jobs
+from paygw_batch.cluster.calling import TimedAsyncConnection, call_workers, configure_async_connection, pool_options
+from paygw_batch.cluster.job_worker import _RepeatingJobManager
 from paygw_batch.errors import JournalError, JournalOutdated
 from paygw_batch.journal import SharedRun
 from paygw_batch.journal.postgres import schema
-from paygw_batch.journal.postgres.schema import bring_jobs_up, check_jobs, jobs_version_in, newest_jobs_version
+from paygw_batch.journal.postgres.schema import check_jobs, jobs_version_in, newest_jobs_version, upgrade_job_tables
 from paygw_batch.journal.postgres.session import Server, Session
 
 FUNCTIONS = """SELECT proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -30,7 +30,7 @@ def session(database: str) -> Iterator[Session]:
     found.close()
 
 
-def asked(url: str, statement: str) -> list[tuple[object, ...]]:
+def query(url: str, statement: str) -> list[tuple[object, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
@@ -38,15 +38,15 @@ def asked(url: str, statement: str) -> list[tuple[object, ...]]:
 
 def test_empty_job_tables_of_new_journal_are_current(database: str, session: Session) -> None:
     assert check_jobs(session.connection, session.server) == newest_jobs_version()
-    tables = asked(database, "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
+    tables = query(database, "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
                              "WHERE schemaname = 'paygw_jobs'")  # fmt: skip
-    asked(database, f"TRUNCATE {', '.join(str(name) for (name,) in tables)}")
+    query(database, f"TRUNCATE {', '.join(str(name) for (name,) in tables)}")
     assert check_jobs(session.connection, session.server) == newest_jobs_version()
 
 
 def test_old_job_tables_are_refused_until_upgraded(database: str, session: Session) -> None:
-    fresh = asked(database, FUNCTIONS)
-    asked(database, "DROP SCHEMA paygw_jobs CASCADE")
+    fresh = query(database, FUNCTIONS)
+    query(database, "DROP SCHEMA paygw_jobs CASCADE")
     with pytest.raises(JournalOutdated):
         check_jobs(session.connection, session.server)
     with psycopg.connect(database, autocommit=True, options="-c search_path=paygw_jobs") as connection:
@@ -54,19 +54,19 @@ def test_old_job_tables_are_refused_until_upgraded(database: str, session: Sessi
         for script in sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql")):
             if script.stem <= OLDER:
                 connection.execute(script.read_bytes())
-        connection.execute(schema._RESULTS.encode())
+        connection.execute(schema._RESULT_TABLE.encode())
         connection.execute(f"COMMENT ON SCHEMA paygw_jobs IS '{OLDER}'".encode())
     with pytest.raises(JournalOutdated):
         check_jobs(session.connection, session.server)
     with session.connection.transaction():
-        assert bring_jobs_up(session.connection) == (OLDER, newest_jobs_version())
-    assert (asked(database, FUNCTIONS), jobs_version_in(session.connection)) == (fresh, newest_jobs_version())
+        assert upgrade_job_tables(session.connection) == (OLDER, newest_jobs_version())
+    assert (query(database, FUNCTIONS), jobs_version_in(session.connection)) == (fresh, newest_jobs_version())
     with session.connection.transaction():
-        assert bring_jobs_up(session.connection) == (newest_jobs_version(), newest_jobs_version())
+        assert upgrade_job_tables(session.connection) == (newest_jobs_version(), newest_jobs_version())
 
 
 def test_newer_job_tables_are_refused(database: str, session: Session) -> None:
-    asked(database, "COMMENT ON SCHEMA paygw_jobs IS '99.00.00_01_of_later_days'")
+    query(database, "COMMENT ON SCHEMA paygw_jobs IS '99.00.00_01_of_later_days'")
     with pytest.raises(JournalError, match="newer"):
         check_jobs(session.connection, session.server)
 
@@ -75,29 +75,33 @@ def test_each_run_is_queued_once_with_priority(database: str) -> None:
     for run in (SharedRun(7, 1, None, is_over=False), SharedRun(8, 2, None, is_over=False, is_urgent=True)):
         for _ in range(2):
             call_workers(database, run)
-    assert asked(database, JOBS) == [
+    assert query(database, JOBS) == [
         ("share", 0, "share 7", {"run": 7}, "todo"),
         ("share", 1, "share 8", {"run": 8}, "todo"),
     ]
 
 
 def test_failed_worker_call_raises_no_error(database: str) -> None:
-    asked(database, "DROP SCHEMA paygw_jobs CASCADE")
+    query(database, "DROP SCHEMA paygw_jobs CASCADE")
     call_workers(database, SharedRun(7, 1, None, is_over=False))
 
 
 def test_simultaneous_worker_calls_queue_one_job(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = SharedRun(7, 1, None, is_over=False)
     call_workers(database, run)
-    monkeypatch.setattr("procrastinate.manager.JobManager.list_jobs", lambda *_, **__: [])  # it looked a moment before
+    monkeypatch.setattr(
+        "procrastinate.manager.JobManager.list_jobs", lambda *_, **__: []
+    )  # as if it had looked a moment earlier
     call_workers(database, run)
-    assert asked(database, JOBS) == [("share", 0, "share 7", {"run": 7}, "todo")]
+    assert query(database, JOBS) == [("share", 0, "share 7", {"run": 7}, "todo")]
 
 
-async def _failed_beside_the_next_one(url: str) -> None:
-    connector = PsycopgConnector(**pool_of(url, prepare_async, AsyncAnswered), min_size=1, max_size=1)
+async def _fail_next_to_queued_job(url: str) -> None:
+    connector = PsycopgConnector(
+        **pool_options(url, configure_async_connection, TimedAsyncConnection), min_size=1, max_size=1
+    )
     async with App(connector=connector).open_async():
-        jobs = _Jobs(connector)
+        jobs = _RepeatingJobManager(connector)
         (doing,) = await jobs.list_jobs_async(status="doing")
         await jobs.retry_job(doing)
 
@@ -110,5 +114,5 @@ def test_waiting_job_replaces_retry_of_failed_job(database: str) -> None:
                 "VALUES ('verify', 'verify', 'verify', 'verify', %s)",
                 (status,),
             )
-    asyncio.run(_failed_beside_the_next_one(database))
-    assert [(line[0], line[4]) for line in asked(database, JOBS)] == [("verify", "todo")]
+    asyncio.run(_fail_next_to_queued_job(database))
+    assert [(line[0], line[4]) for line in query(database, JOBS)] == [("verify", "todo")]

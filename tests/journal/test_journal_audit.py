@@ -1,4 +1,4 @@
-"""The audit trail, in both stores: what was noted is kept, in order, and any change of it is found."""
+"""The audit trail in both stores: entries are kept in order, and every change is detected."""
 
 import sqlite3
 import threading
@@ -20,15 +20,15 @@ from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite import connect
 from tests.support.journal_disk import failing_disk
 from tests.support.journal_rows import (
-    all_due,
+    create_journal_at,
+    due_rows,
     file_place,
     intent,
     journal_path,
-    make_at,
-    open_at,
+    open_journal_at,
     open_sheet,
     send,
-    tampered,
+    tamper,
 )
 from tests.support.postgres_rows import postgres_place
 from tests.support.postgres_server import PostgresServer
@@ -36,25 +36,25 @@ from tests.support.postgres_server import PostgresServer
 AT = "2026-11-22T08:00:00.000Z"
 
 
-def note(act: str, *, who: str = "Ben Okello", said: str = "") -> AuditNote:
+def audit_note(act: str, *, who: str = "Ben Okello", said: str = "") -> AuditNote:
     return AuditNote(who, act, "batch 0123456789abcdef", AuditResult.DONE, said)
 
 
-def note_all(place: JournalPlace, *acts: str) -> None:
-    for act in acts:
-        place.note_act(note(act), AT)
+def note_all(place: JournalPlace, *audit_entries: str) -> None:
+    for act in audit_entries:
+        place.note_act(audit_note(act), AT)
 
 
-def acts_of(place: JournalPlace) -> list[tuple[int, str]]:
+def read_trail(place: JournalPlace) -> list[tuple[int, str]]:
     """Return the numbers and acts of all entries, oldest first; all of them follow."""
     with closing(place.open_to_read()) as journal:
-        entries = journal.acts(limit=1_000)
+        entries = journal.audit_entries(limit=1_000)
         assert journal.verify()["audit_entries"] == len(entries)
-    return [(one.number, one.act) for one in reversed(entries)]
+    return [(entry.number, entry.act) for entry in reversed(entries)]
 
 
 def change(place: JournalPlace, statement: str) -> None:
-    """Change the trail as another program could, its triggers put aside for as long."""
+    """Change the trail as another program could, with its triggers disabled."""
     if isinstance(place, DatabasePlace):
         with psycopg.connect(place.server.url, options="-c search_path=paygw") as owner:
             owner.execute("ALTER TABLE audit DISABLE TRIGGER never_changed")
@@ -62,48 +62,51 @@ def change(place: JournalPlace, statement: str) -> None:
             owner.execute("ALTER TABLE audit ENABLE ALWAYS TRIGGER never_changed")
         return
     assert isinstance(place, FilePlace)
-    tampered(place.path, statement).close()
+    tamper(place.path, statement).close()
 
 
 def test_audit_trail_is_paged_newest_first(journal_place: JournalPlace) -> None:
     note_all(journal_place, "sign in", "approve", "download")
     with closing(journal_place.open_to_read()) as journal:
-        assert [(one.number, one.act) for one in journal.acts(limit=2)] == [(3, "download"), (2, "approve")]
-        (first,) = journal.acts(before=2, limit=2)
+        assert [(entry.number, entry.act) for entry in journal.audit_entries(limit=2)] == [
+            (3, "download"),
+            (2, "approve"),
+        ]
+        (first,) = journal.audit_entries(before=2, limit=2)
     assert first[:-1] == (1, AT, "Ben Okello", "sign in", "batch 0123456789abcdef", "done", "")
-    assert acts_of(journal_place) == [(1, "sign in"), (2, "approve"), (3, "download")]
+    assert read_trail(journal_place) == [(1, "sign in"), (2, "approve"), (3, "download")]
 
 
 def test_unused_audit_trail_is_empty(journal_place: JournalPlace) -> None:
-    assert acts_of(journal_place) == []
+    assert read_trail(journal_place) == []
 
 
 def test_act_is_audited_during_run(journal_place: JournalPlace) -> None:
     assert isinstance(journal_place, FilePlace | DatabasePlace)
     with closing(journal_place.open_to_write("a test")) as journal:
         open_sheet(journal)
-        (due, *_) = all_due(journal, 1)
+        (due, *_) = due_rows(journal, 1)
         note_all(journal_place, "pause")
         journal.append([intent(due)])
         note_all(journal_place, "continue")
         send(journal, 1, OutcomeKind.PAID)
-    assert acts_of(journal_place) == [(1, "pause"), (2, "continue")]
+    assert read_trail(journal_place) == [(1, "pause"), (2, "continue")]
 
 
 def test_concurrent_notes_form_single_trail(journal_place: JournalPlace) -> None:
     start = threading.Barrier(4)
 
-    def noting(who: str) -> None:
+    def note_act_as(who: str) -> None:
         start.wait()
         for number in range(5):
-            journal_place.note_act(note(f"{who} {number}"), AT)
+            journal_place.note_act(audit_note(f"{who} {number}"), AT)
 
-    threads = [threading.Thread(target=noting, args=[who]) for who in "abcd"]
+    threads = [threading.Thread(target=note_act_as, args=[who]) for who in "abcd"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    entries = acts_of(journal_place)
+    entries = read_trail(journal_place)
     assert {act for _, act in entries} == {f"{who} {number}" for who in "abcd" for number in range(5)}
     assert [number for number, _ in entries] == [*range(1, 21)]
 
@@ -132,13 +135,13 @@ def test_changed_or_missing_audit_entry_is_detected(journal_place: JournalPlace,
 
 
 def test_audit_trail_of_other_journal_is_detected(place: Path, database: str) -> None:
-    make_at(place)
+    create_journal_at(place)
     note_all(file_place(place), "approve")
     with closing(file_place(place).open_to_read()) as journal:
-        (entry,) = journal.acts(limit=1)
-    there = postgres_place(database, place)
-    change(there, f"INSERT INTO audit VALUES {tuple(entry)}")  # noqa: S608 - a test's own
-    with closing(there.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="another journal"):
+        (entry,) = journal.audit_entries(limit=1)
+    database_place = postgres_place(database, place)
+    change(database_place, f"INSERT INTO audit VALUES {tuple(entry)}")  # noqa: S608 - a test's own
+    with closing(database_place.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="another journal"):
         journal.verify()
 
 
@@ -162,23 +165,23 @@ def test_entries_are_neither_changed_nor_removed_by_mistake(journal_place: Journ
 
 
 def test_entry_text_is_cut_to_single_line(journal_place: JournalPlace) -> None:
-    journal_place.note_act(note("send back", said="a\nb\x1b[31m\udcff\0" + "x" * 1000), AT)
+    journal_place.note_act(audit_note("send back", said="a\nb\x1b[31m\udcff\0" + "x" * 1000), AT)
     with closing(journal_place.open_to_read()) as journal:
-        (entry,) = journal.acts(limit=1)
+        (entry,) = journal.audit_entries(limit=1)
         assert journal.verify()["audit_entries"] == 1
     assert entry.said.startswith("a b [31m  x")
     assert len(entry.said) == 500
 
 
 def test_act_is_refused_when_trail_is_unwritable(place: Path) -> None:
-    make_at(place)
+    create_journal_at(place)
     note_all(file_place(place), "sign in")
     with failing_disk() as disk:
         disk.fail_at = disk.operations + 1
         with pytest.raises(AuditUnwritable, match="Nothing was done"):
             note_all(file_place(place), "approve")
     note_all(file_place(place), "approve")
-    assert acts_of(file_place(place)) == [(1, "sign in"), (2, "approve")]
+    assert read_trail(file_place(place)) == [(1, "sign in"), (2, "approve")]
 
 
 def test_audit_entry_without_journal_is_refused(place: Path) -> None:
@@ -190,39 +193,39 @@ def test_audit_entry_without_journal_is_refused(place: Path) -> None:
 def test_audit_entry_is_refused_during_long_commit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "_BUSY_TIMEOUT_MS", 1)
     with (
-        closing(open_at(place)) as journal,
-        journal._writing(),
+        closing(open_journal_at(place)) as journal,
+        journal._write_transaction(),
         pytest.raises(AuditUnwritable, match="A run is writing"),
     ):
         note_all(file_place(place), "approve")
-    assert acts_of(file_place(place)) == []
+    assert read_trail(file_place(place)) == []
 
 
 def test_backup_contains_audit_trail(place: Path) -> None:
     copy = place / "copy.sqlite3"
-    with closing(open_at(place)) as journal:
+    with closing(open_journal_at(place)) as journal:
         note_all(file_place(place), "approve")
         journal.backup(copy)
-    assert acts_of(file_place(place, copy)) == [(1, "approve")]
+    assert read_trail(file_place(place, copy)) == [(1, "approve")]
 
 
 def test_moved_journal_keeps_audit_trail(place: Path, postgres_server: PostgresServer) -> None:
     name = postgres_server.new_database()
-    there = postgres_place(postgres_server.url(name), place)
-    make_at(place)
+    database_place = postgres_place(postgres_server.url(name), place)
+    create_journal_at(place)
     note_all(file_place(place), "sign in", "approve")
-    move_journal(file_place(place), there, {}, "amina")
-    note_all(there, "download")
-    assert acts_of(there) == [(1, "sign in"), (2, "approve"), (3, "download")]
+    move_journal(file_place(place), database_place, {}, "amina")
+    note_all(database_place, "download")
+    assert read_trail(database_place) == [(1, "sign in"), (2, "approve"), (3, "download")]
     with pytest.raises(AuditUnwritable, match="was moved to the database"):
         note_all(file_place(place), "late")
     postgres_server.drop_database(name)
 
 
 def test_hosts_share_trail_hidden_from_workers(database: str, place: Path, postgres_server: PostgresServer) -> None:
-    there = postgres_place(database, place)
+    database_place = postgres_place(database, place)
     name = database.rpartition("/")[2]
-    there.give_rights()
+    database_place.grant_rights()
     for role in ("desk", "worker", "reader"):
         postgres_server.execute(f"CREATE ROLE {name}_{role}_1 LOGIN IN ROLE {name}_{role}")
 
@@ -235,7 +238,7 @@ def test_hosts_share_trail_hidden_from_workers(database: str, place: Path, postg
     for role in ("worker", "reader"):
         with pytest.raises(AuditUnwritable, match="is not allowed"):
             note_all(host(3, role), "forged")
-    for place_of_host in (there, host(2, "desk"), host(3, "reader")):
-        assert acts_of(place_of_host) == [(1, "approve"), (2, "start")]
+    for place_of_host in (database_place, host(2, "desk"), host(3, "reader")):
+        assert read_trail(place_of_host) == [(1, "approve"), (2, "start")]
     with closing(host(3, "worker").open_to_read()) as journal:
         assert "audit_entries" not in journal.verify()

@@ -12,17 +12,26 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import OutputError
 from paygw_batch.journal.sqlite import sqlite_journal
-from paygw_batch.journal.values import Arrived, MoveResult, NewNotice, Occasion
+from paygw_batch.journal.values import Arrival, MoveResult, NewNotice, Occasion
 from tests.support.journal_disk import failing_disk
-from tests.support.journal_rows import AT, all_due, file_place, intent, open_at, open_sheet, read_at, send
+from tests.support.journal_rows import (
+    AT,
+    due_rows,
+    file_place,
+    intent,
+    open_journal_at,
+    open_sheet,
+    read_journal_at,
+    send,
+)
 
 
 def test_copy_during_run_is_whole_private_and_verifies(place: Path) -> None:
     copy = place / "copy.sqlite3"
-    with closing(open_at(place)) as journal:
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=50)
         send(journal, 1, OutcomeKind.PAID)
-        with closing(read_at(place)) as reader:
+        with closing(read_journal_at(place)) as reader:
             reader.backup(copy)
         head = journal.head()
         journal.append([])
@@ -35,10 +44,10 @@ def test_copy_during_run_is_whole_private_and_verifies(place: Path) -> None:
 
 def test_run_continues_after_making_copy(place: Path) -> None:
     copy = place / "copy.sqlite3"
-    with closing(open_at(place)) as journal:
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
         journal.backup(copy)
-        (due, *_) = all_due(journal, 1)
+        (due, *_) = due_rows(journal, 1)
         assert list(journal.append([intent(due)])) == [MoveResult.MOVED]
     with closing(file_place(place, copy).open_to_read()) as reader:
         assert {row.state for row in reader.rows(1)} == {State.READY}
@@ -46,28 +55,28 @@ def test_run_continues_after_making_copy(place: Path) -> None:
 
 def test_copy_contains_waiting_arrivals(place: Path) -> None:
     copy = place / "copy.sqlite3"
-    with closing(open_at(place)) as journal, file_place(place).beside() as keep:
-        keep([Arrived("a", AT), Arrived("b", AT)])
+    with closing(open_journal_at(place)) as journal, file_place(place).open_note_recorder() as keep:
+        keep([Arrival("a", AT), Arrival("b", AT)])
         journal.backup(copy)
-        keep([Arrived("c", AT)])
+        keep([Arrival("c", AT)])
     with closing(file_place(place, copy).open_to_read()) as reader:
         assert reader.verify()["notifications_waiting"] == 2
 
 
 def test_failed_copy_leaves_no_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copied(*_: object) -> None:
+    def fail_midway(*_: object) -> None:
         raise apsw.FullError("database or disk is full")
 
-    monkeypatch.setattr(sqlite_journal, "_copy", copied)
-    with closing(open_at(place)) as journal, pytest.raises(OutputError, match="cannot be written"):
+    monkeypatch.setattr(sqlite_journal, "_copy_database", fail_midway)
+    with closing(open_journal_at(place)) as journal, pytest.raises(OutputError, match="cannot be written"):
         journal.backup(place / "copy.sqlite3")
     assert sorted(path.name for path in place.iterdir()) == ["journals", "state"]
 
 
-def test_a_copy_never_replaces_a_file(place: Path) -> None:
+def test_copy_never_replaces_file(place: Path) -> None:
     copy = place / "copy.sqlite3"
     copy.write_text("precious")
-    with closing(open_at(place)) as journal:
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
         with pytest.raises(OutputError, match="already exists"):
             journal.backup(copy)
@@ -76,7 +85,7 @@ def test_a_copy_never_replaces_a_file(place: Path) -> None:
 
 
 def test_unwritable_copy_leaves_no_file(place: Path) -> None:
-    with failing_disk() as disk, closing(open_at(place)) as journal:
+    with failing_disk() as disk, closing(open_journal_at(place)) as journal:
         open_sheet(journal)
         disk.fail_at, disk.stays = disk.operations + 1, True
         with pytest.raises(OutputError, match="cannot be written"):
@@ -84,13 +93,13 @@ def test_unwritable_copy_leaves_no_file(place: Path) -> None:
         disk.fail_at = 0
         send(journal, 1, OutcomeKind.PAID)
     assert sorted(path.name for path in place.iterdir()) == ["journals", "state"]
-    with closing(read_at(place)) as reader, pytest.raises(OutputError, match="cannot be written"):
+    with closing(read_journal_at(place)) as reader, pytest.raises(OutputError, match="cannot be written"):
         reader.backup(place / "nowhere" / "copy.sqlite3")
 
 
 def test_copy_carries_outbox_without_repeat_or_loss(place: Path) -> None:
     copy, now = place / "copy.sqlite3", datetime.fromisoformat(AT)
-    with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+    with closing(open_journal_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
         open_sheet(journal)
         for subject in ("sent", "waits"):
             outbox.add([NewNotice(Occasion.PLAN_WAITS, subject, "b1", ["ada@example.com"], {})], AT)
@@ -99,6 +108,6 @@ def test_copy_carries_outbox_without_repeat_or_loss(place: Path) -> None:
         outbox.note_sent(sent, AT)
         journal.backup(copy)
     with file_place(place, copy).outbox(write=True) as restored:
-        assert [one.id for one in restored.due(now, limit=9)] == [waits.id]
+        assert [due_notice.id for due_notice in restored.due(now, limit=9)] == [waits.id]
         restored.add([NewNotice(Occasion.PLAN_WAITS, "sent", "b1", ["ada@example.com"], {})], AT)
-        assert [one.id for one in restored.due(now, limit=9)] == [waits.id], "it was told before"
+        assert [due_notice.id for due_notice in restored.due(now, limit=9)] == [waits.id], "it was told before"

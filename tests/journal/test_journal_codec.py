@@ -1,4 +1,4 @@
-"""Facts as columns, and their chain."""
+"""Facts as stored columns, and their chain."""
 
 import pytest
 from hypothesis import given
@@ -18,25 +18,25 @@ from paygw_batch.core.lifecycle import (
     State,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.shown_states import recorded
+from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts import (
     Line,
     NoteKind,
-    Said,
-    chained,
-    columns_of,
+    PersonalData,
+    chain_facts,
     decode_batch,
-    decode_forgotten,
+    decode_forgetting,
     encode_batch,
-    encode_forgotten,
-    followed,
-    note_of,
-    said_digest,
-    text_of_line,
+    encode_forgetting,
+    fact_columns,
+    line_text,
+    parse_note,
+    personal_data_digest,
+    verify_links,
 )
 from paygw_batch.journal.values import BatchForgotten, BatchOpened, Entry, Link
-from tests.support.row_progress import RowProgress, advance, row_standing
+from tests.support.row_progress import RowProgress, advance, build_row_state
 
 PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=12)
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
@@ -78,8 +78,8 @@ OPENINGS = st.builds(
 
 @given(FACTS)
 def test_fact_columns_contain_no_line_breaks(fact: Fact) -> None:
-    """No column is empty, is no text, or could end its line in what is hashed."""
-    told, said = columns_of(fact)
+    """No column is empty, is a wrong type, or could end its line in the hashed text."""
+    told, said = fact_columns(fact)
     for text in (one for one in told if isinstance(one, str) and one not in {*order_ids_of(fact), told.details}):
         assert text
         assert "\n" not in text
@@ -91,7 +91,7 @@ def test_fact_columns_contain_no_line_breaks(fact: Fact) -> None:
 
 
 def order_ids_of(fact: Fact) -> set[str]:
-    """What was checked before, and is stored as it is."""
+    """Return the order ids of a fact, which were checked before and are stored unchanged."""
     match fact:
         case Intended():
             return {fact.order_id, fact.nonce}
@@ -107,14 +107,16 @@ def order_ids_of(fact: Fact) -> set[str]:
 
 def test_message_keeps_line_breaks_but_status_does_not() -> None:
     outcome = Outcome(OutcomeKind.PAID, gateway_status="do\nne", message="paid\nin full\0\ud800")
-    told, said = columns_of(Concluded(outcome))
+    told, said = fact_columns(Concluded(outcome))
     assert (told.gateway_status, said.text) == ("do?ne", "paid\nin full??")
 
 
 def test_digest_of_gateway_text_depends_on_salt() -> None:
-    said = Said("no such wallet", None, "ab")
-    assert said_digest(b"a" * 16, said) != said_digest(b"b" * 16, said)
-    assert said_digest(b"a" * 16, said) != said_digest(b"a" * 16, Said("no such wallet", "ab", None))
+    said = PersonalData("no such wallet", None, "ab")
+    assert personal_data_digest(b"a" * 16, said) != personal_data_digest(b"b" * 16, said)
+    assert personal_data_digest(b"a" * 16, said) != personal_data_digest(
+        b"a" * 16, PersonalData("no such wallet", "ab", None)
+    )
 
 
 @given(OPENINGS)
@@ -124,12 +126,12 @@ def test_batch_opening_survives_encoding(opened: BatchOpened) -> None:
 
 def test_unreadable_characters_of_name_are_not_stored() -> None:
     forgotten = BatchForgotten("\udcffam\0ina", "2019-12-31", 1, "ab")
-    assert decode_forgotten(encode_forgotten(forgotten)).by == "?am?ina"
+    assert decode_forgetting(encode_forgetting(forgotten)).by == "?am?ina"
 
 
 @pytest.mark.parametrize("details", ["{}", "[]", '{"totals":1}', '{"totals":{"KES":[1]}}', "x"])
 def test_noncanonical_batch_opening_is_damage(details: str) -> None:
-    with pytest.raises(JournalCorrupt, match=r"^The opening of a batch cannot be read\.$"):
+    with pytest.raises(JournalCorrupt, match=r"^The fact that opens a batch cannot be read\.$"):
         decode_batch(details)
 
 
@@ -138,14 +140,14 @@ ENTRIES = st.builds(Entry, NUMBERS, NUMBERS, FACTS, st.just(AT))
 
 
 @given(ENTRIES, ENTRIES, st.binary(min_size=32, max_size=32))
-def test_two_different_lines_never_have_the_same_hash(one: Entry, other: Entry, start: bytes) -> None:
-    (first,), _ = chained([one], Link(0, start), lambda: bytes(16))
-    (second,), _ = chained([other], Link(0, start), lambda: bytes(16))
+def test_two_different_lines_never_have_same_hash(one: Entry, other: Entry, start: bytes) -> None:
+    (first,), _ = chain_facts([one], Link(0, start), lambda: bytes(16))
+    (second,), _ = chain_facts([other], Link(0, start), lambda: bytes(16))
     assert (first.hash == second.hash) == (first[:-1] == second[:-1])
 
 
-def stored(line: Line) -> tuple[int, str, bytes | None, bytes]:
-    return line.seq, text_of_line(line[:-2]), line.said_sha256, line.hash
+def stored_lines(line: Line) -> tuple[int, str, bytes | None, bytes]:
+    return line.seq, line_text(line[:-2]), line.said_sha256, line.hash
 
 
 def test_chain_names_missing_or_changed_fact() -> None:
@@ -154,21 +156,21 @@ def test_chain_names_missing_or_changed_fact() -> None:
         Entry(4, 1, Intended("A-1", "nonce", 1, None), AT),
         Entry(4, 1, Concluded(Outcome(OutcomeKind.PAID)), AT),
     ]
-    (first, second), _ = chained(entries, start, lambda: bytes(16))
-    assert [line[0] for line in followed(start, map(stored, [first, second]))] == [1, 2]
-    with pytest.raises(JournalCorrupt) as found:
-        list(followed(start, [stored(second)]))
-    assert found.value.message == "Fact 1 is missing from the journal."
+    (first, second), _ = chain_facts(entries, start, lambda: bytes(16))
+    assert [line[0] for line in verify_links(start, map(stored_lines, [first, second]))] == [1, 2]
+    with pytest.raises(JournalCorrupt) as raised:
+        list(verify_links(start, [stored_lines(second)]))
+    assert raised.value.message == "Fact 1 is missing from the journal."
     for changed in (second._replace(attempt=2), second._replace(hash=bytes(32)), second._replace(cause="x")):
-        with pytest.raises(JournalCorrupt) as found:
-            list(followed(start, map(stored, [first, changed])))
-        assert found.value.message == "Fact 2 or the one before it was changed: its hash is wrong."
+        with pytest.raises(JournalCorrupt) as raised:
+            list(verify_links(start, map(stored_lines, [first, changed])))
+        assert raised.value.message == "Fact 2 or the one before it was changed: its hash is wrong."
 
 
-def test_times_in_a_chain_never_decrease() -> None:
+def test_times_in_chain_never_decrease() -> None:
     later = "2026-11-21T09:00:00.000Z"
     entries = [Entry(4, 1, Interrupted(), later), Entry(5, 1, Interrupted(), AT)]
-    lines, _ = chained(entries, Link(0, bytes(32)), lambda: bytes(16))
+    lines, _ = chain_facts(entries, Link(0, bytes(32)), lambda: bytes(16))
     assert [line.at for line in lines] == [later, later]
 
 
@@ -183,11 +185,11 @@ def test_settled_row_shows_person_and_reason(resolution: Resolution, word: str) 
     assert isinstance(doubtful, RowProgress)
     settled = advance(doubtful, Resolved(resolution, "call 17", "amina", Basis.PERSON), 1, AT)
     assert isinstance(settled, RowProgress)
-    assert recorded(settled.message or "") == f"Resolved as {word} by amina: call 17"
+    assert render_record(settled.message or "") == f"Resolved as {word} by amina: call 17"
 
 
 def test_row_standing_combines_instruction_and_progress() -> None:
-    row = row_standing(2, 7, "PAY-1", "KE", "KES", 150_050, RowProgress("PAY-1"))
+    row = build_row_state(2, 7, "PAY-1", "KE", "KES", 150_050, RowProgress("PAY-1"))
     assert (row.row, row.client_orderid, row.country, row.currency, row.minor) == (2, "PAY-1", "KE", "KES", 150_050)
     assert row.state is State.READY
 
@@ -196,4 +198,4 @@ def test_row_standing_combines_instruction_and_progress() -> None:
 @pytest.mark.parametrize("kind", [NoteKind.CARRIED_OUT, NoteKind.CLOCK, NoteKind.NAMED, NoteKind.TAKEN_IN])
 def test_unreadable_note_is_damage(kind: NoteKind, details: str | None) -> None:
     with pytest.raises(JournalCorrupt, match="cannot be read"):
-        note_of(kind, "amina", None, details, None, "2026-11-20T10:00:00.000Z")
+        parse_note(kind, "amina", None, details, None, "2026-11-20T10:00:00.000Z")

@@ -1,4 +1,4 @@
-"""What a journal promises: every test here runs against one on disk, one in memory, and one in PostgreSQL."""
+"""Conformance tests that run on a journal on disk, in memory and in PostgreSQL."""
 
 import asyncio
 
@@ -7,14 +7,14 @@ import pytest
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import Basis, Intended, Released, Replaced, Resolution, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.shown_states import recorded
+from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import DocumentWithdrawn, InternalError
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import (
     Amendment,
     Clash,
     Entry,
-    Known,
+    KnownRow,
     LookAlike,
     MoveResult,
     NewBatch,
@@ -24,8 +24,8 @@ from paygw_batch.journal.values import (
 from tests.support.journal_rows import (
     AT,
     OPERATION,
-    all_due,
     at,
+    due_rows,
     intent,
     new_instruction,
     open_sheet,
@@ -74,19 +74,19 @@ def test_due_rows_are_paged_in_sheet_order(journal: Journal) -> None:
 
 def test_intent_takes_due_row_only_once(journal: Journal) -> None:
     open_sheet(journal)
-    first, second, _ = all_due(journal, 1)
+    first, second, _ = due_rows(journal, 1)
     assert list(journal.append([intent(first), intent(second), intent(first)])) == [
         MoveResult.MOVED,
         MoveResult.MOVED,
         MoveResult.NOT_MOVED,
     ]
-    assert [due.row for due in all_due(journal, 1)] == [4]
+    assert [due.row for due in due_rows(journal, 1)] == [4]
     assert states(journal, 1) == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
 
 
 def test_intent_and_outcome_share_commit(journal: Journal) -> None:
     open_sheet(journal, new=1)
-    (due,) = all_due(journal, 1)
+    (due,) = due_rows(journal, 1)
     assert list(journal.append([intent(due), outcome_of(due.number, 1, OutcomeKind.PAID)])) == [
         MoveResult.MOVED,
         MoveResult.MOVED,
@@ -96,10 +96,10 @@ def test_intent_and_outcome_share_commit(journal: Journal) -> None:
 
 def test_intent_under_wrong_order_id_changes_no_row(journal: Journal) -> None:
     open_sheet(journal, new=1)
-    (due,) = all_due(journal, 1)
+    (due,) = due_rows(journal, 1)
     wrong = Entry(due.number, 1, Intended("ORD-OTHER", "nonce", 1, None), AT)
     assert list(journal.append([wrong])) == [MoveResult.NOT_MOVED]
-    assert len(all_due(journal, 1)) == 1
+    assert len(due_rows(journal, 1)) == 1
     assert journal.messages().contradictions == []
     assert journal.verify()["facts"] == 1
 
@@ -107,7 +107,7 @@ def test_intent_under_wrong_order_id_changes_no_row(journal: Journal) -> None:
 @pytest.mark.parametrize("attempt", [0, 2, 99])
 def test_outcome_of_wrong_attempt_changes_no_row(journal: Journal, attempt: int) -> None:
     open_sheet(journal, new=1)
-    (due,) = all_due(journal, 1)
+    (due,) = due_rows(journal, 1)
     journal.append([intent(due)])
     assert list(journal.append([outcome_of(due.number, attempt, OutcomeKind.PAID)])) == [MoveResult.NOT_MOVED]
     assert states(journal, 1) == [State.IN_FLIGHT]
@@ -119,15 +119,25 @@ def test_late_contradicting_outcome_changes_no_row(journal: Journal) -> None:
     before = list(journal.rows(1))
     assert list(journal.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, at(9))])) == [MoveResult.NOT_MOVED]
     assert list(journal.rows(1)) == before
-    (found,) = journal.messages(1).contradictions
-    assert (found.batch, found.row, found.client_orderid, found.state) == ("b1", 2, "ORD-2", State.PAID)
-    assert (found.kind, found.attempt, found.at, found.seq) == ("rejected", 1, at(9), journal.head().seq)
-    assert list(journal.messages().contradictions) == [found]
+    (contradiction,) = journal.messages(1).contradictions
+    assert (contradiction.batch, contradiction.row, contradiction.client_orderid, contradiction.state) == (
+        "b1",
+        2,
+        "ORD-2",
+        State.PAID,
+    )
+    assert (contradiction.kind, contradiction.attempt, contradiction.at, contradiction.seq) == (
+        "rejected",
+        1,
+        at(9),
+        journal.head().seq,
+    )
+    assert list(journal.messages().contradictions) == [contradiction]
 
 
 def test_fact_about_unknown_instruction_discards_whole_group(journal: Journal) -> None:
     open_sheet(journal, new=1)
-    (due,) = all_due(journal, 1)
+    (due,) = due_rows(journal, 1)
     head = journal.head()
     with pytest.raises(InternalError):
         journal.append([intent(due), outcome_of(77, 1, OutcomeKind.PAID)])
@@ -166,7 +176,7 @@ def test_doubtful_row_shows_cause_and_sentence(journal: Journal) -> None:
     (row,) = journal.rows(1)
     assert (row.state, row.error_code) == (State.IN_DOUBT, "read.timeout")
     assert (
-        recorded(row.message or "")
+        render_record(row.message or "")
         == "No one knows what happened to the request (read.timeout): it may have been paid."
     )
 
@@ -176,8 +186,11 @@ def test_first_sent_time_is_set_once(journal: Journal) -> None:
     send(journal, 1, OutcomeKind.NOT_SENT, at(1), cause="connect.refused")
     (row,) = journal.rows(1)
     assert (row.state, row.attempts, row.sent_orderid, row.first_sent_at) == (State.READY, 1, "ORD-2", None)
-    assert (row.error_code, recorded(row.message or "")) == ("connect.refused", "Nothing was sent (connect.refused).")
-    (due,) = all_due(journal, 1)
+    assert (row.error_code, render_record(row.message or "")) == (
+        "connect.refused",
+        "Nothing was sent (connect.refused).",
+    )
+    (due,) = due_rows(journal, 1)
     journal.append([intent(due, at(2))])
     (row,) = journal.rows(1)
     assert (row.state, row.first_sent_at, row.error_code) == (State.IN_FLIGHT, at(2), None)
@@ -190,7 +203,7 @@ def test_first_sent_time_is_set_once(journal: Journal) -> None:
 
 def test_interrupted_run_leaves_rows_in_flight_doubtful(journal: Journal) -> None:
     open_sheet(journal, new=3)
-    first, second, _ = all_due(journal, 1)
+    first, second, _ = due_rows(journal, 1)
     journal.append([intent(first, at(1)), intent(second, at(1)), outcome_of(second.number, 1, OutcomeKind.PAID)])
     assert journal.mark_interrupted(at(2)) == 1
     assert journal.mark_interrupted(at(3)) == 0
@@ -202,11 +215,11 @@ def test_interrupted_run_leaves_rows_in_flight_doubtful(journal: Journal) -> Non
 @pytest.mark.parametrize("rows", [65, 129, long(1_000)])
 def test_any_number_of_rows_in_flight_become_doubtful(journal: Journal, rows: int) -> None:
     open_sheet(journal, new=rows + 1)
-    due = all_due(journal, 1)
-    journal.append([intent(one, at(1)) for one in due[:-1]])
+    due = due_rows(journal, 1)
+    journal.append([intent(row, at(1)) for row in due[:-1]])
     assert journal.mark_interrupted(at(2)) == rows
     assert states(journal, 1) == [*[State.IN_DOUBT] * rows, State.READY]
-    assert [one.row for one in all_due(journal, 1)] == [rows + 2]
+    assert [row.row for row in due_rows(journal, 1)] == [rows + 2]
     assert journal.mark_interrupted(at(3)) == 0
 
 
@@ -214,14 +227,14 @@ def test_row_settled_not_received_keeps_order_id(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, cause="read.timeout")
     assert list(journal.append([resolved(1, 1, Resolution.NOT_RECEIVED, at(2))])) == [MoveResult.MOVED]
-    (due,) = all_due(journal, 1)
+    (due,) = due_rows(journal, 1)
     assert (due.order_id, due.standing) == ("ORD-2", Standing(State.READY, 1, 1, 1))
     send(journal, 1, OutcomeKind.REJECTED, message="no such wallet")
     journal.release(1, None, suffix=True, by="amina", at=AT)
     send(journal, 1, OutcomeKind.PAID)
     (row,) = journal.rows(1)
     assert (row.state, row.sent_orderid, row.possible_duplicate_of) == (State.PAID, "ORD-2-r2", 1)
-    assert recorded(row.message or "") == "possible duplicate of attempt 1"
+    assert render_record(row.message or "") == "possible duplicate of attempt 1"
 
 
 @pytest.mark.parametrize(
@@ -234,12 +247,14 @@ def test_settlement_by_person_moves_row_in_doubt(journal: Journal, resolution: R
     (row,) = journal.rows(1)
     assert (row.state, row.gateway_status, row.error_code) == (state, "odd", None)
     mark = " [possible duplicate of attempt 1]" if resolution is Resolution.REJECTED else ""
-    assert recorded(row.message or "") == f"Resolved as {resolution.value} by amina: statement of 21 November{mark}"
+    assert (
+        render_record(row.message or "") == f"Resolved as {resolution.value} by amina: statement of 21 November{mark}"
+    )
 
 
 def test_release_gives_next_suffix_to_rejected_rows_only(journal: Journal) -> None:
     open_sheet(journal, new=4)
-    paid, second, third, doubtful = all_due(journal, 1)
+    paid, second, third, doubtful = due_rows(journal, 1)
     journal.append([intent(due) for due in (paid, second, third, doubtful)])
     journal.append(
         [
@@ -250,10 +265,10 @@ def test_release_gives_next_suffix_to_rejected_rows_only(journal: Journal) -> No
         ]
     )
     assert journal.release(1, [2, 3, 5], suffix=True, by="amina", at=AT) == 1
-    (due,) = all_due(journal, 1)
+    (due,) = due_rows(journal, 1)
     assert (due.row, due.order_id, due.standing) == (3, "ORD-3-r2", Standing(State.READY, 1, 2))
     assert journal.release(1, None, suffix=False, by="amina", at=AT) == 1
-    assert [due.order_id for due in all_due(journal, 1)] == ["ORD-3-r2", "ORD-4"]
+    assert [due.order_id for due in due_rows(journal, 1)] == ["ORD-3-r2", "ORD-4"]
     assert journal.release(1, None, suffix=True, by="amina", at=AT) == 0
 
 
@@ -263,7 +278,7 @@ def test_release_skips_suffix_of_other_rows(journal: Journal) -> None:
     used = ["A", "A-r2", "A-r4"]
     for _ in range(3):
         journal.release(1, None, suffix=True, by="amina", at=AT)
-        due = [one.order_id for one in all_due(journal, 1)]
+        due = [row.order_id for row in due_rows(journal, 1)]
         assert not set(due) & set(used)
         assert len(set(due)) == 3
         used += due
@@ -278,9 +293,9 @@ def test_compare_separates_known_clashing_and_new_rows(journal: Journal) -> None
     same, other = new_instruction(2), new_instruction(3, amount="9.00")
     rows = [(12, "ORD-2", same.content), (13, "ORD-3", other.content), (14, "ORD-99", "new")]
     known, clashes = journal.compare(OPERATION, rows)
-    assert list(known) == [Known(12, 1, State.PAID)]
-    assert [(one.batch, one.opened_at) for one in known] == [("b1", AT)]
-    assert list(clashes) == [Clash(13, "ORD-3", 2, "b1", 3, AT, State.PAID, amendable=False)]
+    assert list(known) == [KnownRow(12, 1, State.PAID)]
+    assert [(known_row.batch, known_row.opened_at) for known_row in known] == [("b1", AT)]
+    assert list(clashes) == [Clash(13, "ORD-3", 2, "b1", 3, AT, State.PAID, is_amendable=False)]
     assert journal.compare("payin", rows) == ([], [])
 
 
@@ -290,11 +305,11 @@ def test_released_order_id_clashes_and_is_unamendable(journal: Journal) -> None:
     journal.release(1, None, suffix=True, by="amina", at=AT)
     known, (clash,) = journal.compare(OPERATION, [(2, "ORD-2-r2", new_instruction(2).content)])
     assert list(known) == []
-    assert (clash.instruction, clash.amendable) == (1, False)
+    assert (clash.instruction, clash.is_amendable) == (1, False)
 
 
 @pytest.mark.parametrize(
-    ("kind", "resolution", "amendable"),
+    ("kind", "resolution", "is_amendable"),
     [
         (None, None, True),
         (OutcomeKind.NOT_SENT, None, True),
@@ -307,20 +322,20 @@ def test_released_order_id_clashes_and_is_unamendable(journal: Journal) -> None:
     ],
 )
 def test_only_rejected_or_unsent_rows_are_amendable(
-    journal: Journal, kind: OutcomeKind | None, resolution: Resolution | None, *, amendable: bool
+    journal: Journal, kind: OutcomeKind | None, resolution: Resolution | None, *, is_amendable: bool
 ) -> None:
     open_sheet(journal, new=1)
     if kind is not None:
         send(journal, 1, kind)
     if resolution is not None:
         journal.append([resolved(1, 1, resolution)])
-    mended = new_instruction(2, amount="7.00")
-    _, (clash,) = journal.compare(OPERATION, [(2, "ORD-2", mended.content)])
-    assert clash.amendable is amendable
-    if not amendable:
+    corrected = new_instruction(2, amount="7.00")
+    _, (clash,) = journal.compare(OPERATION, [(2, "ORD-2", corrected.content)])
+    assert clash.is_amendable is is_amendable
+    if not is_amendable:
         head = journal.head()
         with pytest.raises(InternalError):
-            open_sheet(journal, "b2", [mended], amendments=[Amendment(2, 1)])
+            open_sheet(journal, "b2", [corrected], amendments=[Amendment(2, 1)])
         assert journal.head() == head
         assert len(journal.batches()) == 1
 
@@ -328,34 +343,34 @@ def test_only_rejected_or_unsent_rows_are_amendable(
 def test_amended_row_replaces_rejected_row(journal: Journal) -> None:
     open_sheet(journal, new=2)
     send(journal, 1, OutcomeKind.REJECTED, gateway_status="declined")
-    mended = new_instruction(2, amount="7.00")
-    open_sheet(journal, "b2", [mended], amendments=[Amendment(2, 1)])
+    corrected = new_instruction(2, amount="7.00")
+    open_sheet(journal, "b2", [corrected], amendments=[Amendment(2, 1)])
     assert states(journal, 1) == [State.REPLACED, State.REJECTED]
-    assert [due.row for due in all_due(journal, 1)] == []
-    (due,) = all_due(journal, 2)
+    assert [due.row for due in due_rows(journal, 1)] == []
+    (due,) = due_rows(journal, 2)
     assert (due.order_id, due.standing, due.instruction.amount) == ("ORD-2-r2", Standing(State.READY, 1, 2), "7.00")
     (row,) = journal.rows(2)
     assert (row.attempts, row.sent_orderid, row.gateway_status, row.first_sent_at) == (0, None, None, None)
     (old, _) = journal.rows(1)
     assert (old.attempts, old.gateway_status) == (1, "declined")
-    assert recorded(old.message or "") == "Replaced by row 2 of batch b2."
+    assert render_record(old.message or "") == "Replaced by row 2 of batch b2."
     send(journal, 2, OutcomeKind.PAID)
     (row,) = journal.rows(2)
     assert (row.attempts, row.sent_orderid) == (1, "ORD-2-r2")
     known, clashes = journal.compare(
-        OPERATION, [(2, "ORD-2", mended.content), (3, "ORD-2", new_instruction(2).content)]
+        OPERATION, [(2, "ORD-2", corrected.content), (3, "ORD-2", new_instruction(2).content)]
     )
-    assert [one.instruction for one in known] == [3]
-    assert [(one.batch, one.amendable) for one in clashes] == [("b2", False)]
+    assert [known_row.instruction for known_row in known] == [3]
+    assert [(clash.batch, clash.is_amendable) for clash in clashes] == [("b2", False)]
 
 
 def test_amended_unsent_row_keeps_order_id(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.NOT_SENT, cause="connect.refused")
     open_sheet(journal, "b2", [new_instruction(2, amount="7.00")], amendments=[Amendment(2, 1)])
-    (due,) = all_due(journal, 2)
+    (due,) = due_rows(journal, 2)
     assert (due.order_id, due.standing) == ("ORD-2", Standing(State.READY, 1, 1))
-    assert all_due(journal, 1) == []
+    assert due_rows(journal, 1) == []
 
 
 def test_repeated_amendment_continues_attempt_count(journal: Journal) -> None:
@@ -363,7 +378,7 @@ def test_repeated_amendment_continues_attempt_count(journal: Journal) -> None:
     for n in (2, 3, 4):
         send(journal, n - 1, OutcomeKind.REJECTED)
         open_sheet(journal, f"b{n}", [new_instruction(2, amount=f"{n}.00")], amendments=[Amendment(2, n - 1)])
-    (due,) = all_due(journal, 4)
+    (due,) = due_rows(journal, 4)
     assert (due.order_id, due.standing) == ("ORD-2-r4", Standing(State.READY, 3, 4))
     assert journal.verify()["replaced"] == 3
 
@@ -382,25 +397,25 @@ def test_mismatched_amendment_opens_no_batch(journal: Journal, amendment: Amendm
 
 def test_batch_includes_known_rows_of_other_batch(journal: Journal) -> None:
     open_sheet(journal, new=3)
-    first = all_due(journal, 1)[0]
+    first = due_rows(journal, 1)[0]
     journal.append([intent(first), outcome_of(first.number, 1, OutcomeKind.PAID)])
-    known = [Known(4, 1, State.PAID), Known(3, 3, State.READY)]
+    known = [KnownRow(4, 1, State.PAID), KnownRow(3, 3, State.READY)]
     open_sheet(journal, "b2", [new_instruction(2, "NEW-1"), new_instruction(5, "NEW-2")], known=known)
     rows = [(row.row, row.client_orderid, row.state) for row in journal.rows(2)]
     ready, paid = State.READY, State.PAID
     assert rows == [(2, "NEW-1", ready), (3, "ORD-4", ready), (4, "ORD-2", paid), (5, "NEW-2", ready)]
-    assert [due.row for due in all_due(journal, 2)] == [2, 3, 5]
+    assert [due.row for due in due_rows(journal, 2)] == [2, 3, 5]
     assert [(tally.state, tally.count) for tally in journal.tallies(2)] == [(paid, 1), (ready, 3)]
-    (found,) = journal.rows(2, numbers=[6, 4])
-    assert (found.row, found.instruction, found.state, found.attempt) == (4, 1, State.PAID, 1)
+    (message,) = journal.rows(2, numbers=[6, 4])
+    assert (message.row, message.instruction, message.state, message.attempt) == (4, 1, State.PAID, 1)
     assert list(journal.rows(2, numbers=[6])) == list(journal.rows(2, numbers=[])) == []
     send(journal, 2, OutcomeKind.REJECTED)
     assert states(journal, 1) == [State.PAID, State.READY, State.REJECTED]
     assert journal.release(2, [3], suffix=True, by="amina", at=AT) == 1
-    assert [due.order_id for due in all_due(journal, 1)] == ["ORD-3", "ORD-4-r2"]
+    assert [due.order_id for due in due_rows(journal, 1)] == ["ORD-3", "ORD-4-r2"]
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED)])
-    assert [(found.batch, found.row) for found in journal.messages(2).contradictions] == [("b2", 4)]
-    assert [(found.batch, found.row) for found in journal.messages().contradictions] == [("b1", 2)]
+    assert [(message.batch, message.row) for message in journal.messages(2).contradictions] == [("b2", 4)]
+    assert [(message.batch, message.row) for message in journal.messages().contradictions] == [("b1", 2)]
 
 
 def test_batch_with_used_order_id_is_not_opened(journal: Journal) -> None:
@@ -410,7 +425,7 @@ def test_batch_with_used_order_id_is_not_opened(journal: Journal) -> None:
         with pytest.raises(InternalError):
             open_sheet(journal, "b2", rows)
     with pytest.raises(InternalError):
-        open_sheet(journal, "b2", [new_instruction(2, "X")], known=[Known(2, 1, State.READY)])
+        open_sheet(journal, "b2", [new_instruction(2, "X")], known=[KnownRow(2, 1, State.READY)])
     with pytest.raises(InternalError):
         open_sheet(journal, "b1", [new_instruction(2, "X")])
     assert journal.head() == head
@@ -476,7 +491,7 @@ def test_malformed_sheet_name_is_stored_readably(journal: Journal) -> None:
 
 def test_verify_counts_every_kind_of_content(journal: Journal) -> None:
     open_sheet(journal, new=3)
-    first, second, _ = all_due(journal, 1)
+    first, second, _ = due_rows(journal, 1)
     journal.append([intent(first), intent(second), outcome_of(first.number, 1, OutcomeKind.REJECTED)])
     journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
     journal.release(1, None, suffix=True, by="amina", at=AT)
@@ -495,33 +510,36 @@ def test_verify_counts_every_kind_of_content(journal: Journal) -> None:
 
 def test_payments_of_page_are_keyed_by_row(journal: Journal) -> None:
     open_sheet(journal, new=4)
-    first = next(iter(all_due(journal, 1)))
+    first = next(iter(due_rows(journal, 1)))
     journal.append([intent(first)])
     journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
-    found = journal.payments(1, [2, 3, 99])
-    assert {row: (one.row, one.state) for row, one in found.items()} == {2: (2, State.PAID), 3: (3, State.READY)}
+    payments = journal.payments(1, [2, 3, 99])
+    assert {row: (payment.row, payment.state) for row, payment in payments.items()} == {
+        2: (2, State.PAID),
+        3: (3, State.READY),
+    }
     assert journal.payments(1, []) == {}
 
 
 def test_rows_do_not_depend_on_read_size(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal, new=7)
     send(journal, 1, OutcomeKind.REJECTED)
-    whole = [line for lines in journal.standing_lines(1) for line in lines]
-    found = list(journal.rows(1, states={State.REJECTED}))
-    monkeypatch.setattr("paygw_batch.journal.journal._AT_ONCE", 3)
-    monkeypatch.setattr("paygw_batch.journal.states._AT_ONCE", 3)
-    assert [line for lines in journal.standing_lines(1) for line in lines] == whole
-    assert list(journal.rows(1, states={State.REJECTED})) == found == list(journal.rows(1))
+    whole = [line for lines in journal.batch_lines(1) for line in lines]
+    rejected_rows = list(journal.rows(1, states={State.REJECTED}))
+    monkeypatch.setattr("paygw_batch.journal.journal._CHUNK_SIZE", 3)
+    monkeypatch.setattr("paygw_batch.journal.states._CHUNK_SIZE", 3)
+    assert [line for lines in journal.batch_lines(1) for line in lines] == whole
+    assert list(journal.rows(1, states={State.REJECTED})) == rejected_rows == list(journal.rows(1))
 
 
 def test_rows_in_several_states_keep_sheet_order(journal: Journal) -> None:
     open_sheet(journal, new=4)
-    second = list(all_due(journal, 1))[1]
+    second = list(due_rows(journal, 1))[1]
     journal.append([intent(second)])
     journal.append([outcome_of(second.number, 1, OutcomeKind.PAID)])
-    assert [one.row for one in journal.rows(1, states={State.READY})] == [2, 4, 5]
-    assert [one.row for one in journal.rows(1, states={State.READY}, after=2, limit=1)] == [4]
-    assert [one.row for one in journal.rows(1, states={State.READY, State.PAID})] == [2, 3, 4, 5]
+    assert [row.row for row in journal.rows(1, states={State.READY})] == [2, 4, 5]
+    assert [row.row for row in journal.rows(1, states={State.READY}, after=2, limit=1)] == [4]
+    assert [row.row for row in journal.rows(1, states={State.READY, State.PAID})] == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("fields", ["", "{}", '{"phone":"+254712345678"}'])
@@ -530,7 +548,7 @@ def test_content_ending_with_fields_is_recognised(journal: Journal, fields: str)
     other = new_instruction(3)._replace(fields=fields, content=f"{fields} KE KES 150050 of its own")
     open_sheet(journal, new=[ends, other])
     known, clashes = journal.compare(OPERATION, [(one.row, one.client_orderid, one.content) for one in (ends, other)])
-    assert ([one.row for one in known], list(clashes)) == ([2, 3], [])
+    assert ([known_row.row for known_row in known], list(clashes)) == ([2, 3], [])
     for content in (ends.content[:-1], f"{ends.content}x", "KE KES 150050", fields, f"\x1f{ends.content}"):
         known, clashes = journal.compare(OPERATION, [(2, ends.client_orderid, content)])
         assert (list(known), [clash.row for clash in clashes]) == ([], [2] if content != ends.content else [])
@@ -539,51 +557,51 @@ def test_content_ending_with_fields_is_recognised(journal: Journal, fields: str)
 
 def test_engine_gets_due_rows_once_in_order(journal: Journal) -> None:
     open_sheet(journal, new=5)
-    (first, *_) = all_due(journal, 1)
+    (first, *_) = due_rows(journal, 1)
 
-    async def sends() -> list[int]:
+    async def send_rows() -> list[int]:
         rows = []
-        with journal.for_engine() as given:
-            while page := await given.due(1, limit=2):
+        with journal.for_engine() as engine_journal:
+            while page := await engine_journal.due(1, limit=2):
                 rows += [due.row for due in page]
-                assert list(await given.append([intent(page[0])])) == [MoveResult.MOVED]
-            assert MoveResult.MOVED not in await given.append([intent(first)])
-            assert list(await given.due(1, limit=2)) == []
+                assert list(await engine_journal.append([intent(page[0])])) == [MoveResult.MOVED]
+            assert MoveResult.MOVED not in await engine_journal.append([intent(first)])
+            assert list(await engine_journal.due(1, limit=2)) == []
         return rows
 
-    assert asyncio.run(sends()) == [2, 3, 4, 5, 6]
-    assert [due.row for due in all_due(journal, 1)] == [3, 5]
+    assert asyncio.run(send_rows()) == [2, 3, 4, 5, 6]
+    assert [due.row for due in due_rows(journal, 1)] == [3, 5]
     journal.verify()
 
 
 def test_engine_calls_run_in_sequence(journal: Journal) -> None:
     open_sheet(journal, new=64)
 
-    async def sends() -> None:
-        with journal.for_engine() as given:
-            due = await given.due(1, limit=64)
-            results = await asyncio.gather(*(given.append([intent(one)]) for one in due))
+    async def send_rows() -> None:
+        with journal.for_engine() as engine_journal:
+            due = await engine_journal.due(1, limit=64)
+            results = await asyncio.gather(*(engine_journal.append([intent(row)]) for row in due))
             assert {one for result in results for one in result} == {MoveResult.MOVED}
 
-    asyncio.run(sends())
-    assert list(all_due(journal, 1)) == []
+    asyncio.run(send_rows())
+    assert list(due_rows(journal, 1)) == []
     journal.verify()
 
 
 def test_abandoned_engine_call_finishes_before_next_call(journal: Journal) -> None:
     open_sheet(journal, new=3)
 
-    async def sends() -> None:
-        with journal.for_engine() as given:
-            first, second, _ = await given.due(1, limit=3)
-            left = asyncio.create_task(given.append([intent(first)]))
+    async def send_rows() -> None:
+        with journal.for_engine() as engine_journal:
+            first, second, _ = await engine_journal.due(1, limit=3)
+            abandoned = asyncio.create_task(engine_journal.append([intent(first)]))
             await asyncio.sleep(0)
-            left.cancel()
-            assert list(await given.append([intent(second)])) == [MoveResult.MOVED]
-            assert left.cancelled()
+            abandoned.cancel()
+            assert list(await engine_journal.append([intent(second)])) == [MoveResult.MOVED]
+            assert abandoned.cancelled()
 
-    asyncio.run(sends())
-    assert [due.row for due in all_due(journal, 1)] == [4]
+    asyncio.run(send_rows())
+    assert [due.row for due in due_rows(journal, 1)] == [4]
     journal.verify()
 
 
@@ -599,13 +617,13 @@ def open_planned(journal: Journal, batch: str = "b9", plan: str = PLAN) -> None:
 def test_only_withdrawn_plan_opens_no_batch(journal: Journal) -> None:
     open_sheet(journal)
     assert list(journal.withdrawals()) == []
-    gone = Withdrawal(PLAN, "cleo", "signed", at(1))
-    journal.withdraw(gone)
+    withdrawal = Withdrawal(PLAN, "cleo", "signed", at(1))
+    journal.withdraw(withdrawal)
     before = journal.head()
     with pytest.raises(DocumentWithdrawn):
         open_planned(journal)
     assert (journal.head(), len(journal.batches())) == (before, 1)
-    assert list(journal.withdrawals()) == [gone]
+    assert list(journal.withdrawals()) == [withdrawal]
     open_planned(journal, "b8", "e" * 64)
     open_planned(journal, "b7", "")
     assert len(journal.batches()) == 3
@@ -613,9 +631,9 @@ def test_only_withdrawn_plan_opens_no_batch(journal: Journal) -> None:
     assert dict(journal.message_counts()) == {}, "it is no message from outside"
 
 
-def test_a_withdrawn_order_settles_and_releases_nothing(journal: Journal) -> None:
+def test_withdrawn_order_settles_and_releases_nothing(journal: Journal) -> None:
     open_sheet(journal)
-    for due, kind in zip(all_due(journal, 1)[:2], (OutcomeKind.UNKNOWN, OutcomeKind.REJECTED), strict=True):
+    for due, kind in zip(due_rows(journal, 1)[:2], (OutcomeKind.UNKNOWN, OutcomeKind.REJECTED), strict=True):
         journal.append([intent(due), outcome_of(due.number, 1, kind)])
     journal.withdraw(Withdrawal(ORDER, "cleo", "signed", at(1)))
     order = SignedOrder("b1", "document", at(2), sha256=ORDER)

@@ -1,4 +1,4 @@
-"""Whatever is changed in a journal behind its back is found, and named."""
+"""Every change to a journal by another program is detected and named."""
 
 import random
 import shutil
@@ -14,36 +14,36 @@ import pytest
 from paygw_batch.core.lifecycle import Concluded, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.facts import chained
-from paygw_batch.journal.port import unwatched
+from paygw_batch.journal.facts import chain_facts
+from paygw_batch.journal.port import ignore_progress
 from paygw_batch.journal.sqlite.sqlite_tables import write_lines
 from paygw_batch.journal.sqlite.verify import _check_facts as verify_facts
 from paygw_batch.journal.sqlite.verify import check_tail, verify
-from paygw_batch.journal.values import Amendment, Entry, KeptReply, Known, Link, reply_sha256
+from paygw_batch.journal.values import Amendment, Entry, KeptReply, KnownRow, Link, reply_sha256
 from tests.support.journal_rows import (
     AT,
-    all_due,
+    due_rows,
     intent,
     journal_path,
     new_instruction,
-    open_at,
+    open_journal_at,
     open_sheet,
     outcome_of,
-    read_at,
+    read_journal_at,
     send,
-    tampered,
+    tamper,
 )
 
 REPLY = KeptReply("HTTP/1.1 200 OK", b'{"status":"declined"}')
 
 
 @pytest.fixture
-def full(place: Path) -> Path:
-    """A closed journal in which everything has happened that can."""
-    with closing(open_at(place)) as journal:
+def full_journal(place: Path) -> Path:
+    """Return the path of a closed journal with every kind of content."""
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=5)
-        rejected, again, paid, doubtful, _ = all_due(journal, 1)
-        journal.append([intent(due) for due in (rejected, again, paid, doubtful)])
+        rejected, returned, paid, doubtful, _ = due_rows(journal, 1)
+        journal.append([intent(due) for due in (rejected, returned, paid, doubtful)])
         journal.append(
             [
                 replace(
@@ -56,22 +56,22 @@ def full(place: Path) -> Path:
                     ),
                     reply=REPLY,
                 ),
-                outcome_of(again.number, 1, OutcomeKind.REJECTED, message="no such wallet"),
+                outcome_of(returned.number, 1, OutcomeKind.REJECTED, message="no such wallet"),
                 outcome_of(paid.number, 1, OutcomeKind.PAID, gateway_reference="REF"),
             ]
         )
         journal.append([outcome_of(paid.number, 1, OutcomeKind.REJECTED)])
         journal.mark_interrupted(AT)
         journal.release(1, [3], suffix=True, by="amina", at=AT)
-        mended = [new_instruction(2, amount="7.00"), new_instruction(7)]
-        known = [Known(9, paid.number, State.PAID)]
-        open_sheet(journal, "b2", mended, known=known, amendments=[Amendment(2, rejected.number)])
+        corrected = [new_instruction(2, amount="7.00"), new_instruction(7)]
+        known = [KnownRow(9, paid.number, State.PAID)]
+        open_sheet(journal, "b2", corrected, known=known, amendments=[Amendment(2, rejected.number)])
         send(journal, 2, OutcomeKind.ACCEPTED)
     return journal_path(place)
 
 
 def dump(connection: apsw.Connection) -> list[object]:
-    """All that counts: not `home`, where the file stood, nor when it was brought up to a later version."""
+    """Return all content except `home` and the times of upgrades."""
     tables = ["batch", "page", "instruction", "known", "order_id", "state", "fact", "said", "contradiction", "move"]
     queries = [f"SELECT * FROM {table} ORDER BY 1, 2" for table in tables]  # noqa: S608 - names written above
     queries.append("SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
@@ -168,7 +168,7 @@ FOUND: dict[str, dict[str, str]] = {
             "rows, defects, opened_at, sheet_path FROM batch WHERE number = 1"
         )
     },
-    "A line of table known refers to something that the journal does not have.": {
+    "A line of table known refers to missing data.": {
         "a known row of no instruction": "UPDATE known SET instruction = 99"
     },
     "Batch b1 was changed after it was opened: sheet_name differs.": {
@@ -213,17 +213,17 @@ FOUND: dict[str, dict[str, str]] = {
     "The order ids of instruction 5 do not match its facts.": {
         "an order id that no fact used": "INSERT INTO order_id VALUES ('payout', 'ORD-77', 5)"
     },
-    "The reply kept for fact 9 was changed.": {
+    "The stored reply of fact 9 was changed.": {
         "a reply that its fact does not name": (
             "INSERT INTO reply SELECT max(number), instruction, x'7b7d', x'7b7d' FROM fact WHERE kind = 'rejected'"
         )
     },
-    "The reply kept for fact 2 was changed.": {
+    "The stored reply of fact 2 was changed.": {
         "a reply to an intent": (
             "INSERT INTO reply SELECT min(number), instruction, x'7b7d', x'7b7d' FROM fact WHERE kind = 'intended'"
         )
     },
-    "The reply kept for fact 6 was changed.": {
+    "The stored reply of fact 6 was changed.": {
         "a reply": "UPDATE reply SET body = x'7b7d'",
         "a reply's head": "UPDATE reply SET head = x'7b7d'",
         "a reply of another row": "UPDATE reply SET instruction = 2",
@@ -250,77 +250,79 @@ FOUND: dict[str, dict[str, str]] = {
         "when it was brought up": "INSERT INTO migration VALUES (2, '2026-11-20T08:00:00.000Z')"
     },
 }
-"""What verify says of each change: one that another check finds by luck would hide a check that does nothing."""
+"""The message of `verify` for each change. Without it, another check could hide one that does nothing."""
 CHANGES = {change: sql for changes in FOUND.values() for change, sql in changes.items()}
 
 
 @pytest.mark.parametrize(
     ("sentence", "change"), [(sentence, change) for sentence, changes in FOUND.items() for change in changes]
 )
-def test_verify_finds_and_names_change(full: Path, sentence: str, change: str) -> None:
-    with closing(tampered(full, CHANGES[change])) as connection, pytest.raises(JournalCorrupt) as found:
-        verify(connection, full)
-    assert found.value.message == sentence.format(path=full)
+def test_verify_finds_and_names_change(full_journal: Path, sentence: str, change: str) -> None:
+    with closing(tamper(full_journal, CHANGES[change])) as connection, pytest.raises(JournalCorrupt) as raised:
+        verify(connection, full_journal)
+    assert raised.value.message == sentence.format(path=full_journal)
 
 
 @pytest.fixture
-def _two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every journal is long enough for a second process."""
-    monkeypatch.setattr("paygw_batch.journal.sqlite.verify._WORTH_A_PROCESS", 1)
+def _force_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every journal long enough for a second process."""
+    monkeypatch.setattr("paygw_batch.journal.sqlite.verify._PARALLEL_FROM_FACTS", 1)
 
 
-@pytest.mark.usefixtures("_two_processes")
+@pytest.mark.usefixtures("_force_two_processes")
 @pytest.mark.parametrize("change", ["a fact's time", "a payee", "a state", "a payee's word gone"])
-def test_verify_finds_same_damage_with_two_processes(full: Path, change: str) -> None:
-    with closing(tampered(full, CHANGES[change])) as connection:
+def test_verify_finds_same_damage_with_two_processes(full_journal: Path, change: str) -> None:
+    with closing(tamper(full_journal, CHANGES[change])) as connection:
         with pytest.raises(JournalCorrupt) as alone:
-            verify(connection, full)
-        with pytest.raises(JournalCorrupt) as found:
-            verify(connection, full, in_parallel=True)
-    assert str(found.value) == str(alone.value)
+            verify(connection, full_journal)
+        with pytest.raises(JournalCorrupt) as raised:
+            verify(connection, full_journal, in_parallel=True)
+    assert str(raised.value) == str(alone.value)
 
 
-@pytest.mark.usefixtures("_two_processes")
+@pytest.mark.usefixtures("_force_two_processes")
 @pytest.mark.parametrize("program", [None, ["/bin/false"], [sys.executable, "-c", "print()"]])
 def test_single_process_checks_all_without_helper(
-    full: Path, monkeypatch: pytest.MonkeyPatch, program: list[str] | None
+    full_journal: Path, monkeypatch: pytest.MonkeyPatch, program: list[str] | None
 ) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.verify.python_command", lambda _: program)
-    with closing(tampered(full, CHANGES["a payee"])) as connection, pytest.raises(JournalCorrupt):
-        verify(connection, full, in_parallel=True)
+    with closing(tamper(full_journal, CHANGES["a payee"])) as connection, pytest.raises(JournalCorrupt):
+        verify(connection, full_journal, in_parallel=True)
 
 
 HOW_FAR = [(2, 7), (4, 7), (6, 7)]
 """The seven rows are replayed two at a time."""
 
 
-@pytest.mark.usefixtures("_two_processes")
-def test_verify_counts_same_with_two_processes(full: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    del full
-    monkeypatch.setattr("paygw_batch.journal.replay._ROWS_A_STEP", 2)
-    seen: list[tuple[int, int]] = []
-    with closing(read_at(place)) as reader:
-        counts = reader.verify(lambda done, rows: seen.append((done, rows)))
-        monkeypatch.setattr("paygw_batch.journal.sqlite.verify._WORTH_A_PROCESS", 10**9)
+@pytest.mark.usefixtures("_force_two_processes")
+def test_verify_counts_same_with_two_processes(
+    full_journal: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del full_journal
+    monkeypatch.setattr("paygw_batch.journal.replay._ROWS_PER_REPORT", 2)
+    progress: list[tuple[int, int]] = []
+    with closing(read_journal_at(place)) as reader:
+        counts = reader.verify(lambda done, rows: progress.append((done, rows)))
+        monkeypatch.setattr("paygw_batch.journal.sqlite.verify._PARALLEL_FROM_FACTS", 10**9)
         assert counts == reader.verify()
-    assert seen == HOW_FAR
+    assert progress == HOW_FAR
 
 
-def test_verify_reports_progress(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paygw_batch.journal.replay._ROWS_A_STEP", 2)
-    seen: list[tuple[int, int]] = []
-    with closing(apsw.Connection(str(full))) as connection:
-        verify(connection, full, progress=lambda done, rows: seen.append((done, rows)))
-    assert seen == HOW_FAR
+def test_verify_reports_progress(full_journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paygw_batch.journal.replay._ROWS_PER_REPORT", 2)
+    progress: list[tuple[int, int]] = []
+    with closing(apsw.Connection(str(full_journal))) as connection:
+        verify(connection, full_journal, progress=lambda done, rows: progress.append((done, rows)))
+    assert progress == HOW_FAR
 
 
-def test_verify_accepts_untouched_journal(full: Path, place: Path) -> None:
-    with closing(read_at(place)) as reader:
+def test_verify_accepts_untouched_journal(full_journal: Path, place: Path) -> None:
+    with closing(read_journal_at(place)) as reader:
         counts = reader.verify()
     assert counts["contradictions"] == 1
     assert counts["replaced"] == 1
     assert counts["in_doubt"] == 1
-    with closing(apsw.Connection(str(full))) as connection:
+    with closing(apsw.Connection(str(full_journal))) as connection:
         check_tail(connection)
 
 
@@ -334,11 +336,11 @@ def test_verify_accepts_untouched_journal(full: Path, place: Path) -> None:
         "DROP VIEW covered",
     ],
 )
-def test_altered_tables_are_refused_on_opening(full: Path, place: Path, change: str) -> None:
-    with closing(apsw.Connection(str(full))) as connection:
+def test_altered_tables_are_refused_on_opening(full_journal: Path, place: Path, change: str) -> None:
+    with closing(apsw.Connection(str(full_journal))) as connection:
         connection.execute(change)
     with pytest.raises(JournalCorrupt, match="was altered"):
-        open_at(place)
+        open_journal_at(place)
 
 
 @pytest.mark.parametrize(
@@ -362,9 +364,9 @@ def test_altered_tables_are_refused_on_opening(full: Path, place: Path, change: 
         "UPDATE state SET minor = 1",
     ],
 )
-def test_append_only_tables_refuse_changes(full: Path, place: Path, statement: str) -> None:
-    del full
-    with closing(open_at(place)) as journal, pytest.raises(apsw.ConstraintError, match="never"):
+def test_append_only_tables_refuse_changes(full_journal: Path, place: Path, statement: str) -> None:
+    del full_journal
+    with closing(open_journal_at(place)) as journal, pytest.raises(apsw.ConstraintError, match="never"):
         journal._connection.execute(statement)
 
 
@@ -372,12 +374,12 @@ def test_append_only_tables_refuse_changes(full: Path, place: Path, statement: s
     "change",
     [CHANGES["a fact's order id"], CHANGES["a dropped fact"], "UPDATE state SET state = 'ready' WHERE instruction = 6"],
 )
-def test_opening_finds_damage_near_chain_end(full: Path, place: Path, change: str) -> None:
-    tampered(full, change).close()
+def test_opening_finds_damage_near_chain_end(full_journal: Path, place: Path, change: str) -> None:
+    tamper(full_journal, change).close()
     with pytest.raises(JournalCorrupt):
-        open_at(place)
+        open_journal_at(place)
     with pytest.raises(JournalCorrupt):
-        read_at(place)
+        read_journal_at(place)
 
 
 @pytest.mark.parametrize(
@@ -390,44 +392,44 @@ def test_opening_finds_damage_near_chain_end(full: Path, place: Path, change: st
     ],
 )
 def test_row_disagreeing_with_newest_fact_is_not_sent(place: Path, change: str) -> None:
-    """Also where that fact is too old to be looked at when the journal is opened."""
-    with closing(open_at(place)) as journal:
+    """This includes a fact that is too old to be checked when the journal is opened."""
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal, "b1", 300)
         send(journal, 1, OutcomeKind.PAID)
-    tampered(journal_path(place), change).close()
-    with closing(open_at(place)) as journal, pytest.raises(JournalCorrupt, match="nstruction 1 "):
+    tamper(journal_path(place), change).close()
+    with closing(open_journal_at(place)) as journal, pytest.raises(JournalCorrupt, match="nstruction 1 "):
         journal.due(1, after_row=0, limit=10)
 
 
-def test_verify_finds_forged_fact_with_valid_hash(full: Path) -> None:
-    with closing(apsw.Connection(str(full))) as connection:
+def test_verify_finds_forged_fact_with_valid_hash(full_journal: Path) -> None:
+    with closing(apsw.Connection(str(full_journal))) as connection:
         connection.execute("DROP TRIGGER fact_moves")
         ((number, digest),) = connection.execute(
             "SELECT number, hash FROM fact ORDER BY number DESC LIMIT 1"
         ).fetchall()
         forged = Entry(4, 1, Concluded(Outcome(OutcomeKind.PAID)), AT)
-        ((line,), _) = chained([forged], Link(int(number or 0), bytes(digest)), lambda: bytes(16))  # type: ignore[arg-type]
+        ((line,), _) = chain_facts([forged], Link(int(number or 0), bytes(digest)), lambda: bytes(16))  # type: ignore[arg-type]
         write_lines(connection, "INSERT INTO fact {lines}", [line])
         with pytest.raises(JournalCorrupt, match="nstruction 4"):
-            verify_facts(connection, unwatched)
+            verify_facts(connection, ignore_progress)
         with pytest.raises(JournalCorrupt, match="nstruction 4"):
             check_tail(connection)
 
 
-def offsets(content: bytes) -> Iterator[int]:
-    """Some of the bytes that hold something: most of a young journal is empty space."""
+def content_offsets(content: bytes) -> Iterator[int]:
+    """Return a sample of the offsets with content, because most of a young journal is empty."""
     chance = random.Random(20261121)  # noqa: S311 - the same bytes every time
     yield from sorted(chance.sample([offset for offset, byte in enumerate(content) if byte], 250))
 
 
-def test_flipped_byte_is_detected_or_harmless(full: Path, place: Path) -> None:
-    whole = full.read_bytes()
-    with closing(apsw.Connection(str(full))) as connection:
+def test_flipped_byte_is_detected_or_harmless(full_journal: Path, place: Path) -> None:
+    whole = full_journal.read_bytes()
+    with closing(apsw.Connection(str(full_journal))) as connection:
         before = dump(connection)
     missed = 0
-    for offset in offsets(whole):
+    for offset in content_offsets(whole):
         copy = place / "flipped.sqlite3"
-        shutil.copy(full, copy)
+        shutil.copy(full_journal, copy)
         with copy.open("r+b") as stream:
             stream.seek(offset)
             stream.write(bytes([whole[offset] ^ 0x10]))
@@ -441,10 +443,10 @@ def test_flipped_byte_is_detected_or_harmless(full: Path, place: Path) -> None:
     assert missed < 100
 
 
-def test_a_file_cut_short_is_refused(full: Path, place: Path) -> None:
-    whole = full.read_bytes()
-    last_byte = len(whole.rstrip(b"\0")) - 1  # where the last page ends in nothing, cutting that off loses nothing
+def test_file_cut_short_is_refused(full_journal: Path, place: Path) -> None:
+    whole = full_journal.read_bytes()
+    last_byte = len(whole.rstrip(b"\0")) - 1  # cutting off the empty end of the last page loses nothing
     for size in (1, 99, 100, 4096, len(whole) // 2, len(whole) - 4096, last_byte):
-        full.write_bytes(whole[:size])
+        full_journal.write_bytes(whole[:size])
         with pytest.raises(JournalError):
-            open_at(place).verify()
+            open_journal_at(place).verify()

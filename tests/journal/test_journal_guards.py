@@ -1,4 +1,4 @@
-"""The lock by itself: what a run finds in it, and what it says of it."""
+"""The lock file: its checks and its errors."""
 
 import errno
 import fcntl
@@ -18,19 +18,19 @@ from tests.support.journal_rows import AT
 def test_removed_lock_file_is_recreated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, flock, calls = place / "a.lock", fcntl.flock, []
 
-    def removed_before(fd: int, operation: int) -> None:
+    def remove_and_lock(fd: int, operation: int) -> None:
         calls.append(fd)
         if len(calls) == 1:
             path.unlink()
         flock(fd, operation)
 
-    monkeypatch.setattr("paygw_batch.journal.lock.fcntl.flock", removed_before)
+    monkeypatch.setattr("paygw_batch.journal.lock.fcntl.flock", remove_and_lock)
     with closing(RunLock(path, now=AT, command="a test")), pytest.raises(JournalHeld):
         RunLock(path, now=AT, command="another test")
 
 
-def waits_for(place: Path, pid: int) -> int:
-    """Try a lock that another process holds in the name of `pid`; return how often its end was waited for."""
+def count_waits(place: Path, pid: int) -> int:
+    """Try a lock that another process holds under `pid`; return the number of waits."""
     waits = [0]
 
     def sleep(_: float) -> None:
@@ -54,23 +54,23 @@ def waits_for(place: Path, pid: int) -> int:
 
 def test_unreaped_process_counts_as_dead(place: Path) -> None:
     with subprocess.Popen(["/bin/true"]) as child:
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
-        assert waits_for(place, child.pid) > 0
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended but remains a zombie
+        assert count_waits(place, child.pid) > 0
 
 
 def test_process_of_other_user_counts_as_living(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_pid: int, _signal: int) -> None:
+    def refuse_signal(_pid: int, _signal: int) -> None:
         raise PermissionError
 
-    monkeypatch.setattr("paygw_batch.journal.lock.os.kill", refused)
-    assert waits_for(place, 1) == 0
+    monkeypatch.setattr("paygw_batch.journal.lock.os.kill", refuse_signal)
+    assert count_waits(place, 1) == 0
 
 
 def test_unwritable_lock_error_names_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_fd: int, _content: bytes, _at: int) -> int:
+    def fail_with_full_disk(_fd: int, _content: bytes, _at: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("paygw_batch.journal.lock.os.pwrite", full)
-    with pytest.raises(JournalError, match=r"a\.lock cannot be written: No space left on device\.") as found:
+    monkeypatch.setattr("paygw_batch.journal.lock.os.pwrite", fail_with_full_disk)
+    with pytest.raises(JournalError, match=r"a\.lock cannot be written: No space left on device\.") as raised:
         RunLock(place / "a.lock", now=AT, command="a test")
-    assert found.value.hint == "Free some disk space, then run again."
+    assert raised.value.hint == "Free some disk space, then run again."

@@ -1,4 +1,4 @@
-"""A journal is moved from its file to PostgreSQL: with its chain, once, and never two of them may pay."""
+"""Moving a journal from its file to PostgreSQL keeps its chain, and never lets both copies pay."""
 
 import re
 from collections.abc import Callable
@@ -12,30 +12,39 @@ import pytest
 
 from paygw_batch.cluster import move
 from paygw_batch.cluster.database_place import DatabasePlace
-from paygw_batch.cluster.move import Move, move_journal
+from paygw_batch.cluster.move import JournalMove, move_journal
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import Concluded, Resolution, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.shown_states import recorded
+from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, PaygwError
 from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.file_place import FilePlace
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.known_journals import KnownJournals
 from paygw_batch.journal.sqlite import connect
-from paygw_batch.journal.values import Amendment, Arrived, CarriedOut, Entry, KeptReply, Known, Withdrawal, reply_sha256
+from paygw_batch.journal.values import (
+    Amendment,
+    Arrival,
+    Entry,
+    KeptReply,
+    KnownRow,
+    StatementNote,
+    Withdrawal,
+    reply_sha256,
+)
 from tests.support.journal_rows import (
     AT,
-    all_due,
     at,
+    due_rows,
     file_place,
     intent,
     journal_path,
     new_instruction,
-    open_at,
+    open_journal_at,
     open_sheet,
     outcome_of,
-    read_at,
+    read_journal_at,
     resolved,
     send,
 )
@@ -52,45 +61,48 @@ def empty_database(postgres_server: PostgresServer, place: Path) -> Any:
     postgres_server.drop_database(name)
 
 
-def moved(place: Path, to: DatabasePlace) -> Move:
+def move_to_database(place: Path, to: DatabasePlace) -> JournalMove:
     return move_journal(file_place(place), to, WORDS, "amina")
 
 
-def half_done(place: Path) -> None:
-    """Make a journal in a file in which nearly everything that can be there has happened; its last run was killed."""
-    with closing(open_at(place)) as journal:
+def make_full_journal(place: Path) -> None:
+    """Create a journal in a file with nearly every kind of content, whose last run was killed."""
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=9)
-        due = all_due(journal, 1)
-        journal.append([intent(one) for one in due[:5]])
+        due = due_rows(journal, 1)
+        journal.append([intent(row) for row in due[:5]])
         kinds = (OutcomeKind.PAID, OutcomeKind.ACCEPTED, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
         outcomes = [outcome_of(one.number, 1, kind) for one, kind in zip(due, kinds[:3], strict=False)]
-        told = KeptReply("HTTP/1.1 500 Internal Server Error", b"\xff not text")
-        unclear = Outcome(kinds[3], reply_sha256=reply_sha256(told.head, told.body))
-        outcomes.append(Entry(due[3].number, 1, Concluded(unclear), AT, told))
+        reply = KeptReply("HTTP/1.1 500 Internal Server Error", b"\xff not text")
+        unclear = Outcome(kinds[3], reply_sha256=reply_sha256(reply.head, reply.body))
+        outcomes.append(Entry(due[3].number, 1, Concluded(unclear), AT, reply))
         outcomes.append(outcome_of(due[0].number, 1, OutcomeKind.REJECTED, message="a late word\x00"))
         journal.append(outcomes)
         journal.settle(
-            [resolved(due[3].number, 1, Resolution.PAID)], note=CarriedOut("b1", "s.csv", "f" * 64, "amina", AT)
+            [resolved(due[3].number, 1, Resolution.PAID)], note=StatementNote("b1", "s.csv", "f" * 64, "amina", AT)
         )
         journal.release(1, [4], suffix=True, by="chidi", at=at(1))
         rejected = new_instruction(3, "ORD-9", amount="99.00")
-        open_sheet(journal, "b2", [new_instruction(2, "Ünïcode-1"), rejected], known=[Known(4, 1, State.PAID)],
+        open_sheet(journal, "b2", [new_instruction(2, "Ünïcode-1"), rejected], known=[KnownRow(4, 1, State.PAID)],
                    amendments=[Amendment(3, 8, "")])  # fmt: skip
-        with file_place(place).beside() as keep:
+        with file_place(place).open_note_recorder() as keep:
             claim = Claim("ORD-3", "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
-            said = encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
-            keep([Arrived(said, AT)])
+            content = encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
+            keep([Arrival(content, AT)])
 
 
-def seen_of(journal: JournalReader) -> list[object]:
-    """Return all that people see of a journal."""
+def visible_content(journal: JournalReader) -> list[object]:
+    """Return all content of a journal that people can see."""
     return [
         *(
             (
                 record,
-                [replace(one, message=one.message and recorded(one.message)) for one in journal.rows(record.number)],
+                [
+                    replace(row, message=row.message and render_record(row.message))
+                    for row in journal.rows(record.number)
+                ],
                 journal.tallies(record.number),
-                [(one.at, one.by, one.row) for one in journal.history(record.number)],
+                [(entry.at, entry.by, entry.row) for entry in journal.history(record.number)],
                 list(journal.pages(record.number)),
                 journal.messages(record.number),
                 journal.message_counts(record.number),
@@ -102,24 +114,24 @@ def seen_of(journal: JournalReader) -> list[object]:
         ),
         journal.orders("ORD-9"),
         journal.head().newest_time,
-        journal.head().taken_in,
+        journal.head().last_judged_arrival,
         journal.head().seq,
     ]
 
 
 def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: DatabasePlace) -> None:
-    half_done(place)
-    with closing(open_at(place)) as journal:
+    make_full_journal(place)
+    with closing(open_journal_at(place)) as journal:
         journal.mark_interrupted(AT)
         journal.judge_arrivals(WORDS, at=AT)
-        before, counts, head = seen_of(journal), journal.verify(), journal.head()
-    result = moved(place, empty_database)
+        before, counts, head = visible_content(journal), journal.verify(), journal.head()
+    result = move_to_database(place, empty_database)
     assert (result.identity.journal_id, result.facts) == (head.journal_id, head.seq)
     with closing(read_postgres(empty_database)) as journal:
-        assert seen_of(journal) == before
-        again = journal.verify()
-        assert {name: again[name] for name in counts if name in again} == {
-            name: counts[name] for name in counts if name in again
+        assert visible_content(journal) == before
+        moved_counts = journal.verify()
+        assert {name: moved_counts[name] for name in counts if name in moved_counts} == {
+            name: counts[name] for name in counts if name in moved_counts
         }
     with psycopg.connect(empty_database.server.url) as connection:
         query = """SELECT f.hash, p.head_hash FROM paygw.fact f
@@ -128,13 +140,13 @@ def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: Databas
 
 
 def test_moved_batch_continues_without_double_sending(place: Path, empty_database: DatabasePlace) -> None:
-    half_done(place)
-    moved(place, empty_database)
+    make_full_journal(place)
+    move_to_database(place, empty_database)
     with closing(open_postgres(empty_database)) as journal:
         sent = [due.order_id for due in send(journal, 1, OutcomeKind.PAID)]
         assert sent == ["ORD-4-r2", "ORD-7", "ORD-8", "ORD-10"]
         assert [due.order_id for due in send(journal, 2, OutcomeKind.PAID)] == ["Ünïcode-1", "ORD-9"]
-        assert not all_due(journal, 1)
+        assert not due_rows(journal, 1)
         journal.settle([resolved(5, 1, Resolution.PAID)])
         open_sheet(journal, "b3", [new_instruction(2, "NEW-1")])
         assert journal.compare("payout", [(1, "ORD-2", "")])[1], "its order ids are known"
@@ -143,27 +155,27 @@ def test_moved_batch_continues_without_double_sending(place: Path, empty_databas
 
 
 def test_moved_file_names_database_and_pays_nothing(place: Path, empty_database: DatabasePlace) -> None:
-    half_done(place)
+    make_full_journal(place)
     older = journal_path(place).read_bytes()
-    moved(place, empty_database)
+    move_to_database(place, empty_database)
     moved_there = re.escape(f"was moved to the database {empty_database.server.place}")
     with pytest.raises(JournalError, match=moved_there):
-        open_at(place)
+        open_journal_at(place)
     with pytest.raises(JournalError, match=moved_there):
-        read_at(place)
+        read_journal_at(place)
     known = KnownJournals(place / "journals")
     assert [entry.path for entry in known.entries()] == [empty_database.server.place]
     journal_path(place).write_bytes(older)
-    with pytest.raises(JournalError):  # an older copy of it in its place is not known here
-        open_at(place)
+    with pytest.raises(JournalError):  # an older copy at its path is not known here
+        open_journal_at(place)
     assert empty_database.make("a test") is None
 
 
-def who_may_pay(place: Path, to: DatabasePlace) -> list[str]:
+def usable_journals(place: Path, to: DatabasePlace) -> list[str]:
     """Return the journals that a run could open now."""
     found = []
     openers: list[tuple[str, Callable[[], Any]]] = [
-        ("file", lambda: open_at(place)),
+        ("file", lambda: open_journal_at(place)),
         ("database", lambda: open_postgres(to)),
     ]
     for name, opened in openers:
@@ -176,30 +188,30 @@ def who_may_pay(place: Path, to: DatabasePlace) -> list[str]:
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 STEPS = (
     "Session",
     "FilePlace.open_to_write",
     "copy_journal",
-    "identity_of",
+    "load_identity",
     "finish_move",
-    "_remember",
+    "_record_new_place",
     "KnownJournal",
 )
 
 
-@pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.moving"])
+@pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.move_transaction"])
 @pytest.mark.parametrize(
     "is_after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.long)]
 )
 def test_killed_move_leaves_exactly_one_usable_journal(
     place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
 ) -> None:
-    with closing(open_at(place)) as journal:
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=4)
-        journal.append([intent(all_due(journal, 1)[0])])
+        journal.append([intent(due_rows(journal, 1)[0])])
     owner: Any = move
     name = step
     if "." in step:
@@ -207,24 +219,24 @@ def test_killed_move_leaves_exactly_one_usable_journal(
         owner = {"FilePlace": FilePlace, "SqliteJournal": type(journal)}[owner_name]
     real = getattr(owner, name)
 
-    def dies(*given: Any, **named: Any) -> Any:
+    def die(*given: Any, **named: Any) -> Any:
         if is_after:
-            made = real(*given, **named)
-            if hasattr(made, "close"):  # a process that ends lets go of it
-                made.close()
+            result = real(*given, **named)
+            if hasattr(result, "close"):  # a process that ends releases it
+                result.close()
         raise Killed
 
-    monkeypatch.setattr(owner, name, dies)
+    monkeypatch.setattr(owner, name, die)
     with pytest.raises(Killed):
-        moved(place, empty_database)
+        move_to_database(place, empty_database)
     monkeypatch.undo()
-    assert len(who_may_pay(place, empty_database)) <= 1
-    if who_may_pay(place, empty_database) == ["file"]:  # it goes on meanwhile
-        with closing(open_at(place)) as journal:
+    assert len(usable_journals(place, empty_database)) <= 1
+    if usable_journals(place, empty_database) == ["file"]:  # the run continues meanwhile
+        with closing(open_journal_at(place)) as journal:
             journal.mark_interrupted(AT)
             send(journal, 1, OutcomeKind.PAID)
-    moved(place, empty_database)
-    assert who_may_pay(place, empty_database) == ["database"]
+    move_to_database(place, empty_database)
+    assert usable_journals(place, empty_database) == ["database"]
     with closing(open_postgres(empty_database)) as other:
         send(other, 1, OutcomeKind.PAID)
         assert [row.state for row in other.rows(1)] == [State.IN_DOUBT, *[State.PAID] * 3]
@@ -235,42 +247,42 @@ def test_killed_move_leaves_exactly_one_usable_journal(
 def test_no_process_writes_file_during_move(
     place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(open_at(place)) as journal:
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
     real: Any = vars(move)["copy_journal"]
     withdrawal = Withdrawal("1" * 64, "cleo", "{}", AT)
 
-    def copied_before(*given: Any, **named: Any) -> Any:
-        made = real(*given, **named)
+    def copy_after_write(*given: Any, **named: Any) -> Any:
+        result = real(*given, **named)
         file_place(place).withdraw(withdrawal)
-        return made
+        return result
 
-    monkeypatch.setattr(move, "copy_journal", copied_before)
+    monkeypatch.setattr(move, "copy_journal", copy_after_write)
     monkeypatch.setattr(connect, "_BUSY_TIMEOUT_MS", 1)
     with pytest.raises(JournalHeld, match="is writing to the journal"):
-        moved(place, empty_database)
+        move_to_database(place, empty_database)
     monkeypatch.undo()
-    assert who_may_pay(place, empty_database) == ["file"]
+    assert usable_journals(place, empty_database) == ["file"]
     file_place(place).withdraw(withdrawal)
-    moved(place, empty_database)
+    move_to_database(place, empty_database)
     with closing(read_postgres(empty_database)) as reader:
-        assert [one.sha256 for one in reader.withdrawals()] == ["1" * 64]
+        assert [withdrawal.sha256 for withdrawal in reader.withdrawals()] == ["1" * 64]
     with pytest.raises(JournalError, match="was moved to the database"):
         file_place(place).withdraw(Withdrawal("2" * 64, "cleo", "{}", AT))
 
 
 def test_move_is_refused_when_unsafe(place: Path, empty_database: DatabasePlace, database: str) -> None:
     with pytest.raises(JournalMissing):
-        moved(place, empty_database)
-    with closing(open_at(place)) as journal:
+        move_to_database(place, empty_database)
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
         with pytest.raises(JournalHeld):
-            moved(place, empty_database)
+            move_to_database(place, empty_database)
     with pytest.raises(JournalError, match="There is already a journal in the database"):
-        moved(place, postgres_place(database, place))
-    assert who_may_pay(place, empty_database) == ["file"]
-    moved(place, empty_database)
-    assert moved(place, empty_database).facts == 1, "a move that is done is done"
+        move_to_database(place, postgres_place(database, place))
+    assert usable_journals(place, empty_database) == ["file"]
+    move_to_database(place, empty_database)
+    assert move_to_database(place, empty_database).facts == 1, "a move that is done is done"
     with pytest.raises(JournalError, match="and not to"):
-        moved(place, postgres_place(database, place))
+        move_to_database(place, postgres_place(database, place))
     assert empty_database.holder() is None

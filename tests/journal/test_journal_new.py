@@ -1,4 +1,4 @@
-"""Making a journal: killed or failing at any moment, there are never two that do not know each other."""
+"""Creating a journal, killed or failing at any step, never leaves two that do not know each other."""
 
 import itertools
 import os
@@ -15,7 +15,7 @@ import pytest
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, JournalNotAdopted
 from paygw_batch.journal.known_journals import KnownJournal, KnownJournals
-from paygw_batch.journal.left import RUN, LeftLine, lines, newest
+from paygw_batch.journal.sent_log import RUN, SentLogLine, newest_line, read_lines
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Identity
 from tests.support.journal_disk import failing_disk
@@ -23,18 +23,20 @@ from tests.support.journal_rows import AT, ENDPOINT, file_place, journal_path, o
 from tests.support.long_part import long, share
 
 STEPS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir")
-"""What Python does to files. What SQLite does is to the journal's temporary file alone, before its rename."""
+"""Python's file operations. SQLite touches only the journal's temporary file, before its rename."""
 KILLED = 9
-moments = pytest.mark.parametrize("every", [4, long(1)])
-"""Every check tries the first moment and each fourth after it."""
+each_step = pytest.mark.parametrize("step_size", [4, long(1)])
+"""Each check tries the first step and every fourth after it."""
 
 
-def make(place: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any) -> Identity | None:
+def make_journal(
+    place: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any
+) -> Identity | None:
     at_name = replace(file_place(place, journal_path(place).with_name(name)), **changes)
     return at_name.make("journal new", beside=beside)
 
 
-def opened(place: Path, name: str = "journal.sqlite3") -> SqliteJournal:
+def open_journal(place: Path, name: str = "journal.sqlite3") -> SqliteJournal:
     return file_place(place, journal_path(place).with_name(name)).open_to_write("a test")
 
 
@@ -42,21 +44,21 @@ def entries(place: Path) -> list[KnownJournal]:
     return list(KnownJournals(place / "journals").entries())
 
 
-def killed_at(number: int, work: Callable[[], object]) -> bool:
-    """Do `work` in a process that is gone before its step `number`; return whether it came that far."""
+def run_until_killed(number: int, work: Callable[[], object]) -> bool:
+    """Run `work` in a process that is killed before step `number`; return whether it got that far."""
     child = os.fork()
-    if child == 0:  # nothing but what is under test: pytest must not go on in two processes
+    if child == 0:  # pytest must not continue in the child process
         code = 1
         try:
             steps = itertools.count(1)
 
-            def counted(call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
+            def count_call(call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
                 if next(steps) == number:
                     os._exit(KILLED)
                 return call(*arguments, **words)
 
             for name in STEPS:
-                setattr(os, name, partial(counted, getattr(os, name)))
+                setattr(os, name, partial(count_call, getattr(os, name)))
             work()
             code = 0
         finally:
@@ -67,22 +69,22 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
     return code == KILLED
 
 
-def kills(place: Path, work: Callable[[], object], every: int = 1) -> Iterator[int]:
-    """Yield after each moment that `work` was killed at, always from an empty place."""
-    for number in itertools.count(1, every):
+def kill_at_each_step(place: Path, work: Callable[[], object], step_size: int = 1) -> Iterator[int]:
+    """Yield after `work` was killed at each step, each time with an empty directory."""
+    for number in itertools.count(1, step_size):
         for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
-        if not killed_at(number, work):
+        if not run_until_killed(number, work):
             assert number > 15
             return
         yield number
 
 
-@moments
-def test_killed_creation_is_repeatable_at_same_place(place: Path, every: int) -> None:
-    for number in kills(place, lambda: make(place), every):
-        made = make(place)
-        with closing(opened(place)) as journal:
+@each_step
+def test_killed_creation_is_repeatable_at_same_place(place: Path, step_size: int) -> None:
+    for number in kill_at_each_step(place, lambda: make_journal(place), step_size):
+        made = make_journal(place)
+        with closing(open_journal(place)) as journal:
             assert made is None or journal.head().journal_id == made.journal_id, number
             open_sheet(journal)
             (entry,) = entries(place)
@@ -93,33 +95,33 @@ def test_killed_creation_is_repeatable_at_same_place(place: Path, every: int) ->
             )
 
 
-@moments
-def test_killed_creation_leaves_single_usable_journal(place: Path, every: int) -> None:
+@each_step
+def test_killed_creation_leaves_single_usable_journal(place: Path, step_size: int) -> None:
     was_made = set()
-    for number in kills(place, lambda: make(place), every):
+    for number in kill_at_each_step(place, lambda: make_journal(place), step_size):
         if journal_path(place).exists():
-            with closing(opened(place)) as journal, pytest.raises(JournalError, match=journal.head().journal_id):
-                make(place, "second.sqlite3")
+            with closing(open_journal(place)) as journal, pytest.raises(JournalError, match=journal.head().journal_id):
+                make_journal(place, "second.sqlite3")
             with pytest.raises(JournalMissing):
-                opened(place, "second.sqlite3")
+                open_journal(place, "second.sqlite3")
         else:
-            made = make(place, "second.sqlite3")
+            made = make_journal(place, "second.sqlite3")
             assert made is not None
             was_made.add(number)
             with pytest.raises(JournalMissing, match=made.journal_id):
-                opened(place)
-            opened(place, "second.sqlite3").close()
+                open_journal(place)
+            open_journal(place, "second.sqlite3").close()
         assert len(entries(place)) == 1
     assert was_made
 
 
-@moments
-def test_opening_after_killed_creation_registers_journal(place: Path, every: int) -> None:
-    """Between the journal's rename and the last word of the registry: the intention is all that is known."""
+@each_step
+def test_opening_after_killed_creation_registers_journal(place: Path, step_size: int) -> None:
+    """Killed between the journal's rename and its final entry, when only the intention is known."""
     found = 0
-    for _ in kills(place, lambda: make(place), every):
+    for _ in kill_at_each_step(place, lambda: make_journal(place), step_size):
         try:
-            opened(place).close()
+            open_journal(place).close()
         except JournalMissing:
             continue
         found += 1
@@ -130,124 +132,126 @@ def test_opening_after_killed_creation_registers_journal(place: Path, every: int
 
 @pytest.mark.long
 def test_abandoned_new_journal_needs_adoption(place: Path) -> None:
-    """Its disk was away when another journal was made in its place, and comes back."""
+    """Its disk was missing when another journal was created at its path, and returns."""
     found = 0
-    for _ in kills(place, lambda: make(place)):
+    for _ in kill_at_each_step(place, lambda: make_journal(place)):
         path = journal_path(place)
         if not path.exists() or not entries(place)[0].is_intended:
             continue
         found += 1
         path.rename(place / "away.sqlite3")
-        assert make(place, "second.sqlite3") is not None
+        assert make_journal(place, "second.sqlite3") is not None
         (place / "away.sqlite3").rename(path)
         with pytest.raises(JournalNotAdopted):
-            opened(place)
+            open_journal(place)
     assert found > 0
 
 
-@moments
-def test_killed_replacement_of_lost_journal_is_repeatable(place: Path, every: int) -> None:
+@each_step
+def test_killed_replacement_of_lost_journal_is_repeatable(place: Path, step_size: int) -> None:
     lost: list[str] = []
 
-    def prepared() -> None:
-        make(place, beside=lost[-1])
+    def prepare() -> None:
+        make_journal(place, beside=lost[-1])
 
-    for number in itertools.count(1, every):
+    for number in itertools.count(1, step_size):
         for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
-        make(place)
-        with closing(opened(place)) as journal:
+        make_journal(place)
+        with closing(open_journal(place)) as journal:
             open_sheet(journal)
             lost.append(journal.head().journal_id)
         for file in journal_path(place).parent.iterdir():
             file.unlink()
-        if not killed_at(number, prepared):
+        if not run_until_killed(number, prepare):
             break
         with pytest.raises(JournalError, match=lost[-1]):
-            make(place, "second.sqlite3")
+            make_journal(place, "second.sqlite3")
         if not journal_path(place).exists():
-            assert make(place, beside=lost[-1]) is not None
-        opened(place).close()
-        seen = newest(place / "journals" / lost[-1], RUN)
-        assert seen is not None, f"what left of the lost journal is forgotten after step {number}"
-        assert seen.number
+            assert make_journal(place, beside=lost[-1]) is not None
+        open_journal(place).close()
+        newest = newest_line(place / "journals" / lost[-1], RUN)
+        assert newest is not None, f"the sent log of the lost journal is gone after step {number}"
+        assert newest.number
     assert number > 15
 
 
-@moments
+@each_step
 @pytest.mark.parametrize("stays", share([True, False], every=2))
-def test_creation_succeeds_after_disk_failure(place: Path, every: int, *, stays: bool) -> None:
-    for ordinal in itertools.count(1, every):
+def test_creation_succeeds_after_disk_failure(place: Path, step_size: int, *, stays: bool) -> None:
+    for ordinal in itertools.count(1, step_size):
         for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
         with failing_disk() as disk:
             disk.fail_at, disk.stays = ordinal, stays
             try:
-                make(place)
+                make_journal(place)
             except JournalError:
                 assert not journal_path(place).exists()
             has_failed = disk.operations >= ordinal
-        make(place)
-        opened(place).close()
+        make_journal(place)
+        open_journal(place).close()
         if not has_failed:
             break
     assert ordinal > 3
 
 
-# What is remembered
+# Known journals
 
 
 def test_new_journal_is_registered_before_use(place: Path) -> None:
-    made = make(place)
+    made = make_journal(place)
     assert made is not None
     (entry,) = entries(place)
     assert entry == KnownJournal(made.journal_id, (ENDPOINT,), str(journal_path(place)), AT)
-    start = LeftLine(1, 0, made.start.hash.hex(), "")
-    assert list(lines(place / "journals" / made.journal_id, RUN)) == [start]
+    start = SentLogLine(1, 0, made.start.hash.hex(), "")
+    assert list(read_lines(place / "journals" / made.journal_id, RUN)) == [start]
 
 
 def test_unregistered_journal_at_default_path_blocks_new_journal(place: Path) -> None:
-    made = make(place)
+    made = make_journal(place)
     assert made is not None
     shutil.rmtree(place / "journals")
     with pytest.raises(JournalError, match=made.journal_id):
-        make(place, "second.sqlite3")
+        make_journal(place, "second.sqlite3")
 
 
 def test_unregistered_journal_blocks_new_journal_under_any_name(place: Path) -> None:
-    made, renamed = make(place), EndpointIdentity.of("gateway.example", "9", "merchant")
+    made, renamed = make_journal(place), EndpointIdentity.create("gateway.example", "9", "merchant")
     assert made is not None
     file_place(place, endpoint=renamed).open_to_write("a test").close()
     shutil.rmtree(place / "journals")
     with pytest.raises(JournalError, match=made.journal_id):
-        make(place, "second.sqlite3", endpoint=EndpointIdentity.of("gateway.example", "9", "another login"))
+        make_journal(place, "second.sqlite3", endpoint=EndpointIdentity.create("gateway.example", "9", "another login"))
 
 
 def test_each_merchant_has_own_journal(place: Path) -> None:
-    make(place)
+    make_journal(place)
     for number, other in enumerate(("gateway.example/9", "other.example/1234")):
-        assert make(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
+        assert make_journal(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
 
 
 def test_damaged_entry_blocks_new_journals(place: Path) -> None:
-    make(place)
+    make_journal(place)
     (path,) = (place / "journals").glob("*/journal.json")
     path.write_text(path.read_text()[:-20])
-    for attempt in (partial(make, place, "second.sqlite3"), partial(opened, place)):
-        with pytest.raises(JournalError, match=r"is damaged\. It records for whom each journal pays") as found:
+    for attempt in (partial(make_journal, place, "second.sqlite3"), partial(open_journal, place)):
+        with pytest.raises(
+            JournalError, match=r"is damaged\. It records the merchant that each journal pays for"
+        ) as raised:
             attempt()
-        assert "move it away" in found.value.hint
+        assert "move it away" in raised.value.hint
     path.unlink()
     with pytest.raises(JournalNotAdopted):
-        opened(place)
+        open_journal(place)
     with pytest.raises(JournalError, match="already has a journal"):
-        make(place, "second.sqlite3")
+        make_journal(place, "second.sqlite3")
 
 
 def test_registry_of_journals_is_private(place: Path) -> None:
     before = os.umask(0)
     try:
-        make(place)
+        make_journal(place)
     finally:
         os.umask(before)
     found = list((place / "journals").rglob("*"))
@@ -256,6 +260,6 @@ def test_registry_of_journals_is_private(place: Path) -> None:
 
 
 def test_journal_in_use_is_not_recreated(place: Path) -> None:
-    make(place)
-    with closing(opened(place)), pytest.raises(JournalHeld):
-        make(place)
+    make_journal(place)
+    with closing(open_journal(place)), pytest.raises(JournalHeld):
+        make_journal(place)

@@ -1,4 +1,4 @@
-"""Where a journal may live, and what is refused with a plain sentence."""
+"""The locations where a journal may be, and the errors for others."""
 
 import os
 import shutil
@@ -15,15 +15,23 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal import lock as places
 from tests.support.journal_disk import failing_disk
-from tests.support.journal_rows import ENDPOINT, file_place, journal_path, make_at, open_at, open_sheet, read_at
+from tests.support.journal_rows import (
+    ENDPOINT,
+    create_journal_at,
+    file_place,
+    journal_path,
+    open_journal_at,
+    open_sheet,
+    read_journal_at,
+)
 
 
-def mode(path: Path) -> int:
+def file_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def made(place: Path) -> Path:
-    with closing(open_at(place)) as journal:
+def make_journal(place: Path) -> Path:
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
     return journal_path(place)
 
@@ -31,45 +39,45 @@ def made(place: Path) -> Path:
 def test_journal_files_are_private_under_any_umask(place: Path) -> None:
     before = os.umask(0)
     try:
-        with closing(open_at(place)) as journal:
+        with closing(open_journal_at(place)) as journal:
             open_sheet(journal)
             files = [path for path in place.rglob("*") if path.is_file()]
             assert {path.suffix for path in files} == {
                 *(".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".1", ".json")
             }
-            assert {mode(path) for path in files} == {0o600}
+            assert {file_mode(path) for path in files} == {0o600}
     finally:
         os.umask(before)
-    assert {mode(path) for path in place.rglob("*") if path.is_dir()} == {0o700}
+    assert {file_mode(path) for path in place.rglob("*") if path.is_dir()} == {0o700}
 
 
 def test_reading_missing_journal_creates_nothing(place: Path) -> None:
     with pytest.raises(JournalError, match="There is no journal at"):
-        read_at(place)
+        read_journal_at(place)
     assert list(place.iterdir()) == []
 
 
 def test_reading_journal_creates_and_changes_no_file(place: Path) -> None:
-    path = made(place)
+    path = make_journal(place)
     before = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in path.parent.iterdir()}
-    with closing(read_at(place)) as reader:
+    with closing(read_journal_at(place)) as reader:
         assert len(reader.batches()) == 1
     after = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in path.parent.iterdir()}
     assert after.keys() == before.keys()
     assert after[path.name] == before[path.name]
 
 
-def link_to(path: Path) -> None:
+def replace_by_link(path: Path) -> None:
     real = path.with_name("real.sqlite3")
     path.rename(real)
     path.symlink_to(real)
 
 
-def second_name(path: Path) -> None:
+def add_hard_link(path: Path) -> None:
     path.with_name("second.sqlite3").hardlink_to(path)
 
 
-def directory_instead(path: Path) -> None:
+def replace_by_directory(path: Path) -> None:
     path.unlink()
     path.mkdir(mode=0o700)
 
@@ -77,9 +85,9 @@ def directory_instead(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "sentence", "hint"),
     [
-        (link_to, "is a symbolic link", "Name the file itself."),
-        (second_name, "has a second name", "Remove the other name."),
-        (directory_instead, "is not a file", ""),
+        (replace_by_link, "is a symbolic link", "Name the file itself."),
+        (add_hard_link, "has a second name", "Remove the other name."),
+        (replace_by_directory, "is not a file", ""),
         (lambda path: path.chmod(0o640), "can be read or written by others", "chmod 600 {path}"),
         (lambda path: path.chmod(0o602), "can be read or written by others", "chmod 600 {path}"),
         (lambda path: path.parent.chmod(0o770), "can be written by others", "chmod go-w {parent}"),
@@ -96,16 +104,16 @@ def directory_instead(path: Path) -> None:
 def test_exposed_or_invalid_journal_is_refused(
     place: Path, spoil: Callable[[Path], None], sentence: str, hint: str
 ) -> None:
-    path = made(place)
+    path = make_journal(place)
     spoil(path)
-    for open_it in (open_at, read_at):
-        with pytest.raises(JournalError, match=sentence) as found:
+    for open_it in (open_journal_at, read_journal_at):
+        with pytest.raises(JournalError, match=sentence) as raised:
             open_it(place)
-        assert hint.format(path=path, parent=path.parent) in found.value.hint
+        assert hint.format(path=path, parent=path.parent) in raised.value.hint
 
 
 def test_linked_directory_resolves_to_real_journal_path(place: Path) -> None:
-    path = made(place)
+    path = make_journal(place)
     (place / "short").symlink_to(path.parent)
     linked = place / "short" / path.name
     with closing(file_place(place, linked).open_to_write("a test")) as journal:
@@ -120,38 +128,38 @@ def test_foreign_database_is_refused_unchanged(place: Path) -> None:
         other.execute("CREATE TABLE photos (name)")
     path.chmod(0o600)
     before = path.read_bytes()
-    for open_it in (open_at, read_at):
+    for open_it in (open_journal_at, read_journal_at):
         with pytest.raises(JournalError, match="is not a journal"):
             open_it(place)
     assert path.read_bytes() == before
 
 
-def test_a_journal_of_another_merchant_is_refused(place: Path) -> None:
-    made(place)
-    other = EndpointIdentity.of("gateway.example", "9", "another login")
+def test_journal_of_another_merchant_is_refused(place: Path) -> None:
+    make_journal(place)
+    other = EndpointIdentity.create("gateway.example", "9", "another login")
     with pytest.raises(JournalError, match="belongs to another merchant"):
-        open_at(place, endpoint=other)
+        open_journal_at(place, endpoint=other)
     with pytest.raises(JournalError, match="belongs to another merchant"):
         file_place(place, endpoint=other).open_to_read()
 
 
 def test_endpoint_may_change_one_part_at_time(place: Path) -> None:
-    made(place)
-    second = EndpointIdentity.of("gateway.example", "9", "merchant")
-    third = EndpointIdentity.of("gateway.example", "9", "another login")
+    make_journal(place)
+    second = EndpointIdentity.create("gateway.example", "9", "merchant")
+    third = EndpointIdentity.create("gateway.example", "9", "another login")
     for endpoint in (second, third, ENDPOINT):
-        open_at(place, endpoint=endpoint).close()
+        open_journal_at(place, endpoint=endpoint).close()
     (entry,) = file_place(place).known.entries()
     assert set(entry.names) == {ENDPOINT, second, third}
 
 
 def test_endpoint_between_two_merchants_is_refused(place: Path) -> None:
-    """Of what the one was paid, the journal of the other knows nothing."""
-    made(place)
-    other = EndpointIdentity.of("gateway.example", "9", "another login")
+    """One merchant's journal does not know the payments of the other."""
+    make_journal(place)
+    other = EndpointIdentity.create("gateway.example", "9", "another login")
     second = replace(file_place(place, place / "second.sqlite3"), endpoint=other)
     second.make("a test")
-    between = EndpointIdentity.of("gateway.example", ENDPOINT.endpoint_id, "another login")
+    between = EndpointIdentity.create("gateway.example", ENDPOINT.endpoint_id, "another login")
     for at_place in (second, file_place(place)):
         with pytest.raises(JournalError, match="already has a journal"):
             replace(at_place, endpoint=between).open_to_write("a test")
@@ -162,12 +170,12 @@ def test_journal_is_made_over_empty_file(place: Path) -> None:
     path = journal_path(place)
     path.parent.mkdir(mode=0o700)
     path.touch(mode=0o600)
-    for open_it in (open_at, read_at):
+    for open_it in (open_journal_at, read_journal_at):
         with pytest.raises(JournalMissing, match="There is no journal at"):
             open_it(place)
-    make_at(place)
-    made(place)
-    with closing(read_at(place)) as reader:
+    create_journal_at(place)
+    make_journal(place)
+    with closing(read_journal_at(place)) as reader:
         assert len(reader.batches()) == 1
 
 
@@ -178,12 +186,12 @@ def test_undecodable_path_is_refused(place: Path) -> None:
 
 
 def test_lost_journal_log_blocks_new_journal(place: Path) -> None:
-    path = made(place)
+    path = make_journal(place)
     path.unlink()
     path.with_name(f"{path.name}-wal").write_bytes(b"what was written last")
     shutil.rmtree(place / "journals")
     with pytest.raises(JournalError, match=r"its log .* still exists"):
-        open_at(place)
+        open_journal_at(place)
     assert not path.exists()
 
 
@@ -191,9 +199,9 @@ def test_failed_creation_leaves_no_partial_journal(place: Path) -> None:
     with failing_disk() as disk:
         disk.fail_at, disk.stays = 3, True
         with pytest.raises(JournalError, match="the disk was told to fail"):
-            open_at(place)
+            open_journal_at(place)
     assert {path.suffix for path in journal_path(place).parent.iterdir()} == {".lock"}
-    made(place)
+    make_journal(place)
 
 
 MOUNTS = """\
@@ -204,29 +212,29 @@ MOUNTS = """\
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.anything"])
-def test_a_network_file_system_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_network_file_system_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind=kind))
-    with pytest.raises(JournalError, match="cannot be relied on") as found:
-        open_at(place)
-    assert f"({kind})" in str(found.value)
-    assert "--journal" in found.value.hint
+    with pytest.raises(JournalError, match="cannot be relied on") as raised:
+        open_journal_at(place)
+    assert f"({kind})" in str(raised.value)
+    assert "--journal" in raised.value.hint
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "fuseblk", "fuse.fuse-overlayfs"])
 def test_local_file_system_is_accepted(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind=kind))
-    made(place)
+    make_journal(place)
 
 
 def test_innermost_latest_mount_determines_file_system(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = f"32 30 8:4 / {place}/state rw - ext4 /dev/sdc1 rw\n"
     inner += f"34 30 8:4 / {place}/journals rw - ext4 /dev/sdc1 rw\n"
     monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind="nfs4") + inner)
-    made(place)
+    make_journal(place)
     later = f"34 32 0:50 / {place}/state rw - cifs //server/x rw\n"
     monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind="nfs4") + inner + later)
     with pytest.raises(JournalError, match="cifs"):
-        open_at(place)
+        open_journal_at(place)
 
 
 def test_mount_point_containing_space_is_recognised(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,16 +243,16 @@ def test_mount_point_containing_space_is_recognised(place: Path, monkeypatch: py
     mounts = MOUNTS.format(point=str(spaced).replace(" ", "\\040"), kind="nfs")
     monkeypatch.setattr(places, "_mount_table", lambda: mounts)
     with pytest.raises(JournalError, match="nfs"):
-        open_at(spaced)
+        open_journal_at(spaced)
 
 
 def test_corrupting_sqlite_version_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
     with pytest.raises(JournalError, match=r"SQLite 3\.51\.2 can corrupt"):
-        open_at(place)
+        open_journal_at(place)
 
 
 def test_durable_commit_settings_are_in_force(place: Path) -> None:
-    with closing(open_at(place)) as journal:
+    with closing(open_journal_at(place)) as journal:
         found = {name: journal._connection.pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")}
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}

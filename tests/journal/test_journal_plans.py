@@ -1,4 +1,4 @@
-"""A plan opens one batch, once: the fact that opens it has the plan's digest, and an index finds it."""
+"""A plan opens one batch, once. The opening fact has the plan's digest, and an index finds it."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -11,7 +11,7 @@ from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts import decode_batch, encode_batch
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import BatchRecord, NewBatch
-from tests.support.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
+from tests.support.journal_rows import AT, OPERATION, journal_path, new_instruction, open_journal_at, read_journal_at
 from tests.support.tested_journal import Journal
 
 PLAN = "d" * 64
@@ -22,7 +22,7 @@ WITHOUT_A_PLAN = (
 )
 
 
-def opened(journal: Journal, batch: str, plan_sha256: str) -> BatchRecord:
+def open_batch(journal: Journal, batch: str, plan_sha256: str) -> BatchRecord:
     row = {"b1": 2, "b2": 3, "b3": 4}[batch]
     return journal.open_batch(
         replace(NewBatch(batch, OPERATION, "payroll.csv", f"sha-{batch}", 1, 0), plan_sha256=plan_sha256),
@@ -34,8 +34,8 @@ def opened(journal: Journal, batch: str, plan_sha256: str) -> BatchRecord:
 
 
 def test_opened_batch_is_found_by_plan(journal: Journal) -> None:
-    first, second = opened(journal, "b1", PLAN), opened(journal, "b2", "e" * 64)
-    opened(journal, "b3", "")
+    first, second = open_batch(journal, "b1", PLAN), open_batch(journal, "b2", "e" * 64)
+    open_batch(journal, "b3", "")
     assert journal.batches(plan_sha256=PLAN) == [first]
     assert journal.batches(plan_sha256="e" * 64) == [second]
     assert journal.batches(plan_sha256="f" * 64) == []
@@ -43,32 +43,32 @@ def test_opened_batch_is_found_by_plan(journal: Journal) -> None:
 
 
 def test_plan_opens_no_second_batch(journal: Journal) -> None:
-    first = opened(journal, "b1", PLAN)
+    first = open_batch(journal, "b1", PLAN)
     head = journal.head()
     with pytest.raises(InternalError, match="was about to open another"):
-        opened(journal, "b2", PLAN)
+        open_batch(journal, "b2", PLAN)
     assert (journal.head(), journal.batches()) == (head, [first])
-    assert opened(journal, "b2", "").batch == "b2"
+    assert open_batch(journal, "b2", "").batch == "b2"
 
 
 def test_batches_without_plan_are_unlimited(journal: Journal) -> None:
     for batch in ("b1", "b2", "b3"):
-        opened(journal, batch, "")
+        open_batch(journal, batch, "")
     assert len(journal.batches()) == 3
 
 
 def test_journal_id_is_same_for_reader(place: Path) -> None:
-    journal = open_at(place)
+    journal = open_journal_at(place)
     journal_id = journal.head().journal_id
-    reader = read_at(place)
+    reader = read_journal_at(place)
     assert (len(journal_id), reader.head().journal_id) == (32, journal_id)
     reader.close()
     journal.close()
 
 
 def test_plan_lookup_uses_unique_index(place: Path) -> None:
-    journal = open_at(place)
-    opened(journal, "b1", PLAN)
+    journal = open_journal_at(place)
+    open_batch(journal, "b1", PLAN)
     journal.close()
     with closing(apsw.Connection(str(journal_path(place)))) as connection:
         plan = connection.execute(

@@ -1,4 +1,4 @@
-"""Both stores: what a person calls rejected waits, files are carried out once, and times never go back."""
+"""Both stores: rows that a person rejects wait, statements are carried out once, and times never decrease."""
 
 from pathlib import Path
 
@@ -6,57 +6,57 @@ import pytest
 
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.shown_states import recorded
-from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
-from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
+from paygw_batch.core.shown_states import render_record
+from paygw_batch.errors import InternalError, JournalCorrupt, StaleRows
+from paygw_batch.journal.values import Amendment, ClockComparison, Entry, StatementNote
 from tests.support.journal_rows import (
     OPERATION,
-    all_due,
     at,
+    due_rows,
     intent,
     journal_path,
     new_instruction,
-    open_at,
+    open_journal_at,
     open_sheet,
     outcome_of,
     send,
-    tampered,
+    tamper,
 )
 from tests.support.tested_journal import Journal
 
 
-def says_rejected(number: int, attempt: int, basis: Basis, minute: int = 3) -> Entry:
+def rejection(number: int, attempt: int, basis: Basis, minute: int = 3) -> Entry:
     return Entry(number, attempt, Resolved(Resolution.REJECTED, "Ticket 4711", "amina", basis), at(minute))
 
 
-def rejected(journal: Journal, basis: Basis = Basis.PERSON) -> None:
-    """Row 2 was in doubt, its attempt left at minute 1, and was then called rejected."""
+def reject_row(journal: Journal, basis: Basis = Basis.PERSON) -> None:
+    """Put row 2, whose attempt left at minute 1, in doubt, then settle it as rejected."""
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
-    journal.settle([says_rejected(1, 1, basis)])
+    journal.settle([rejection(1, 1, basis)])
 
 
 @pytest.mark.parametrize(("cutoff", "released"), [("", 0), (at(0), 0), (at(1), 1), (at(2), 1)])
 def test_person_rejected_row_is_released_after_quarantine(journal: Journal, cutoff: str, released: int) -> None:
-    rejected(journal)
+    reject_row(journal)
     assert journal.release(1, None, suffix=True, by="amina", at=at(9), cutoff=cutoff) == released
     (row,) = journal.rows(1)
     assert (row.state, row.possible_duplicate_of) == (State.READY if released else State.REJECTED, 1)
-    assert "possible duplicate of attempt 1" in recorded(row.message or "")
+    assert "possible duplicate of attempt 1" in render_record(row.message or "")
     assert (row.quarantined_since is None) == bool(released)
 
 
 def test_quarantine_counts_only_latest_attempt(journal: Journal) -> None:
-    rejected(journal)
+    reject_row(journal)
     journal.release(1, None, suffix=False, by="amina", at=at(9), cutoff=at(1))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    journal.settle([says_rejected(1, 2, Basis.PERSON, 11)])
+    journal.settle([rejection(1, 2, Basis.PERSON, 11)])
     assert journal.release(1, None, suffix=False, by="amina", at=at(12), cutoff=at(9)) == 0
     assert journal.release(1, None, suffix=False, by="amina", at=at(12), cutoff=at(10)) == 1
 
 
 def test_gateway_rejection_skips_quarantine_but_stays_marked(journal: Journal) -> None:
-    rejected(journal, Basis.GATEWAY)
+    reject_row(journal, Basis.GATEWAY)
     (row,) = journal.rows(1)
     assert (row.quarantined_since, row.error_code) == (None, "proven_statement")
     assert journal.compare(OPERATION, [(2, "ORD-2", "other")])[1][0].quarantined_since is None
@@ -67,7 +67,7 @@ def test_gateway_rejection_skips_quarantine_but_stays_marked(journal: Journal) -
 
 
 def test_later_gateway_rejection_ends_quarantine(journal: Journal) -> None:
-    rejected(journal)
+    reject_row(journal)
     journal.release(1, None, suffix=True, by="amina", at=at(9), cutoff=at(1))
     send(journal, 1, OutcomeKind.REJECTED, at(10))
     assert journal.release(1, None, suffix=True, by="amina", at=at(11)) == 1
@@ -75,27 +75,27 @@ def test_later_gateway_rejection_ends_quarantine(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("cutoff", ["", at(0)])
-def test_an_amendment_waits_for_the_quarantine_too(journal: Journal, cutoff: str) -> None:
-    rejected(journal)
+def test_amendment_waits_for_quarantine(journal: Journal, cutoff: str) -> None:
+    reject_row(journal)
     (clash,) = journal.compare(OPERATION, [(2, "ORD-2", "other")])[1]
-    assert (clash.amendable, clash.quarantined_since) == (True, at(1))
+    assert (clash.is_amendable, clash.quarantined_since) == (True, at(1))
     changed = [new_instruction(2, amount="1600.00")]
-    with pytest.raises(InternalError, match="may not be replaced"):
+    with pytest.raises(InternalError, match="must not be replaced"):
         open_sheet(journal, "b2", changed, amendments=[Amendment(2, 1, cutoff)])
     open_sheet(journal, "b2", changed, amendments=[Amendment(2, 1, at(1))])
-    (due,) = all_due(journal, 2)
+    (due,) = due_rows(journal, 2)
     assert (due.order_id, due.standing.possible_duplicate_of) == ("ORD-2-r2", 1)
     journal.verify()
 
 
-DONE = CarriedOut("b1", "answers.csv", "a" * 64, "amina", at(4))
+DONE = StatementNote("b1", "answers.csv", "a" * 64, "amina", at(4))
 
 
 def test_statement_settling_moved_row_is_refused(journal: Journal) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
-    with pytest.raises(RowsMoved):
-        journal.settle([says_rejected(1, 7, Basis.PERSON)], note=DONE)
+    with pytest.raises(StaleRows):
+        journal.settle([rejection(1, 7, Basis.PERSON)], note=DONE)
     assert journal.carried_out("b1") == []
 
 
@@ -103,7 +103,7 @@ def test_journal_lists_carried_out_statements_of_batch(journal: Journal) -> None
     open_sheet(journal)
     assert journal.carried_out("b1") == []
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
-    journal.settle([says_rejected(1, 1, Basis.PERSON)], note=DONE)
+    journal.settle([rejection(1, 1, Basis.PERSON)], note=DONE)
     assert journal.carried_out("b1") == [DONE]
     open_sheet(journal, "b2", [new_instruction(2, "OTHER")])
     assert journal.carried_out("b2") == []
@@ -111,26 +111,26 @@ def test_journal_lists_carried_out_statements_of_batch(journal: Journal) -> None
     journal.verify()
 
 
-def test_a_crash_loses_settlements_and_their_statement_together(place: Path) -> None:
-    journal = open_at(place)
+def test_crash_loses_settlements_and_their_statement_together(place: Path) -> None:
+    journal = open_journal_at(place)
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     facts = journal.head()
-    with pytest.raises(RowsMoved):
-        journal.settle([says_rejected(1, 1, Basis.PERSON), says_rejected(2, 9, Basis.PERSON)], note=DONE)
+    with pytest.raises(StaleRows):
+        journal.settle([rejection(1, 1, Basis.PERSON), rejection(2, 9, Basis.PERSON)], note=DONE)
     journal.close()
-    again = open_at(place)
-    assert (again.head(), again.carried_out("b1")) == (facts, [])
-    again.close()
+    reopened = open_journal_at(place)
+    assert (reopened.head(), reopened.carried_out("b1")) == (facts, [])
+    reopened.close()
 
 
 def test_verify_finds_changed_carried_out_statement(place: Path) -> None:
-    journal = open_at(place)
+    journal = open_journal_at(place)
     open_sheet(journal)
     journal.settle([], note=DONE)
     journal.close()
-    tampered(journal_path(place), "UPDATE said SET text = replace(text, 'answers', 'another')").close()
-    changed = open_at(place)
+    tamper(journal_path(place), "UPDATE said SET text = replace(text, 'answers', 'another')").close()
+    changed = open_journal_at(place)
     with pytest.raises(JournalCorrupt, match="The personal data in fact 2 of the journal was changed"):
         changed.verify()
     changed.close()
@@ -139,17 +139,21 @@ def test_verify_finds_changed_carried_out_statement(place: Path) -> None:
 def test_journal_keeps_newest_clock_difference(journal: Journal) -> None:
     assert journal.head().clock is None
     for ahead_s in (0, 700):
-        journal.settle([], note=ClockSeen(at(2), at(1), ahead_s))
-    assert journal.head().clock == ClockSeen(at(2), at(1), 700)
+        journal.settle([], note=ClockComparison(at(2), at(1), ahead_s))
+    assert journal.head().clock == ClockComparison(at(2), at(1), 700)
     assert journal.message_counts() == {}
     assert journal.verify()["facts"] == 2
 
 
 @pytest.mark.parametrize(
     "seen",
-    [ClockSeen(at(2), at(1), -700), ClockSeen(at(9), at(8), 0, 86_400, at(2), at(8)), ClockSeen(at(9), at(8), 1, 900)],
+    [
+        ClockComparison(at(2), at(1), -700),
+        ClockComparison(at(9), at(8), 0, 86_400, at(2), at(8)),
+        ClockComparison(at(9), at(8), 1, 900),
+    ],
 )
-def test_clock_note_keeps_previous_lag(journal: Journal, seen: ClockSeen) -> None:
+def test_clock_note_keeps_previous_lag(journal: Journal, seen: ClockComparison) -> None:
     journal.settle([], note=seen)
     assert journal.head().clock == seen
     journal.verify()
@@ -158,12 +162,12 @@ def test_clock_note_keeps_previous_lag(journal: Journal, seen: ClockSeen) -> Non
 def test_journal_times_never_decrease(journal: Journal) -> None:
     open_sheet(journal, new=1, opened_at=at(5))
     assert journal.head().newest_time == at(5)
-    (due,) = all_due(journal, 1)
+    (due,) = due_rows(journal, 1)
     journal.append([intent(due, at(2))])
     journal.append([outcome_of(due.number, 1, OutcomeKind.UNKNOWN, at(3))])
     (row,) = journal.rows(1)
     assert (row.intended_at, row.updated_at, journal.head().newest_time) == (at(5), at(5), at(5))
-    journal.settle([], note=ClockSeen(at(7), at(7), 0))
+    journal.settle([], note=ClockComparison(at(7), at(7), 0))
     assert journal.head().newest_time == at(7)
     assert open_sheet(journal, "b2", [new_instruction(9)], opened_at=at(1)).opened_at == at(7)
     journal.verify()

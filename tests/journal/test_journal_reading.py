@@ -1,4 +1,4 @@
-"""What every store answers about the rows of a batch: the wanted ones alone, as many as were asked for, once each."""
+"""Queries about the rows of a batch return only matching rows, up to the limit, once each, in every store."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,11 +13,11 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal import states
 from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.values import (
-    Arrived,
+    Arrival,
     AttemptReply,
     Hold,
     KeptReply,
-    Known,
+    KnownRow,
     RowState,
     StateTally,
     TallyKind,
@@ -25,13 +25,13 @@ from paygw_batch.journal.values import (
 )
 from tests.support.journal_rows import (
     AT,
-    all_due,
     at,
+    due_rows,
     file_place,
     intent,
-    memory,
+    memory_journal,
     new_instruction,
-    open_at,
+    open_journal_at,
     open_sheet,
     outcome_of,
     row_of,
@@ -41,14 +41,14 @@ from tests.support.tested_journal import Journal
 WORDS = {"approved": OutcomeKind.PAID}
 
 
-def sent(journal: Journal, *kinds: tuple[OutcomeKind, int], **words: object) -> None:
-    """Open a batch, and send a row for each of these (outcome, minute)."""
+def send_outcomes(journal: Journal, *kinds: tuple[OutcomeKind, int], **words: object) -> None:
+    """Open a batch, and send a row for each (outcome, minute)."""
     open_sheet(journal, new=len(kinds))
-    for due, (kind, minute) in zip(all_due(journal, 1), kinds, strict=True):
+    for due, (kind, minute) in zip(due_rows(journal, 1), kinds, strict=True):
         journal.append([intent(due, at(minute)), outcome_of(due.number, 1, kind, at(minute), **words)])
 
 
-def numbers(found: Sequence[RowState]) -> list[int]:
+def row_numbers(found: Sequence[RowState]) -> list[int]:
     return [one.row for one in found]
 
 
@@ -63,46 +63,46 @@ ACCEPTED_LATER = [
 
 
 def test_accepted_rows_are_filtered_by_sending_time(journal: Journal) -> None:
-    sent(journal, *ACCEPTED_LATER)
+    send_outcomes(journal, *ACCEPTED_LATER)
     wanted = {State.ACCEPTED, State.IN_DOUBT}
     for until, found in ((at(0), []), (at(1), [2]), (at(4), [2]), (at(5), [2, 3]), (at(9), [2, 3, 7])):
-        assert numbers(list(journal.rows(1, states=wanted, accepted_until=until))) == found
+        assert row_numbers(list(journal.rows(1, states=wanted, accepted_until=until))) == found
         named = journal.rows(1, states=wanted, numbers=[2, 3, 5, 7], accepted_until=until)
-        assert numbers(list(named)) == found
-        (paid,) = (one for one in journal.tallies(1, accepted_until=until) if one.state is State.PAID)
+        assert row_numbers(list(named)) == found
+        (paid,) = (tally for tally in journal.tallies(1, accepted_until=until) if tally.state is State.PAID)
         assert paid.count == 3
-        accepted = [one for one in journal.tallies(1, accepted_until=until) if one.state is State.ACCEPTED]
+        accepted = [tally for tally in journal.tallies(1, accepted_until=until) if tally.state is State.ACCEPTED]
         assert [(one.count, one.minor) for one in accepted] == ([(len(found), 150050 * len(found))] if found else [])
-    both = journal.rows(1, states={State.ACCEPTED, State.PAID}, numbers=[7, 4], accepted_until=at(1))
-    assert numbers(list(both)) == [4]
+    rows = journal.rows(1, states={State.ACCEPTED, State.PAID}, numbers=[7, 4], accepted_until=at(1))
+    assert row_numbers(list(rows)) == [4]
 
 
 @pytest.mark.parametrize("common", [1, 20_000])
 def test_rows_respect_limit_without_repeats(journal: Journal, monkeypatch: pytest.MonkeyPatch, common: int) -> None:
-    monkeypatch.setattr(states, "_COMMON_ROWS", common)
-    sent(journal, *ACCEPTED_LATER)
-    assert numbers(list(journal.rows(1, limit=2))) == [2, 3]
-    assert numbers(list(journal.rows(1, after=3, limit=2))) == [4, 5]
-    assert numbers(list(journal.rows(1, after=5))) == [6, 7]
+    monkeypatch.setattr(states, "_SCAN_FROM_ROWS", common)
+    send_outcomes(journal, *ACCEPTED_LATER)
+    assert row_numbers(list(journal.rows(1, limit=2))) == [2, 3]
+    assert row_numbers(list(journal.rows(1, after=3, limit=2))) == [4, 5]
+    assert row_numbers(list(journal.rows(1, after=5))) == [6, 7]
     paid = {State.PAID}
-    assert numbers(list(journal.rows(1, states=paid, limit=2))) == [4, 5]
-    assert numbers(list(journal.rows(1, states=paid, after=4, limit=2))) == [5, 6]
-    assert numbers(list(journal.rows(1, states={State.ACCEPTED, *paid}, after=2, limit=2))) == [3, 4]
-    assert numbers(list(journal.rows(1, numbers=[7, 4, 4, 2, 99], limit=2))) == [2, 4]
-    assert numbers(list(journal.rows(1, states=paid, numbers=[7, 6, 4], after=4))) == [6]
-    assert numbers(list(journal.rows(1, states={State.READY}, limit=2))) == []
+    assert row_numbers(list(journal.rows(1, states=paid, limit=2))) == [4, 5]
+    assert row_numbers(list(journal.rows(1, states=paid, after=4, limit=2))) == [5, 6]
+    assert row_numbers(list(journal.rows(1, states={State.ACCEPTED, *paid}, after=2, limit=2))) == [3, 4]
+    assert row_numbers(list(journal.rows(1, numbers=[7, 4, 4, 2, 99], limit=2))) == [2, 4]
+    assert row_numbers(list(journal.rows(1, states=paid, numbers=[7, 6, 4], after=4))) == [6]
+    assert row_numbers(list(journal.rows(1, states={State.READY}, limit=2))) == []
 
 
 def test_known_rows_are_tallied_separately(journal: Journal) -> None:
-    sent(journal, (OutcomeKind.PAID, 1), (OutcomeKind.UNKNOWN, 2))
-    known = [Known(2, 1, State.PAID), Known(3, 2, State.IN_DOUBT)]
+    send_outcomes(journal, (OutcomeKind.PAID, 1), (OutcomeKind.UNKNOWN, 2))
+    known = [KnownRow(2, 1, State.PAID), KnownRow(3, 2, State.IN_DOUBT)]
     open_sheet(journal, "b2", [new_instruction(4, "NEW", amount="10.00")], known=known, opened_at=at(3))
     assert list(journal.tallies(2, kind=TallyKind.KNOWN)) == [
         StateTally("KE", "KES", State.IN_DOUBT, 1, 150050),
         StateTally("KE", "KES", State.PAID, 1, 150050),
     ]
     assert list(journal.tallies(1, kind=TallyKind.KNOWN)) == []
-    assert [(one.state, one.count, one.minor) for one in journal.tallies(2)] == [
+    assert [(tally.state, tally.count, tally.minor) for tally in journal.tallies(2)] == [
         (State.IN_DOUBT, 1, 150050),
         (State.PAID, 1, 150050),
         (State.READY, 1, 1000),
@@ -118,8 +118,8 @@ def test_held_row_names_latest_evidence(journal: Journal) -> None:
     (latest,) = (hold.number for hold in journal.holds(1).values())
     assert dict(journal.holds(1)) == {3: Hold(latest, EvidenceSource.ENQUIRY, "paid", at(2))}
     assert latest == journal.head().seq - 1, "how far was judged comes last"
-    assert [(one.count, one.minor) for one in journal.tallies(1, kind=TallyKind.DUE)] == [(1, 150050)]
-    assert [due.row for due in all_due(journal, 1)] == [2]
+    assert [(tally.count, tally.minor) for tally in journal.tallies(1, kind=TallyKind.DUE)] == [(1, 150050)]
+    assert [due.row for due in due_rows(journal, 1)] == [2]
 
 
 def test_journal_returns_signed_orders_of_batch_in_order(journal: Journal) -> None:
@@ -133,10 +133,10 @@ def test_journal_returns_signed_orders_of_batch_in_order(journal: Journal) -> No
 
 
 def test_journal_gives_customer_page_of_latest_attempt(journal: Journal) -> None:
-    sent(journal, (OutcomeKind.REJECTED, 1), (OutcomeKind.ACCEPTED, 2), customer_url="https://pay.example/1")
+    send_outcomes(journal, (OutcomeKind.REJECTED, 1), (OutcomeKind.ACCEPTED, 2), customer_url="https://pay.example/1")
     assert dict(journal.customer_urls(1)) == {2: "https://pay.example/1", 3: "https://pay.example/1"}
     journal.release(1, None, suffix=True, by="amina", at=at(3))
-    (due,) = all_due(journal, 1)
+    (due,) = due_rows(journal, 1)
     journal.append([intent(due, at(4))])
     assert dict(journal.customer_urls(1)) == {3: "https://pay.example/1"}
     later = outcome_of(due.number, 2, OutcomeKind.ACCEPTED, at(5), customer_url="https://pay.example/2")
@@ -147,15 +147,15 @@ def test_journal_gives_customer_page_of_latest_attempt(journal: Journal) -> None
 
 def test_raw_replies_are_stored_by_attempt(journal: Journal) -> None:
     open_sheet(journal, new=2)
-    first, _ = all_due(journal, 1)
+    first, _ = due_rows(journal, 1)
     replies = [KeptReply("HTTP/1.1 200 OK", b"{}"), KeptReply("HTTP/1.1 500 Error", b"<html>")]
     for attempt, reply in enumerate(replies, start=1):
-        (due, *_) = all_due(journal, 1)
+        (due, *_) = due_rows(journal, 1)
         assert due.number == first.number
         kind = OutcomeKind.REJECTED if attempt == 1 else OutcomeKind.UNKNOWN
         digest = reply_sha256(reply.head, reply.body)
-        said = outcome_of(due.number, attempt, kind, at(attempt), reply_sha256=digest)
-        journal.append([intent(due, at(attempt)), replace(said, reply=reply)])
+        outcome = outcome_of(due.number, attempt, kind, at(attempt), reply_sha256=digest)
+        journal.append([intent(due, at(attempt)), replace(outcome, reply=reply)])
         if attempt == 1:
             journal.release(1, [2], suffix=True, by="amina", at=at(1))
     assert list(journal.replies(first.number)) == [
@@ -172,13 +172,13 @@ def notification(order_id: str) -> str:
 
 
 def test_notifications_are_judged_up_to_row_in_flight(place: Path) -> None:
-    with closing(open_at(place)) as journal:
-        sent(journal, *[(OutcomeKind.ACCEPTED, 1)] * 3)
+    with closing(open_journal_at(place)) as journal:
+        send_outcomes(journal, *[(OutcomeKind.ACCEPTED, 1)] * 3)
         open_sheet(journal, "b2", [new_instruction(2, "FLYING")], opened_at=at(2))
-        (flying,) = all_due(journal, 2)
+        (flying,) = due_rows(journal, 2)
         journal.append([intent(flying, at(3))])
-        with file_place(place).beside() as keep:
-            keep([Arrived(notification(order_id), AT) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
+        with file_place(place).open_note_recorder() as keep:
+            keep([Arrival(notification(order_id), AT) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
         assert journal.judge_arrivals(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
         assert journal.judge_arrivals(WORDS, at=at(4)) == {}
         assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.ACCEPTED]
@@ -190,6 +190,6 @@ def test_notifications_are_judged_up_to_row_in_flight(place: Path) -> None:
 
 
 def test_unknown_batch_has_no_content() -> None:
-    journal = memory()
+    journal = memory_journal()
     assert (list(journal.rows(1)), list(journal.tallies(1)), list(journal.pages(1))) == ([], [], [])
     assert list(journal.rows(1, states={State.PAID})) == []

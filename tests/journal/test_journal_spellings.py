@@ -1,4 +1,4 @@
-"""Order ids in another spelling, references of batches, and payments under other ids: what a journal says of them."""
+"""Finds order ids in another spelling, references of batches, and payments under other ids."""
 
 from contextlib import closing
 from pathlib import Path
@@ -7,36 +7,36 @@ import pytest
 
 from paygw_batch.core.batch import payee_mark
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import Amendment, NewInstruction, RepeatedBatch, UsedSpelling
 from tests.support.journal_rows import (
     AT,
     OPERATION,
-    all_due,
     at,
+    due_rows,
     journal_path,
     new_instruction,
-    open_at,
+    open_journal_at,
     open_sheet,
     send,
-    tampered,
+    tamper,
 )
 from tests.support.tested_journal import Journal
 
 SPELLINGS = ["Jose\u0301-1", "JOSÉ-1", "josé-1", "José\u20101", "\uff2aosé-1"]
-"""Of José-1."""
+"""The spelling of José-1."""
 
 
-def used(journal: Journal, *order_ids: str, operation: str = OPERATION) -> list[tuple[str, str]]:
-    """Return for each of these ids that was used in another spelling: itself, and how it was written then."""
-    rows = [(row, order_id, spelled_alike(order_id)) for row, order_id in enumerate(order_ids)]
+def used_ids(journal: Journal, *order_ids: str, operation: str = OPERATION) -> list[tuple[str, str]]:
+    """Return (id, used spelling) for each id that was used in another spelling."""
+    rows = [(row, order_id, normalise_spelling(order_id)) for row, order_id in enumerate(order_ids)]
     found = journal.used_spellings(operation, rows)
     assert all((one.batch, one.opened_at) == ("b1", AT) for one in found)
     return [(order_ids[one.row], one.order_id) for one in found]
 
 
-def derived(row: int, reference: str) -> NewInstruction:
+def derived_row(row: int, reference: str) -> NewInstruction:
     """Return a row whose order id was derived from a reference."""
     new = new_instruction(row)
     return new._replace(client_orderid=f"{reference}-{payee_mark(reference, new.payee)}-1")
@@ -44,25 +44,25 @@ def derived(row: int, reference: str) -> NewInstruction:
 
 def test_used_id_is_found_in_every_spelling(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "José-1"), new_instruction(3, "PAY-7")])
-    assert used(journal, *SPELLINGS) == [(one, "José-1") for one in SPELLINGS]
-    assert used(journal, "pay-7", "Pay\u20127", "\uff30AY-7") == [
+    assert used_ids(journal, *SPELLINGS) == [(one, "José-1") for one in SPELLINGS]
+    assert used_ids(journal, "pay-7", "Pay\u20127", "\uff30AY-7") == [
         (one, "PAY-7") for one in ("pay-7", "Pay\u20127", "\uff30AY-7")
     ]
-    assert used(journal, "José-2", "Jose-1", "PAY-70", "PAY 7") == []
+    assert used_ids(journal, "José-2", "Jose-1", "PAY-70", "PAY 7") == []
 
 
 def test_exactly_used_id_has_no_other_spelling(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "PAY-7"), new_instruction(3, "pay-7")])
-    assert used(journal, "PAY-7", "pay-7") == []
-    assert used(journal, "Pay-7") == [("Pay-7", "pay-7")]
+    assert used_ids(journal, "PAY-7", "pay-7") == []
+    assert used_ids(journal, "Pay-7") == [("Pay-7", "pay-7")]
 
 
 def test_payouts_and_collections_have_separate_order_ids(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "PAY-7"), new_instruction(3, "É")])
-    assert used(journal, "pay-7", "é", operation="payin") == []
+    assert used_ids(journal, "pay-7", "é", operation="payin") == []
     open_sheet(journal, "b1", [new_instruction(2, "COL-1")], operation="payin")
-    assert used(journal, "pay-7", "é", operation="payin") == []
-    assert used(journal, "col-1", operation="payin") == [("col-1", "COL-1")]
+    assert used_ids(journal, "pay-7", "é", operation="payin") == []
+    assert used_ids(journal, "col-1", operation="payin") == [("col-1", "COL-1")]
 
 
 @pytest.mark.parametrize("base", ["PAY", "PAYÉ"])
@@ -70,7 +70,7 @@ def test_ids_of_later_attempts_are_order_ids_too(journal: Journal, base: str) ->
     open_sheet(journal, new=[new_instruction(2, base)])
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, None, suffix=True, by="amina", at=at(3))
-    assert used(journal, f"{base}-R2".lower()) == [(f"{base}-R2".lower(), f"{base}-r2")]
+    assert used_ids(journal, f"{base}-R2".lower()) == [(f"{base}-R2".lower(), f"{base}-r2")]
     assert journal.verify()["order_ids"] == 2
 
 
@@ -80,24 +80,24 @@ def test_later_attempt_avoids_ids_in_other_spelling(journal: Journal) -> None:
     )
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, [2], suffix=True, by="amina", at=at(3))
-    assert [due.order_id for due in all_due(journal, 1)] == ["PAY-r4"]
+    assert [due.order_id for due in due_rows(journal, 1)] == ["PAY-r4"]
 
 
 def test_amended_row_id_is_found_in_new_batch(journal: Journal) -> None:
     open_sheet(journal, "b0", [new_instruction(2, "PAYÉ")])
     open_sheet(journal, "b1", [new_instruction(2, "PAYÉ", amount="7.00")], amendments=[Amendment(2, 1)])
-    assert used(journal, "payé") == [("payé", "PAYÉ")]
+    assert used_ids(journal, "payé") == [("payé", "PAYÉ")]
 
 
 def references(journal: Journal) -> list[tuple[str, str]]:
-    return [(one.batch, one.reference) for one in journal.batches()]
+    return [(batch.batch, batch.reference) for batch in journal.batches()]
 
 
 def test_references_are_read_from_derived_ids(journal: Journal) -> None:
-    open_sheet(journal, "b1", [derived(2, "Payroll-2026-11"), derived(3, "Payroll-2026-11")])
+    open_sheet(journal, "b1", [derived_row(2, "Payroll-2026-11"), derived_row(3, "Payroll-2026-11")])
     open_sheet(journal, "b2", 3)
-    open_sheet(journal, "b3", [derived(4, "bonus")], opened_at=at(9))
-    open_sheet(journal, "b4", [derived(5, "fees")], operation="payin")
+    open_sheet(journal, "b3", [derived_row(4, "bonus")], opened_at=at(9))
+    open_sheet(journal, "b4", [derived_row(5, "fees")], operation="payin")
     assert references(journal) == [("b1", "Payroll-2026-11"), ("b2", ""), ("b3", "bonus"), ("b4", "fees")]
 
 
@@ -135,17 +135,17 @@ def test_repeated_rows_are_counted_once_per_batch(journal: Journal) -> None:
     ],
 )
 def test_verify_finds_changed_spellings_and_references(place: Path, change: str) -> None:
-    with closing(open_at(place)) as journal:
+    with closing(open_journal_at(place)) as journal:
         open_sheet(journal, "b1", [new_instruction(2, "José-1")])
-        open_sheet(journal, "b2", [derived(3, "Payroll-2026-11")])
-        assert used(journal, "JOSÉ-1") == [("JOSÉ-1", "José-1")]
-    tampered(journal_path(place), change).close()
-    with closing(open_at(place)) as journal, pytest.raises(JournalCorrupt, match="do not match"):
+        open_sheet(journal, "b2", [derived_row(3, "Payroll-2026-11")])
+        assert used_ids(journal, "JOSÉ-1") == [("JOSÉ-1", "José-1")]
+    tamper(journal_path(place), change).close()
+    with closing(open_journal_at(place)) as journal, pytest.raises(JournalCorrupt, match="do not match"):
         journal.verify()
 
 
 def test_journal_without_order_ids_asks_no_row(place: Path) -> None:
-    with closing(open_at(place)) as journal:
+    with closing(open_journal_at(place)) as journal:
         assert list(journal.used_spellings(OPERATION, (1 / 0 for _ in [0]))) == []  # type: ignore[misc]  # never asked
 
 

@@ -1,4 +1,4 @@
-"""Jobs whose answers a network swallows: none keeps its lock for as long as its worker lives."""
+"""Jobs whose answers are lost in the network do not keep their lock while their worker lives."""
 
 import sys
 from contextlib import closing
@@ -10,8 +10,8 @@ import pytest
 
 from paygw_batch.cluster import calling
 from paygw_batch.cluster.job_worker import JobWorker, ScheduledCommand
-from tests.support.patience import until
-from tests.support.wire_proxy import Trouble, WireProxy
+from tests.support.patience import wait_until
+from tests.support.wire_proxy import ProxyFault, WireProxy
 
 NEVER = "0 0 29 2 1"
 DEFER = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
@@ -23,8 +23,8 @@ def defer(url: str) -> None:
         connection.execute(DEFER.encode())
 
 
-def a_worker(url: str, done: Path) -> JobWorker:
-    """A worker whose command of the timetable writes a line into a file."""
+def build_worker(url: str, done: Path) -> JobWorker:
+    """Return a worker whose timetable command writes a line to a file."""
     program = [sys.executable, "-c", f"print('done', file=open({str(done)!r}, 'a'))"]
     entry = ScheduledCommand("verify", NEVER, "UTC", ("verify",))
     return JobWorker(url, 1.0, [entry], program, Mock(return_value=[]))
@@ -33,11 +33,11 @@ def a_worker(url: str, done: Path) -> JobWorker:
 @pytest.mark.parametrize(
     ("request_of", "trouble"),
     [
-        (b"{verify}", Trouble.SILENCE),  # the job is taken, and its worker never hears it
-        (b"{verify}", Trouble.LOSE_ANSWER),
-        (b"procrastinate_finish_job", Trouble.LOSE_REQUEST),
-        (b"procrastinate_finish_job", Trouble.LOSE_ANSWER),
-        (b"procrastinate_finish_job", Trouble.SILENCE),
+        (b"{verify}", ProxyFault.SILENCE),  # the job is taken, but the answer to its worker is lost
+        (b"{verify}", ProxyFault.LOSE_ANSWER),
+        (b"procrastinate_finish_job", ProxyFault.LOSE_REQUEST),
+        (b"procrastinate_finish_job", ProxyFault.LOSE_ANSWER),
+        (b"procrastinate_finish_job", ProxyFault.SILENCE),
     ],
 )
 def test_next_job_runs_after_connection_failure(
@@ -46,18 +46,18 @@ def test_next_job_runs_after_connection_failure(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     request_of: bytes,
-    trouble: Trouble,
+    trouble: ProxyFault,
 ) -> None:
     monkeypatch.setattr(calling, "ANSWER_LIMIT_S", 1.0)
     proxy.only, proxy.trouble = request_of, trouble
     done = tmp_path / "done"
     done.touch()
     defer(database)
-    jobs = a_worker(proxy.url(database), done)
+    jobs = build_worker(proxy.url(database), done)
     with closing(jobs):
         jobs.start()
-        until(lambda: len(done.read_text().splitlines()) >= 1)
-        until(lambda: proxy.trouble is Trouble.NONE)
+        wait_until(lambda: len(done.read_text().splitlines()) >= 1)
+        wait_until(lambda: proxy.trouble is ProxyFault.NONE)
         before = len(done.read_text().splitlines())
         defer(database)
-        until(lambda: len(done.read_text().splitlines()) > before)
+        wait_until(lambda: len(done.read_text().splitlines()) > before)

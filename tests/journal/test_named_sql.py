@@ -1,4 +1,4 @@
-"""The SQL of the stores: each statement has a name and a sentence, and both stores answer to the same names."""
+"""The SQL of the stores: each statement has a name and a comment, and both stores have the same names."""
 
 import re
 from collections import defaultdict
@@ -10,7 +10,7 @@ from paygw_batch.journal.postgres import session as postgres_tables
 from paygw_batch.journal.sqlite import sqlite_tables
 from paygw_batch.journal.tables import ON_POSTGRES, ON_SQLITE, named_sql
 from tests.support.checkout import ROOT
-from tests.support.journal_rows import memory
+from tests.support.journal_rows import memory_journal
 
 JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
@@ -22,7 +22,7 @@ OF_ONE_STORE = {
         *("first_rows", "newest_fact_time", "chain_ends", "note_in_turn"),
     },
 }
-"""What the other store has no use for."""
+"""Statements that the other store does not need."""
 FILES = sorted(path for path in JOURNAL.rglob("*.sql") if "-- name: " in path.read_text(encoding="utf-8"))
 
 
@@ -47,8 +47,8 @@ def test_query_is_rendered_for_each_database(tmp_path: Path) -> None:
     assert plain["one"] == (
         "SELECT a::text FROM t INDEXED BY i WHERE state <> 'paid' AND b = :b AND c LIKE '%x' AND d = :long_name"
     )
-    taken = plain["one"].replace(" INDEXED BY i", "").replace(":b", "%(b)s").replace(":long_name", "%(long_name)s")
-    assert psycopg["one"] == taken.replace("'%x'", "'%%x'")
+    expected = plain["one"].replace(" INDEXED BY i", "").replace(":b", "%(b)s").replace(":long_name", "%(long_name)s")
+    assert psycopg["one"] == expected.replace("'%x'", "'%%x'")
     assert psycopg["two"] == plain["two"] == "SELECT '100%'"
 
 
@@ -84,7 +84,7 @@ def test_queries_contain_no_unfilled_parts() -> None:
 
 @pytest.mark.parametrize("name", ["holds", "waiting", "contradictions", "counts_of_batch", "history", "payments"])
 def test_rare_rows_are_found_without_full_scan(name: str) -> None:
-    connection = memory()._connection
+    connection = memory_journal()._connection
     plan = [
         line[3] for line in connection.execute(f"EXPLAIN QUERY PLAN {sqlite_tables.QUERIES[name]}", defaultdict(int))
     ]

@@ -1,4 +1,4 @@
-"""The outbox, in both stores: nothing is lost, and while no process dies nothing is sent twice."""
+"""The outbox in both stores: no notice is lost, and none is sent twice unless a process dies."""
 
 import os
 import random
@@ -19,17 +19,17 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal import KeptNotice, NewNotice, Occasion, Outbox
-from paygw_batch.journal.outbox import FIRST_PAUSE, GIVEN_UP_AFTER, LONGEST_PAUSE, next_try
+from paygw_batch.journal.outbox import FIRST_PAUSE, GIVEN_UP_AFTER, LONGEST_PAUSE, next_try_at
 from paygw_batch.journal.place import JournalPlace
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult
 from tests.support.journal_rows import (
-    all_due,
+    create_journal_at,
+    due_rows,
     file_place,
     intent,
     journal_path,
-    make_at,
-    open_at,
+    open_journal_at,
     open_sheet,
     outcome_of,
 )
@@ -51,22 +51,22 @@ def due(outbox: Outbox, now: datetime = NOW) -> Sequence[KeptNotice]:
     return outbox.due(now, limit=100)
 
 
-def added(outbox: Outbox, *notices: NewNotice) -> Sequence[KeptNotice]:
+def add_notice(outbox: Outbox, *notices: NewNotice) -> Sequence[KeptNotice]:
     outbox.add(notices or [NOTICE], timestamp(NOW))
     return due(outbox)
 
 
 def test_each_recipient_gets_one_notice_per_subject(outbox: Outbox) -> None:
-    first = added(outbox, replace(NOTICE, recipients=["ada@example.com", "ben@example.com"]))
-    again = added(outbox, replace(NOTICE, recipients=["ben@example.com", "eve@example.com"]))
+    first = add_notice(outbox, replace(NOTICE, recipients=["ada@example.com", "ben@example.com"]))
+    second = add_notice(outbox, replace(NOTICE, recipients=["ben@example.com", "eve@example.com"]))
     assert [one.recipient for one in first] == ["ada@example.com", "ben@example.com"]
-    assert [one.recipient for one in again] == ["ada@example.com", "ben@example.com", "eve@example.com"]
-    assert len({one.id for one in again}) == 3
-    assert len(added(outbox, replace(NOTICE, occasion=Occasion.IN_DOUBT), replace(NOTICE, batch="b2"))) == 5
+    assert [one.recipient for one in second] == ["ada@example.com", "ben@example.com", "eve@example.com"]
+    assert len({one.id for one in second}) == 3
+    assert len(add_notice(outbox, replace(NOTICE, occasion=Occasion.IN_DOUBT), replace(NOTICE, batch="b2"))) == 5
 
 
 def test_notice_is_claimed_by_single_sender(outbox: Outbox) -> None:
-    (notice,) = added(outbox)
+    (notice,) = add_notice(outbox)
     assert outbox.claim(notice, {}, NOW)
     assert not outbox.claim(notice, {}, NOW)
     assert due(outbox) == []
@@ -74,30 +74,30 @@ def test_notice_is_claimed_by_single_sender(outbox: Outbox) -> None:
 
 
 def test_sent_notice_is_never_due_again(outbox: Outbox) -> None:
-    (notice,) = added(outbox)
+    (notice,) = add_notice(outbox)
     outbox.claim(notice, {}, NOW)
     outbox.note_sent(notice, timestamp(NOW))
     outbox.hurry(NOW + GIVEN_UP_AFTER)
     assert due(outbox, NOW + GIVEN_UP_AFTER) == []
-    assert [one.sent_at for one in outbox.listed(limit=9)] == [timestamp(NOW)]
+    assert [notice.sent_at for notice in outbox.list_notices(limit=9)] == [timestamp(NOW)]
 
 
 def test_every_try_repeats_content_and_id(outbox: Outbox) -> None:
-    (notice,) = added(outbox, replace(NOTICE, content=None))
+    (notice,) = add_notice(outbox, replace(NOTICE, content=None))
     outbox.claim(notice, {"rows": 1}, NOW)
-    (again,) = due(outbox, NOW + FIRST_PAUSE)
-    outbox.claim(again, {"rows": 2}, NOW + FIRST_PAUSE)
-    (kept,) = outbox.listed(limit=9)
-    assert (again.content, kept.content, kept.id, kept.tries) == ({"rows": 1}, {"rows": 1}, notice.id, 2)
+    (second,) = due(outbox, NOW + FIRST_PAUSE)
+    outbox.claim(second, {"rows": 2}, NOW + FIRST_PAUSE)
+    (kept,) = outbox.list_notices(limit=9)
+    assert (second.content, kept.content, kept.id, kept.tries) == ({"rows": 1}, {"rows": 1}, notice.id, 2)
 
 
 def test_notice_is_retried_at_growing_pauses_then_abandoned(outbox: Outbox) -> None:
     now, pauses = NOW, []
-    (notice,) = added(outbox)
+    (notice,) = add_notice(outbox)
     while True:
         assert outbox.claim(notice, {}, now)
         outbox.note_problem(notice, "no_answer")
-        (kept,) = outbox.listed(limit=9)
+        (kept,) = outbox.list_notices(limit=9)
         if kept.next_at is None:
             break
         pauses.append(datetime.fromisoformat(kept.next_at) - now)
@@ -110,16 +110,16 @@ def test_notice_is_retried_at_growing_pauses_then_abandoned(outbox: Outbox) -> N
     assert kept.problem == "no_answer"
     assert due(outbox, now + GIVEN_UP_AFTER) == []
     outbox.hurry(now)
-    assert [one.id for one in due(outbox, now)] == [notice.id]
+    assert [due_notice.id for due_notice in due(outbox, now)] == [notice.id]
 
 
 def test_hurry_skips_notice_being_sent(outbox: Outbox) -> None:
-    sending, failed = added(outbox, NOTICE, replace(NOTICE, subject="another"))
+    sending, failed = add_notice(outbox, NOTICE, replace(NOTICE, subject="another"))
     for notice in (sending, failed):
         outbox.claim(notice, {}, NOW)
     outbox.note_problem(failed, "refused 550")
     outbox.hurry(NOW)
-    assert [one.id for one in due(outbox)] == [failed.id]
+    assert [due_notice.id for due_notice in due(outbox)] == [failed.id]
     outbox.hurry(NOW + FIRST_PAUSE)
     assert len(due(outbox, NOW + FIRST_PAUSE)) == 2
 
@@ -134,21 +134,21 @@ def test_outbox_returns_newest_subject_of_batch(outbox: Outbox) -> None:
 
 @pytest.mark.parametrize("tries", [1, 2, 7, 40, 10_000])
 def test_next_notice_try_is_delayed_until_abandoned(tries: int) -> None:
-    later = next_try(tries, timestamp(NOW), NOW)
+    later = next_try_at(tries, timestamp(NOW), NOW)
     assert later is not None
     assert FIRST_PAUSE <= datetime.fromisoformat(later) - NOW <= LONGEST_PAUSE
-    assert next_try(tries, timestamp(NOW - GIVEN_UP_AFTER), NOW) is None
+    assert next_try_at(tries, timestamp(NOW - GIVEN_UP_AFTER), NOW) is None
 
 
-# Kills: what is claimed, sent and noted by processes that may die between any two steps.
+# Kills: processes that claim, send and record notices may die between any two steps.
 
 
 class _Killed(Exception):
-    """The process that was sending is gone."""
+    """Stands for the end of the sending process."""
 
 
-class _Company:
-    """Processes that send what is due, and receivers that count what they get by its id."""
+class _Scenario:
+    """Processes that send due notices, and receivers that count them by id."""
 
     def __init__(self, place: JournalPlace, seed: int) -> None:
         self.place, self.chance, self.now = place, random.Random(seed), NOW  # noqa: S311 - a test's
@@ -194,14 +194,14 @@ def test_sending_without_claim_is_detected(journal_place: JournalPlace) -> None:
 def test_notice_recorded_before_sending_is_detected(journal_place: JournalPlace) -> None:
     claim = Outbox.claim
 
-    def noted(outbox: Outbox, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
+    def record_before_sending(outbox: Outbox, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
         is_ours = claim(outbox, notice, content, now)
         if is_ours:
             outbox.note_sent(notice, timestamp(now))
         return is_ours
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Outbox, "claim", noted)
+        patch.setattr(Outbox, "claim", record_before_sending)
         with pytest.raises(AssertionError, match="a notice was lost"):
             play_some(journal_place, 20)
 
@@ -213,8 +213,8 @@ def play_some(journal_place: JournalPlace, seeds: int) -> None:
 
 
 def play(journal_place: JournalPlace, seed: int) -> None:
-    """Let a company send what is due for days, killed now and then, and compare what came with what was written."""
-    company = _Company(journal_place, seed)
+    """Let processes send due notices for days, with occasional kills, and compare the received and written notices."""
+    company = _Scenario(journal_place, seed)
     for number in range(8):
         with journal_place.outbox(write=True) as outbox:
             outbox.add([replace(NOTICE, subject=f"{seed} {number}")], timestamp(company.now))
@@ -225,7 +225,7 @@ def play(journal_place: JournalPlace, seed: int) -> None:
         company.send(0.0)
         company.now += timedelta(hours=3)
     with journal_place.outbox(write=False) as outbox:
-        kept = outbox.listed(limit=99)
+        kept = outbox.list_notices(limit=99)
     assert {one.id for one in kept} == set(company.received), "a notice was lost"
     assert all(one.sent_at is not None for one in kept)
     assert {notice for notice, count in company.received.items() if count > 1} <= company.killed_after
@@ -239,9 +239,9 @@ def test_concurrent_senders_claim_each_notice_once(journal_place: JournalPlace) 
 
     def send() -> None:
         with journal_place.outbox(write=True) as outbox:
-            found = due(outbox)
+            due_notices = due(outbox)
             start.wait()
-            claimed.extend(notice.id for notice in found if outbox.claim(notice, {}, NOW))
+            claimed.extend(notice.id for notice in due_notices if outbox.claim(notice, {}, NOW))
 
     threads = [threading.Thread(target=send) for _ in range(4)]
     for thread in threads:
@@ -256,57 +256,57 @@ def test_concurrent_senders_claim_each_notice_once(journal_place: JournalPlace) 
 
 def test_run_notice_is_due_when_journal_closes(journal_place: JournalPlace) -> None:
     with closing(journal_place.open_to_write("a test")) as journal:
-        journal.expect_end([RUN], timestamp(NOW))
+        journal.schedule_end_notices([RUN], timestamp(NOW))
         with journal_place.outbox(write=True) as outbox:
             assert due(outbox) == []
-            assert [one.subject for one in outbox.listed(limit=9)] == ["a run"]
+            assert [notice.subject for notice in outbox.list_notices(limit=9)] == ["a run"]
     with journal_place.outbox(write=True) as outbox:
-        assert [one.subject for one in due(outbox)] == ["a run"]
+        assert [due_notice.subject for due_notice in due(outbox)] == ["a run"]
 
 
 def test_notice_of_killed_run_is_due(place: Path) -> None:
-    make_at(place)
+    create_journal_at(place)
     if (child := os.fork()) == 0:
         journal = file_place(place).open_to_write("a test")
-        journal.expect_end([RUN], timestamp(NOW))
+        journal.schedule_end_notices([RUN], timestamp(NOW))
         os._exit(9)
     os.waitpid(child, 0)
     with file_place(place).outbox(write=True) as outbox:
-        assert [one.subject for one in due(outbox)] == ["a run"]
+        assert [due_notice.subject for due_notice in due(outbox)] == ["a run"]
 
 
 def test_running_command_withholds_only_own_notice(place: Path) -> None:
-    make_at(place)
+    create_journal_at(place)
     for subject in ("killed", "living"):
         journal = file_place(place).open_to_write("a test")
-        journal.expect_end([replace(RUN, subject=subject)], timestamp(NOW))
+        journal.schedule_end_notices([replace(RUN, subject=subject)], timestamp(NOW))
         if subject == "killed":
             journal.close()
     with closing(journal), file_place(place).outbox(write=True) as outbox:
-        assert [one.subject for one in due(outbox)] == ["killed"]
+        assert [due_notice.subject for due_notice in due(outbox)] == ["killed"]
 
 
 @pytest.mark.parametrize("write", [False, True])
-def test_without_a_journal_there_is_no_outbox(place: Path, write: bool) -> None:
+def test_missing_journal_has_no_outbox(place: Path, write: bool) -> None:
     with pytest.raises(JournalMissing), file_place(place).outbox(write=write):
         pass
     assert not journal_path(place).exists()
 
 
-def test_a_notice_in_a_file_is_never_removed(place: Path) -> None:
-    make_at(place)
+def test_notice_in_file_is_never_removed(place: Path) -> None:
+    create_journal_at(place)
     with ExitStack() as opened:
         outbox = opened.enter_context(file_place(place).outbox(write=True))
-        added(outbox)
+        add_notice(outbox)
         opened.enter_context(pytest.raises(apsw.ConstraintError, match="never removed"))
         outbox._connection.execute("DELETE FROM notice")
 
 
 def test_run_waits_for_notice_writer(place: Path) -> None:
-    with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+    with closing(open_journal_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
         open_sheet(journal)
-        (due_row, *_) = all_due(journal, 1)
-        with outbox._writing():
+        (due_row, *_) = due_rows(journal, 1)
+        with outbox._write_transaction():
             outbox._add([NOTICE], timestamp(NOW))
             appending = threading.Thread(target=lambda: journal.append([intent(due_row)]))
             appending.start()
@@ -314,76 +314,76 @@ def test_run_waits_for_notice_writer(place: Path) -> None:
             assert appending.is_alive()
         appending.join()
         assert journal.append([outcome_of(due_row.number, 1, OutcomeKind.PAID)]) == [MoveResult.MOVED]
-        assert [one.subject for one in due(outbox)] == ["a plan"]
+        assert [due_notice.subject for due_notice in due(outbox)] == ["a plan"]
 
 
 def test_collecting_notices_does_not_block_run(place: Path) -> None:
-    with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+    with closing(open_journal_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
 
-        def found() -> Iterator[NewNotice]:
+        def claimed() -> Iterator[NewNotice]:
             open_sheet(journal)
             yield NOTICE
 
-        outbox.add(found(), timestamp(NOW))
-        assert [one.subject for one in due(outbox)] == ["a plan"]
+        outbox.add(claimed(), timestamp(NOW))
+        assert [due_notice.subject for due_notice in due(outbox)] == ["a plan"]
 
 
 def test_moved_journal_refuses_new_notice(place: Path) -> None:
-    with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
-        with journal.moving("another place"):
+    with closing(open_journal_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+        with journal.move_transaction("another place"):
             pass
         with pytest.raises(JournalError, match="was moved to the database"):
             outbox.add([NOTICE], timestamp(NOW))
 
 
-# PostgreSQL alone.
+# PostgreSQL only.
 
 
 def test_shared_run_withholds_notice_until_end(database: str, place: Path) -> None:
-    there = postgres_place(database, place)
-    with closing(open_postgres(there)) as desk:
-        batch = open_sheet(desk, "b1")
-        desk.expect_end([RUN], timestamp(NOW))
-        assert desk.start_shared_run(batch.number, waits=True) is not None
-    with there.outbox(write=True) as outbox:
+    database_place = postgres_place(database, place)
+    with closing(open_postgres(database_place)) as opener:
+        batch = open_sheet(opener, "b1")
+        opener.schedule_end_notices([RUN], timestamp(NOW))
+        assert opener.start_shared_run(batch.number, waits=True) is not None
+    with database_place.outbox(write=True) as outbox:
         assert due(outbox) == []
         with psycopg.connect(database, autocommit=True) as owner:
             owner.execute("UPDATE paygw.run SET ended_at = clock_timestamp()")
-        assert [one.subject for one in due(outbox)] == ["a run"]
+        assert [due_notice.subject for due_notice in due(outbox)] == ["a run"]
 
 
 def test_plan_and_its_notice_are_stored_together(database: str, place: Path) -> None:
-    there = postgres_place(database, place)
-    assert there.keep_plan("code", "{}", notices=[NOTICE])
-    kept = there.newest_plan("code")
+    database_place = postgres_place(database, place)
+    assert database_place.keep_plan("code", "{}", notices=[NOTICE])
+    kept = database_place.newest_plan("code")
     assert kept is not None
-    assert there.keep_plan("code", "{1}", kept)
-    assert not there.keep_plan("code", "{2}", kept, notices=[replace(NOTICE, subject="of nothing")])
-    with there.outbox(write=False) as outbox:
-        assert [one.subject for one in outbox.listed(limit=9)] == ["a plan"]
+    assert database_place.keep_plan("code", "{1}", kept)
+    assert not database_place.keep_plan("code", "{2}", kept, notices=[replace(NOTICE, subject="of nothing")])
+    with database_place.outbox(write=False) as outbox:
+        assert [notice.subject for notice in outbox.list_notices(limit=9)] == ["a plan"]
 
 
 @pytest.mark.parametrize("role", ["worker", "reader"])
 def test_worker_and_reader_cannot_send_notices(
     database: str, place: Path, postgres_server: PostgresServer, role: str
 ) -> None:
-    there = postgres_place(database, place)
+    database_place = postgres_place(database, place)
     name = database.rpartition("/")[2]
-    there.give_rights()
+    database_place.grant_rights()
     postgres_server.execute(f"CREATE ROLE {name}_{role}_of_notices LOGIN IN ROLE {name}_{role}")
-    with there.outbox(write=True) as outbox:
-        (notice,) = added(outbox)
+    with database_place.outbox(write=True) as outbox:
+        (notice,) = add_notice(outbox)
         assert outbox.may_send
-    theirs = replace(there, server=Server(postgres_server.url(name, user=f"{name}_{role}_of_notices")))
-    acts: Sequence[Callable[[Outbox], object]] = (
+    other_place = replace(database_place, server=Server(postgres_server.url(name, user=f"{name}_{role}_of_notices")))
+    audit_entries: Sequence[Callable[[Outbox], object]] = (
         lambda outbox: outbox.add([replace(NOTICE, subject="forged")], timestamp(NOW)),
         lambda outbox: outbox.claim(notice, {}, NOW),
         lambda outbox: outbox.note_sent(notice, timestamp(NOW)),
         lambda outbox: outbox.hurry(NOW),
     )
-    for act in acts:
+    for act in audit_entries:
         with ExitStack() as opened:
-            outbox = opened.enter_context(theirs.outbox(write=role == "worker"))
+            outbox = opened.enter_context(other_place.outbox(write=role == "worker"))
             assert not outbox.may_send
             opened.enter_context(pytest.raises((JournalError, psycopg.Error)))
             act(outbox)

@@ -1,4 +1,4 @@
-"""People are forgotten in PostgreSQL: by whom, what the tables refuse, and what stays in the files of the server."""
+"""Forgetting people in PostgreSQL: the roles that may, the changes that tables refuse, and the server's files."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,77 +14,86 @@ from paygw_batch.cluster.move import move_journal
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalCorrupt, JournalWentBack, RowsMoved
+from paygw_batch.errors import JournalCorrupt, JournalTooOld, StaleRows
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
-from paygw_batch.journal.values import OldPages, Withdrawal
-from tests.journal.forgotten_rows import BEFORE, LATER, SECRETS, WHEN, forgotten, of_january, secret_row, told
+from paygw_batch.journal.values import RemainingData, Withdrawal
+from tests.journal.forgotten_rows import (
+    BEFORE,
+    LATER,
+    SECRETS,
+    WHEN,
+    fill_journal,
+    forget_old_batches,
+    record_unknown_evidence,
+    secret_row,
+)
 from tests.support.journal_rows import (
     OPERATION,
-    all_due,
     at,
+    due_rows,
     file_place,
     intent,
     new_instruction,
-    open_at,
+    open_journal_at,
     open_sheet,
     outcome_of,
     row_of,
     send,
 )
 from tests.support.long_part import long
-from tests.support.postgres_rows import by_hand, make_postgres, open_postgres, postgres_place, read_postgres
-from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.postgres_rows import execute_as_owner, make_postgres, open_postgres, postgres_place, read_postgres
+from tests.support.postgres_server import PostgresServer, new_server
 
 PLAN = '{"document": "plan", "content": {"operation": "payout", "batch": "%s", "names": ["Zephyrine Quillfeather"]}}'
 
 
 @pytest.fixture
 def journal(at_database: DatabasePlace) -> Iterator[PostgresJournal]:
-    """A journal in PostgreSQL with an old batch, one that is paid, and a new one."""
+    """Yield a journal in PostgreSQL with an old batch, a paid one and a new one."""
     opened = open_postgres(at_database)
-    of_january(opened)
+    fill_journal(opened)
     yield opened
     with suppress(OSError):  # some tests close it
         opened.close()
 
 
-# What is left in the files.
+# The server's files.
 
 
 def bytes_of(server: PostgresServer) -> bytes:
-    """Return every byte of the tables of a server: its write-ahead log is another thing."""
+    """Return every byte of the tables of a server, without its write-ahead log."""
     data = server.home / "data"
     files = (path for path in sorted(data.rglob("*")) if path.is_file() and data / "pg_wal" not in path.parents)
     return b"".join(path.read_bytes() for path in files)
 
 
-def found_in(server: PostgresServer) -> list[str]:
+def secrets_in(server: PostgresServer) -> list[str]:
     content = bytes_of(server)
     return [secret for secret in SECRETS if secret.encode() in content or secret.lower().encode() in content]
 
 
 def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
-    with own_server() as server:
+    with new_server() as server:
         shared = postgres_place(server.url(server.new_database()), place)
         make_postgres(shared)
         with closing(open_postgres(shared)) as opened:
-            of_january(opened)
+            fill_journal(opened)
             opened.settle([], order=SignedOrder("old", json.dumps({"content": {"rows": [{"row": 2}]}}), at(6)))
             for code in ("old", "never-submitted"):
                 assert shared.keep_plan(code, PLAN % code)
-            by_hand(shared, "ANALYZE", "CHECKPOINT")
-            assert found_in(server) == list(SECRETS)
-            chosen = opened.forgettable(before="2999-01-01", cutoff=WHEN)
-            assert opened.forget(chosen, by="amina", at=WHEN) is OldPages.IN_DATABASE
+            execute_as_owner(shared, "ANALYZE", "CHECKPOINT")
+            assert secrets_in(server) == list(SECRETS)
+            chosen = opened.forgettable_payments(before="2999-01-01", cutoff=WHEN)
+            assert opened.forget(chosen, by="amina", at=WHEN) is RemainingData.IN_DATABASE
             assert opened.verify()["instructions"] == 5
             assert (opened.signed_orders("old"), shared.newest_plan("old"), shared.newest_plan("never-submitted")) == (
                 [],
                 None,
                 None,
             )
-        by_hand(shared, "ANALYZE", "VACUUM FULL", "CHECKPOINT")
-        assert found_in(server) == []
+        execute_as_owner(shared, "ANALYZE", "VACUUM FULL", "CHECKPOINT")
+        assert secrets_in(server) == []
         with closing(read_postgres(shared)) as reader:
             assert reader.verify()["evidence"] > 0
 
@@ -92,13 +101,13 @@ def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
 def test_forgetting_keeps_plans_of_other_people(journal: PostgresJournal, at_database: DatabasePlace) -> None:
     for code in ("old", "new", "never-submitted"):
         assert at_database.keep_plan(code, PLAN % code)
-    forgotten(journal, before="2026-11-22")
+    forget_old_batches(journal, before="2026-11-22")
     assert at_database.newest_plan("old") is None
     assert at_database.newest_plan("new") is not None
     assert at_database.newest_plan("never-submitted") is not None  # made today
 
 
-# What `verify` finds.
+# Changes that `verify` detects.
 
 FORGERIES = [
     "UPDATE instruction SET minor = 1 WHERE number = 1",
@@ -134,28 +143,28 @@ FORGERIES = [
 def test_change_after_forgetting_is_detected(
     journal: PostgresJournal, at_database: DatabasePlace, forgery: str
 ) -> None:
-    forgotten(journal)
-    (due,) = all_due(journal, 3)
+    forget_old_batches(journal)
+    (due,) = due_rows(journal, 3)
     journal.append([intent(due, LATER)])
     journal.append([outcome_of(due.number, 1, OutcomeKind.PAID, LATER, message="of nobody who is forgotten")])
     journal.close()
     table = forgery.split()[2 if forgery.startswith(("INSERT", "DELETE")) else 1]
-    by_hand(at_database, f"ALTER TABLE {table} DISABLE TRIGGER USER", forgery)
+    execute_as_owner(at_database, f"ALTER TABLE {table} DISABLE TRIGGER USER", forgery)
     more = {"forgetting": ["forgetting_is_told"], "fact": ["fact_moves", "fact_hands_over"]}
     enabled = ["never_changed", "never_emptied", *more.get(table, [])]
-    by_hand(at_database, *(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {one}" for one in enabled))
-    with pytest.raises((JournalCorrupt, JournalWentBack)) as found, closing(read_postgres(at_database)) as reader:
+    execute_as_owner(at_database, *(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {one}" for one in enabled))
+    with pytest.raises((JournalCorrupt, JournalTooOld)) as raised, closing(read_postgres(at_database)) as reader:
         reader.verify()
-    assert "triggers" not in found.value.message
+    assert "triggers" not in raised.value.message
 
 
-# What the tables refuse, also to their owner.
+# Changes that the tables refuse, even to their owner.
 
 LEFT = "SET fields = NULL, payee = NULL, content = NULL, salt = NULL"
 BEGIN = "SELECT begin_forgetting(1)"
 
 
-def left_in(instruction: int, *changes: tuple[str, str]) -> str:
+def forgetting_statement(instruction: int, *changes: tuple[str, str]) -> str:
     """Return the statement that forgets an instruction, with changes that make it wrong."""
     text = LEFT
     for right, wrong in changes:
@@ -163,28 +172,28 @@ def left_in(instruction: int, *changes: tuple[str, str]) -> str:
     return f"UPDATE instruction i {text} WHERE number = {instruction}"
 
 
-def said_of(instruction: int) -> str:
-    """Return the statement that removes what facts say of the people of an instruction."""
+def removal_statement(instruction: int) -> str:
+    """Return the statement that removes the personal data of an instruction's facts."""
     return f"DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE instruction = {instruction})"  # noqa: S608
 
 
 REFUSED: Sequence[Sequence[str]] = [
     ["UPDATE instruction SET fields = '{}'"],
-    [left_in(1)],
-    [BEGIN, left_in(1, ("salt = NULL", "salt = NULL, minor = 1"))],
-    [BEGIN, left_in(1, ("salt = NULL", "salt = NULL, people_sha256 = sha256('')"))],
-    [BEGIN, left_in(1, (", salt = NULL", ""))],
-    [BEGIN, left_in(3)],  # of another batch
-    [BEGIN, left_in(1, ("payee = NULL", "payee = '254700000000'"))],
-    [BEGIN, left_in(1, ("fields = NULL", "fields = i.fields"))],
+    [forgetting_statement(1)],
+    [BEGIN, forgetting_statement(1, ("salt = NULL", "salt = NULL, minor = 1"))],
+    [BEGIN, forgetting_statement(1, ("salt = NULL", "salt = NULL, people_sha256 = sha256('')"))],
+    [BEGIN, forgetting_statement(1, (", salt = NULL", ""))],
+    [BEGIN, forgetting_statement(3)],  # of another batch
+    [BEGIN, forgetting_statement(1, ("payee = NULL", "payee = '254700000000'"))],
+    [BEGIN, forgetting_statement(1, ("fields = NULL", "fields = i.fields"))],
     [BEGIN, "DELETE FROM instruction WHERE number = 1"],
     [BEGIN, "UPDATE fact SET details = '{}' WHERE instruction = 1"],
     [BEGIN, "UPDATE fact SET details = '{}' WHERE instruction IS NULL"],
     [BEGIN, "DELETE FROM fact WHERE instruction = 1"],
     ["DELETE FROM said"],
     [BEGIN, "DELETE FROM said"],
-    [BEGIN, left_in(1), said_of(3)],
-    [BEGIN, left_in(1), "UPDATE said SET text = NULL"],
+    [BEGIN, forgetting_statement(1), removal_statement(3)],
+    [BEGIN, forgetting_statement(1), "UPDATE said SET text = NULL"],
     [BEGIN, "DELETE FROM state"],
     ["DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE kind = 'heard' AND instruction IS NULL)"],
     [BEGIN, "DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE kind = 'withdrawn')"],
@@ -197,7 +206,7 @@ REFUSED: Sequence[Sequence[str]] = [
     ["DELETE FROM plan_document"],
     [BEGIN, "DELETE FROM plan_document"],  # the new batch is not over
     [BEGIN, "UPDATE forgetting SET batch = 2"],
-    [BEGIN, "SET CONSTRAINTS ALL IMMEDIATE"],  # without a fact that says so
+    [BEGIN, "SET CONSTRAINTS ALL IMMEDIATE"],  # without a fact that records it
     ["INSERT INTO forgetting (batch, after) VALUES (1, 9)", "SET CONSTRAINTS ALL IMMEDIATE"],
     ["SELECT begin_forgetting(3)"],  # not over
     ["SELECT begin_forgetting(99)"],
@@ -206,7 +215,7 @@ REFUSED: Sequence[Sequence[str]] = [
 
 
 def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
-    """Run statements as the owner in one transaction, and undo it; return whether the tables refused one."""
+    """Run statements as the owner in one transaction and roll it back; return whether the tables refused one."""
     with psycopg.connect(place.server.url) as owner:
         try:
             owner.execute(b"SET search_path = paygw")
@@ -221,11 +230,13 @@ def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
 
 
 def test_tables_refuse_every_change_except_forgetting(journal: PostgresJournal, at_database: DatabasePlace) -> None:
-    told(journal, "B-1")
+    record_unknown_evidence(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
     assert at_database.keep_plan("new", PLAN % "new")
     assert [statements for statements in REFUSED if not is_refused(at_database, statements)] == []
-    assert not is_refused(at_database, [BEGIN, left_in(1), said_of(1), "DELETE FROM page WHERE batch = 1"])
+    assert not is_refused(
+        at_database, [BEGIN, forgetting_statement(1), removal_statement(1), "DELETE FROM page WHERE batch = 1"]
+    )
     assert journal.verify()["instructions"] == 5
 
 
@@ -255,8 +266,8 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
 def test_removing_any_forgetting_guard_admits_change(
     journal: PostgresJournal, at_database: DatabasePlace, every: int
 ) -> None:
-    """Planted bugs of the database: without any one guard something goes through."""
-    told(journal, "B-1")
+    """Planted bugs of the database: without any one guard, some change succeeds."""
+    record_unknown_evidence(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
     assert at_database.keep_plan("new", PLAN % "new")
     missed = []
@@ -274,12 +285,12 @@ def test_removing_any_forgetting_guard_admits_change(
 
 
 def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal, at_database: DatabasePlace) -> None:
-    forgotten(journal)
+    forget_old_batches(journal)
     with pytest.raises(psycopg.Error, match="never changed"):
-        by_hand(at_database, "BEGIN", BEGIN, left_in(1, ("fields = NULL", "fields = '{}'")))
+        execute_as_owner(at_database, "BEGIN", BEGIN, forgetting_statement(1, ("fields = NULL", "fields = '{}'")))
 
 
-# Who may.
+# Roles.
 
 
 @pytest.mark.parametrize("role", ["desk", "worker", "reader"])
@@ -287,14 +298,14 @@ def test_only_deciding_role_forgets_people(
     journal: PostgresJournal, at_database: DatabasePlace, postgres_server: PostgresServer, role: str
 ) -> None:
     journal.close()
-    at_database.give_rights()
+    at_database.grant_rights()
     name = at_database.server.url.rpartition("/")[2]
     postgres_server.execute(f"CREATE ROLE {name}_{role}_login LOGIN IN ROLE {name}_{role}")
     theirs = replace(at_database, server=Server(postgres_server.url(name, user=f"{name}_{role}_login")))
     if role == "desk":
-        with closing(open_postgres(theirs)) as desk:
-            forgotten(desk)
-            assert desk.verify()["instructions"] == 5
+        with closing(open_postgres(theirs)) as opener:
+            forget_old_batches(opener)
+            assert opener.verify()["instructions"] == 5
         return
     with psycopg.connect(theirs.server.url, autocommit=True) as connection:
         connection.execute(b"SET search_path = paygw")
@@ -304,20 +315,20 @@ def test_only_deciding_role_forgets_people(
 
 
 def test_batch_changed_meanwhile_is_not_forgotten(journal: PostgresJournal) -> None:
-    chosen = journal.forgettable(before=BEFORE, cutoff=WHEN)
+    chosen = journal.forgettable_payments(before=BEFORE, cutoff=WHEN)
     journal.release(1, None, suffix=True, by="amina", at=WHEN)
-    with pytest.raises(RowsMoved):
+    with pytest.raises(StaleRows):
         journal.forget(chosen, by="amina", at=WHEN)
     assert row_of(journal, 2, 2).state is State.PAID
-    assert journal.forgotten(2) is None
+    assert journal.first_forgetting(2) is None
     assert journal.verify()["instructions"] == 5
 
 
 def test_moved_journal_keeps_forgetting(at_database: DatabasePlace, place: Path) -> None:
-    by_hand(at_database, "DROP SCHEMA paygw CASCADE")
-    with closing(open_at(place)) as kept:
-        of_january(kept)
-        forgotten(kept)
+    execute_as_owner(at_database, "DROP SCHEMA paygw CASCADE")
+    with closing(open_journal_at(place)) as kept:
+        fill_journal(kept)
+        forget_old_batches(kept)
         open_sheet(kept, "again", [new_instruction(2, "E-1")], opened_at=LATER)
         send(kept, 4, OutcomeKind.PAID, LATER)
         counts = kept.verify()
@@ -327,10 +338,10 @@ def test_moved_journal_keeps_forgetting(at_database: DatabasePlace, place: Path)
     paid = secret_row(2, "B-1")
     with closing(open_postgres(elsewhere)) as journal:
         known, (clash,) = journal.compare(OPERATION, [(2, paid.client_orderid, paid.content)])
-        assert (known, clash.instruction, clash.amendable) == ([], 3, False)
-        assert [journal.forgotten(batch) is not None for batch in (1, 2, 3, 4)] == [True, True, False, False]
+        assert (known, clash.instruction, clash.is_amendable) == ([], 3, False)
+        assert [journal.first_forgetting(batch) is not None for batch in (1, 2, 3, 4)] == [True, True, False, False]
         open_sheet(journal, "more", [secret_row(2, "F-1")], opened_at=LATER)
         send(journal, 5, OutcomeKind.PAID, LATER)
-        forgotten(journal, before="2027-02-15")
+        forget_old_batches(journal, before="2027-02-15")
         assert journal.verify()["instructions"] == 7
-        assert not all_due(journal, 5)
+        assert not due_rows(journal, 5)

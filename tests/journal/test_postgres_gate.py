@@ -1,4 +1,4 @@
-"""The limits over all workers, as the database keeps them. Times are injected: no test waits."""
+"""The limits over all workers in the database. Times are injected, so that no test waits."""
 
 import asyncio
 import secrets
@@ -20,14 +20,14 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.pacing import Breaker, Pace, RejectionBreaker
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.gateway.message import MayLeave
+from paygw_batch.gateway.message import SendGuard
 from paygw_batch.journal.port import CountedKind, CountedOutcomes, GateReport, GateStop, GateStopKind, LimitChange
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import MoveResult
-from tests.support.journal_rows import all_due, intent, new_instruction, open_sheet
-from tests.support.long_part import share_of
-from tests.support.postgres_rows import by_hand, open_postgres, read_postgres
-from tests.support.scripted_world import APPROVED, LOST, Answer, ScriptedGateway, an_engine
+from tests.support.journal_rows import due_rows, intent, new_instruction, open_sheet
+from tests.support.long_part import example_count
+from tests.support.postgres_rows import execute_as_owner, open_postgres, read_postgres
+from tests.support.scripted_scenario import APPROVED, LOST, Answer, ScriptedGateway, build_engine
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SHARE = ("senders", "before", "rate_per_s", "concurrency", "rest_s", "stop_kind", "stop_count", "stop_text")
@@ -36,7 +36,7 @@ Told = Sequence[tuple[str, str, int]]
 
 @dataclass
 class Workers:
-    """Workers that ask the gate when a test says so, by a clock that the test sets."""
+    """Workers that ask the gate on request, with a clock that the test sets."""
 
     connection: psycopg.Connection[Any]
 
@@ -140,7 +140,7 @@ def test_stop_request_stops_all_workers(workers: Workers) -> None:
     assert workers.ask(second)["stop_text"] == "Credentials were refused."
 
 
-@settings(max_examples=share_of(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=example_count(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(
@@ -159,8 +159,8 @@ def test_gate_stops_worker_like_its_own_breakers(workers: Workers, outcomes: lis
         has_stopped |= rejections.learn(Outcome(kind, error_code=reason))
         name = {OutcomeKind.PAID: "answered", OutcomeKind.UNKNOWN: "unknown"}.get(kind, "rejected")
         told.append((name, reason if name == "rejected" else "", 1))
-    found = workers.ask(worker, in_doubt=3, rejected=4, told=told)
-    assert (found["stop_kind"] is not None) == has_stopped
+    share = workers.ask(worker, in_doubt=3, rejected=4, told=told)
+    assert (share["stop_kind"] is not None) == has_stopped
 
 
 # Runs.
@@ -169,7 +169,7 @@ def test_gate_stops_worker_like_its_own_breakers(workers: Workers, outcomes: lis
 def test_stop_by_any_worker_holds_new_intents(at_database: DatabasePlace, workers: Workers) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
-        first, second = all_due(journal, 1)
+        first, second = due_rows(journal, 1)
         assert [*journal.append([intent(first)])] == [MoveResult.MOVED]
         workers.ask(workers.enrol(), in_doubt=1, told=[("unknown", "", 1)])
         assert [*journal.append([intent(second)])] == [MoveResult.HELD]
@@ -180,8 +180,8 @@ def test_stop_by_any_worker_holds_new_intents(at_database: DatabasePlace, worker
         assert journal.verify()["facts"] == 3
 
 
-class Counting:
-    """What the gateway sees of all workers at once."""
+class RequestCounter:
+    """Counts the requests of all workers at the gateway."""
 
     def __init__(self, *, lose_after: int | None = None) -> None:
         self.in_flight = self.most = 0
@@ -192,7 +192,7 @@ class Counting:
         counting = self
 
         class Heard(ScriptedGateway):
-            async def deliver(self, request: Any, may_leave: MayLeave) -> Answer:
+            async def deliver(self, request: Any, may_leave: SendGuard) -> Answer:
                 counting.in_flight += 1
                 counting.most = max(counting.most, counting.in_flight)
                 try:
@@ -207,49 +207,51 @@ class Counting:
         return LOST if self.lose_after is not None and self.heard.total() > self.lose_after else APPROVED
 
 
-async def sent(journal: PostgresJournal, batch: int, counting: Counting, pace: Pace) -> str | None:
+async def send_by_worker(journal: PostgresJournal, batch: int, counting: RequestCounter, pace: Pace) -> str | None:
     with journal.for_engine() as given:
-        engine = an_engine(journal, counting.gateway(), pace, given, SharedPacing(journal.gate(), pace))  # type: ignore[arg-type]  # of either store
+        engine = build_engine(journal, counting.gateway(), pace, given, SharedPacing(journal.gate(), pace))  # type: ignore[arg-type]  # of either store
         end = await engine.run(batch)
         assert end.failure is None
         return end.stop_reason
 
 
-async def by_two(at: DatabasePlace, counting: Counting, pace: Pace) -> list[str | None]:
-    """Send two batches by two workers that live at the same time; return why each of them stopped."""
-    with closing(open_postgres(at)) as desk:
-        open_sheet(desk, new=40)
-        open_sheet(desk, "b2", [new_instruction(row, f"MORE-{row}") for row in range(2, 42)])
-        runs = [desk.start_shared_run(1, waits=True)]
-        desk.hold_again()
-        runs.append(desk.start_shared_run(2, waits=True))
+async def send_by_two_workers(at: DatabasePlace, counting: RequestCounter, pace: Pace) -> list[str | None]:
+    """Send two batches by two concurrent workers; return the stop reason of each."""
+    with closing(open_postgres(at)) as opener:
+        open_sheet(opener, new=40)
+        open_sheet(opener, "b2", [new_instruction(row, f"MORE-{row}") for row in range(2, 42)])
+        runs = [opener.start_shared_run(1, waits=True)]
+        opener.reacquire_lock()
+        runs.append(opener.start_shared_run(2, waits=True))
     assert all(runs)
     with closing(at.open_to_work("one")) as first, closing(at.open_to_work("two")) as second:
         one, two = first.runs()
         assert (first.join_run([one]), second.join_run([two])) == (one, two)
-        # Each knows of the other before it sends.
-        by_hand(at, "UPDATE process SET is_sending = true WHERE ended_at IS NULL")
-        return list(await asyncio.gather(sent(first, 1, counting, pace), sent(second, 2, counting, pace)))
+        # Each worker knows of the other before it sends.
+        execute_as_owner(at, "UPDATE process SET is_sending = true WHERE ended_at IS NULL")
+        return list(
+            await asyncio.gather(send_by_worker(first, 1, counting, pace), send_by_worker(second, 2, counting, pace))
+        )
 
 
 def test_two_workers_keep_concurrency_and_send_once(at_database: DatabasePlace) -> None:
-    counting = Counting()
-    assert asyncio.run(by_two(at_database, counting, Pace(concurrency=3))) == [None, None]
+    counting = RequestCounter()
+    assert asyncio.run(send_by_two_workers(at_database, counting, Pace(concurrency=3))) == [None, None]
     assert (len(counting.heard), set(counting.heard.values())) == (80, {1})
     assert counting.most <= 3
 
 
 def test_two_workers_send_all_by_changed_limits(at_database: DatabasePlace) -> None:
-    counting = Counting()
+    counting = RequestCounter()
     at_database.change_limits(LimitChange("amina", rate_per_s=500, concurrency=2))
-    assert asyncio.run(by_two(at_database, counting, Pace(concurrency=8))) == [None, None]
+    assert asyncio.run(send_by_two_workers(at_database, counting, Pace(concurrency=8))) == [None, None]
     assert (len(counting.heard), set(counting.heard.values()), counting.most <= 2) == (80, {1}, True)
 
 
 def test_doubts_of_one_worker_stop_all_workers(at_database: DatabasePlace) -> None:
-    counting = Counting(lose_after=10)
-    ends = asyncio.run(by_two(at_database, counting, Pace(concurrency=4, stop_after_in_doubt=1)))
-    # How many had come into doubt when it was reported differs: the rows of one moment are told together.
+    counting = RequestCounter(lose_after=10)
+    ends = asyncio.run(send_by_two_workers(at_database, counting, Pace(concurrency=4, stop_after_in_doubt=1)))
+    # The count of rows in doubt varies, because simultaneous rows are reported together.
     assert all(end is not None and end.endswith(" ended in doubt.") for end in ends), ends
     assert counting.heard.total() <= 10 + 4
     assert at_database.limits().stop is not None
@@ -259,7 +261,7 @@ def test_doubts_of_one_worker_stop_all_workers(at_database: DatabasePlace) -> No
         assert counted[State.IN_FLIGHT] == 0
 
 
-# What people see and set.
+# Limits set by people.
 
 
 def test_verify_finds_tampered_limits(at_database: DatabasePlace) -> None:
@@ -271,9 +273,9 @@ def test_verify_finds_tampered_limits(at_database: DatabasePlace) -> None:
     state = at_database.change_limits(LimitChange("chidi", is_as_configured=True))
     assert (state.rate_per_s, state.concurrency) == (None, None)
     with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
-        by_hand(at_database, "UPDATE limit_change SET by = 'nobody'")
+        execute_as_owner(at_database, "UPDATE limit_change SET by = 'nobody'")
     with closing(read_postgres(at_database)) as journal:
         journal.verify()
-    by_hand(at_database, "UPDATE gate SET rate_per_s = 1000")
+    execute_as_owner(at_database, "UPDATE gate SET rate_per_s = 1000")
     with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match="limits"):
         journal.verify()

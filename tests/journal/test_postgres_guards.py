@@ -1,4 +1,4 @@
-"""What only the journal in PostgreSQL must withstand: other processes, lost answers, older copies, changed tables."""
+"""Faults that only a journal in PostgreSQL meets: other processes, lost answers, older copies, changed tables."""
 
 import json
 import threading
@@ -23,8 +23,8 @@ from paygw_batch.errors import (
     JournalCorrupt,
     JournalError,
     JournalHeld,
+    JournalTooOld,
     JournalUnwritable,
-    JournalWentBack,
 )
 from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.postgres import fact_writer, hosts, session
@@ -32,20 +32,20 @@ from paygw_batch.journal.postgres.fact_writer import FactWriter, StagedFacts, st
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Row, Server
-from paygw_batch.journal.values import Amendment, Arrived, Entry, Link, MoveResult, Withdrawal
-from paygw_batch.opening.gateway_access import real_world
-from tests.support.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
-from tests.support.patience import PATIENCE_S, until
+from paygw_batch.journal.values import Amendment, Arrival, Entry, Link, MoveResult, Withdrawal
+from paygw_batch.opening.gateway_access import system_runtime
+from tests.support.journal_rows import AT, due_rows, intent, new_instruction, open_sheet, outcome_of, send
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_rows import (
-    by_hand,
-    fall_silent,
+    execute_as_owner,
+    expire_processes,
     make_postgres,
     open_postgres,
     postgres_place,
     read_postgres,
 )
-from tests.support.postgres_server import PostgresServer, own_server
-from tests.support.wire_proxy import Trouble, WireProxy
+from tests.support.postgres_server import PostgresServer, new_server
+from tests.support.wire_proxy import ProxyFault, WireProxy
 
 WORDS = {"approved": OutcomeKind.PAID}
 
@@ -54,7 +54,7 @@ def states(journal: PostgresJournal, batch: int = 1) -> list[State]:
     return [row.state for row in journal.rows(batch)]
 
 
-def is_waited_for(url: str) -> bool:
+def is_blocked(url: str) -> bool:
     """Whether a session of the database waits for another one."""
     waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with psycopg.connect(url, autocommit=True) as connection:
@@ -68,14 +68,14 @@ def is_waited_for(url: str) -> bool:
 def test_frozen_run_keeps_answers_and_decides_nothing(at_database: DatabasePlace) -> None:
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=3)
-    first, second, third = all_due(frozen, 1)
+    first, second, third = due_rows(frozen, 1)
     frozen.append([intent(first), intent(second)])
-    fall_silent(at_database.server.url)
+    expire_processes(at_database.server.url)
     with closing(open_postgres(at_database)) as taker:
         assert taker.mark_interrupted(AT) == 2
         assert states(taker) == [State.IN_DOUBT, State.IN_DOUBT, State.READY]
         send(taker, 1, OutcomeKind.PAID)
-        # It thaws: the row that it was about to send stays where it is, and what the gateway said is not lost.
+        # It thaws. The row that it was about to send stays in its state, and the gateway's answer is not lost.
         results = frozen.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(third)])
         assert list(results) == [MoveResult.MOVED, MoveResult.HELD]
         assert states(taker) == [State.PAID, State.IN_DOUBT, State.PAID]
@@ -97,24 +97,24 @@ def test_request_with_old_intent_is_not_sent(at_database: DatabasePlace, monkeyp
 
 
 def test_age_of_intent_includes_machine_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    clocks: list[int] = []
 
     def clock_gettime(clock: int) -> float:
-        asked.append(clock)
+        clocks.append(clock)
         return 7.0
 
     monkeypatch.setattr(time, "clock_gettime", clock_gettime)
     assert elapsed_s() == 7.0
-    assert asked == [time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC]
-    assert real_world().elapsed_s is elapsed_s
+    assert clocks == [time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC]
+    assert system_runtime().elapsed_s is elapsed_s
 
 
 @pytest.mark.parametrize("rows", [65, 1_001])
 def test_rows_of_dead_run_become_doubtful(at_database: DatabasePlace, rows: int) -> None:
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=rows + 1)
-    frozen.append([intent(one) for one in all_due(frozen, 1)[:-1]])
-    fall_silent(at_database.server.url)
+    frozen.append([intent(row) for row in due_rows(frozen, 1)[:-1]])
+    expire_processes(at_database.server.url)
     with closing(frozen), closing(open_postgres(at_database)) as taker:
         assert taker.mark_interrupted(AT) == rows
         assert states(taker) == [*[State.IN_DOUBT] * rows, State.READY]
@@ -126,15 +126,15 @@ def test_postgres_process_stops_writing_after_failed_commit(
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=3)
-        due = all_due(journal, 1)
+        due = due_rows(journal, 1)
 
-        def full(*_: object) -> None:
+        def fail_with_full_disk(*_: object) -> None:
             raise psycopg.errors.DiskFull
 
         with journal.for_engine() as engine, monkeypatch.context() as context:
-            context.setattr(FactWriter, "_called", full)
+            context.setattr(FactWriter, "_commit", fail_with_full_disk)
             with pytest.raises(JournalUnwritable):
-                journal.append([intent(one) for one in due[:facts]])
+                journal.append([intent(row) for row in due[:facts]])
             context.undo()
             assert not engine.may_leave(0.0)
             for write in (lambda: journal.append([intent(due[2])]), lambda: journal.mark_interrupted(AT)):
@@ -144,23 +144,23 @@ def test_postgres_process_stops_writing_after_failed_commit(
 
 
 def test_table_refuses_second_intent_of_attempt(at_database: DatabasePlace) -> None:
-    """The last guard: the table itself refuses a second intent for an attempt."""
+    """As the last guard, the table refuses a second intent for an attempt."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
-        journal.append([intent(all_due(journal, 1)[0])])
+        journal.append([intent(due_rows(journal, 1)[0])])
     copied = """INSERT INTO fact (process, seq, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash)
         SELECT process, seq + 1, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash FROM fact
         WHERE kind = 'intended'"""
     with pytest.raises(psycopg.errors.UniqueViolation, match="fact_one_intent"):
-        by_hand(at_database, copied)
+        execute_as_owner(at_database, copied)
 
 
 def test_living_process_keeps_own_rows(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
-        first, second = all_due(journal, 1)
+        first, second = due_rows(journal, 1)
         journal.append([intent(first)])
-        journal.writer.leave_desk()
+        journal.writer.release_decision_lock()
         with closing(open_postgres(at_database)) as other:
             assert other.mark_interrupted(AT) == 0
             assert states(other) == [State.IN_FLIGHT, State.READY]
@@ -169,15 +169,15 @@ def test_living_process_keeps_own_rows(at_database: DatabasePlace) -> None:
                 other.append([outcome_of(1, 1, OutcomeKind.NOT_SENT)])
 
 
-def sent_over_a_takeover(at: DatabasePlace) -> Counter[str]:
-    """Send a batch by a run that is frozen in its middle and by the one that takes over; return its record."""
+def send_over_takeover(at: DatabasePlace) -> Counter[str]:
+    """Send a batch by a run that freezes midway and by another that takes over; return the gateway's record."""
     record: Counter[str] = Counter()
     with closing(open_postgres(at)) as frozen:
         open_sheet(frozen, new=6)
-        under_way = all_due(frozen, 1)[:3]
+        under_way = due_rows(frozen, 1)[:3]
         assert set(frozen.append([intent(due) for due in under_way])) == {MoveResult.MOVED}
         record.update(due.instruction.client_orderid for due in under_way)
-        fall_silent(at.server.url)
+        expire_processes(at.server.url)
         with closing(open_postgres(at)) as taker:
             taker.mark_interrupted(AT)
             record.update(due.instruction.client_orderid for due in send(taker, 1, OutcomeKind.PAID))
@@ -185,28 +185,26 @@ def sent_over_a_takeover(at: DatabasePlace) -> Counter[str]:
 
 
 def test_takeover_resends_no_row_in_flight(at_database: DatabasePlace) -> None:
-    assert sent_over_a_takeover(at_database) == Counter({f"ORD-{row}": 1 for row in range(2, 8)})
+    assert send_over_takeover(at_database) == Counter({f"ORD-{row}": 1 for row in range(2, 8)})
 
 
-def test_only_sender_puts_back_rows_in_flight(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted bug: whoever takes over believes that nothing left of what was in flight. The database refuses it."""
+def test_only_sender_resets_rows_in_flight(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: the process that takes over calls rows in flight not sent. The database refuses it."""
     put_back = Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
     monkeypatch.setattr("paygw_batch.journal.postgres.fact_writer.Interrupted", lambda: put_back)
     with pytest.raises(InternalError, match="another process sent"):
-        sent_over_a_takeover(at_database)
+        send_over_takeover(at_database)
 
 
-# An answer that does not come.
+# Lost answers.
 
 
-@pytest.mark.parametrize("trouble", [Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST, Trouble.SILENCE])
-def test_a_commit_without_an_answer_is_made_once(
-    at_database: DatabasePlace, proxy: WireProxy, trouble: Trouble
-) -> None:
+@pytest.mark.parametrize("trouble", [ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST, ProxyFault.SILENCE])
+def test_commit_without_answer_is_made_once(at_database: DatabasePlace, proxy: WireProxy, trouble: ProxyFault) -> None:
     server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
     with closing(open_postgres(replace(at_database, server=server))) as journal:
         open_sheet(journal, new=2)
-        first, second = all_due(journal, 1)
+        first, second = due_rows(journal, 1)
         journal.append([intent(first)])
         proxy.trouble = trouble
         assert [*journal.append([outcome_of(1, 1, OutcomeKind.PAID)])] == [MoveResult.MOVED]
@@ -218,21 +216,21 @@ def test_a_commit_without_an_answer_is_made_once(
 def test_row_turned_doubtful_is_not_sent(
     at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its commit was made, and its answer looked up so late that the row is in doubt: the age of the intent says so."""
+    """The commit succeeded, but its answer is looked up so late that the row is in doubt, by the age of its intent."""
     through = replace(at_database, server=Server(proxy.url(at_database.server.url)))
     reconnect = GuardedSession.reconnect
 
-    def slowly(guarded: GuardedSession) -> None:
-        fall_silent(at_database.server.url)
+    def reconnect_slowly(guarded: GuardedSession) -> None:
+        expire_processes(at_database.server.url)
         with closing(open_postgres(at_database)) as taker:
             assert taker.mark_interrupted(AT) == 1
         reconnect(guarded)
 
     with closing(open_postgres(through)) as journal:
         open_sheet(journal, new=1)
-        (due,) = all_due(journal, 1)
-        monkeypatch.setattr(GuardedSession, "reconnect", slowly)
-        proxy.trouble = Trouble.LOSE_ANSWER
+        (due,) = due_rows(journal, 1)
+        monkeypatch.setattr(GuardedSession, "reconnect", reconnect_slowly)
+        proxy.trouble = ProxyFault.LOSE_ANSWER
         assert list(journal.writer.append([intent(due)])) == [MoveResult.MOVED]
         assert states(journal) == [State.IN_DOUBT]
         assert not journal.writer.may_leave(at_database.intent_lives_s)
@@ -242,16 +240,16 @@ def test_row_turned_doubtful_is_not_sent(
 
 
 def test_commit_with_late_answer_is_made_once(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server was asked, the answer is lost, and the call waits there for a lock while it is looked up."""
+    """The answer is lost, and the call still waits for a lock while it is looked up."""
     call = FactWriter._call
     calls: list[Future[list[Row]]] = []
 
-    def lost(writer: FactWriter, staged: StagedFacts) -> list[Row]:
+    def lose_answer(writer: FactWriter, staged: StagedFacts) -> list[Row]:
         if calls:
             return call(writer, staged)
         late.execute("SET search_path = paygw")
         calls.append(threads.submit(session.fetch, late, fact_writer.CALL, (writer.process, *staged.values)))
-        until(lambda: is_waited_for(at_database.server.url), "the call does not wait")
+        wait_until(lambda: is_blocked(at_database.server.url), "the call does not wait")
         writer._guarded.connection.close()
         threading.Timer(0.3, locking.rollback).start()
         raise psycopg.OperationalError("the answer is lost")
@@ -263,9 +261,9 @@ def test_commit_with_late_answer_is_made_once(at_database: DatabasePlace, monkey
         ThreadPoolExecutor(1) as threads,
     ):
         open_sheet(journal, new=1)
-        (due,) = all_due(journal, 1)
+        (due,) = due_rows(journal, 1)
         locking.execute("SELECT FROM paygw.state FOR UPDATE")
-        monkeypatch.setattr(FactWriter, "_call", lost)
+        monkeypatch.setattr(FactWriter, "_call", lose_answer)
         assert [*journal.append([intent(due)])] == [MoveResult.MOVED]
         assert len(calls[0].result(PATIENCE_S)) == 1
         assert states(journal) == [State.IN_FLIGHT]
@@ -280,14 +278,14 @@ def test_commit_is_refused_in_new_server_life(
     monkeypatch: pytest.MonkeyPatch,
     is_copied: bool,
 ) -> None:
-    """A standby took over that does not know the process; or there another one has its number."""
+    """A standby took over that does not have the process, or has another one with its number."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
     name, reconnect = at_database.server.url.rpartition("/")[2], GuardedSession.reconnect
     standby = postgres_server.new_database(name)
     journal = open_postgres(replace(at_database, server=Server(proxy.url(at_database.server.url))))
 
-    def takes_over(guarded: GuardedSession) -> None:
+    def take_over(guarded: GuardedSession) -> None:
         postgres_server.drop_database(name)
         postgres_server.execute(f"ALTER DATABASE {standby} RENAME TO {name}")
         if is_copied:
@@ -295,11 +293,11 @@ def test_commit_is_refused_in_new_server_life(
                 assert other.writer.process == journal.writer.process
         reconnect(guarded)
 
-    with closing(journal), monkeypatch.context() as lost:
-        (due,) = all_due(journal, 1)
-        lost.setattr(GuardedSession, "reconnect", takes_over)
-        proxy.trouble = Trouble.LOSE_ANSWER
-        with pytest.raises(JournalWentBack, match="lacks commits of this process"):
+    with closing(journal), monkeypatch.context() as lose_answer:
+        (due,) = due_rows(journal, 1)
+        lose_answer.setattr(GuardedSession, "reconnect", take_over)
+        proxy.trouble = ProxyFault.LOSE_ANSWER
+        with pytest.raises(JournalTooOld, match="lacks commits of this process"):
             journal.append([intent(due)])
         assert not journal.writer.may_leave(0.0)
         with pytest.raises(JournalUnwritable):
@@ -311,54 +309,54 @@ def test_commit_is_refused_in_new_server_life(
 def test_unanswered_read_times_out(
     at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who follows workers reads for hours: it would hang for ever, and no other host could do its work."""
+    """A command that follows workers reads for hours. Without the limit it would hang for ever."""
     monkeypatch.setattr(session, "_SILENCE_LIMIT_S", 0.5)
     with closing(open_postgres(replace(at_database, server=Server(proxy.url(at_database.server.url))))) as journal:
-        proxy.only, proxy.trouble = b"batch", Trouble.SILENCE
+        proxy.only, proxy.trouble = b"batch", ProxyFault.SILENCE
         with pytest.raises(JournalError, match="cannot be used"):
             journal.batches()
-    assert proxy.trouble is Trouble.NONE
+    assert proxy.trouble is ProxyFault.NONE
 
 
 def test_global_lock_is_free_after_lost_answer(at_database: DatabasePlace, proxy: WireProxy) -> None:
     server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
-    proxy.only, proxy.trouble = b"pg_try_advisory_lock", Trouble.SILENCE
+    proxy.only, proxy.trouble = b"pg_try_advisory_lock", ProxyFault.SILENCE
     with pytest.raises(JournalError, match="cannot be used"), replace(at_database, server=server).only_one("this"):
         pass
-    assert proxy.trouble is Trouble.NONE
+    assert proxy.trouble is ProxyFault.NONE
 
     def is_free() -> bool:
         with suppress(JournalHeld), at_database.only_one("this"):
             return True
         return False
 
-    until(is_free)
+    wait_until(is_free)
 
 
 def test_session_sets_keepalives_against_vanished_host(at_database: DatabasePlace) -> None:
-    """It would keep what that host had locked for two hours: the folder of the timetable, for one."""
+    """Without them, the server would keep the locks of that host for two hours."""
     with closing(session.connect(at_database.server, write=False)) as connection:
         names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
         assert [session.fetch(connection, f"SHOW {name}") for name in names] == [[("10",)], [("5",)], [("3",)]]
 
 
 def test_process_updates_heartbeat_until_end(at_database: DatabasePlace) -> None:
-    seen = "SELECT extract(epoch FROM now() - seen_at) < 2 FROM process WHERE number = %s"
+    query = "SELECT extract(epoch FROM now() - seen_at) < 2 FROM process WHERE number = %s"
     with closing(open_postgres(replace(at_database, intent_lives_s=0.6))) as journal:
         number = journal.writer.process
-        by_hand(at_database, "UPDATE process SET seen_at = now() - interval '1 h'")
-        until(lambda: session.fetch(journal._session.connection, seen, (number,)) == [(True,)])
+        execute_as_owner(at_database, "UPDATE process SET seen_at = now() - interval '1 h'")
+        wait_until(lambda: session.fetch(journal._session.connection, query, (number,)) == [(True,)])
     with closing(read_postgres(at_database)) as reader:
         ended = "SELECT ended_at IS NOT NULL FROM process WHERE number = %s"
         assert session.fetch(reader._session.connection, ended, (number,)) == [(True,)]
 
 
 def test_server_crash_and_restart_lose_nothing(place: Path) -> None:
-    with own_server() as server:
+    with new_server() as server:
         at = postgres_place(server.url(), place)
-        with closing(made(at)) as journal:
+        with closing(append_until_confirmed(at)) as journal:
             open_sheet(journal, new=3)
-            first, second, third = all_due(journal, 1)
+            first, second, third = due_rows(journal, 1)
             journal.append([intent(first)])
             server.stop("immediate")
             starting = threading.Thread(target=server.start)
@@ -370,7 +368,7 @@ def test_server_crash_and_restart_lose_nothing(place: Path) -> None:
             assert journal.verify()["facts"] == 6
 
 
-def made(at: DatabasePlace) -> PostgresJournal:
+def append_until_confirmed(at: DatabasePlace) -> PostgresJournal:
     make_postgres(at)
     return open_postgres(at)
 
@@ -378,7 +376,7 @@ def made(at: DatabasePlace) -> PostgresJournal:
 # An older copy.
 
 
-def test_database_put_back_is_refused_before_sending(
+def test_restored_database_is_refused_before_sending(
     at_database: DatabasePlace, postgres_server: PostgresServer
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
@@ -386,11 +384,11 @@ def test_database_put_back_is_refused_before_sending(
     name = at_database.server.url.rpartition("/")[2]
     backup = postgres_server.new_database(name)
     with closing(open_postgres(at_database)) as journal:
-        journal.append([intent(all_due(journal, 1)[0])])
+        journal.append([intent(due_rows(journal, 1)[0])])
     postgres_server.drop_database(name)
     postgres_server.execute(f"ALTER DATABASE {backup} RENAME TO {name}")
     for opens in (open_postgres, read_postgres):
-        with pytest.raises(JournalWentBack, match="older copy"):
+        with pytest.raises(JournalTooOld, match="older copy"):
             opens(at_database)
 
 
@@ -398,25 +396,25 @@ def withdrawal() -> Withdrawal:
     return Withdrawal("1" * 64, "cleo", "{}", AT)
 
 
-def withdraw_by_a_run(place: DatabasePlace) -> None:
+def withdraw_by_run(place: DatabasePlace) -> None:
     with closing(open_postgres(place)) as journal:
         journal.withdraw(withdrawal())
 
 
-def hold(place: DatabasePlace) -> None:
-    """Record that the gateway has an order that is ready here."""
+def record_hold(place: DatabasePlace) -> None:
+    """Record evidence that the gateway has an order that is ready here."""
     claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
     with closing(open_postgres(place)) as journal:
         journal.record_evidence([Evidence(EvidenceSource.NOTIFICATION, claim, "{}")], WORDS, at=AT)
         assert journal.holds(1)
 
 
-def withdraw_beside(place: DatabasePlace) -> None:
+def withdraw_during_run(place: DatabasePlace) -> None:
     place.withdraw(withdrawal())
 
 
-@pytest.mark.parametrize("write", [hold, withdraw_beside, withdraw_by_a_run])
-def test_database_before_evidence_is_refused_until_loss_accepted(
+@pytest.mark.parametrize("write", [record_hold, withdraw_during_run, withdraw_by_run])
+def test_database_without_evidence_is_refused_until_loss_accepted(
     at_database: DatabasePlace, postgres_server: PostgresServer, write: Callable[[DatabasePlace], None]
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
@@ -427,13 +425,13 @@ def test_database_before_evidence_is_refused_until_loss_accepted(
     postgres_server.drop_database(name)
     postgres_server.execute(f"ALTER DATABASE {backup} RENAME TO {name}")
     for opens in (open_postgres, read_postgres):
-        with pytest.raises(JournalWentBack, match="older copy"):
+        with pytest.raises(JournalTooOld, match="older copy"):
             opens(at_database)
     assert at_database.accept_loss(by="amina").missing == []
     open_postgres(at_database).close()
 
 
-@pytest.mark.parametrize("write", [hold, withdraw_beside, withdraw_by_a_run])
+@pytest.mark.parametrize("write", [record_hold, withdraw_during_run, withdraw_by_run])
 def test_failed_note_of_evidence_keeps_journal_valid(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, write: Callable[[DatabasePlace], None]
 ) -> None:
@@ -444,8 +442,8 @@ def test_failed_note_of_evidence_keeps_journal_valid(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.cluster.database_place.note_beside", fail)
-        cut.setattr(hosts.LeftOfProcess, "note", fail)
+        cut.setattr("paygw_batch.cluster.database_place.log_concurrent_fact", fail)
+        cut.setattr(hosts.ProcessSentLog, "note", fail)
         with pytest.raises(JournalUnwritable):
             write(at_database)
     open_postgres(at_database).close()
@@ -460,7 +458,7 @@ def test_commit_after_deadlocks_is_retried_within_limit(
 ) -> None:
     called, call = [], FactWriter._call
 
-    def deadlocked(writer: FactWriter, staged: StagedFacts) -> list[Row]:
+    def raise_deadlock(writer: FactWriter, staged: StagedFacts) -> list[Row]:
         called.append(staged)
         if len(called) <= deadlocks:
             raise psycopg.errors.DeadlockDetected
@@ -469,8 +467,8 @@ def test_commit_after_deadlocks_is_retried_within_limit(
     monkeypatch.setattr(fact_writer, "_AFTER_DEADLOCK_S", 0)
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
-        (due,) = all_due(journal, 1)
-        monkeypatch.setattr(FactWriter, "_call", deadlocked)
+        (due,) = due_rows(journal, 1)
+        monkeypatch.setattr(FactWriter, "_call", raise_deadlock)
         with nullcontext() if calls > deadlocks else pytest.raises(JournalUnwritable):
             journal.append([intent(due)])
         monkeypatch.setattr(FactWriter, "_call", call)
@@ -482,16 +480,16 @@ def test_servers_on_different_ports_are_different_places() -> None:
     assert (one, other) == ("paygw on db.example", "paygw on db.example:5433")
 
 
-def test_next_commit_finds_database_put_back(at_database: DatabasePlace) -> None:
+def test_next_commit_detects_restored_database(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
-        first, second = all_due(journal, 1)
+        first, second = due_rows(journal, 1)
         journal.append([intent(first)])
         for statement in ("DISABLE TRIGGER end_is_final", "ENABLE ALWAYS TRIGGER end_is_final"):
-            by_hand(at_database, f"ALTER TABLE process {statement}")
+            execute_as_owner(at_database, f"ALTER TABLE process {statement}")
             if "DISABLE" in statement:
-                by_hand(at_database, "UPDATE process SET head_seq = 0")
-        with pytest.raises(JournalWentBack):
+                execute_as_owner(at_database, "UPDATE process SET head_seq = 0")
+        with pytest.raises(JournalTooOld):
             journal.append([intent(second)])
         with pytest.raises(JournalUnwritable):
             journal.append([intent(second)])
@@ -505,11 +503,11 @@ def test_replaced_postgres_journal_is_refused(at_database: DatabasePlace, postgr
     with pytest.raises(JournalError, match="already has a journal"):
         make_postgres(at_database)
     make_postgres(replace(at_database, known_dir=at_database.known_dir / "of another user"))
-    with pytest.raises(JournalWentBack, match="This is not the journal"):
+    with pytest.raises(JournalTooOld, match="This is not the journal"):
         open_postgres(at_database)
 
 
-# A hand in the tables.
+# Changed tables.
 
 KEPT = ("fact", "instruction", "batch", "page", "known", "identity", "migration", "state", "said",
         "contradiction", "move", "process", "desk")  # fmt: skip
@@ -553,7 +551,7 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
     [
         ("UPDATE fact SET cause = 'x' WHERE kind = 'paid'", "or the one before it was changed"),
         ("DELETE FROM fact WHERE kind = 'paid'", "Fact 6 is missing"),
-        ("DELETE FROM fact WHERE kind = 'rejected'", "does not end where"),
+        ("DELETE FROM fact WHERE kind = 'rejected'", "does not end at"),
         ("UPDATE state SET state = 'rejected'", "does not match its facts"),
         ("UPDATE state SET minor = minor + 1 WHERE instruction = 1", "does not match its facts"),
         ("UPDATE state SET first_sent = NULL", "does not match its facts"),
@@ -566,15 +564,15 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
         ("INSERT INTO contradiction VALUES (2, 'ready')", "does not fit the state of instruction"),
         ("UPDATE instruction SET payee = 'me'", "An instruction of batch number 1 was changed"),
         ("UPDATE batch SET sheet_name = 'x'", "sheet_name differs"),
-        ("UPDATE process SET head_seq = 1", "does not end where"),
-        ("UPDATE process SET head_hash = sha256('x')", "does not end where"),
+        ("UPDATE process SET head_seq = 1", "does not end at"),
+        ("UPDATE process SET head_hash = sha256('x')", "does not end at"),
         ("UPDATE process SET nonce = substr(sha256('x'), 1, 16)", "or the one before it was changed"),
-        ("DELETE FROM process", "facts of process 1, which the journal does not have"),
-        ("UPDATE fact SET process = 99", "The chain of process 1 does not end where"),
-        (COPIED, "The chain of process 99 does not end where"),
+        ("DELETE FROM process", "facts belong to process 1, which the journal does not have"),
+        ("UPDATE fact SET process = 99", "The chain of process 1 does not end at"),
+        (COPIED, "The chain of process 99 does not end at"),
         ("UPDATE order_id SET order_id = 'x' WHERE instruction = 1", "order ids of instruction 1"),
         ("UPDATE payee_words SET words = ''", "index of payees"),
-        ("INSERT INTO reply VALUES (2, 1, '', '')", "reply kept for fact 2 was changed"),
+        ("INSERT INTO reply VALUES (2, 1, '', '')", "stored reply of fact 2 was changed"),
     ],
 )
 def test_verify_finds_change_by_database_owner(at_database: DatabasePlace, statement: str, found: str) -> None:
@@ -586,13 +584,13 @@ def test_verify_finds_change_by_database_owner(at_database: DatabasePlace, state
     off, on = "DISABLE TRIGGER USER", "ENABLE ALWAYS TRIGGER"
     more = {"process": ["end_is_final"], "fact": ["fact_moves", "fact_hands_over"]}
     guards = ["never_changed", "never_emptied", *more.get(table, [])]
-    by_hand(at_database, f"ALTER TABLE {table} {off}")
-    by_hand(at_database, statement)
+    execute_as_owner(at_database, f"ALTER TABLE {table} {off}")
+    execute_as_owner(at_database, statement)
     elsewhere = replace(at_database, known_dir=at_database.known_dir / "of another host")
     with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="triggers of its tables"):
         journal.verify()
     for guard in guards:
-        by_hand(at_database, f"ALTER TABLE {table} {on} {guard}")
+        execute_as_owner(at_database, f"ALTER TABLE {table} {on} {guard}")
     with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match=found):
         journal.verify()
 
@@ -601,19 +599,19 @@ def test_chain_copied_to_other_process_is_detected(at_database: DatabasePlace) -
     at_database.withdraw(withdrawal())
     facts = "INSERT INTO fact (process, seq, at, kind, details, hash) SELECT 99, seq, at, kind, details, hash FROM fact"
     for copied in (COPIED, facts):
-        by_hand(at_database, copied)
+        execute_as_owner(at_database, copied)
     with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match=r"Process 99: .* changed"):
         journal.verify()
 
 
 def test_unwritable_note_ends_postgres_run(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def fail_with_full_disk(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
-        first, second = all_due(journal, 1)
-        monkeypatch.setattr("paygw_batch.journal.left.os.pwrite", full)
+        first, second = due_rows(journal, 1)
+        monkeypatch.setattr("paygw_batch.journal.sent_log.os.pwrite", fail_with_full_disk)
         with pytest.raises(JournalUnwritable, match="No space left"):
             journal.append([intent(first)])
         monkeypatch.undo()
@@ -623,18 +621,22 @@ def test_unwritable_note_ends_postgres_run(at_database: DatabasePlace, monkeypat
         assert journal.mark_interrupted(AT) == 1
 
 
-def notification() -> Arrived:
+def notification() -> Arrival:
     claim = Claim("ORD-2", "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
-    return Arrived(encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim)), AT)
+    return Arrival(encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim)), AT)
 
 
 def test_notifications_from_several_hosts_are_applied_once(at_database: DatabasePlace) -> None:
-    with closing(open_postgres(at_database)) as journal, at_database.beside() as here, at_database.beside() as there:
+    with (
+        closing(open_postgres(at_database)) as journal,
+        at_database.open_note_recorder() as record_here,
+        at_database.open_note_recorder() as record_there,
+    ):
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.ACCEPTED)
-        here([notification()])
-        there([notification()])
-        here([notification()])
+        record_here([notification()])
+        record_there([notification()])
+        record_here([notification()])
         words = {"approved": OutcomeKind.PAID}
         assert journal.judge_arrivals(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 2})
         assert journal.judge_arrivals(words, at=AT) == Counter()
@@ -646,8 +648,8 @@ _END_OTHERS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE pid <> pg_backend_pid() AND datname = current_database()"""
 
 
-def test_a_lost_connection_loses_no_notification(at_database: DatabasePlace) -> None:
-    with at_database.beside() as keep:
+def test_lost_connection_loses_no_notification(at_database: DatabasePlace) -> None:
+    with at_database.open_note_recorder() as keep:
         keep([notification()])
         with psycopg.connect(at_database.server.url, autocommit=True) as connection:
             connection.execute(_END_OTHERS)
@@ -657,8 +659,12 @@ def test_a_lost_connection_loses_no_notification(at_database: DatabasePlace) -> 
 
 
 def test_notifications_are_numbered_as_they_commit(at_database: DatabasePlace) -> None:
-    """Else one that commits late would have a number that the judge has passed."""
-    with at_database.beside() as keep, psycopg.connect(at_database.server.url) as other, ThreadPoolExecutor(1) as pool:
+    """Otherwise, one that commits late would have a number that is already judged."""
+    with (
+        at_database.open_note_recorder() as keep,
+        psycopg.connect(at_database.server.url) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
         other.execute("SELECT pg_advisory_xact_lock(7025)")
         later = pool.submit(keep, [notification()])
         with pytest.raises(TimeoutError):
@@ -668,7 +674,7 @@ def test_notifications_are_numbered_as_they_commit(at_database: DatabasePlace) -
 
 
 def test_reordered_facts_of_chain_are_detected(at_database: DatabasePlace) -> None:
-    """Which of two facts moved a row is said by their numbers alone: a paid row must not become a rejected one."""
+    """Only their numbers show which of two facts moved a row. A paid row must not become a rejected one."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.PAID)
@@ -679,30 +685,30 @@ def test_reordered_facts_of_chain_are_detected(at_database: DatabasePlace) -> No
         )
     tables = {"fact": ("fact_moves", "fact_hands_over"), "contradiction": (), "state": ()}
     for table in tables:
-        by_hand(at_database, f"ALTER TABLE {table} DISABLE TRIGGER USER")
-    by_hand(at_database, "ALTER TABLE fact ALTER number DROP IDENTITY")
+        execute_as_owner(at_database, f"ALTER TABLE {table} DISABLE TRIGGER USER")
+    execute_as_owner(at_database, "ALTER TABLE fact ALTER number DROP IDENTITY")
     for number, other in ((paid, 99), (late, paid), (99, late)):
-        by_hand(at_database, f"UPDATE fact SET number = {other} WHERE number = {number}")  # noqa: S608 - numbers
-    by_hand(at_database, "UPDATE contradiction SET state = 'rejected'")
-    by_hand(at_database, "UPDATE state SET state = 'rejected'")
+        execute_as_owner(at_database, f"UPDATE fact SET number = {other} WHERE number = {number}")  # noqa: S608 - numbers
+    execute_as_owner(at_database, "UPDATE contradiction SET state = 'rejected'")
+    execute_as_owner(at_database, "UPDATE state SET state = 'rejected'")
     for table, guards in tables.items():
         for guard in ("never_changed", "never_emptied", *guards):
-            by_hand(at_database, f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {guard}")
+            execute_as_owner(at_database, f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {guard}")
     elsewhere = replace(at_database, known_dir=at_database.known_dir / "of another host")
     with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="Fact 4 is missing"):
         journal.verify()
 
 
 def test_facts_move_rows_in_order_of_chain(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def turned(entries: Sequence[Entry], end: Link) -> StagedFacts:
-        found = stage_facts(entries, end)
-        seq, head, facts, said, replies = found.values
-        return replace(found, values=(seq, head, json.dumps(json.loads(facts)[::-1]), said, replies))
+    def stage_reversed(entries: Sequence[Entry], end: Link) -> StagedFacts:
+        staged = stage_facts(entries, end)
+        seq, digest, facts, texts, replies = staged.values
+        return replace(staged, values=(seq, digest, json.dumps(json.loads(facts)[::-1]), texts, replies))
 
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
-        journal.append([intent(all_due(journal, 1)[0])])
-        monkeypatch.setattr(fact_writer, "stage_facts", turned)
+        journal.append([intent(due_rows(journal, 1)[0])])
+        monkeypatch.setattr(fact_writer, "stage_facts", stage_reversed)
         answers = [outcome_of(1, 1, kind) for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED)]
         assert [*journal.append(answers)] == [MoveResult.MOVED, MoveResult.NOT_MOVED]
         assert states(journal) == [State.PAID]
@@ -711,11 +717,11 @@ def test_facts_move_rows_in_order_of_chain(at_database: DatabasePlace, monkeypat
 
 @pytest.mark.parametrize("sent", [OutcomeKind.PAID, None])
 def test_row_can_be_replaced_only_once(at_database: DatabasePlace, sent: OutcomeKind | None) -> None:
-    """A second such fact does not put the row back that has taken over, wherever that is by now."""
+    """A second such fact does not change the state of the replacing row."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         open_sheet(journal, "b2", [new_instruction(2, "ORD-2", amount="1.00")], amendments=[Amendment(2, 1)])
-        journal.append([intent(all_due(journal, 2)[0])])
+        journal.append([intent(due_rows(journal, 2)[0])])
         if sent is not None:
             journal.append([outcome_of(2, 1, sent)])
         before = states(journal, 2)

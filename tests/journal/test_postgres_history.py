@@ -1,4 +1,4 @@
-"""Random histories in PostgreSQL: the same acts and the same model as for the journal in a file."""
+"""Random histories in PostgreSQL, with the same steps and model as for a journal in a file."""
 
 import tempfile
 from functools import partial
@@ -7,13 +7,13 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.journal.two_stores import Pair, go_through
-from tests.support.long_part import share_of
+from tests.journal.two_stores import Pair, play_history
+from tests.support.long_part import example_count
 from tests.support.postgres_rows import open_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer
 
 
-@settings(max_examples=share_of(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=example_count(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_postgres_journal_agrees_with_model_in_any_history(
     postgres_server: PostgresServer, postgres_template: str, data: st.DataObject
@@ -21,9 +21,9 @@ def test_postgres_journal_agrees_with_model_in_any_history(
     name = postgres_server.new_database(postgres_template)
     with tempfile.TemporaryDirectory() as directory:
         place = postgres_place(postgres_server.url(name), Path(directory))
-        both = Pair(partial(open_postgres, place), is_shared=True)
+        pair = Pair(partial(open_postgres, place), is_shared=True)
         try:
-            go_through(both, data, steps=12)
+            play_history(pair, data, steps=12)
         finally:
-            both.disk.close()
+            pair.disk.close()
             postgres_server.drop_database(name)

@@ -1,4 +1,4 @@
-"""Roles of a journal in PostgreSQL: each may do its own work, and is refused everything else."""
+"""Roles of a journal in PostgreSQL: each can do its own work and nothing else."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -16,8 +16,8 @@ from paygw_batch.journal.port import GateReport, LimitChange
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.postgres.workers import PostgresGate
 from paygw_batch.journal.values import Entry
-from tests.support.journal_rows import AT, all_due, intent, open_sheet, outcome_of, resolved, send
-from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres, work
+from tests.support.journal_rows import AT, due_rows, intent, open_sheet, outcome_of, resolved, send
+from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres, work_on_run
 from tests.support.postgres_server import PostgresServer
 
 As = Callable[[str], DatabasePlace]
@@ -25,21 +25,21 @@ As = Callable[[str], DatabasePlace]
 
 @pytest.fixture
 def as_role(database: str, place: Path, postgres_server: PostgresServer) -> As:
-    """Return the place of the journal for a login that is a member of one role."""
+    """Return a function that gives the journal's location for a login with one role."""
     owner, name = postgres_place(database, place), database.rpartition("/")[2]
-    owner.give_rights()
-    owner.give_rights()  # once more changes nothing
+    owner.grant_rights()
+    owner.grant_rights()  # repeating it changes nothing
 
-    def to(role: str) -> DatabasePlace:
+    def place_for_role(role: str) -> DatabasePlace:
         login = f"{name}_{role}_login"
         postgres_server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {name}_{role}")
         return replace(owner, server=Server(postgres_server.url(name, user=login)))
 
-    return to
+    return place_for_role
 
 
-def refused(place: DatabasePlace, *statements: str) -> None:
-    """Have the server refuse each statement to the login of a place."""
+def check_refused(place: DatabasePlace, *statements: str) -> None:
+    """Check that the server refuses each statement to a login."""
     with psycopg.connect(place.server.url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         for statement in statements:
@@ -78,7 +78,7 @@ def test_desk_role_runs_batch_but_cannot_forge(as_role: As) -> None:
     assert desk.role() == "desk"
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=3)
-        first, second, third = all_due(journal, 1)
+        first, second, third = due_rows(journal, 1)
         journal.append([intent(first), intent(second), intent(third)])
         kinds = (OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
         journal.append(
@@ -92,7 +92,7 @@ def test_desk_role_runs_batch_but_cannot_forge(as_role: As) -> None:
         assert {row.state for row in journal.rows(1)} == {State.PAID}
         journal.verify()
     assert desk.change_limits(LimitChange("amina", 5)).rate_per_s == 5
-    refused(desk, *FORGED)
+    check_refused(desk, *FORGED)
 
 
 def test_worker_role_cannot_decide(as_role: As) -> None:
@@ -101,7 +101,7 @@ def test_worker_role_cannot_decide(as_role: As) -> None:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED)
     assert worker.role() == "worker"
-    refused(worker, *FORGED, *DECIDING)
+    check_refused(worker, *FORGED, *DECIDING)
     with pytest.raises(JournalError, match="is not allowed to do this"):
         open_postgres(worker)
     with pytest.raises(JournalError, match="is not allowed to do this"):
@@ -123,9 +123,9 @@ def test_worker_reports_but_cannot_record_decisions(as_role: As) -> None:
             ((number,),) = connection.execute(query.encode(), (bytes(16),)).fetchall()
         with closing(PostgresGate(worker.server, number)) as gate:
             assert gate.ask(GateReport(5, 10)).senders == 1
-        # The commit is in order but for the login that makes it.
+        # Only the login of this commit is wrong.
         release = Entry(1, 1, Released("ORD-2-r2", "nobody"), AT)
-        journal._session.server = worker.server  # the next connection is of the other login
+        journal._session.server = worker.server  # the next connection has the other login
         journal._session.reconnect()
         with pytest.raises(PaygwError, match="another login enrolled"):
             journal.writer.append([release])
@@ -140,11 +140,11 @@ def test_worker_sends_share_of_handed_over_batch(as_role: As) -> None:
         assert journal.start_shared_run(batch, waits=True) is not None
     with closing(at.open_to_work("work")) as worker:
         assert not worker.may_decide()
-        assert work(worker) == [2, 3, 4, 5]
+        assert work_on_run(worker) == [2, 3, 4, 5]
         assert worker.join_run() is None
         assert worker.runs() == []
     start = "INSERT INTO run (batch, started_by) SELECT batch, started_by FROM run"
-    refused(at, start, "UPDATE run SET started_by = 1", "SELECT lock_rows('{}')")
+    check_refused(at, start, "UPDATE run SET started_by = 1", "SELECT lock_rows('{}')")
     with psycopg.connect(at.server.url, autocommit=True) as connection:
         for changed in ("UPDATE paygw.run SET stop_reason = 'x'", "UPDATE paygw.run SET ended_at = NULL"):
             with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
@@ -159,8 +159,10 @@ def test_reader_role_cannot_write(as_role: As) -> None:
     with closing(read_postgres(reader)) as journal:
         assert journal.verify()["ready"] == 1
     assert reader.limits().stop is None
-    refused(reader, *FORGED, *DECIDING, "UPDATE process SET ended_at = now()", "SELECT leave_desk(1)")
-    refused(reader, "INSERT INTO paygw_jobs.procrastinate_workers DEFAULT VALUES", "TRUNCATE paygw_jobs.paygw_result")
+    check_refused(reader, *FORGED, *DECIDING, "UPDATE process SET ended_at = now()", "SELECT leave_desk(1)")
+    check_refused(
+        reader, "INSERT INTO paygw_jobs.procrastinate_workers DEFAULT VALUES", "TRUNCATE paygw_jobs.paygw_result"
+    )
     assert reader.timetable_jobs() == []
     with pytest.raises(JournalError, match="is not allowed to do this"):
         open_postgres(reader)

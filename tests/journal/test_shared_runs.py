@@ -1,4 +1,4 @@
-"""Runs that workers share: claims, stops and ends, and what each process may do while another is at work."""
+"""Shared runs: claims, stops and ends, and the rights of a process while another one sends."""
 
 import asyncio
 import os
@@ -17,80 +17,80 @@ from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalHeld, RowsMoved
+from paygw_batch.errors import JournalHeld, StaleRows
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.postgres.postgres_journal import OfferedRun, WorkerJournal
 from paygw_batch.journal.postgres.session import Server, fetch
-from paygw_batch.journal.values import Due, Known, Link, MoveResult
+from paygw_batch.journal.values import DueRow, KnownRow, Link, MoveResult
 from tests.support.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_rows import (
-    by_hand,
-    fall_silent,
+    execute_as_owner,
+    expire_processes,
     open_postgres,
-    paid_rows,
+    pay_rows,
     postgres_place,
     read_postgres,
-    work,
+    work_on_run,
 )
 from tests.support.postgres_server import PostgresServer
-from tests.support.wire_proxy import Trouble, wire_proxy
+from tests.support.wire_proxy import ProxyFault, wire_proxy
 
 WAITING = """SELECT count(*) FROM pg_stat_activity
     WHERE wait_event_type = 'Lock' AND datname = current_database()"""
-"""How many sessions wait for another one."""
+"""Queries the number of sessions that wait for another one."""
 
 
 @pytest.fixture
 def at_database(database: str, place: Path) -> DatabasePlace:
-    """No sign of life is shown while a test lasts: what it says of them is what counts."""
+    """Return a database journal whose processes report no signs of life during a test."""
     return postgres_place(database, place, intent_lives_s=600.0)
 
 
 @contextmanager
-def worker(at: DatabasePlace) -> Iterator[WorkerJournal]:
+def open_worker(at: DatabasePlace) -> Iterator[WorkerJournal]:
     with closing(at.open_to_work("a worker")) as journal:
         yield journal
 
 
 @contextmanager
-def joined(at: DatabasePlace) -> Iterator[tuple[WorkerJournal, EngineJournal]]:
-    """Let a worker join a run; yield its journal, and the one that its engine has."""
-    with worker(at) as journal:
+def joined_run(at: DatabasePlace) -> Iterator[tuple[WorkerJournal, EngineJournal]]:
+    """Let a worker join a run; yield its journal and its engine's journal."""
+    with open_worker(at) as journal:
         assert journal.join_run() is not None
         with journal.for_engine() as engine:
             yield journal, engine
 
 
-async def claimed(engine: EngineJournal, limit: int) -> list[int]:
+async def claim_numbers(engine: EngineJournal, limit: int) -> list[int]:
     return [due.row for due in await engine.due(1, limit=limit)]
 
 
-async def send_off(engine: EngineJournal, limit: int = 1) -> list[Due]:
-    """Let rows be in flight; return them."""
+async def put_in_flight(engine: EngineJournal, limit: int = 1) -> list[DueRow]:
+    """Put due rows in flight, and return them."""
     due = [*await engine.due(1, limit=limit)]
-    await engine.append([intent(one) for one in due])
+    await engine.append([intent(row) for row in due])
     return due
 
 
-def handed_over(at: DatabasePlace, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
-    """Open a batch and hand it over; return its number."""
-    with closing(open_postgres(at)) as desk:
-        record = open_sheet(desk, batch, [new_instruction(row) for row in range(after + 1, after + 1 + rows)])
-        assert desk.start_shared_run(record.number, waits=True) is not None
+def start_run(at: DatabasePlace, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
+    """Open a batch and start a shared run; return the batch's number."""
+    with closing(open_postgres(at)) as opener:
+        record = open_sheet(opener, batch, [new_instruction(row) for row in range(after + 1, after + 1 + rows)])
+        assert opener.start_shared_run(record.number, waits=True) is not None
     return record.number
 
 
 def change_line(at: DatabasePlace, journal: WorkerJournal, change: str) -> None:
-    """Change what the database knows of a process."""
-    by_hand(at, f"UPDATE process SET {change} WHERE number = {journal.writer.process}")  # noqa: S608 - a test's
+    """Change columns of a process in the database."""
+    execute_as_owner(at, f"UPDATE process SET {change} WHERE number = {journal.writer.process}")  # noqa: S608 - a test's
 
 
 def change_number(at: DatabasePlace, journal: WorkerJournal, change: str) -> None:
-    """Change what is never changed of a process."""
-    by_hand(at, "ALTER TABLE process DISABLE TRIGGER end_is_final")
+    """Change immutable columns of a process."""
+    execute_as_owner(at, "ALTER TABLE process DISABLE TRIGGER end_is_final")
     change_line(at, journal, change)
-    by_hand(at, "ALTER TABLE process ENABLE ALWAYS TRIGGER end_is_final")
+    execute_as_owner(at, "ALTER TABLE process ENABLE ALWAYS TRIGGER end_is_final")
 
 
 def states(at: DatabasePlace, batch: int = 1) -> list[State]:
@@ -99,9 +99,9 @@ def states(at: DatabasePlace, batch: int = 1) -> list[State]:
 
 
 def test_worker_sends_shared_batch_and_ends_run(at_database: DatabasePlace) -> None:
-    handed_over(at_database)
-    with worker(at_database) as journal:
-        assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
+    start_run(at_database)
+    with open_worker(at_database) as journal:
+        assert work_on_run(journal) == [2, 3, 4, 5, 6, 7, 8]
         assert len(journal.runs()) == 1
         assert journal.join_run() is None
         assert journal.runs() == []
@@ -111,11 +111,11 @@ def test_worker_sends_shared_batch_and_ends_run(at_database: DatabasePlace) -> N
 
 
 def test_silently_ended_worker_is_listed_dead(at_database: DatabasePlace) -> None:
-    handed_over(at_database)
-    with worker(at_database) as journal:
-        assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
+    start_run(at_database)
+    with open_worker(at_database) as journal:
+        assert work_on_run(journal) == [2, 3, 4, 5, 6, 7, 8]
         assert at_database.dead_workers("2000-01-01T00:00:00Z") == []
-        by_hand(at_database, "UPDATE process SET seen_at = seen_at - interval '1 hour' WHERE kind = 'worker'")
+        execute_as_owner(at_database, "UPDATE process SET seen_at = seen_at - interval '1 hour' WHERE kind = 'worker'")
         (died,) = at_database.dead_workers("2000-01-01T00:00:00Z")
         assert (died.pid, died.is_alive) == (os.getpid(), False)
         assert at_database.dead_workers(timestamp(utc_now())) == []
@@ -123,159 +123,159 @@ def test_silently_ended_worker_is_listed_dead(at_database: DatabasePlace) -> Non
 
 
 def test_two_workers_claim_different_rows_of_batch(at_database: DatabasePlace) -> None:
-    batch = handed_over(at_database)
-    with worker(at_database) as one, worker(at_database) as other:
-        for journal in (one, other):
+    batch = start_run(at_database)
+    with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
+        for journal in (first_worker, second_worker):
             assert journal.join_run() is not None
-        with one.for_engine() as first, other.for_engine() as second:
+        with first_worker.for_engine() as first, second_worker.for_engine() as second:
 
-            async def by_turns() -> Counter[int]:
+            async def take_turns() -> Counter[int]:
                 sent: Counter[int] = Counter()
-                while found := [*await paid_rows(first, batch, 1), *await paid_rows(second, batch, 1)]:
+                while found := [*await pay_rows(first, batch, 1), *await pay_rows(second, batch, 1)]:
                     sent.update(found)
                 return sent
 
-            assert asyncio.run(by_turns()) == Counter(range(2, 9))
-        for journal in (one, other):
+            assert asyncio.run(take_turns()) == Counter(range(2, 9))
+        for journal in (first_worker, second_worker):
             journal.leave_run()
-        assert one.sent_rows + other.sent_rows == 7
-        assert 0 < one.sent_rows < 7
+        assert first_worker.sent_rows + second_worker.sent_rows == 7
+        assert 0 < first_worker.sent_rows < 7
 
 
 def test_resumed_worker_gets_no_row_twice(at_database: DatabasePlace) -> None:
-    handed_over(at_database)
-    with joined(at_database) as (journal, engine):
+    start_run(at_database)
+    with joined_run(at_database) as (journal, engine):
 
         async def by_pages() -> tuple[list[int], list[int]]:
-            first = await claimed(engine, 3)
+            first = await claim_numbers(engine, 3)
             change_line(at_database, journal, "seen_at = seen_at - interval '1 hour'")
-            return first, await claimed(engine, 3)
+            return first, await claim_numbers(engine, 3)
 
         assert asyncio.run(by_pages()) == ([2, 3, 4], [5, 6, 7])
 
 
 def test_second_start_joins_current_run(at_database: DatabasePlace) -> None:
-    batch = handed_over(at_database)
-    with closing(open_postgres(at_database)) as desk:
-        again = desk.start_shared_run(batch, waits=True)
-    assert isinstance(again, OfferedRun)
-    assert by_hand(at_database, "SELECT number, ended_at IS NULL FROM run") == [(again.number, True)]
-    with worker(at_database) as journal:
-        assert len(work(journal)) == 7
+    batch = start_run(at_database)
+    with closing(open_postgres(at_database)) as opener:
+        second_run = opener.start_shared_run(batch, waits=True)
+    assert isinstance(second_run, OfferedRun)
+    assert execute_as_owner(at_database, "SELECT number, ended_at IS NULL FROM run") == [(second_run.number, True)]
+    with open_worker(at_database) as journal:
+        assert len(work_on_run(journal)) == 7
 
 
 def test_start_does_not_join_ending_run(at_database: DatabasePlace) -> None:
-    """A worker has found nothing due and is about to end the run; then rows are released, and handed over again."""
-    batch = handed_over(at_database)
-    with closing(open_postgres(at_database)) as desk, ThreadPoolExecutor(1) as threads:
+    """A worker finds nothing due and is about to end the run when rows are released and a run is started."""
+    batch = start_run(at_database)
+    with closing(open_postgres(at_database)) as opener, ThreadPoolExecutor(1) as threads:
         with psycopg.connect(at_database.server.url) as ending:
             ending.execute("SELECT FROM paygw.run FOR UPDATE")
             ending.execute("UPDATE paygw.run SET ended_at = now()")
-            starting = threads.submit(desk.start_shared_run, batch, waits=True)
-            until(lambda: starting.done() or by_hand(at_database, WAITING) != [(0,)])
+            starting = threads.submit(opener.start_shared_run, batch, waits=True)
+            wait_until(lambda: starting.done() or execute_as_owner(at_database, WAITING) != [(0,)])
         run = starting.result(PATIENCE_S)
         assert run is not None
-        assert not run.look().is_over
-    with worker(at_database) as journal:
-        assert len(work(journal)) == 7
+        assert not run.read_state().is_over
+    with open_worker(at_database) as journal:
+        assert len(work_on_run(journal)) == 7
 
 
 def test_returning_worker_sends_remaining_rows(at_database: DatabasePlace) -> None:
-    handed_over(at_database)
-    with worker(at_database) as journal:
-        assert work(journal, most=2) == [2, 3]
-        assert work(journal) == [4, 5, 6, 7, 8]
+    start_run(at_database)
+    with open_worker(at_database) as journal:
+        assert work_on_run(journal, most=2) == [2, 3]
+        assert work_on_run(journal) == [4, 5, 6, 7, 8]
         assert journal.join_run() is None
         assert journal.runs() == []
 
 
 @pytest.mark.parametrize("end", ["leaves", "signs off", "falls silent", "is gone"])
 def test_claims_of_ended_worker_are_free(at_database: DatabasePlace, end: str) -> None:
-    handed_over(at_database)
-    with worker(at_database) as one, worker(at_database) as other:
-        assert one.join_run() is not None
-        with one.for_engine() as engine:
-            assert asyncio.run(claimed(engine, 5)) == [2, 3, 4, 5, 6]
-        assert work(other) == [7, 8]
-        assert other.join_run() is None, "the rest is another's"
-        assert len(other.runs()) == 1
+    start_run(at_database)
+    with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
+        assert first_worker.join_run() is not None
+        with first_worker.for_engine() as engine:
+            assert asyncio.run(claim_numbers(engine, 5)) == [2, 3, 4, 5, 6]
+        assert work_on_run(second_worker) == [7, 8]
+        assert second_worker.join_run() is None, "the rest is another's"
+        assert len(second_worker.runs()) == 1
         if end == "leaves":
-            one.leave_run()
+            first_worker.leave_run()
         elif end == "signs off":
-            one.close()
+            first_worker.close()
         elif end == "falls silent":
-            change_line(at_database, one, "seen_at = now() - interval '1 h'")
+            change_line(at_database, first_worker, "seen_at = now() - interval '1 h'")
         else:
-            change_number(at_database, one, "pid = 999999999")
-        assert work(other) == [2, 3, 4, 5, 6]
+            change_number(at_database, first_worker, "pid = 999999999")
+        assert work_on_run(second_worker) == [2, 3, 4, 5, 6]
 
 
 def test_worker_reclaims_its_earlier_claims(at_database: DatabasePlace) -> None:
-    handed_over(at_database)
-    with joined(at_database) as (journal, engine):
-        assert asyncio.run(claimed(engine, 5)) == [2, 3, 4, 5, 6]
+    start_run(at_database)
+    with joined_run(at_database) as (journal, engine):
+        assert asyncio.run(claim_numbers(engine, 5)) == [2, 3, 4, 5, 6]
         journal.leave_run()
-        assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
+        assert work_on_run(journal) == [2, 3, 4, 5, 6, 7, 8]
 
 
 def test_rows_with_lost_claim_answer_are_sent_later(
     at_database: DatabasePlace, postgres_server: PostgresServer
 ) -> None:
-    handed_over(at_database)
+    start_run(at_database)
     with wire_proxy(postgres_server.port) as proxy:
         server = Server(proxy.url(at_database.server.url))
-        with worker(replace(at_database, server=server)) as journal:
-            proxy.only, proxy.trouble = b"claim_rows", Trouble.LOSE_ANSWER
-            assert sorted([*work(journal), *work(journal)]) == [2, 3, 4, 5, 6, 7, 8]
-            assert proxy.trouble is Trouble.NONE
+        with open_worker(replace(at_database, server=server)) as journal:
+            proxy.only, proxy.trouble = b"claim_rows", ProxyFault.LOSE_ANSWER
+            assert sorted([*work_on_run(journal), *work_on_run(journal)]) == [2, 3, 4, 5, 6, 7, 8]
+            assert proxy.trouble is ProxyFault.NONE
             assert journal.join_run() is None
             assert journal.runs() == []
 
 
 def test_claimed_row_can_be_sent_by_another_worker(at_database: DatabasePlace) -> None:
-    batch = handed_over(at_database, 1)
-    with worker(at_database) as one, worker(at_database) as other:
-        assert one.join_run() is not None
-        assert other.join_run() is not None
-        with one.for_engine() as first:
+    batch = start_run(at_database, 1)
+    with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
+        assert first_worker.join_run() is not None
+        assert second_worker.join_run() is not None
+        with first_worker.for_engine() as first:
             (due,) = asyncio.run(first.due(batch, limit=1))
-            assert [*other.append([intent(due)])] == [MoveResult.MOVED]
+            assert [*second_worker.append([intent(due)])] == [MoveResult.MOVED]
 
-            async def sends() -> list[MoveResult]:
+            async def send_rows() -> list[MoveResult]:
                 return [*await first.append([intent(due)])]
 
-        with one.for_engine() as first:
-            assert asyncio.run(sends()) == [MoveResult.HELD]
+        with first_worker.for_engine() as first:
+            assert asyncio.run(send_rows()) == [MoveResult.HELD]
 
 
 def test_opener_sends_batch_without_living_worker(at_database: DatabasePlace) -> None:
-    batch = handed_over(at_database)
-    with closing(open_postgres(at_database)) as desk:
-        assert desk.start_shared_run(batch) is None
-        with worker(at_database) as journal:
+    batch = start_run(at_database)
+    with closing(open_postgres(at_database)) as opener:
+        assert opener.start_shared_run(batch) is None
+        with open_worker(at_database) as journal:
             assert journal.join_run() is None, "the batch was taken back"
-            run = desk.start_shared_run(batch)
+            run = opener.start_shared_run(batch)
             assert run is not None
             assert run.has_workers()
-            assert len(work(journal)) == 7
+            assert len(work_on_run(journal)) == 7
             assert journal.join_run() is None
-            assert run.look().is_over
+            assert run.read_state().is_over
         assert not run.has_workers()
 
 
-def test_handing_batch_over_releases_desk(at_database: DatabasePlace) -> None:
-    with closing(open_postgres(at_database)) as desk:
-        record = open_sheet(desk)
-        desk.start_shared_run(record.number, waits=True)
-        with closing(open_postgres(at_database)) as other:
-            open_sheet(other, "b2", [new_instruction(9)])
-        assert len(desk.batches()) == 2
+def test_starting_shared_run_releases_lock(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as opener:
+        record = open_sheet(opener)
+        opener.start_shared_run(record.number, waits=True)
+        with closing(open_postgres(at_database)) as second_worker:
+            open_sheet(second_worker, "b2", [new_instruction(9)])
+        assert len(opener.batches()) == 2
 
 
 def test_leaving_run_frees_gate_share(at_database: DatabasePlace) -> None:
-    """Its last word to the gate may be lost: then it would keep places that it does not use."""
-    handed_over(at_database, 1)
-    with worker(at_database) as journal:
+    """A lost message to the gate would otherwise leave it a share that it does not use."""
+    start_run(at_database, 1)
+    with open_worker(at_database) as journal:
         assert journal.join_run() is not None
         change_line(at_database, journal, "is_sending = true")
         journal.leave_run()
@@ -283,46 +283,46 @@ def test_leaving_run_frees_gate_share(at_database: DatabasePlace) -> None:
 
 
 def test_claims_are_returned_again_after_lost_answer(at_database: DatabasePlace) -> None:
-    handed_over(at_database, 2)
-    with worker(at_database) as journal:
+    start_run(at_database, 2)
+    with open_worker(at_database) as journal:
         assert journal.join_run() is not None
         due = journal.due(1, limit=2)
-        assert [len(journal._claimed(due, 0)) for _ in range(2)] == [2, 2]
+        assert [len(journal._claim(due, 0)) for _ in range(2)] == [2, 2]
 
 
-def test_process_without_desk_changes_no_run(at_database: DatabasePlace) -> None:
+def test_process_without_lock_changes_no_run(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as frozen:
         batch = open_sheet(frozen, new=1).number
-        fall_silent(at_database.server.url)
+        expire_processes(at_database.server.url)
         with closing(open_postgres(at_database)) as taker:
             assert taker.start_shared_run(batch, waits=True) is not None
             for waits in (True, False):
                 with pytest.raises(JournalHeld):
                     frozen.start_shared_run(batch, waits=waits)
-        assert by_hand(at_database, "SELECT ended_at IS NULL FROM run") == [(True,)]
+        assert execute_as_owner(at_database, "SELECT ended_at IS NULL FROM run") == [(True,)]
 
 
-# What a worker has in flight.
+# Rows in flight.
 
 
 def test_rows_of_dead_worker_become_doubtful(at_database: DatabasePlace) -> None:
-    handed_over(at_database)
-    with joined(at_database) as (dying, engine):
-        asyncio.run(send_off(engine, 2))
-        with worker(at_database) as other:
-            assert work(other) == [4, 5, 6, 7, 8], "what a living worker has is left alone"
-            assert other.join_run() is None
-            assert len(other.runs()) == 1, "somebody is still at it"
-            with closing(open_postgres(at_database)) as desk:
-                assert desk.mark_interrupted(AT) == 0
-                with pytest.raises(RowsMoved):
-                    desk.settle([resolved(1, 1, Resolution.PAID)])
+    start_run(at_database)
+    with joined_run(at_database) as (dying, engine):
+        asyncio.run(put_in_flight(engine, 2))
+        with open_worker(at_database) as second_worker:
+            assert work_on_run(second_worker) == [4, 5, 6, 7, 8], "what a living worker has is left alone"
+            assert second_worker.join_run() is None
+            assert len(second_worker.runs()) == 1, "somebody is still at it"
+            with closing(open_postgres(at_database)) as opener:
+                assert opener.mark_interrupted(AT) == 0
+                with pytest.raises(StaleRows):
+                    opener.settle([resolved(1, 1, Resolution.PAID)])
             assert states(at_database)[:3] == [State.IN_FLIGHT, State.IN_FLIGHT, State.PAID]
             change_line(at_database, dying, "ended_at = now()")
-            assert work(other) == []
+            assert work_on_run(second_worker) == []
             assert states(at_database) == [State.IN_DOUBT, State.IN_DOUBT, *[State.PAID] * 5]
-            assert other.join_run() is None
-            assert other.runs() == []
+            assert second_worker.join_run() is None
+            assert second_worker.runs() == []
 
 
 AGES = {
@@ -337,192 +337,192 @@ AGES = {
 @pytest.mark.parametrize("about", AGES)
 def test_only_rows_of_stopped_worker_become_doubtful(at_database: DatabasePlace, about: str) -> None:
     change, state = AGES[about]
-    handed_over(at_database, 1)
-    with joined(at_database) as (journal, engine):
-        asyncio.run(send_off(engine))
+    start_run(at_database, 1)
+    with joined_run(at_database) as (journal, engine):
+        asyncio.run(put_in_flight(engine))
         change_number(at_database, journal, change)
-        with closing(open_postgres(at_database)) as desk:
-            assert desk.mark_interrupted(AT) == (state is State.IN_DOUBT)
+        with closing(open_postgres(at_database)) as opener:
+            assert opener.mark_interrupted(AT) == (state is State.IN_DOUBT)
         assert states(at_database) == [state]
 
 
 def test_each_commit_updates_heartbeat(at_database: DatabasePlace) -> None:
-    """After a failover the signs shown in between may be lost: a young intent must not look old for that."""
-    batch = handed_over(at_database, 2)
-    with joined(at_database) as (journal, engine):
+    """A failover may lose signs of life, which must not make a young intent look old."""
+    batch = start_run(at_database, 2)
+    with joined_run(at_database) as (journal, engine):
 
         async def send_both() -> None:
             for due in await engine.due(batch, limit=2):
                 change_line(at_database, journal, "seen_at = now() - interval '1 h'")
                 await engine.append([intent(due)])
                 age = "SELECT now() - seen_at < interval '10 s' FROM process WHERE kind = 'worker'"
-                assert by_hand(at_database, age) == [(True,)]
+                assert execute_as_owner(at_database, age) == [(True,)]
 
         asyncio.run(send_both())
 
 
 def test_row_of_ended_worker_becomes_doubtful(at_database: DatabasePlace) -> None:
-    handed_over(at_database, 3)
-    with joined(at_database) as (journal, engine):
-        asyncio.run(send_off(engine))
+    start_run(at_database, 3)
+    with joined_run(at_database) as (journal, engine):
+        asyncio.run(put_in_flight(engine))
         journal.leave_run()
-    with worker(at_database) as after:
-        assert work(after) == [3, 4]
+    with open_worker(at_database) as after:
+        assert work_on_run(after) == [3, 4]
     assert states(at_database) == [State.IN_DOUBT, State.PAID, State.PAID]
 
 
 def test_row_settled_after_claim_is_skipped(at_database: DatabasePlace) -> None:
-    batch = handed_over(at_database, 2)
-    with joined(at_database) as (_, engine):
+    batch = start_run(at_database, 2)
+    with joined_run(at_database) as (_, engine):
 
-        async def settled_meanwhile() -> None:
+        async def settle_meanwhile() -> None:
             found = [*await engine.due(batch, limit=2)]
-            by_hand(at_database, "UPDATE state SET state = 'paid' WHERE instruction = 1")
+            execute_as_owner(at_database, "UPDATE state SET state = 'paid' WHERE instruction = 1")
             assert [*await engine.append([intent(due) for due in found])] == [MoveResult.HELD, MoveResult.MOVED]
 
-        asyncio.run(settled_meanwhile())
+        asyncio.run(settle_meanwhile())
 
 
 # Stops.
 
 
 def test_stop_reaches_every_worker_before_next_row(at_database: DatabasePlace) -> None:
-    batch = handed_over(at_database)
-    with worker(at_database) as one, worker(at_database) as other:
-        joined = one.join_run()
-        assert joined is not None
-        assert other.join_run() is not None
-        with one.for_engine() as first, other.for_engine() as second:
+    batch = start_run(at_database)
+    with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
+        joined_run = first_worker.join_run()
+        assert joined_run is not None
+        assert second_worker.join_run() is not None
+        with first_worker.for_engine() as first, second_worker.for_engine() as second:
 
-            async def stopped() -> None:
-                (here,) = await first.due(batch, limit=1)
-                (there,) = await second.due(batch, limit=1)
-                assert [*await second.append([intent(there)])] == [MoveResult.MOVED]
-                other.stop_run(joined, "the breaker")
-                assert [*await first.append([intent(here)])] == [MoveResult.HELD]
-                with closing(open_postgres(at_database)) as desk, pytest.raises(JournalHeld, match="still ending"):
-                    desk.start_shared_run(batch, waits=True)
-                paid = outcome_of(there.number, 1, OutcomeKind.PAID)
+            async def stop_late() -> None:
+                (first_row,) = await first.due(batch, limit=1)
+                (second_row,) = await second.due(batch, limit=1)
+                assert [*await second.append([intent(second_row)])] == [MoveResult.MOVED]
+                second_worker.stop_run(joined_run, "the breaker")
+                assert [*await first.append([intent(first_row)])] == [MoveResult.HELD]
+                with closing(open_postgres(at_database)) as opener, pytest.raises(JournalHeld, match="still ending"):
+                    opener.start_shared_run(batch, waits=True)
+                paid = outcome_of(second_row.number, 1, OutcomeKind.PAID)
                 assert [*await second.append([paid])] == [MoveResult.MOVED], "what is in flight is written down"
                 (next_there,) = await second.due(batch, limit=1)
                 assert not await first.due(batch, limit=1), "what is left would be signed for nothing"
                 assert [*await second.append([intent(next_there)])] == [MoveResult.HELD]
-                assert await paid_rows(second, batch) == []
+                assert await pay_rows(second, batch) == []
 
-            asyncio.run(stopped())
-        for journal in (one, other):
+            asyncio.run(stop_late())
+        for journal in (first_worker, second_worker):
             journal.leave_run()
-        assert one.join_run() is None
-        assert one.runs() == []
-        assert by_hand(at_database, "SELECT stop_reason FROM run") == [("the breaker",)]
-        with closing(open_postgres(at_database)) as desk:
-            assert desk.start_shared_run(batch) is not None
-        assert len(work(one)) == 6
+        assert first_worker.join_run() is None
+        assert first_worker.runs() == []
+        assert execute_as_owner(at_database, "SELECT stop_reason FROM run") == [("the breaker",)]
+        with closing(open_postgres(at_database)) as opener:
+            assert opener.start_shared_run(batch) is not None
+        assert len(work_on_run(first_worker)) == 6
 
 
 def test_follower_sees_end_of_run_without_workers(at_database: DatabasePlace) -> None:
-    with closing(open_postgres(at_database)) as desk:
-        run = desk.start_shared_run(open_sheet(desk).number, waits=True)
+    with closing(open_postgres(at_database)) as opener:
+        run = opener.start_shared_run(open_sheet(opener).number, waits=True)
         assert run is not None
         run.stop("an operator")
         run.stop("another reason")
-        assert (run.look().is_over, run.look().stop_reason) == (True, "an operator")
+        assert (run.read_state().is_over, run.read_state().stop_reason) == (True, "an operator")
 
 
 def test_worker_sends_nothing_for_ended_run(at_database: DatabasePlace) -> None:
-    batch = handed_over(at_database)
-    with joined(at_database) as (_, engine):
-        by_hand(at_database, "UPDATE run SET ended_at = now()")
-        assert asyncio.run(paid_rows(engine, batch)) == []
+    batch = start_run(at_database)
+    with joined_run(at_database) as (_, engine):
+        execute_as_owner(at_database, "UPDATE run SET ended_at = now()")
+        assert asyncio.run(pay_rows(engine, batch)) == []
     assert set(states(at_database)) == {State.READY}
 
 
-# Beside the workers.
+# Commands concurrent with workers.
 
 
 def test_shared_rows_of_two_runs_are_sent_once(at_database: DatabasePlace) -> None:
-    handed_over(at_database, 4)
-    with closing(open_postgres(at_database)) as desk:
-        known = [Known(row, row - 1, State.READY) for row in (2, 3, 4, 5)]
-        second = open_sheet(desk, "b2", [new_instruction(9)], known=known)
-        desk.start_shared_run(second.number, waits=True)
-    with worker(at_database) as journal:
-        sent = [work(journal), work(journal)]
+    start_run(at_database, 4)
+    with closing(open_postgres(at_database)) as opener:
+        known = [KnownRow(row, row - 1, State.READY) for row in (2, 3, 4, 5)]
+        second = open_sheet(opener, "b2", [new_instruction(9)], known=known)
+        opener.start_shared_run(second.number, waits=True)
+    with open_worker(at_database) as journal:
+        sent = [work_on_run(journal), work_on_run(journal)]
         assert sent == [[2, 3, 4, 5], [9]]
         assert journal.join_run() is None
         assert journal.runs() == []
 
 
-def test_worker_notes_clock_only_at_free_desk(at_database: DatabasePlace) -> None:
-    with worker(at_database) as journal:
+def test_worker_records_clock_only_with_free_lock(at_database: DatabasePlace) -> None:
+    with open_worker(at_database) as journal:
         with closing(open_postgres(at_database)), pytest.raises(JournalHeld):
             journal.settle([])
         journal.settle([])
-        with closing(open_postgres(at_database)) as desk:
-            open_sheet(desk)
+        with closing(open_postgres(at_database)) as opener:
+            open_sheet(opener)
 
 
 def test_evidence_arriving_during_claim_holds_row(at_database: DatabasePlace) -> None:
-    """It could be about a row of either operation. While it is written down, a worker commits the intent of one."""
-    batch = handed_over(at_database, 1)
-    with joined(at_database) as (journal, engine):
+    """The evidence fits a row of either operation. While it is recorded, a worker commits an intent for one row."""
+    batch = start_run(at_database, 1)
+    with joined_run(at_database) as (journal, engine):
 
         async def rejected() -> None:
-            (due,) = await send_off(engine)
+            (due,) = await put_in_flight(engine)
             await engine.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, http_status=200)])
 
         asyncio.run(rejected())
         journal.leave_run()
     with ExitStack() as stack:
-        desk = stack.enter_context(closing(open_postgres(at_database)))
-        assert desk.release(batch, None, suffix=False, by="amina", at=AT) == 1
-        open_sheet(desk, "p1", 1, operation="payin")
-        assert desk.start_shared_run(batch, waits=True) is not None
-        _, engine = stack.enter_context(joined(at_database))
+        opener = stack.enter_context(closing(open_postgres(at_database)))
+        assert opener.release(batch, None, suffix=False, by="amina", at=AT) == 1
+        open_sheet(opener, "p1", 1, operation="payin")
+        assert opener.start_shared_run(batch, waits=True) is not None
+        _, engine = stack.enter_context(joined_run(at_database))
         words = {"approved": OutcomeKind.PAID}
         claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
-        said = Evidence(EvidenceSource.NOTIFICATION, claim, "{}")
+        evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}")
 
-        async def at_once() -> MoveResult:
+        async def record_and_send() -> MoveResult:
             (due,) = await engine.due(batch, limit=1)
-            desk.writer.take_desk()
-            begun, go_on = asyncio.Event(), asyncio.Event()
+            opener.writer.acquire_decision_lock()
+            has_begun, go_on = asyncio.Event(), asyncio.Event()
             loop = asyncio.get_running_loop()
-            taking = loop.run_in_executor(None, taken_in_slowly, loop, begun, go_on)
-            await begun.wait()
+            taking = loop.run_in_executor(None, record_slowly, loop, has_begun, go_on)
+            await has_begun.wait()
             sending = asyncio.ensure_future(engine.append([intent(due)]))
             await until_blocked(sending)
             go_on.set()
             assert await taking == [Finding.AMBIGUOUS]
             return (await sending)[0]
 
-        def taken_in_slowly(
-            loop: asyncio.AbstractEventLoop, begun: asyncio.Event, go_on: asyncio.Event
+        def record_slowly(
+            loop: asyncio.AbstractEventLoop, has_begun: asyncio.Event, go_on: asyncio.Event
         ) -> list[Finding]:
-            commit = desk.writer._commit_desk
+            commit = opener.writer._commit_decisions
 
-            def late(before: Link) -> None:
-                loop.call_soon_threadsafe(begun.set)
+            def commit_late(before: Link) -> None:
+                loop.call_soon_threadsafe(has_begun.set)
                 asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
                 commit(before)
 
-            desk.writer._commit_desk = late  # type: ignore[method-assign]  # between the evidence and its commit
-            return [*desk.record_evidence([said], words, at=AT)]
+            opener.writer._commit_decisions = commit_late  # type: ignore[method-assign]  # between the evidence and its commit
+            return [*opener.record_evidence([evidence], words, at=AT)]
 
         async def until_blocked(sending: asyncio.Future[Sequence[MoveResult]]) -> None:
-            while not sending.done() and by_hand(at_database, WAITING) == [(0,)]:  # noqa: ASYNC110 (of the server)
+            while not sending.done() and execute_as_owner(at_database, WAITING) == [(0,)]:  # noqa: ASYNC110 (of the server)
                 await asyncio.sleep(0.01)
 
-        assert asyncio.run(at_once()) is MoveResult.HELD
+        assert asyncio.run(record_and_send()) is MoveResult.HELD
     assert states(at_database) == [State.READY]
 
 
 def test_frozen_worker_transaction_holds_no_lock(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{DatabasePlace.__module__}.WORKER_IDLE_LIMIT", "300ms")
-    handed_over(at_database)
-    with worker(at_database) as frozen:
+    start_run(at_database)
+    with open_worker(at_database) as frozen:
         fetch(frozen._session.connection, "BEGIN")
         fetch(frozen._session.connection, "SELECT FROM paygw.desk FOR UPDATE")
-        until(lambda: by_hand(at_database, "SELECT 1 FROM desk FOR UPDATE SKIP LOCKED"))
+        wait_until(lambda: execute_as_owner(at_database, "SELECT 1 FROM desk FOR UPDATE SKIP LOCKED"))
         open_postgres(at_database).close()
         assert frozen.join_run(frozen.runs()) is not None, "it goes on by a new connection"

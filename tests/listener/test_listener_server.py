@@ -1,4 +1,4 @@
-"""The listener's own end: in order from the moment that anybody can connect to it."""
+"""The shutdown of the listener, from the moment that clients can connect."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
+def _restore_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

@@ -1,1 +1,1 @@
-"""Notices: what goes over the wire to mail servers and webhooks."""
+"""Tests of notices over the wire, to mail servers and webhooks."""

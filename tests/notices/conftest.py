@@ -1,10 +1,10 @@
-"""An authority that servers of a test have their certificates from."""
+"""A certificate authority for the servers of tests."""
 
 import pytest
 
-from tests.support.receivers import Trust, trust_at
+from tests.support.receivers import Trust, create_authority
 
 
 @pytest.fixture(scope="session")
 def trust(tmp_path_factory: pytest.TempPathFactory) -> Trust:
-    return trust_at(tmp_path_factory.mktemp("trust_of_notices"))
+    return create_authority(tmp_path_factory.mktemp("trust_of_notices"))

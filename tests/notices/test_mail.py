@@ -1,4 +1,4 @@
-"""Mail servers: the good ones get the mail encrypted, and each bad one is told apart."""
+"""Mail servers: good ones receive encrypted mail, and each bad one is distinguished."""
 
 import json
 import socket
@@ -11,23 +11,23 @@ from email.policy import default
 
 import pytest
 
-from paygw_batch.core.text import fit_for_terminal
+from paygw_batch.core.text import escape_for_terminal
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.journal import KeptNotice, Occasion
-from paygw_batch.notices.mail import Attachment, MailServer, mail_of
-from paygw_batch.notices.words import Trouble, TroubleKind, mail_page, mail_text, notice_words, webhook_body
+from paygw_batch.notices.mail import Attachment, MailServer, build_mail
+from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_words, webhook_body
 from tests.support.patience import PATIENCE_S
-from tests.support.receivers import PASSWORD, USER, Mails, Trust, mail_server, peer, silent
+from tests.support.receivers import PASSWORD, USER, MailSink, Trust, mail_server, running_peer, stay_silent
 
 AT = datetime(2026, 11, 24, 8, tzinfo=UTC)
 
 
-def mail(subject: str = "payroll.csv: the run has ended", **more: Attachment) -> EmailMessage:
+def sample_mail(subject: str = "payroll.csv: the run has ended", **more: Attachment) -> EmailMessage:
     sender = ("Payouts, Nairobi", "payouts@example.com")
-    return mail_of("notice_1", sender, "ada@example.com", AT, subject, "in words", "<p>in words</p>", **more)
+    return build_mail("notice_1", sender, "ada@example.com", AT, subject, "in words", "<p>in words</p>", **more)
 
 
-def server(
+def build_server(
     trust: Trust | None, port: int, *, host: str = "127.0.0.1", timeout_s: float = PATIENCE_S, **more: str
 ) -> MailServer:
     context = client_context(trust.bundle if trust else None, protocol=None)
@@ -35,14 +35,14 @@ def server(
 
 
 @contextmanager
-def good(trust: Trust) -> Iterator[Mails]:
+def good_server(trust: Trust) -> Iterator[MailSink]:
     with mail_server(trust.context()) as mails:
         yield mails
 
 
 def test_mail_is_sent_after_starttls_and_sign_in(trust: Trust) -> None:
-    with good(trust) as mails:
-        assert server(trust, mails.port, user=USER, password=PASSWORD).send(mail()) is None
+    with good_server(trust) as mails:
+        assert build_server(trust, mails.port, user=USER, password=PASSWORD).send(sample_mail()) is None
     (taken,) = mails.taken
     assert taken["Message-ID"] == "<notice_1@example.com>"
     assert taken["From"] == '"Payouts, Nairobi" <payouts@example.com>'
@@ -55,14 +55,17 @@ def test_mail_is_sent_after_starttls_and_sign_in(trust: Trust) -> None:
 
 def test_mail_is_sent_over_tls_from_first_byte(trust: Trust) -> None:
     with mail_server(trust.context(), from_the_start=True) as mails:
-        assert server(trust, mails.port, tls="yes").send(mail(attachment=Attachment("rows.csv", b"1"))) is None
+        assert (
+            build_server(trust, mails.port, tls="yes").send(sample_mail(attachment=Attachment("rows.csv", b"1")))
+            is None
+        )
     (attached,) = mails.taken[0].iter_attachments()
     assert (attached.get_filename(), attached.get_content()) == ("rows.csv", b"1")
 
 
 def test_sheet_name_cannot_add_mail_header(trust: Trust) -> None:
-    with good(trust) as mails:
-        assert server(trust, mails.port).send(mail("a\r\nBcc: eve@example.com\r\n\r\nb.csv é")) is None
+    with good_server(trust) as mails:
+        assert build_server(trust, mails.port).send(sample_mail("a\r\nBcc: eve@example.com\r\n\r\nb.csv é")) is None
     assert mails.taken[0]["Bcc"] is None
     assert mails.taken[0]["Subject"] == "a Bcc: eve@example.com b.csv é"
 
@@ -73,23 +76,25 @@ def test_mail_server_with_wrong_certificate_is_untrusted(trust: Trust, case: str
     context = trust.context("mail.example.com" if case == "another name" else "127.0.0.1")
     with mail_server(context, from_the_start=from_the_start) as mails:
         knows = trust if case == "another name" else None
-        found = server(knows, mails.port, tls="yes" if from_the_start else "").send(mail())
-    assert found == Trouble(TroubleKind.UNTRUSTED)
+        failure = build_server(knows, mails.port, tls="yes" if from_the_start else "").send(sample_mail())
+    assert failure == DeliveryFailure(FailureKind.UNTRUSTED)
     assert mails.taken == []
 
 
-def test_unencrypted_mail_server_gets_nothing_even_locally(trust: Trust) -> None:
+def test_unencrypted_local_mail_server_receives_nothing(trust: Trust) -> None:
     with mail_server(None) as mails:
-        assert server(trust, mails.port).send(mail()) == Trouble(TroubleKind.NOT_ENCRYPTED)
-        assert server(trust, mails.port, tls="yes").send(mail()) == Trouble(TroubleKind.NOT_ENCRYPTED)
+        assert build_server(trust, mails.port).send(sample_mail()) == DeliveryFailure(FailureKind.NOT_ENCRYPTED)
+        assert build_server(trust, mails.port, tls="yes").send(sample_mail()) == DeliveryFailure(
+            FailureKind.NOT_ENCRYPTED
+        )
     assert mails.taken == []
 
 
 def test_wrong_mail_password_is_reported(trust: Trust) -> None:
-    with good(trust) as mails:
-        wrong = server(trust, mails.port, user=USER, password="another")
-        assert wrong.send(mail()) == wrong.probe() == Trouble(TroubleKind.SIGN_IN, 535)
-        assert server(trust, mails.port, user=USER, password=PASSWORD).probe() is None
+    with good_server(trust) as mails:
+        wrong = build_server(trust, mails.port, user=USER, password="another")
+        assert wrong.send(sample_mail()) == wrong.probe() == DeliveryFailure(FailureKind.SIGN_IN, 535)
+        assert build_server(trust, mails.port, user=USER, password=PASSWORD).probe() is None
     assert mails.taken == []
 
 
@@ -103,11 +108,11 @@ def test_wrong_mail_password_is_reported(trust: Trust) -> None:
     ],
 )
 def test_mail_refusal_is_quoted_by_code_only(trust: Trust, answers: dict[str, str], code: int) -> None:
-    with good(trust) as mails:
+    with good_server(trust) as mails:
         mails.answers |= answers
-        found = server(trust, mails.port).send(mail())
-    assert found == Trouble(TroubleKind.REFUSED, code)
-    assert found.code == f"refused {code}"
+        failure = build_server(trust, mails.port).send(sample_mail())
+    assert failure == DeliveryFailure(FailureKind.REFUSED, code)
+    assert failure.code == f"refused {code}"
 
 
 def _hang_up(connection: socket.socket) -> None:
@@ -128,22 +133,22 @@ def _write_without_end(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("serve", "kinds"),
     [
-        (_hang_up, {TroubleKind.BROKEN}),
-        (_talk_nonsense, {TroubleKind.BROKEN, TroubleKind.REFUSED}),
-        (_write_without_end, {TroubleKind.BROKEN, TroubleKind.REFUSED}),
+        (_hang_up, {FailureKind.BROKEN}),
+        (_talk_nonsense, {FailureKind.BROKEN, FailureKind.REFUSED}),
+        (_write_without_end, {FailureKind.BROKEN, FailureKind.REFUSED}),
     ],
     ids=lambda one: one.__name__ if callable(one) else "",
 )
 def test_non_mail_server_is_reported_as_such(
-    trust: Trust, serve: Callable[[socket.socket], None], kinds: set[TroubleKind]
+    trust: Trust, serve: Callable[[socket.socket], None], kinds: set[FailureKind]
 ) -> None:
-    with peer(serve) as port:
-        found = server(trust, port).send(mail())
-    assert found is not None
-    assert found.kind in kinds
+    with running_peer(serve) as port:
+        failure = build_server(trust, port).send(sample_mail())
+    assert failure is not None
+    assert failure.kind in kinds
 
 
-def test_clear_answers_after_starttls_get_nothing(trust: Trust) -> None:
+def test_plain_text_after_starttls_receives_nothing(trust: Trust) -> None:
     got = []
 
     def promise(connection: socket.socket) -> None:
@@ -151,35 +156,37 @@ def test_clear_answers_after_starttls_get_nothing(trust: Trust) -> None:
             connection.sendall(answer + b"\r\n")
             got.append(connection.recv(10_000))
 
-    with peer(promise) as port:
-        found = server(trust, port).send(mail())
-    assert found is not None
-    assert found.kind in {TroubleKind.NOT_ENCRYPTED, TroubleKind.NOT_REACHED}
+    with running_peer(promise) as port:
+        failure = build_server(trust, port).send(sample_mail())
+    assert failure is not None
+    assert failure.kind in {FailureKind.NOT_ENCRYPTED, FailureKind.NOT_REACHED}
     assert len(got) == 3
     assert b"example.com" not in b"".join(got)
 
 
-def test_silent_mail_server_times_out(trust: Trust) -> None:
-    with peer(silent) as port:
+def test_silent_mail_server_causes_timeout(trust: Trust) -> None:
+    with running_peer(stay_silent) as port:
         for tls in ("", "yes"):
-            assert server(trust, port, tls=tls, timeout_s=0.05).send(mail()) == Trouble(TroubleKind.NO_ANSWER)
+            assert build_server(trust, port, tls=tls, timeout_s=0.05).send(sample_mail()) == DeliveryFailure(
+                FailureKind.NO_ANSWER
+            )
 
 
-def test_absent_mail_server_or_host_is_not_reached(trust: Trust) -> None:
+def test_missing_mail_server_is_reported_unreachable(trust: Trust) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    assert server(trust, port).send(mail()) == Trouble(TroubleKind.NOT_REACHED)
-    assert server(trust, 25, host="mail.invalid").send(mail()) == Trouble(TroubleKind.NOT_REACHED)
+    assert build_server(trust, port).send(sample_mail()) == DeliveryFailure(FailureKind.NOT_REACHED)
+    assert build_server(trust, 25, host="mail.invalid").send(sample_mail()) == DeliveryFailure(FailureKind.NOT_REACHED)
 
 
 @pytest.mark.parametrize("code", ["refused 550", "no_answer", "not_reached"])
-def test_notice_trouble_is_stored_and_read_as_code(code: str) -> None:
-    assert Trouble.of_code(code).code == code
+def test_delivery_failure_is_stored_as_code(code: str) -> None:
+    assert DeliveryFailure.from_code(code).code == code
 
 
 @pytest.mark.parametrize("code", ["", "a word of a later version", "refused x"])
-def test_unknown_code_reads_as_trouble(code: str) -> None:
-    assert Trouble.of_code(code).kind in {TroubleKind.BROKEN, TroubleKind.REFUSED}
+def test_unknown_failure_code_is_read_as_broken(code: str) -> None:
+    assert DeliveryFailure.from_code(code).kind in {FailureKind.BROKEN, FailureKind.REFUSED}
 
 
 HOSTILE = (
@@ -206,14 +213,14 @@ def test_hostile_name_adds_no_header_or_recipient(name: str, occasion: Occasion)
     notice = KeptNotice(1, "notice_1", occasion, "s", "b", "webhook", at, content, 0, None, None, None, "")
     words = notice_words(notice, content)
     sender, attachment = ("Payouts", "payouts@example.com"), Attachment(name, b"x")
-    told = (words.title, mail_text(words), mail_page(words))
-    sent = mail_of("notice_1", sender, "ada@example.com", AT, *told, attachment).as_bytes()
-    found = message_from_bytes(sent, policy=default)
-    assert sorted(found.keys()) == [
+    parts = (words.title, mail_text(words), mail_page(words))
+    sent = build_mail("notice_1", sender, "ada@example.com", AT, *parts, attachment).as_bytes()
+    mail = message_from_bytes(sent, policy=default)
+    assert sorted(mail.keys()) == [
         "Auto-Submitted", "Content-Type", "Date", "From", "MIME-Version", "Message-ID", "Subject", "To"
     ]  # fmt: skip
-    assert [one.addr_spec for one in found["To"].addresses] == ["ada@example.com"]
-    assert fit_for_terminal(str(found["Subject"])) == str(found["Subject"])
+    assert [addresse.addr_spec for addresse in mail["To"].addresses] == ["ada@example.com"]
+    assert escape_for_terminal(str(mail["Subject"])) == str(mail["Subject"])
     assert max(map(len, sent.split(b"\r\n"))) <= 998
     for style in ("standard", "slack", "teams"):
         assert json.loads(webhook_body(notice, content, style))

@@ -1,4 +1,4 @@
-"""A notice in words: every occasion, in every language and on every channel, with a hostile name of a sheet."""
+"""The text of notices: every occasion, language and channel, with a hostile sheet name."""
 
 import json
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from paygw_batch.journal import KeptNotice, Occasion
-from paygw_batch.language import languages, speaking
+from paygw_batch.language import language_context, languages
 from paygw_batch.notices.words import (
-    Trouble,
-    TroubleKind,
+    DeliveryFailure,
+    FailureKind,
+    failure_words,
     mail_page,
     mail_text,
     notice_words,
-    trouble_words,
     webhook_body,
 )
 
@@ -44,7 +44,7 @@ CONTENT: Mapping[Occasion, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def notice(occasion: Occasion) -> KeptNotice:
+def build_notice(occasion: Occasion) -> KeptNotice:
     return KeptNotice(
         1, "notice_1", occasion, "s", "b1", "webhook", "2026-11-24T08:00:00.000Z", None, 0, None, None, None, ""
     )
@@ -54,10 +54,12 @@ def notice(occasion: Occasion) -> KeptNotice:
 @pytest.mark.parametrize("occasion", Occasion)
 def test_every_occasion_has_text_for_every_channel(occasion: Occasion, language: str) -> None:
     content = CONTENT[occasion]
-    with speaking(language):
-        words = notice_words(notice(occasion), content)
+    with language_context(language):
+        words = notice_words(build_notice(occasion), content)
         text, page = mail_text(words), mail_page(words)
-        slack, teams = (json.loads(webhook_body(notice(occasion), content, style)) for style in ("slack", "teams"))
+        slack, teams = (
+            json.loads(webhook_body(build_notice(occasion), content, style)) for style in ("slack", "teams")
+        )
     for shown in (text, page, slack["text"], json.dumps(teams, ensure_ascii=False)):
         assert "\x1b" not in shown
         assert "\u202e" not in shown
@@ -70,12 +72,12 @@ def test_every_occasion_has_text_for_every_channel(occasion: Occasion, language:
 
 @pytest.mark.parametrize("occasion", Occasion)
 def test_webhook_body_contains_unformatted_values(occasion: Occasion) -> None:
-    said = json.loads(webhook_body(notice(occasion), CONTENT[occasion], "standard"))
-    assert said == {"type": occasion.value, "timestamp": "2026-11-24T08:00:00.000Z", "data": CONTENT[occasion]}
+    message = json.loads(webhook_body(build_notice(occasion), CONTENT[occasion], "standard"))
+    assert message == {"type": occasion.value, "timestamp": "2026-11-24T08:00:00.000Z", "data": CONTENT[occasion]}
 
 
 def test_run_notice_lists_states_with_sums() -> None:
-    words = notice_words(notice(Occasion.RUN_ENDED), CONTENT[Occasion.RUN_ENDED])
+    words = notice_words(build_notice(Occasion.RUN_ENDED), CONTENT[Occasion.RUN_ENDED])
     assert list(words.table) == [
         ("not sent yet", "2", "KES 2.00"),
         ("in doubt", "1", "KES 1.00"),
@@ -84,15 +86,15 @@ def test_run_notice_lists_states_with_sums() -> None:
     assert mail_text(words).count("\n\n\n") == 0
 
 
-@pytest.mark.parametrize("kind", TroubleKind)
-def test_every_notice_trouble_has_sentence(kind: TroubleKind) -> None:
-    assert trouble_words(Trouble(kind, 550).code).endswith(" (550)")
-    assert trouble_words(kind.value)
+@pytest.mark.parametrize("kind", FailureKind)
+def test_every_delivery_failure_has_sentence(kind: FailureKind) -> None:
+    assert failure_words(DeliveryFailure(kind, 550).code).endswith(" (550)")
+    assert failure_words(kind.value)
 
 
 def test_notice_with_file_never_claims_no_payees() -> None:
-    of = (notice(Occasion.SHEET_REFUSED), CONTENT[Occasion.SHEET_REFUSED])
+    of = (build_notice(Occasion.SHEET_REFUSED), CONTENT[Occasion.SHEET_REFUSED])
     for has_file in (False, True):
         words = notice_words(*of, has_file=has_file)
-        assert ("names no payee" in mail_text(words)) is not has_file
-        assert ("names no payee" in mail_page(words)) is not has_file
+        assert ("does not name any payee" in mail_text(words)) is not has_file
+        assert ("does not name any payee" in mail_page(words)) is not has_file

@@ -1,4 +1,4 @@
-"""Webhooks: signed so that the library of Standard Webhooks takes them, and bad receivers are told apart."""
+"""Webhooks: signatures that the Standard Webhooks library accepts, and distinguished bad receivers."""
 
 import socket
 import time
@@ -10,20 +10,20 @@ import standardwebhooks
 
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.notices.webhook import Webhook, secret_bytes
-from paygw_batch.notices.words import Trouble, TroubleKind
-from tests.support.receivers import SECRET, Trust, peer, silent, webhook
+from paygw_batch.notices.words import DeliveryFailure, FailureKind
+from tests.support.receivers import SECRET, Trust, running_peer, stay_silent, webhook
 
 BODY = '{"type": "run_ended", "data": {"sheet": "été.csv"}}'.encode()
 
 
-def hook(url: str, trust: Trust | None = None, *, timeout_s: float = 60.0, is_signed: bool = True) -> Webhook:
+def build_webhook(url: str, trust: Trust | None = None, *, timeout_s: float = 60.0, is_signed: bool = True) -> Webhook:
     context = client_context(trust.bundle if trust else None)
     return Webhook(url, context, secret_bytes(SECRET) if is_signed else None, timeout_s)
 
 
 def test_standard_webhooks_library_verifies_posts(trust: Trust) -> None:
     with webhook(trust.context()) as posts:
-        assert hook(posts.url, trust).post("notice_1", BODY, int(time.time())) is None
+        assert build_webhook(posts.url, trust).post("notice_1", BODY, int(time.time())) is None
     ((headers, body),) = posts.got
     assert headers["webhook-id"] == "notice_1"
     assert standardwebhooks.Webhook(SECRET).verify(body, dict(headers))["data"] == {"sheet": "été.csv"}
@@ -33,7 +33,7 @@ def test_standard_webhooks_library_verifies_posts(trust: Trust) -> None:
 
 def test_unverified_webhook_is_not_signed() -> None:
     with webhook() as posts:
-        assert hook(posts.url, is_signed=False).post("notice_1", BODY, 1) is None
+        assert build_webhook(posts.url, is_signed=False).post("notice_1", BODY, 1) is None
     ((headers, _),) = posts.got
     assert "webhook-signature" not in headers
 
@@ -42,7 +42,7 @@ def test_unverified_webhook_is_not_signed() -> None:
 def test_webhook_redirect_is_reported_and_not_followed(status: int) -> None:
     with webhook() as posts, webhook() as elsewhere:
         posts.status, posts.answer = status, {"Location": elsewhere.url}
-        assert hook(posts.url).post("notice_1", BODY, 1) == Trouble(TroubleKind.REFUSED, status)
+        assert build_webhook(posts.url).post("notice_1", BODY, 1) == DeliveryFailure(FailureKind.REFUSED, status)
     assert elsewhere.got == []
 
 
@@ -50,7 +50,7 @@ def test_webhook_ignores_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> Non
     with webhook() as posts, webhook() as elsewhere:
         for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "https_proxy"):
             monkeypatch.setenv(name, elsewhere.url)
-        assert hook(posts.url).post("notice_1", BODY, 1) is None
+        assert build_webhook(posts.url).post("notice_1", BODY, 1) is None
     assert (len(posts.got), elsewhere.got) == (1, [])
 
 
@@ -58,11 +58,11 @@ def test_webhook_ignores_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_unauthenticated_webhook_receiver_gets_nothing(trust: Trust, case: str) -> None:
     context = None if case == "no TLS" else trust.context("hooks.example" if case == "another name" else "127.0.0.1")
     with webhook(context) as posts:
-        found = hook(posts.url.replace("http:", "https:"), trust if case == "another name" else None).post(
+        failure = build_webhook(posts.url.replace("http:", "https:"), trust if case == "another name" else None).post(
             "notice_1", BODY, 1
         )
-    wanted = TroubleKind.NOT_ENCRYPTED if case == "no TLS" else TroubleKind.UNTRUSTED
-    assert found == Trouble(wanted)
+    wanted = FailureKind.NOT_ENCRYPTED if case == "no TLS" else FailureKind.UNTRUSTED
+    assert failure == DeliveryFailure(wanted)
     assert posts.got == []
 
 
@@ -90,32 +90,36 @@ def _say_yes_and_write_without_end(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("serve", [_hang_up, _talk_nonsense, _write_without_end], ids=lambda one: one.__name__)
 def test_broken_webhook_receiver_is_reported_as_unreadable(serve: Callable[[socket.socket], None]) -> None:
-    with peer(serve) as port:
-        assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) == Trouble(TroubleKind.BROKEN)
+    with running_peer(serve) as port:
+        assert build_webhook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) == DeliveryFailure(
+            FailureKind.BROKEN
+        )
 
 
 def test_webhook_response_body_is_not_read() -> None:
-    with peer(_say_yes_and_write_without_end) as port:
-        assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) is None
+    with running_peer(_say_yes_and_write_without_end) as port:
+        assert build_webhook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) is None
 
 
-def test_silent_and_absent_webhook_receivers_are_distinguished() -> None:
-    with peer(silent) as port:
-        found = hook(f"http://127.0.0.1:{port}/", timeout_s=0.05).post("notice_1", BODY, 1)
-    assert found == Trouble(TroubleKind.NO_ANSWER)
+def test_silent_and_missing_webhook_receivers_are_distinguished() -> None:
+    with running_peer(stay_silent) as port:
+        failure = build_webhook(f"http://127.0.0.1:{port}/", timeout_s=0.05).post("notice_1", BODY, 1)
+    assert failure == DeliveryFailure(FailureKind.NO_ANSWER)
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) == Trouble(TroubleKind.NOT_REACHED)
+    assert build_webhook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) == DeliveryFailure(
+        FailureKind.NOT_REACHED
+    )
 
 
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_!", "whsec_" + b64encode(b"short").decode(), "é" * 40])
-def test_weak_webhook_secret_is_refused_without_repetition(secret: str) -> None:
+def test_weak_webhook_secret_is_refused_and_hidden(secret: str) -> None:
     with pytest.raises(ValueError, match=r"base64|bytes") as caught:
         secret_bytes(secret)
     assert secret.removeprefix("whsec_") not in str(caught.value) or secret == "whsec_"
 
 
-def test_webhook_hides_address_and_secret_in_representation() -> None:
-    shown = repr(hook("https://hooks.example/T0/B0/secret"))
-    assert "secret" not in shown
-    assert "hooks.example" not in shown
+def test_webhook_repr_hides_address_and_secret() -> None:
+    representation = repr(build_webhook("https://hooks.example/T0/B0/secret"))
+    assert "secret" not in representation
+    assert "hooks.example" not in representation

@@ -15,22 +15,22 @@ from tests.pins.outputs import GROUPS
 
 
 def main() -> int:
-    """Do what the command line asks."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.pins", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--save", type=Path, metavar="DIR")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}; default: all")
-    told = parser.parse_args()
-    found = dict(compare.outputs_of(told.groups or list(GROUPS), long=told.long))
-    if told.save is not None:
-        compare.save(found, told.save)
-    if told.write:
-        compare.write(found, is_all=not told.groups)
+    options = parser.parse_args()
+    outputs = dict(compare.collect_outputs(options.groups or list(GROUPS), long=options.long))
+    if options.save is not None:
+        compare.save_outputs(outputs, options.save)
+    if options.write:
+        compare.write_pins(outputs, is_all=not options.groups)
         return 0
-    wrong = compare.differences(found, told.groups or list(GROUPS), long=told.long)
-    print("\n".join(wrong) if wrong else f"{len(found)} outputs are as pinned.")  # noqa: T201 (a command)
+    wrong = compare.find_differences(outputs, options.groups or list(GROUPS), long=options.long)
+    print("\n".join(wrong) if wrong else f"{len(outputs)} outputs are as pinned.")  # noqa: T201 (a command)
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""Digests of outputs, held against those of `pins.json`."""
+"""Compares digests of outputs with those in `pins.json`."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from tests.pins.outputs import GROUPS, LONG_ROWS, generated
 
 PINS = Path(__file__).with_name("pins.json")
 EXTRACT = 160
-"""How much of an output is kept to be read."""
+"""How many characters of an output are kept in readable form."""
 HOW_TO_SEE = """\
 To see it, write the outputs of both commits and compare them:
     python -m tests.pins --save /tmp/after
@@ -18,8 +18,8 @@ To see it, write the outputs of both commits and compare them:
 If the change is meant: `python -m tests.pins --write`, and say in the commit why."""
 
 
-def outputs_of(groups: Sequence[str], *, long: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield every output of some groups, its name with its group before it."""
+def collect_outputs(groups: Sequence[str], *, long: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield every output of some groups, with its group before its name."""
     for group in groups:
         for name, text in GROUPS[group]():
             yield f"{group}:{name}", text
@@ -28,44 +28,44 @@ def outputs_of(groups: Sequence[str], *, long: bool = False) -> Iterator[tuple[s
             yield f"long:{name}", text
 
 
-def pin_of(text: str) -> dict[str, str | int]:
-    """Return what is kept of an output: its digest, its length, and how it begins."""
+def build_pin(text: str) -> dict[str, str | int]:
+    """Return the pin of an output: its digest, its length, and its beginning."""
     extract = " ".join(text.split())[:EXTRACT]
     return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "lines": text.count("\n"), "begins": extract}
 
 
-def pinned() -> dict[str, dict[str, str | int]]:
-    """Return the pins."""
+def load_pins() -> dict[str, dict[str, str | int]]:
+    """Load the pins."""
     found: dict[str, dict[str, str | int]] = json.loads(PINS.read_text(encoding="utf-8")) if PINS.exists() else {}
     return found
 
 
-def write(found: Mapping[str, str], *, is_all: bool) -> None:
-    """Write the pins of what was found; others stay where only some groups were asked for."""
-    kept = pinned()
+def write_pins(found: Mapping[str, str], *, is_all: bool) -> None:
+    """Write the pins of these outputs, keeping those of other groups unless all were made."""
+    kept = load_pins()
     groups = {name.partition(":")[0] for name in found} | ({*GROUPS} if is_all else set())
     pins = {name: pin for name, pin in kept.items() if name.partition(":")[0] not in groups}
-    pins |= {name: pin_of(text) for name, text in found.items()}
+    pins |= {name: build_pin(text) for name, text in found.items()}
     lines = [f"{json.dumps(name)}: {json.dumps(pins[name], ensure_ascii=False)}" for name in sorted(pins)]
     PINS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def save(found: Mapping[str, str], directory: Path) -> None:
-    """Write every output whole, each to a file of its own."""
+def save_outputs(found: Mapping[str, str], directory: Path) -> None:
+    """Write every output to a file of its own."""
     for name, text in found.items():
         path = directory / f"{name.replace(':', '/')}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
 
-def differences(found: Mapping[str, str], groups: Sequence[str], *, long: bool = False) -> list[str]:
-    """Return a sentence for every output that is not as it was pinned, and how to see the difference."""
+def find_differences(found: Mapping[str, str], groups: Sequence[str], *, long: bool = False) -> list[str]:
+    """Return a sentence for every output that differs from its pin, with a hint on how to see the difference."""
     of = {*groups, *(["long"] if long else [])}
-    pins = {name: pin for name, pin in pinned().items() if name.partition(":")[0] in of}
+    pins = {name: pin for name, pin in load_pins().items() if name.partition(":")[0] in of}
     wrong = [f"{name}: is pinned, and is not made any more" for name in sorted(pins.keys() - found.keys())]
     wrong += [f"{name}: is made, and is not pinned" for name in sorted(found.keys() - pins.keys())]
     for name in sorted(found.keys() & pins.keys()):
-        now, then = pin_of(found[name]), pins[name]
+        now, then = build_pin(found[name]), pins[name]
         if now["sha256"] != then["sha256"]:
             wrong.append(f"{name}: changed\n    was ({then['lines']} lines): {then['begins']}")
             wrong.append(f"    is  ({now['lines']} lines): {now['begins']}")

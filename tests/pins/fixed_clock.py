@@ -20,7 +20,7 @@ def _time() -> float:
 
 
 class Clock(dt.datetime):
-    """A `datetime` whose `now` starts where it was asked to."""
+    """A `datetime` whose `now` starts at a chosen time."""
 
     @classmethod
     def now(cls, tz: dt.tzinfo | None = None) -> Self:

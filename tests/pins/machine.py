@@ -1,4 +1,4 @@
-"""A machine for a pin: a home, a configuration, the command line. What differs each time is masked in what it said."""
+"""A machine for pins: a home, a configuration and the command line, with varying output masked."""
 
 import csv
 import io
@@ -24,11 +24,11 @@ JOURNALS = Path(__file__).parent / "journals"
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z| UTC)?")
 _CHANGING = ("gateway_reference", "customer_url", "first_sent_at", "updated_at")
-"""Columns of a reconciliation that say when and by whose chance."""
+"""The columns of a reconciliation that vary with time or chance."""
 
 
 class Machine:
-    """A home of its own. `now`: times from then on are masked."""
+    """A separate home. Times from `now` on are masked."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -36,7 +36,7 @@ class Machine:
         self.former = ""
 
     def configure(self, *, extra: str = "", **changes: str) -> None:
-        """Write the sandbox's configuration, a row at a time, with whole lines changed by key."""
+        """Write the sandbox's configuration, with whole lines replaced by key."""
         key = self.home / "key.pem"
         key.write_bytes((ROOT / "tests/gateway/keys/throw-away.pem").read_bytes())
         key.chmod(0o600)
@@ -49,22 +49,22 @@ class Machine:
         (self.home / "paygw.toml").write_text(f"{text}\n{extra}", encoding="utf-8")
 
     def run(self, *words: str | Path, config: bool = True) -> str:
-        """Run a command; return its exit code and all that it said."""
-        given = ["--config", str(self.home / "paygw.toml")] if config else []
+        """Run a command, and return its exit code and output."""
+        config_options = ["--config", str(self.home / "paygw.toml")] if config else []
         environ = {
             "HOME": str(self.home),
             "XDG_STATE_HOME": str(self.home / "state"),
             "NO_COLOR": "1",
             "COLUMNS": "120",
         }
-        result = CliRunner().invoke(cli, [*given, *map(str, words)], env=environ, prog_name="paygw-batch")
-        shown = " ".join(self.masked(str(word)) for word in words)
+        result = CliRunner().invoke(cli, [*config_options, *map(str, words)], env=environ, prog_name="paygw-batch")
+        typed = " ".join(self.masked(str(word)) for word in words)
         return self.masked(
-            f"$ paygw-batch {shown}\n[exit {result.exit_code}]\n{_readable(result.stdout)}[stderr]\n{result.stderr}"
+            f"$ paygw-batch {typed}\n[exit {result.exit_code}]\n{_format_json(result.stdout)}[stderr]\n{result.stderr}"
         )
 
     def masked(self, text: str) -> str:
-        """Return a text without what differs each time: this home, times of today, and how long it took."""
+        """Mask the parts of a text that vary: this home, today's times, and durations."""
         text = text.replace(str(self.home), "HOME").replace(str(ROOT), "ROOT")
         if self.former:
             text = text.replace(self.former, "FORMER")
@@ -72,7 +72,7 @@ class Machine:
         return re.sub(r'"(seconds|age_s)": [0-9.e-]+', r'"\1": 0', text)
 
     def table(self, path: Path) -> str:
-        """Return a reconciliation file without the columns that differ each time."""
+        """Return a reconciliation file without the columns that vary."""
         with path.open(newline="", encoding="utf-8-sig") as stream:
             lines = list(csv.DictReader(stream))
         return "".join(
@@ -81,18 +81,18 @@ class Machine:
         )
 
     def unpack(self, name: str) -> Sequence[str]:
-        """Put a recorded journal here, with what stood beside it; return the ids of its batches."""
+        """Restore a recorded journal with its related files. Return the ids of its batches."""
         with tarfile.open(JOURNALS / f"{name}.tar.gz") as tar:
             for member in tar:
-                _unpack(tar, member, self.home)
+                _extract_file(tar, member, self.home)
         for path in self.home.rglob("*"):
             path.chmod(0o700 if path.is_dir() else 0o600)
         self.former = (self.home / "home.txt").read_text().strip()
-        return rows_of(self.home / "journal.sqlite3", "SELECT batch FROM batch ORDER BY number")
+        return query_rows(self.home / "journal.sqlite3", "SELECT batch FROM batch ORDER BY number")
 
 
-def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, home: Path) -> None:
-    """Write a recorded file; refuse all else. The filters of `extractall` came with 3.11.4."""
+def _extract_file(tar: tarfile.TarFile, member: tarfile.TarInfo, home: Path) -> None:
+    """Write a recorded regular file, and refuse others. The filters of `extractall` exist only since 3.11.4."""
     path = (home / member.name).resolve()
     content = tar.extractfile(member) if member.isreg() else None
     if content is None or not path.is_relative_to(home):
@@ -101,31 +101,31 @@ def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, home: Path) -> None:
     path.write_bytes(content.read())
 
 
-def rows_of(journal: Path, query: str) -> Sequence[str]:
-    """Return the lines of a query, each as one text, read by another library than the program's own."""
+def query_rows(journal: Path, query: str) -> Sequence[str]:
+    """Return the rows of a query as text, read with another SQLite library than the program's."""
     with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as connection:
         return ["|".join("" if cell is None else str(cell) for cell in line) for line in connection.execute(query)]
 
 
 @contextmanager
 def machine(**changes: str) -> Iterator[Machine]:
-    """Yield a machine that is gone afterwards."""
+    """Yield a machine, and delete it afterwards."""
     with TemporaryDirectory(prefix="paygw-pins-") as directory:
         home = Path(directory).resolve()
-        made = Machine(home)
-        made.configure(**changes)
-        yield made
+        new_machine = Machine(home)
+        new_machine.configure(**changes)
+        yield new_machine
 
 
-def members_of(path: Path) -> str:
-    """Return what a workbook says, part by part, without the times at which it was written."""
+def workbook_parts(path: Path) -> str:
+    """Return the parts of a workbook without the times of writing."""
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as workbook:
         names = [name for name in sorted(workbook.namelist()) if name != "docProps/core.xml"]
         return "".join(f"== {name}\n{workbook.read(name).decode('utf-8', 'replace')}\n" for name in names)
 
 
-def _readable(stdout: str) -> str:
-    """Return a JSON object a line a key; any other text as it is."""
+def _format_json(stdout: str) -> str:
+    """Return a JSON object with one key per line, and other text unchanged."""
     try:
         found: Any = json.loads(stdout)
     except ValueError:

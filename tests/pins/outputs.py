@@ -1,4 +1,4 @@
-"""What is pinned: each function here yields named outputs, whole, as text."""
+"""The pinned outputs: each function yields complete outputs as text, by name."""
 
 import json
 import subprocess
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
-from tests.pins.entry import QUERIES, GivenSheet, PaygwError, Reading, load_settings, rules_of
-from tests.pins.machine import SAMPLES, Machine, machine, members_of, rows_of
+from tests.pins.entry import QUERIES, PaygwError, Reading, SheetSource, load_settings, rules_of
+from tests.pins.machine import SAMPLES, Machine, machine, query_rows, workbook_parts
 from tests.support.checkout import versioned_files
 
 Output = tuple[str, str]
@@ -31,13 +31,13 @@ _STANDINGS = """SELECT i.number, s.state, s.attempt, s.generation, s.possible_du
     FROM instruction i {told}
     WHERE i.replaces IS NOT NULL OR EXISTS (SELECT 1 FROM fact a WHERE a.instruction = i.number) ORDER BY 1"""
 STANDINGS = _STANDINGS.format_map(QUERIES)
-"""Every row that facts are about, with what people read of it."""
+"""The tables of rows with facts, with the columns that people read."""
 FACTS = """SELECT f.number, f.kind, coalesce(f.batch, i.batch), f.instruction, f.attempt, c.state FROM fact f
     LEFT JOIN instruction i ON i.number = f.instruction LEFT JOIN contradiction c ON c.fact = f.number ORDER BY 1"""
 
 
 def samples() -> Iterator[Output]:
-    """Every sample: what is wrong with it in words and as data, and what is given back to be mended."""
+    """Yield the findings in every sample, as text and as data, and its file for correction."""
     sheets = [path for path in versioned_files("samples") if path.suffix in {".csv", ".parquet", ".xlsx"}]
     for path in sheets:
         name = str(path.relative_to(SAMPLES))
@@ -52,11 +52,11 @@ def samples() -> Iterator[Output]:
             own.run("validate", path, "--rejects", own.home / "rejects.csv")
             yield f"rejects/{path.name}/csv", (own.home / "rejects.csv").read_text(encoding="utf-8")
             own.run("validate", path, "--rejects", own.home / "rejects.xlsx")
-            yield f"rejects/{path.name}/xlsx", own.masked(members_of(own.home / "rejects.xlsx"))
+            yield f"rejects/{path.name}/xlsx", own.masked(workbook_parts(own.home / "rejects.xlsx"))
 
 
 def submitted() -> Iterator[Output]:
-    """Samples paid and collected at the sandbox: summaries, reconciliations, and the tables of the journal."""
+    """Yield the results of paying and collecting the samples at the sandbox."""
     for name, command, words in (
         ("payroll-mixed.csv", "submit", ()),
         ("payroll-mixed.parquet", "submit", ()),
@@ -66,19 +66,19 @@ def submitted() -> Iterator[Output]:
     ):
         with machine() as own:
             out = own.home / "out.csv"
-            said = own.run("--json", "-q", command, SAMPLES / name, "--out", out, *words)
-            yield f"submit/{name}", said
+            result = own.run("--json", "-q", command, SAMPLES / name, "--out", out, *words)
+            yield f"submit/{name}", result
             yield f"submit/{name}/again", own.run("--json", "-q", command, SAMPLES / name, "--out", out, *words)
             if out.exists():
                 yield f"submit/{name}/reconciliation", own.table(out)
                 for table, query in (("batch", BATCHES), ("instruction", INSTRUCTIONS), ("standing", STANDINGS)):
-                    yield f"submit/{name}/{table}", "\n".join(rows_of(own.home / "journal.sqlite3", query))
+                    yield f"submit/{name}/{table}", "\n".join(query_rows(own.home / "journal.sqlite3", query))
                 yield f"submit/{name}/verify", own.run("--json", "verify")
                 yield f"submit/{name}/status", own.run("--json", "status")
 
 
 def requests() -> Iterator[Output]:
-    """The bytes of a request for each country, operation and profile, its nonce, time and key given."""
+    """Yield the bytes of a request for each country, operation and profile, with fixed nonce, time and key."""
     with machine(extra="", consumer_key='"sandbox-merchant"\nprivate_key = "key.pem"') as own:
         for folder, collect in (("countries", ()), ("collections", ("--collect",))):
             for path in versioned_files(f"samples/{folder}", "*.csv"):
@@ -88,7 +88,7 @@ def requests() -> Iterator[Output]:
 
 
 def generated(rows: int = GENERATED_ROWS) -> Iterator[Output]:
-    """A large sheet: every row, instruction, defect and warning of it."""
+    """Yield every row, instruction, defect and warning of a large sheet."""
     with machine() as own:
         path = own.home / "generated.csv"
         script = str(SAMPLES / "make_sheet.py")
@@ -98,7 +98,7 @@ def generated(rows: int = GENERATED_ROWS) -> Iterator[Output]:
 
 
 def hostile() -> Iterator[Output]:
-    """Sheets that were made to be misread: what is said of each, and every row of those that are read."""
+    """Yield the messages and rows of sheets that were made to be misread."""
     from tests.sheet.hostile import hostile_sheet  # noqa: PLC0415 (it reads every sample when it is imported)
 
     with machine() as own:
@@ -106,7 +106,7 @@ def hostile() -> Iterator[Output]:
         for seed in range(HOSTILE_SHEETS):
             sheet = hostile_sheet(seed)
             if sheet.ending == ".parquet":
-                continue  # how far a damaged one is decoded is not always the same; tests/sheet/hostile.py plays them
+                continue  # how far a damaged one is decoded varies; tests/sheet/hostile.py covers these
             path = own.home / f"hostile-{seed}{sheet.ending}"
             path.write_bytes(sheet.content)
             told.append(f"# {seed}{sheet.ending}\n" + "".join(text for _, text in _validated("", own, path)))
@@ -116,13 +116,13 @@ def hostile() -> Iterator[Output]:
 
 _REFERENCE = "pins"
 _NOT_USED = f"the reference {_REFERENCE} is not used."
-"""The note on a sheet with ids of its own: every sheet is given a reference here."""
+"""The note on a sheet with its own ids, because every sheet gets a reference here."""
 
 
 def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
     settings = load_settings(own.home / "paygw.toml", environ={}, flags={})
     try:
-        found = GivenSheet(settings, rules_of(settings, "payout"), path, Reading(reference=_REFERENCE)).validated()
+        found = SheetSource(settings, rules_of(settings, "payout"), path, Reading(reference=_REFERENCE)).validated()
         rows = found.rows
     except PaygwError as error:
         yield f"{name}/refused", own.masked(f"{type(error).__name__}: {error.message} {error.hint}\n")
@@ -145,7 +145,7 @@ def _lines(frame: pl.DataFrame) -> str:
 
 
 def recorded() -> Iterator[Output]:
-    """Journals of every version of the tables: as they are, brought up by a run, and all that is said of them then."""
+    """Yield journals of every version of the tables, before and after an upgrade, and the output about them."""
     for path in versioned_files("tests/pins/journals", "*.tar.gz"):
         name = path.name.removesuffix(".tar.gz")
         with machine() as own:
@@ -160,7 +160,7 @@ def _journal(name: str, own: Machine, batches: Sequence[str]) -> Iterator[Output
     yield f"{name}/verify", own.run("--json", "verify")
     yield f"{name}/status", own.run("--json", "status")
     for table, query in (("batch", BATCHES), ("instruction", INSTRUCTIONS), ("standing", STANDINGS), ("fact", FACTS)):
-        yield f"{name}/{table}", "\n".join(rows_of(own.home / "journal.sqlite3", query))
+        yield f"{name}/{table}", "\n".join(query_rows(own.home / "journal.sqlite3", query))
     for number, batch in enumerate(batches, 1):
         yield f"{name}/{number}/status", own.run("--json", "status", batch, "--history")
         yield f"{name}/{number}/status/words", own.run("status", batch, "--history")
@@ -169,9 +169,9 @@ def _journal(name: str, own: Machine, batches: Sequence[str]) -> Iterator[Output
         yield f"{name}/{number}/reconcile", own.run("--json", "reconcile", batch, "--out", out, "--report", report)
         yield f"{name}/{number}/reconciliation", own.masked(out.read_text(encoding="utf-8"))
         own.run("reconcile", batch, "--out", own.home / "out.xlsx")
-        if number < len(batches):  # charts and dates of the last one, which was killed, reach to today
+        if number < len(batches):  # the charts and dates of the last one, which was killed, extend to today
             yield f"{name}/{number}/report", own.masked(report.read_text(encoding="utf-8"))
-            yield f"{name}/{number}/workbook", own.masked(members_of(own.home / "out.xlsx"))
+            yield f"{name}/{number}/workbook", own.masked(workbook_parts(own.home / "out.xlsx"))
         questions = own.home / "questions.csv"
         own.run("status", batch, "--in-doubt", "--out", questions)
         if questions.exists():
@@ -180,7 +180,7 @@ def _journal(name: str, own: Machine, batches: Sequence[str]) -> Iterator[Output
 
 
 def refusals() -> Iterator[Output]:
-    """What is said, and the exit code, where a command cannot do what it was asked for."""
+    """Yield the output and exit code of commands that are refused."""
     with machine() as own:
         sheet = own.home / "pay.csv"
         sheet.write_text("country,client_orderid,amount\nKE,A,1\n")
@@ -217,7 +217,7 @@ def refusals() -> Iterator[Output]:
 
 
 def words() -> Iterator[Output]:
-    """Help texts, and templates."""
+    """Yield help texts and templates."""
     with machine() as own:
         yield "help", own.run("--help", config=False)
         for command in COMMANDS:
@@ -226,7 +226,7 @@ def words() -> Iterator[Output]:
             for ending in ("csv", "xlsx"):
                 out = own.home / f"{'-'.join(countries)}.{ending}"
                 yield f"template/{out.name}", own.run("--json", "template", *countries, "--out", out)
-                text = members_of(out) if ending == "xlsx" else out.read_text(encoding="utf-8")
+                text = workbook_parts(out) if ending == "xlsx" else out.read_text(encoding="utf-8")
                 yield f"template/{out.name}/file", own.masked(text)
 
 

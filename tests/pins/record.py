@@ -19,20 +19,23 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 
-from tests.support.patience import until
-from tests.support.ports import free_port, wait_until_there
+from tests.support.patience import wait_until
+from tests.support.ports import free_port, wait_for_server
 
 JOURNALS = Path(__file__).parent / "journals"
 CLOCK = Path(__file__).with_name("fixed_clock.py")
 MONDAY_S = 1_767_600_000
-"""When the recorded week begins: 2026-01-05, 08:00 UTC."""
+"""The start of the recorded week: 2026-01-05, 08:00 UTC."""
 HOUR_S = 3600
 
 HEADING = "country,client_orderid,amount,currency,account_name,account_number,phone"
 AMOUNTS = (
     ["1500.50"] * 8 + ["9001.00"] * 3 + ["9002.10"] * 3 + ["9006"] * 3 + ["9007.25"] * 2 + ["9010"] * 2 + ["700"] * 9
 )
-"""A row each. 9001 is declined, 9002 accepted; 9006, 9007 and 9010 come into doubt: config/sandbox-behaviour.toml."""
+"""One row each. 9001 is declined, 9002 accepted, and 9006, 9007 and 9010 are in doubt.
+
+Config/sandbox-behaviour.toml.
+"""
 TOKEN = "t" * 16 + "0123456789abcdefABCDEF_-"
 NOTIFICATIONS = """
 [notifications]
@@ -50,7 +53,7 @@ delay_s = 60
 
 
 class Recording:
-    """A home in which the program of CHECKOUT runs, an hour later at each command."""
+    """A home in which the program of CHECKOUT runs, one hour later with each command."""
 
     def __init__(self, checkout: Path, home: Path) -> None:
         self.checkout = checkout
@@ -63,20 +66,20 @@ class Recording:
         return [sys.executable, str(CLOCK), str(self.now_s), "--config", str(self.home / "paygw.toml"), *words]
 
     def environ(self) -> dict[str, str]:
-        """Return the environment of a machine of its own."""
+        """Return the environment of a separate machine."""
         return {**os.environ, "HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state"), "NO_COLOR": "1"}
 
     def do(self, *words: str, expect: int) -> None:
         """Run a command to its end."""
-        done = subprocess.run(
+        result = subprocess.run(
             self.arguments(*words), cwd=self.checkout, env=self.environ(), capture_output=True, text=True, check=False
         )
-        print(words[0], done.returncode)  # noqa: T201 (a script)
-        if done.returncode != expect:
-            raise SystemExit(f"{words}: {done.returncode}, not {expect}\n{done.stdout}{done.stderr}")
+        print(words[0], result.returncode)  # noqa: T201 (a script)
+        if result.returncode != expect:
+            raise SystemExit(f"{words}: {result.returncode}, not {expect}\n{result.stdout}{result.stderr}")
 
     def start(self, *words: str) -> "subprocess.Popen[bytes]":
-        """Start a command that this recording kills."""
+        """Start a command that this recording will kill."""
         return subprocess.Popen(
             self.arguments(*words), cwd=self.checkout, env=self.environ(), stderr=subprocess.DEVNULL
         )
@@ -116,7 +119,7 @@ class Recording:
         return str(batch)
 
 
-def rows_of(amounts: list[str], prefix: str) -> list[str]:
+def sheet_rows(amounts: list[str], prefix: str) -> list[str]:
     """Return a row of a Kenyan sheet for each amount."""
     return [
         f"KE,{prefix}-{n},{amount},KES,Jane Wanjiku,254712345{n:03},+254712345{n:03}"
@@ -125,9 +128,9 @@ def rows_of(amounts: list[str], prefix: str) -> list[str]:
 
 
 def record(recording: Recording) -> None:
-    """Play the week."""
+    """Record the week."""
     recording.configure()
-    rows = rows_of(AMOUNTS, "PAY")
+    rows = sheet_rows(AMOUNTS, "PAY")
     defective = ["KE,PAY-90,1,00.5,KES,Jane,12,+1", "KE,PAY-91,0,KES,,254712345091,+254712345091"]
     sheet = recording.sheet("payroll.csv", rows + defective[1:])
     recording.do("submit", sheet, "--skip-invalid", expect=5)
@@ -142,24 +145,24 @@ def record(recording: Recording) -> None:
     recording.do("resolve", "statement", batch, str(recording.home / "answers.csv"), "--yes", expect=5)
     recording.do("retry", batch, "--row", "10", expect=5)
     corrected = [row.replace("9001.00", "1200") if "PAY-11," in row else row for row in rows]
-    sheet = recording.sheet("payroll-corrected.csv", [*corrected, *rows_of(["321.09"] * 2, "NEW")])
+    sheet = recording.sheet("payroll-corrected.csv", [*corrected, *sheet_rows(["321.09"] * 2, "NEW")])
     recording.do("submit", sheet, "--amend", expect=5)
     if recording.has("collect"):
         (recording.home / "customers.csv").write_bytes((recording.checkout / "samples/collections/KE.csv").read_bytes())
         recording.do("collect", str(recording.home / "customers.csv"), expect=0)
-    be_killed(recording)
+    record_kill(recording)
 
 
-def be_killed(recording: Recording) -> None:
-    """Start a run and a listener that cannot take in what it receives, and kill both."""
+def record_kill(recording: Recording) -> None:
+    """Start a run and a listener that cannot record its notifications, and kill both."""
     (recording.home / "slow.toml").write_text(BEHAVIOUR)
     port = recording.configure()
-    sheet = recording.sheet("killed.csv", rows_of(["650", "651", "8001", "8001"], "CUT"))
+    sheet = recording.sheet("killed.csv", sheet_rows(["650", "651", "8001", "8001"], "CUT"))
     with recording.start("submit", sheet) as run:
-        until(lambda: in_flight(recording.home / "journal.sqlite3"))
+        wait_until(lambda: is_in_flight(recording.home / "journal.sqlite3"))
         if recording.has("listen"):
             with recording.start("listen") as listener:
-                wait_until_there(port, listener)
+                wait_for_server(port, listener)
                 for order, status, amount in (
                     ("PAY-12", "approved", "9002.10"),
                     ("PAY-13", "declined", "9002.10"),
@@ -174,8 +177,8 @@ def be_killed(recording: Recording) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def in_flight(journal: Path) -> bool:
-    """Return whether a row waits for its answer while others of its batch have theirs."""
+def is_in_flight(journal: Path) -> bool:
+    """Return whether one row waits for its reply while others of its batch have theirs."""
     with closing(sqlite3.connect(journal)) as connection:
         query = """SELECT 1 FROM state s JOIN instruction i ON i.number = s.instruction
             WHERE s.state = 'in_flight' AND i.amount = '8001'"""
@@ -189,8 +192,8 @@ def notify(port: int, form: str) -> None:
         print("notified", reply.status)  # noqa: T201 (a script)
 
 
-def pack(home: Path, target: Path) -> None:
-    """Keep the journal, what is known of it, the notifications that wait, and the sheets."""
+def pack_recording(home: Path, target: Path) -> None:
+    """Pack the journal, its registry entry, the waiting notifications and the sheets."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         (home / "home.txt").write_text(f"{home}\n")
@@ -206,7 +209,7 @@ def pack(home: Path, target: Path) -> None:
 
 
 def main() -> None:
-    """Record as the command line asks."""
+    """Record a journal as the command line requests."""
     checkout, name = Path(sys.argv[1]).absolute(), sys.argv[2]
     with tempfile.TemporaryDirectory(prefix="paygw-recorded-") as directory:
         home = Path(directory).resolve()
@@ -215,7 +218,7 @@ def main() -> None:
         for path in sorted(home.rglob("*")):
             print(path.relative_to(home), path.stat().st_size)  # noqa: T201 (a script)
         JOURNALS.mkdir(exist_ok=True)
-        pack(home, JOURNALS / f"{name}.tar.gz")
+        pack_recording(home, JOURNALS / f"{name}.tar.gz")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the tests of the sandbox share: a merchant with a throw-away key, and the rules."""
+"""Fixtures for tests of the sandbox: a merchant with a throw-away key, and the rules."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
 from paygw_batch.sandbox.reply import parse_behaviour, shipped_behaviour
-from paygw_batch.sandbox.server import SandboxConfig, Served
+from paygw_batch.sandbox.server import SandboxConfig, ServedOperation
 from paygw_batch.sandbox.verifier import Authenticator, VerifiedProfile, Verifier
 from tests.sandbox.sandbox_merchant import (
     CONSUMER_KEY,
@@ -68,7 +68,7 @@ def make_config(merchant_key: RSAPrivateKey, rules: Rules) -> MakeConfig:
             consumer_key=CONSUMER_KEY,
             public_key_pem=Merchant(merchant_key).public_key_pem(),
             profile=profile,
-            served=(Served(load_operation("payout"), rules, record_path),),
+            served=(ServedOperation(load_operation("payout"), rules, record_path),),
             behaviour=parse_behaviour(behaviour, name="behaviour.toml") if behaviour else shipped_behaviour(),
         )
 
@@ -77,4 +77,4 @@ def make_config(merchant_key: RSAPrivateKey, rules: Rules) -> MakeConfig:
 
 @pytest.fixture(scope="session")
 def one_sandbox_key() -> None:
-    """Nothing is shared here: how the throw-away key is made is tested."""
+    """Override the shared key, because these tests are about creating it."""

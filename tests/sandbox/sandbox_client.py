@@ -1,4 +1,4 @@
-"""How the tests reach a sandbox that runs."""
+"""A client for tests of a running sandbox."""
 
 import time
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 from paygw_batch.sandbox.record import RecordLine, read_record
-from tests.sandbox.sandbox_merchant import PATH, Merchant, address_of, as_body
-from tests.support.patience import PATIENCE_S, until
+from tests.sandbox.sandbox_merchant import PATH, Merchant, encode_body, split_address
+from tests.support.patience import PATIENCE_S, wait_until
 
 
 @dataclass(frozen=True)
-class Running:
-    """A sandbox that runs, and its record."""
+class RunningSandbox:
+    """A running sandbox and its record."""
 
     base_url: str
     record_path: Path
@@ -22,17 +22,17 @@ class Running:
 
 
 def connection(base_url: str) -> HTTPConnection:
-    return HTTPConnection(*address_of(base_url), timeout=PATIENCE_S)
+    return HTTPConnection(*split_address(base_url), timeout=PATIENCE_S)
 
 
 def post(merchant: Merchant, base_url: str, fields: dict[str, str], **headers: str) -> tuple[HTTPResponse, bytes]:
-    """Send a good request and return the reply with its body."""
-    body = as_body(fields)
+    """Send a good request, and return the response with its body."""
+    body = encode_body(fields)
     authorization = merchant.authorization(base_url + PATH, fields, body, now_s=time.time())
-    every = {"Content-Type": "application/json", "Accept": "application/json", "Authorization": authorization}
+    all_headers = {"Content-Type": "application/json", "Accept": "application/json", "Authorization": authorization}
     sender = connection(base_url)
     try:
-        sender.request("POST", PATH, body, every | headers)
+        sender.request("POST", PATH, body, all_headers | headers)
         reply = sender.getresponse()
         return reply, reply.read()
     finally:
@@ -40,7 +40,7 @@ def post(merchant: Merchant, base_url: str, fields: dict[str, str], **headers: s
 
 
 def wait_for_record(path: Path, order_id: str) -> None:
-    until(
+    wait_until(
         lambda: any(line.client_orderid == order_id for line in read_record(path)),
         f"{order_id} never came to the record",
     )

@@ -1,4 +1,4 @@
-"""A merchant of the tests' own: signs requests with `cryptography` and oauthlib's base string, none of our code."""
+"""An independent merchant for tests, which signs requests with `cryptography` and oauthlib, and none of our code."""
 
 import base64
 import itertools
@@ -36,12 +36,12 @@ _nonces = itertools.count()
 
 
 def payout_rules() -> Rules:
-    """The rules under codes of the tests' own; the XOF zone enabled."""
+    """Return the rules with purpose codes for tests, and the XOF zone enabled."""
     return complete_rules("TEST", NG=OperatorTerms(purpose="TEST-BANK/TEST-A/TEST-B", bank_account_pattern="[0-9]{10}"))
 
 
 def account_form(code: str, currency: str, amount: str, number: str, purpose: str | None) -> dict[str, str]:
-    """The fields of an account-form payout, in the interface's order; `amount` is the digits of a number."""
+    """Return the fields of an account-form payout in the interface's order. `amount` is the digits of a number."""
     fields = {
         "account_name": "Amina Wanjirũ O'Brien & Co",
         "account_number": number,
@@ -83,11 +83,11 @@ GOOD = {
         "receiver_phone": "0621234567",
     },
 }
-"""One good payout for each country, written out from sections 2.2 to 2.4 of the interface."""
+"""One good payout for each country, written by hand from sections 2.2 to 2.4 of the interface."""
 
 
-def as_body(fields: Mapping[str, str]) -> bytes:
-    """The fields as a JSON object; `amount` as a number with these very digits."""
+def encode_body(fields: Mapping[str, str]) -> bytes:
+    """Return the fields as a JSON object, with `amount` as a number with exactly these digits."""
     members = (
         f"{json.dumps(name)}: {value if name == 'amount' else json.dumps(value)}" for name, value in fields.items()
     )
@@ -100,7 +100,7 @@ NONE: Parameters = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Merchant:
-    """Who signs. `overrides` replace a parameter before it is signed, `None` leaves it out."""
+    """A merchant that signs requests. `overrides` replace parameters before signing; None omits one."""
 
     key: RSAPrivateKey = field(repr=False)
     profile: str = "json-params"
@@ -146,7 +146,7 @@ def oauth_header(parameters: Mapping[str, str]) -> str:
     return "OAuth " + ", ".join(f'{name}="{quote(value, safe="")}"' for name, value in parameters.items())
 
 
-def request_of(
+def build_request(
     merchant: Merchant,
     fields: Mapping[str, str],
     *,
@@ -157,23 +157,23 @@ def request_of(
     now_s: float = NOW_S,
     overrides: Parameters = NONE,
 ) -> Request:
-    """A request as it arrives; `headers` replace a header, or leave it out where None."""
-    sent = as_body(fields) if body is None else body
+    """Return a request as it arrives. `headers` replace headers, or omit them if None."""
+    sent = encode_body(fields) if body is None else body
     given: dict[str, str | None] = {
         "host": host,
         "content-type": "application/json",
         "accept": "application/json",
         "authorization": merchant.authorization(f"http://{host}{path}", fields, sent, now_s=now_s, overrides=overrides),
     }
-    every = given | dict(headers or {})
-    return Request("1.1", "POST", path, "", tuple((n, v) for n, v in every.items() if v is not None), sent)
+    all_headers = given | dict(headers or {})
+    return Request("1.1", "POST", path, "", tuple((n, v) for n, v in all_headers.items() if v is not None), sent)
 
 
 def raw_request(
     merchant: Merchant, base_url: str, fields: Mapping[str, str], *, close: bool = True, now_s: float | None = None
 ) -> bytes:
-    """The very bytes of a good request to `base_url`, signed now."""
-    body = as_body(fields)
+    """Return the bytes of a good request to `base_url`, signed now."""
+    body = encode_body(fields)
     now_s = time.time() if now_s is None else now_s
     head = [
         f"POST {PATH} HTTP/1.1",
@@ -187,25 +187,25 @@ def raw_request(
     return "\r\n".join([*head, "", ""]).encode() + body
 
 
-def payout(order_id: str, amount: str = "1500.50", code: str = "KE") -> dict[str, str]:
-    """A good payout with this order id and amount."""
+def payout_fields(order_id: str, amount: str = "1500.50", code: str = "KE") -> dict[str, str]:
+    """Return a good payout with this order id and amount."""
     return GOOD[code] | {"client_orderid": order_id, "amount": amount}
 
 
-def address_of(base_url: str) -> tuple[str, int]:
-    """Where a base URL leads."""
+def split_address(base_url: str) -> tuple[str, int]:
+    """Return the host and port of a base URL."""
     host, _, port = base_url.removeprefix("http://").partition(":")
     return host, int(port)
 
 
-def refusal(verdict: object) -> Refusal:
-    """The refusal that a verdict must be."""
+def require_refusal(verdict: object) -> Refusal:
+    """Return the verdict, which must be a refusal."""
     assert isinstance(verdict, Refusal), verdict
     return verdict
 
 
-def fields_of(body: bytes) -> Mapping[str, str]:
-    """The fields that a body must hold."""
+def parse_fields(body: bytes) -> Mapping[str, str]:
+    """Return the fields of a body, which must be valid."""
     fields = parse_body(body)
     assert not isinstance(fields, Refusal), fields
     return fields

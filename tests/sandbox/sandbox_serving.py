@@ -1,4 +1,4 @@
-"""The sandbox in the foreground, as a program that prints its base URL.
+"""Runs the sandbox in the foreground, and prints its base URL.
 
 `python -m tests.sandbox.sandbox_serving PUBLIC_KEY RECORD`
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.sandbox.reply import shipped_behaviour
-from paygw_batch.sandbox.server import SandboxConfig, Served, serve
+from paygw_batch.sandbox.server import SandboxConfig, ServedOperation, serve
 from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
 
 
@@ -23,7 +23,7 @@ if __name__ == "__main__":
         consumer_key=CONSUMER_KEY,
         public_key_pem=Path(sys.argv[1]).read_bytes(),
         profile="json-params",
-        served=(Served(load_operation("payout"), payout_rules(), Path(sys.argv[2])),),
+        served=(ServedOperation(load_operation("payout"), payout_rules(), Path(sys.argv[2])),),
         behaviour=shipped_behaviour(),
     )
     serve(config, 0, ready=say)

@@ -1,4 +1,4 @@
-"""Which answer an order gets, and which behaviour files are refused."""
+"""The choice of answers to orders, and refused behaviour files."""
 
 from pathlib import Path
 
@@ -18,34 +18,34 @@ from paygw_batch.sandbox.reply import (
 )
 
 
-def order(amount: str = "100", order_id: str = "A-1", country: str = "KE") -> Order:
+def build_order(amount: str = "100", order_id: str = "A-1", country: str = "KE") -> Order:
     return Order(order_id, country, "KES", amount, "254712345678", "TEST-KE")
 
 
-def choice(text: str) -> AnswerChoice:
+def parse_choice(text: str) -> AnswerChoice:
     return AnswerChoice(parse_behaviour(text, name="behaviour.toml"))
 
 
 @pytest.mark.parametrize("decimals", ["", ".0", ".99"])
 @pytest.mark.parametrize("rule", shipped_behaviour().rule, ids=lambda rule: str(rule.amount_whole))
 def test_shipped_rules_use_whole_part_of_amount(rule: Rule, decimals: str) -> None:
-    answer = AnswerChoice(shipped_behaviour()).choose(order(f"{rule.amount_whole}{decimals}"))
+    answer = AnswerChoice(shipped_behaviour()).choose(build_order(f"{rule.amount_whole}{decimals}"))
 
     assert answer == rule
 
 
 @pytest.mark.parametrize("amount", ["1", "900.1", "9000.99", "9013", "90010", "19001", "999999999999999"])
 def test_other_amounts_are_approved_by_shipped_rules(amount: str) -> None:
-    assert AnswerChoice(shipped_behaviour()).choose(order(amount)) == Answer()
+    assert AnswerChoice(shipped_behaviour()).choose(build_order(amount)) == Answer()
 
 
-def test_without_rules_everything_is_approved() -> None:
-    assert AnswerChoice(Behaviour()).choose(order()) == Answer(status="approved", http_status=200, commits=True)
+def test_behaviour_without_rules_approves_everything() -> None:
+    assert AnswerChoice(Behaviour()).choose(build_order()) == Answer(status="approved", http_status=200, commits=True)
     assert parse_behaviour("", name="behaviour.toml") == Behaviour()
 
 
 def test_first_matching_rule_answers() -> None:
-    chosen = choice(
+    chosen = parse_choice(
         """
         [[rule]]
         country = "UG"
@@ -61,9 +61,9 @@ def test_first_matching_rule_answers() -> None:
         """
     )
 
-    assert chosen.choose(order(country="UG")).status == "first"
-    assert chosen.choose(order()).status == "second"
-    assert chosen.choose(order(order_id="B-1")).status == "default"
+    assert chosen.choose(build_order(country="UG")).status == "first"
+    assert chosen.choose(build_order()).status == "second"
+    assert chosen.choose(build_order(order_id="B-1")).status == "default"
 
 
 KENYA = 'country = "KE"\n'
@@ -71,31 +71,31 @@ CONDITIONS = {
     "the pattern fits the whole id": (
         'order_id = "A-1"',
         "yes no no",
-        [order(order_id=i) for i in ("A-1", "A-12", "XA-1")],
+        [build_order(order_id=i) for i in ("A-1", "A-12", "XA-1")],
     ),
     "all conditions fit": (
         f'{KENYA}amount_whole = 5\norder_id = "A.*"',
         "yes no no no",
-        [order("5.50"), order("6"), order("5", country="UG"), order("5", order_id="B")],
+        [build_order("5.50"), build_order("6"), build_order("5", country="UG"), build_order("5", order_id="B")],
     ),
     "the n-th order of those that fit": (
         f"{KENYA}every_nth = 3",
         "no no no no yes no",
-        [order(country=country) for country in ("KE", "UG", "KE", "UG", "KE", "KE")],
+        [build_order(country=country) for country in ("KE", "UG", "KE", "UG", "KE", "KE")],
     ),
 }
 
 
 @pytest.mark.parametrize("case", CONDITIONS)
-def test_rule_answers_only_fitting_orders(case: str) -> None:
+def test_rule_answers_only_matching_orders(case: str) -> None:
     rule, expected, orders = CONDITIONS[case]
-    chosen = choice(f'[[rule]]\n{rule}\nstatus = "yes"\n[default]\nstatus = "no"\n')
+    chosen = parse_choice(f'[[rule]]\n{rule}\nstatus = "yes"\n[default]\nstatus = "no"\n')
 
-    assert [chosen.choose(each).status for each in orders] == expected.split()
+    assert [chosen.choose(order).status for order in orders] == expected.split()
 
 
 def test_behaviour_file_supports_every_answer_field() -> None:
-    chosen = choice(
+    chosen = parse_choice(
         """
         [default]
         status = "held"
@@ -110,7 +110,7 @@ def test_behaviour_file_supports_every_answer_field() -> None:
         """
     )
 
-    assert chosen.choose(order()) == Answer(
+    assert chosen.choose(build_order()) == Answer(
         status="held",
         http_status=503,
         delay_s=1.5,
@@ -150,7 +150,7 @@ def test_behaviour_file_supports_every_answer_field() -> None:
         ("[default\n", "not TOML"),
     ],
 )
-def test_wrong_behaviour_file_is_refused_by_key(tmp_path: Path, text: str, named: str) -> None:
+def test_error_in_behaviour_file_names_key(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "behaviour.toml"
     path.write_text(text)
 

@@ -1,13 +1,13 @@
-"""What the sandbox takes for a collection: one good body of each country, and what is wrong with all others."""
+"""Collections that the sandbox accepts, one for each country, and those that it refuses."""
 
 import hashlib
 
 import pytest
 
 from paygw_batch.countries.load import load_operation
-from paygw_batch.sandbox.form import ControlRule, Expects, Order
+from paygw_batch.sandbox.form import ControlRule, Expectations, Order
 from paygw_batch.sandbox.verifier import Authenticator, VerifiedProfile, Verifier
-from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, Merchant, refusal, request_of
+from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, Merchant, build_request, require_refusal
 from tests.support.operator_terms import complete_rules
 
 PATH = f"/paynet/api/v2/sale-form/{ENDPOINT_ID}"
@@ -15,13 +15,13 @@ RULES = complete_rules("TEST", "payin")
 CONTROL = ControlRule(("client_orderid", "amount", "currency", "secret"), "#", "as-sent", "s3cret")
 
 
-def controlled(fields: dict[str, str]) -> dict[str, str]:
+def add_control(fields: dict[str, str]) -> dict[str, str]:
     text = f"{fields['client_orderid']}#{fields['amount']}#{fields['currency']}#s3cret"
     return fields | {"control": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def good(code: str) -> dict[str, str]:
-    """A good collection, written out from sections 2.1 to 2.4 of the interface."""
+def good_collection(code: str) -> dict[str, str]:
+    """Return a good collection, written by hand from sections 2.1 to 2.4 of the interface."""
     rule = RULES[code]
     number = f"+{rule.numbers.dialling_code}{rule.numbers.example}"
     fields = {
@@ -51,11 +51,11 @@ def good(code: str) -> dict[str, str]:
         fields["account_name"] = "Keza Gasana"
     if code == "ZA":
         del fields["purpose"]
-    return controlled(fields)
+    return add_control(fields)
 
 
 @pytest.fixture
-def collecting(merchant: Merchant) -> Verifier:
+def collection_verifier(merchant: Merchant) -> Verifier:
     return Verifier(
         endpoint_id=ENDPOINT_ID,
         operation=load_operation("payin"),
@@ -66,18 +66,20 @@ def collecting(merchant: Merchant) -> Verifier:
             profile=VerifiedProfile(merchant.profile),
         ),
         clock=lambda: NOW_S,
-        expects=Expects(amount_is_text=False, control=CONTROL),
+        expects=Expectations(amount_is_text=False, control=CONTROL),
     )
 
 
-def refused(verifier: Verifier, merchant: Merchant, fields: dict[str, str], path: str = PATH) -> str:
-    return refusal(verifier.verify(request_of(merchant, fields, path=path))).code
+def verify_refused(verifier: Verifier, merchant: Merchant, fields: dict[str, str], path: str = PATH) -> str:
+    return require_refusal(verifier.verify(build_request(merchant, fields, path=path))).code
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
-def test_valid_collection_for_every_country_is_accepted(collecting: Verifier, merchant: Merchant, code: str) -> None:
-    fields = good(code)
-    order = collecting.verify(request_of(merchant, fields, path=PATH))
+def test_valid_collection_for_every_country_is_accepted(
+    collection_verifier: Verifier, merchant: Merchant, code: str
+) -> None:
+    fields = good_collection(code)
+    order = collection_verifier.verify(build_request(merchant, fields, path=PATH))
     payer = fields.get("cell_phone", fields["phone"])
     purpose = fields.get("purpose")
     callback = fields["server_callback_url"]
@@ -85,10 +87,10 @@ def test_valid_collection_for_every_country_is_accepted(collecting: Verifier, me
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
-def test_collection_missing_any_field_is_refused(collecting: Verifier, merchant: Merchant, code: str) -> None:
-    for name in good(code).keys() - {"country", "currency"}:
-        fields = {each: value for each, value in good(code).items() if each != name}
-        assert refused(collecting, merchant, fields) == name
+def test_collection_missing_any_field_is_refused(collection_verifier: Verifier, merchant: Merchant, code: str) -> None:
+    for name in good_collection(code).keys() - {"country", "currency"}:
+        fields = {each: value for each, value in good_collection(code).items() if each != name}
+        assert verify_refused(collection_verifier, merchant, fields) == name
 
 
 @pytest.mark.parametrize(
@@ -102,9 +104,9 @@ def test_collection_missing_any_field_is_refused(collecting: Verifier, merchant:
     ],
 )
 def test_field_unused_by_country_is_refused(
-    collecting: Verifier, merchant: Merchant, code: str, further: dict[str, str]
+    collection_verifier: Verifier, merchant: Merchant, code: str, further: dict[str, str]
 ) -> None:
-    assert refused(collecting, merchant, good(code) | further) == "body"
+    assert verify_refused(collection_verifier, merchant, good_collection(code) | further) == "body"
 
 
 @pytest.mark.parametrize(
@@ -116,17 +118,27 @@ def test_field_unused_by_country_is_refused(
         ("purpose", "OTHER"),
     ],
 )
-def test_wrong_collection_value_is_refused_by_field_name(
-    collecting: Verifier, merchant: Merchant, name: str, value: str
+def test_refusal_of_wrong_collection_value_names_field(
+    collection_verifier: Verifier, merchant: Merchant, name: str, value: str
 ) -> None:
-    assert refused(collecting, merchant, good("KE") | {name: value}) == name
+    assert verify_refused(collection_verifier, merchant, good_collection("KE") | {name: value}) == name
 
 
-def test_amount_or_order_unlike_control_is_refused(collecting: Verifier, merchant: Merchant) -> None:
-    assert refused(collecting, merchant, good("KE") | {"amount": "1500.5"}) == "control"
-    assert refused(collecting, merchant, good("KE") | {"client_orderid": "COL-KF"}) == "control"
+def test_amount_or_order_unlike_control_is_refused(collection_verifier: Verifier, merchant: Merchant) -> None:
+    assert verify_refused(collection_verifier, merchant, good_collection("KE") | {"amount": "1500.5"}) == "control"
+    assert (
+        verify_refused(collection_verifier, merchant, good_collection("KE") | {"client_orderid": "COL-KF"}) == "control"
+    )
 
 
-def test_collection_on_payout_path_is_refused(collecting: Verifier, merchant: Merchant) -> None:
-    assert refused(collecting, merchant, good("KE"), path=f"/paynet/api/v4/payout/{ENDPOINT_ID}") == "path"
-    assert refused(collecting, merchant, good("KE"), path="/paynet/api/v2/sale-form/9") == "endpoint"
+def test_collection_on_payout_path_is_refused(collection_verifier: Verifier, merchant: Merchant) -> None:
+    assert (
+        verify_refused(
+            collection_verifier, merchant, good_collection("KE"), path=f"/paynet/api/v4/payout/{ENDPOINT_ID}"
+        )
+        == "path"
+    )
+    assert (
+        verify_refused(collection_verifier, merchant, good_collection("KE"), path="/paynet/api/v2/sale-form/9")
+        == "endpoint"
+    )

@@ -1,4 +1,4 @@
-"""The configuration that is shipped for runs against the sandbox."""
+"""The shipped configuration for runs with the sandbox."""
 
 import pytest
 
@@ -35,9 +35,9 @@ def test_every_country_can_be_collected_from(settings: Settings) -> None:
         assert (rule.purpose is None) == (code == "ZA")
 
 
-def test_sandbox_codes_cannot_be_mistaken_for_real(settings: Settings) -> None:
-    every = [terms for operation in ("payout", "payin") for terms in settings.terms(operation).values()]
-    purposes = [terms.purpose for terms in every if terms.purpose]
+def test_sandbox_codes_differ_from_real_codes(settings: Settings) -> None:
+    all_terms = [terms for operation in ("payout", "payin") for terms in settings.terms(operation).values()]
+    purposes = [terms.purpose for terms in all_terms if terms.purpose]
 
     assert purposes
     assert all(part.startswith("SANDBOX-") for purpose in purposes for part in purpose.split("/"))
@@ -53,7 +53,7 @@ def test_sandbox_statuses_map_to_documented_outcomes(settings: Settings) -> None
     }
 
 
-def test_sandbox_has_no_key_and_single_state_directory(settings: Settings) -> None:
+def test_sandbox_configuration_has_no_key(settings: Settings) -> None:
     assert settings.gateway.private_key is None
     assert settings.journal_path().resolve() == FILE.parent.parent / "sandbox-state" / "journal.sqlite3"
 

@@ -1,4 +1,4 @@
-"""What docs/sandbox.md says of the shipped behaviour is what is shipped."""
+"""docs/sandbox.md describes the shipped behaviour correctly."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_documented_amounts_match_shipped_behaviour() -> None:
     assert documented == shipped
 
 
-def test_documented_behaviour_file_can_be_used() -> None:
+def test_documented_behaviour_file_is_valid() -> None:
     (example,) = re.findall(r"((?:    [^\n]+\n|\n)*    \[default\]\n(?:    [^\n]+\n|\n)+)", TEXT)
 
     behaviour = parse_behaviour(example, name="docs/sandbox.md")

@@ -1,4 +1,4 @@
-"""The sandbox in the foreground of a process of its own: killed, and asked to leave."""
+"""The sandbox in the foreground of a separate process, killed and stopped by signals."""
 
 import signal
 import socket
@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.sandbox.record import read_record
-from tests.sandbox.sandbox_client import Running, post, wait_for_record
-from tests.sandbox.sandbox_merchant import Merchant, address_of, payout, raw_request
+from tests.sandbox.sandbox_client import RunningSandbox, post, wait_for_record
+from tests.sandbox.sandbox_merchant import Merchant, payout_fields, raw_request, split_address
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Running]]:
-    """The sandbox in the foreground of a process of its own."""
+def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], RunningSandbox]]:
+    """Run the sandbox in the foreground of a separate process."""
     public_key = tmp_path / "merchant.pub"
     public_key.write_bytes(merchant.public_key_pem())
     record_path = tmp_path / "record.csv"
@@ -31,18 +31,18 @@ def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Pop
         text=True,
     ) as process:
         assert process.stdout is not None
-        yield process, Running(process.stdout.readline().strip(), record_path)
+        yield process, RunningSandbox(process.stdout.readline().strip(), record_path)
         process.kill()
 
 
 def test_record_keeps_answered_orders_after_kill(
-    serving: tuple[subprocess.Popen[str], Running], merchant: Merchant
+    serving: tuple[subprocess.Popen[str], RunningSandbox], merchant: Merchant
 ) -> None:
     process, running = serving
     for number in range(20):
-        post(merchant, running.base_url, payout(f"KILL-{number}"))
-    with socket.create_connection(address_of(running.base_url), timeout=PATIENCE_S) as client:
-        client.sendall(raw_request(merchant, running.base_url, payout("KILL-SILENT", "9005")))
+        post(merchant, running.base_url, payout_fields(f"KILL-{number}"))
+    with socket.create_connection(split_address(running.base_url), timeout=PATIENCE_S) as client:
+        client.sendall(raw_request(merchant, running.base_url, payout_fields("KILL-SILENT", "9005")))
         wait_for_record(running.record_path, "KILL-SILENT")
         process.kill()
         process.wait(PATIENCE_S)
@@ -53,10 +53,10 @@ def test_record_keeps_answered_orders_after_kill(
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_sandbox_exits_quietly_on_signal(
-    serving: tuple[subprocess.Popen[str], Running], merchant: Merchant, by: signal.Signals
+    serving: tuple[subprocess.Popen[str], RunningSandbox], merchant: Merchant, by: signal.Signals
 ) -> None:
     process, running = serving
-    assert post(merchant, running.base_url, payout("FOREGROUND"))[0].status == 200
+    assert post(merchant, running.base_url, payout_fields("FOREGROUND"))[0].status == 200
 
     process.send_signal(by)
     out, err = process.communicate(timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""What the sandbox takes for an order: the body, and the form of its country."""
+"""Orders that the sandbox accepts: the body, and the form of their country."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,16 +18,16 @@ from tests.sandbox.sandbox_merchant import (
     PROFILES,
     MakeVerifier,
     Merchant,
-    as_body,
-    fields_of,
-    refusal,
-    request_of,
+    build_request,
+    encode_body,
+    parse_fields,
+    require_refusal,
 )
 
 KENYA = GOOD["KE"]
 
 
-def without(fields: Mapping[str, str], *names: str) -> dict[str, str]:
+def remove_field(fields: Mapping[str, str], *names: str) -> dict[str, str]:
     return {name: value for name, value in fields.items() if name not in names}
 
 
@@ -39,22 +39,22 @@ def without(fields: Mapping[str, str], *names: str) -> dict[str, str]:
         b"[]",
         b'"text"',
         b"null",
-        b"\xef\xbb\xbf" + as_body(KENYA),
-        as_body(KENYA).decode().encode("utf-16"),
-        as_body(KENYA).replace(b"Amina", b"\xff"),
-        as_body(KENYA).replace(b"{", b'{"amount": 1, ', 1),
-        as_body(KENYA).replace(b"1500.50", b"NaN"),
-        as_body(KENYA).replace(b"1500.50", b"-Infinity"),
-        as_body(KENYA).replace(b"1500.50", b"01500"),
-        as_body(KENYA).replace(b"1500.50", b"null"),
-        as_body(KENYA).replace(b"1500.50", b"true"),
-        as_body(KENYA).replace(b"1500.50", b'{"value": 1}'),
-        as_body(KENYA).replace(b"1500.50", b"[1500.50]"),
-        as_body(KENYA).replace(b"Amina", b"\\ud800"),
-        as_body(KENYA).replace(b'"account_name"', b'"\\ud800"'),
-        as_body(KENYA) + b"{}",
-        as_body(KENYA)[:-1],
-        as_body(KENYA).replace(b"}", b",}"),
+        b"\xef\xbb\xbf" + encode_body(KENYA),
+        encode_body(KENYA).decode().encode("utf-16"),
+        encode_body(KENYA).replace(b"Amina", b"\xff"),
+        encode_body(KENYA).replace(b"{", b'{"amount": 1, ', 1),
+        encode_body(KENYA).replace(b"1500.50", b"NaN"),
+        encode_body(KENYA).replace(b"1500.50", b"-Infinity"),
+        encode_body(KENYA).replace(b"1500.50", b"01500"),
+        encode_body(KENYA).replace(b"1500.50", b"null"),
+        encode_body(KENYA).replace(b"1500.50", b"true"),
+        encode_body(KENYA).replace(b"1500.50", b'{"value": 1}'),
+        encode_body(KENYA).replace(b"1500.50", b"[1500.50]"),
+        encode_body(KENYA).replace(b"Amina", b"\\ud800"),
+        encode_body(KENYA).replace(b'"account_name"', b'"\\ud800"'),
+        encode_body(KENYA) + b"{}",
+        encode_body(KENYA)[:-1],
+        encode_body(KENYA).replace(b"}", b",}"),
         b"[" * 60000,
         b'{"a":' * 10000,
     ],
@@ -64,9 +64,9 @@ def test_body_other_than_flat_json_object_is_refused(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str, body: bytes
 ) -> None:
     merchant = Merchant(merchant_key, profile)
-    request = replace(request_of(merchant, KENYA), body=body)
+    request = replace(build_request(merchant, KENYA), body=body)
 
-    verdict = refusal(make_verifier(merchant).verify(request))
+    verdict = require_refusal(make_verifier(merchant).verify(request))
 
     assert (verdict.http_status, verdict.code) == (400, "body")
 
@@ -79,7 +79,7 @@ def test_any_body_is_parsed_or_refused(body: bytes) -> None:
 @pytest.mark.parametrize("code", GOOD)
 def test_order_missing_any_form_field_is_refused(verifier: Verifier, merchant: Merchant, code: str) -> None:
     for name in GOOD[code]:
-        verdict = refusal(verifier.verify(request_of(merchant, without(GOOD[code], name))))
+        verdict = require_refusal(verifier.verify(build_request(merchant, remove_field(GOOD[code], name))))
         assert verdict.http_status == 422
         assert verdict.code == name
         assert verdict.message.startswith(name)
@@ -91,13 +91,13 @@ def test_field_outside_form_is_refused(verifier: Verifier, merchant: Merchant, c
     others |= {"purpose": "TEST-ZA"} if code == "ZA" else {}
     others |= {"phone": "+255621234567"} if code == "TZ" else {"receiver_phone": "0712345678"}
     for name, value in others.items():
-        verdict = refusal(verifier.verify(request_of(merchant, GOOD[code] | {name: value})))
+        verdict = require_refusal(verifier.verify(build_request(merchant, GOOD[code] | {name: value})))
         assert (verdict.http_status, verdict.code) == (422, "body")
         assert name in verdict.message
 
 
-def test_unknown_field_name_is_not_repeated(verifier: Verifier, merchant: Merchant) -> None:
-    verdict = refusal(verifier.verify(request_of(merchant, KENYA | {"Jane Doe 0712345678": "x"})))
+def test_refusal_does_not_repeat_unknown_field_name(verifier: Verifier, merchant: Merchant) -> None:
+    verdict = require_refusal(verifier.verify(build_request(merchant, KENYA | {"Jane Doe 0712345678": "x"})))
 
     assert "Jane" not in verdict.message
 
@@ -126,10 +126,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("code", "name", "value"), WRONG)
-def test_wrong_value_is_refused_by_field_name(
+def test_refusal_of_wrong_value_names_field(
     verifier: Verifier, merchant: Merchant, code: str, name: str, value: str
 ) -> None:
-    verdict = refusal(verifier.verify(request_of(merchant, GOOD[code] | {name: value})))
+    verdict = require_refusal(verifier.verify(build_request(merchant, GOOD[code] | {name: value})))
 
     assert (verdict.http_status, verdict.code) == (422, name)
     assert verdict.message.startswith(f"{name} ")
@@ -142,7 +142,7 @@ def test_wrong_value_is_refused_by_field_name(
     [("EUR", "currency"), ("kes", "currency"), ("", "currency"), ("XOF", "currency"), ("UGX", "amount")],
 )
 def test_unexpected_currency_is_refused(verifier: Verifier, merchant: Merchant, currency: str, code: str) -> None:
-    verdict = refusal(verifier.verify(request_of(merchant, KENYA | {"currency": currency})))
+    verdict = require_refusal(verifier.verify(build_request(merchant, KENYA | {"currency": currency})))
 
     assert (verdict.http_status, verdict.code) == (422, code)
 
@@ -152,42 +152,42 @@ def test_unexpected_currency_is_refused(verifier: Verifier, merchant: Merchant, 
     [(b"1500.50", b'"1500.50"', "amount"), (b'"254712345678"', b"254712345678", "account_number")],
     ids=["an amount as text", "a number where text belongs"],
 )
-def test_value_of_another_type_is_refused(
+def test_value_of_wrong_type_is_refused(
     verifier: Verifier, merchant: Merchant, sent: bytes, instead: bytes, code: str
 ) -> None:
-    body = as_body(KENYA).replace(sent, instead)
+    body = encode_body(KENYA).replace(sent, instead)
 
-    assert refusal(verifier.verify(request_of(merchant, KENYA, body=body))).code == code
+    assert require_refusal(verifier.verify(build_request(merchant, KENYA, body=body))).code == code
 
 
 def test_xof_payout_with_foreign_phone_is_refused(verifier: Verifier, merchant: Merchant) -> None:
     phone_of_nowhere = GOOD["CI"] | {"phone": "+254712345678"}
 
-    assert refusal(verifier.verify(request_of(merchant, phone_of_nowhere))).code == "currency"
+    assert require_refusal(verifier.verify(build_request(merchant, phone_of_nowhere))).code == "currency"
 
 
-def test_an_amount_outside_the_operators_limits_is_refused(rules: Rules) -> None:
+def test_amount_outside_operators_limits_is_refused(rules: Rules) -> None:
     limited = replace(rules["KE"], min_amount=Decimal(10), max_amount=Decimal(100))
     check = FormCheck({"KE": limited})
 
     def verdict(amount: str) -> Order | Refusal:
-        return check.check(fields_of(as_body(KENYA | {"amount": amount})))
+        return check.check(parse_fields(encode_body(KENYA | {"amount": amount})))
 
     assert isinstance(verdict("10"), Order)
     assert isinstance(verdict("100.00"), Order)
-    assert refusal(verdict("9.99")).code == "amount"
-    assert refusal(verdict("100.01")).code == "amount"
+    assert require_refusal(verdict("9.99")).code == "amount"
+    assert require_refusal(verdict("100.01")).code == "amount"
 
 
 def test_disabled_country_is_refused() -> None:
     check = FormCheck(load_rules("payout", {}))
 
-    assert refusal(check.check(fields_of(as_body(GOOD["SN"])))).code == "currency"
-    assert refusal(check.check(fields_of(as_body(KENYA)))).code == "purpose"
+    assert require_refusal(check.check(parse_fields(encode_body(GOOD["SN"])))).code == "currency"
+    assert require_refusal(check.check(parse_fields(encode_body(KENYA)))).code == "purpose"
 
 
 @pytest.mark.parametrize("value", ["0712345678", "Jane\nDoe", "+254 712"])
 def test_sandbox_accepts_any_form_of_phone(verifier: Verifier, merchant: Merchant, value: str) -> None:
     fields = KENYA | {"account_name": value, "account_number": value, "phone": value}
 
-    assert isinstance(verifier.verify(request_of(merchant, fields)), Order)
+    assert isinstance(verifier.verify(build_request(merchant, fields)), Order)

@@ -1,4 +1,4 @@
-"""The throw-away key of the sandbox."""
+"""The throw-away keys of the sandbox."""
 
 import stat
 import subprocess
@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.core.evidence import Proof
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.message import Received
+from paygw_batch.gateway.message import IncomingRequest
 from paygw_batch.gateway.notification import HeaderEncoding, HeaderSignature, SignedHeader
-from paygw_batch.gateway.signing.key import SignatureAlgorithm, gateway_key_of, load_private_key
-from paygw_batch.sandbox.callback import CallbackHeader, by_key
+from paygw_batch.gateway.signing.key import SignatureAlgorithm, load_private_key, parse_gateway_key
+from paygw_batch.sandbox.callback import CallbackHeader, rsa_signer
 from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key, sandbox_key
 from tests.support.patience import PATIENCE_S
 
@@ -22,10 +22,10 @@ from tests.support.patience import PATIENCE_S
 def test_sandbox_key_is_created_only_once(tmp_path: Path) -> None:
     directory = tmp_path / "sandbox-state"
     path = sandbox_key(directory)
-    made = path.read_bytes()
+    content = path.read_bytes()
 
     assert sandbox_key(directory) == path
-    assert path.read_bytes() == made
+    assert path.read_bytes() == content
     assert list(directory.iterdir()) == [path]
 
 
@@ -44,14 +44,14 @@ def test_sandbox_key_is_rsa_2048_and_private(tmp_path: Path) -> None:
 def test_sandbox_notifications_are_signed_with_published_key(
     tmp_path: Path, algorithm: SignatureAlgorithm, encoding: str
 ) -> None:
-    proof = CallbackHeader("X-Signature", encoding, "v1=", by_key(algorithm, sandbox_gateway_key(tmp_path)))
+    proof = CallbackHeader("X-Signature", encoding, "v1=", rsa_signer(algorithm, sandbox_gateway_key(tmp_path)))
     public = (tmp_path / "sandbox-gateway-public.pem").read_bytes()
     check = HeaderSignature(
-        SignedHeader("X-Signature", HeaderEncoding(encoding), "v1="), gateway_key_of(public, algorithm, name="it")
+        SignedHeader("X-Signature", HeaderEncoding(encoding), "v1="), parse_gateway_key(public, algorithm, name="it")
     )
     for body, forged, expected in ((b"{}", False, Proof.PROVEN), (b"{}", True, Proof.FORGED)):
         name, value = proof.header(body, forged=forged)
-        received = Received("POST", "application/json", "", body, ((name.lower(), value),))
+        received = IncomingRequest("POST", "application/json", "", body, ((name.lower(), value),))
         assert check.proof(received, {}) is expected
 
 
@@ -62,7 +62,7 @@ def test_sandbox_gateway_key_is_created_once(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
-def test_concurrent_key_makers_agree_on_single_key(tmp_path: Path) -> None:
+def test_concurrent_processes_create_one_sandbox_key(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from paygw_batch.sandbox.throw_away_key import sandbox_key\n"
         "sys.stdin.readline(); sys.stdout.write(sandbox_key(Path(sys.argv[1])).read_text())\n"
@@ -76,7 +76,7 @@ def test_concurrent_key_makers_agree_on_single_key(tmp_path: Path) -> None:
         )
         for _ in range(4)
     ]
-    for maker in makers:  # all have started; none may go on before the last
+    for maker in makers:  # all have started, and none may continue before the last
         assert maker.stdin is not None
         maker.stdin.write("\n")
         maker.stdin.flush()
@@ -87,7 +87,7 @@ def test_concurrent_key_makers_agree_on_single_key(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["sandbox-merchant.pem"]
 
 
-def test_unmakable_key_directory_is_configuration_error(tmp_path: Path) -> None:
+def test_unwritable_key_directory_is_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     with pytest.raises(ConfigurationError) as refused:

@@ -1,4 +1,4 @@
-"""What the record keeps, and how it judges a reconciliation."""
+"""The sandbox's record, and its comparison with a reconciliation."""
 
 import csv
 import os
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.sandbox.compare import compare, main
-from paygw_batch.sandbox.record import Record, RecordLine, _csv_line, read_record, unguarded
+from paygw_batch.sandbox.record import Record, RecordLine, _csv_line, read_record, strip_formula_guard
 from tests.support.patience import PATIENCE_S
 
 LINE = RecordLine(
@@ -54,7 +54,7 @@ def test_record_begins_with_columns_and_is_private(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_lines_are_appended_over_runs_and_never_replaced(tmp_path: Path) -> None:
+def test_record_appends_lines_across_runs(tmp_path: Path) -> None:
     path = tmp_path / "record.csv"
     lines = [replace(LINE, reference=str(number)) for number in range(3)]
     for line in lines:
@@ -64,7 +64,7 @@ def test_lines_are_appended_over_runs_and_never_replaced(tmp_path: Path) -> None
     assert read_record(path) == lines
 
 
-def test_line_is_in_record_before_append_returns(tmp_path: Path) -> None:
+def test_record_contains_line_before_append_returns(tmp_path: Path) -> None:
     with Record(tmp_path / "record.csv") as record:
         record.append(LINE)
         assert read_record(tmp_path / "record.csv") == [LINE]
@@ -74,16 +74,16 @@ text_on_one_line = st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), 
 
 
 @given(st.sampled_from(["", "=", "@", "+", "-", '"', "'", ",", ";"]), text_on_one_line)
-def test_order_id_returns_from_record_unchanged(start: str, text: str) -> None:
+def test_record_keeps_order_id_unchanged(start: str, text: str) -> None:
     order_id = start + text
     written = next(csv.reader([_csv_line((order_id,)).decode()], strict=True), [""])
 
     assert written[0][:1] not in {"=", "@"}
     if not order_id.startswith("'"):
-        assert unguarded(written[0]) == order_id
+        assert strip_formula_guard(written[0]) == order_id
 
 
-def test_processes_write_whole_lines_into_shared_record(tmp_path: Path) -> None:
+def test_processes_append_whole_lines_to_shared_record(tmp_path: Path) -> None:
     path = tmp_path / "record.csv"
     program = (
         "import sys; from pathlib import Path; from paygw_batch.sandbox.record import Record, RecordLine\n"
@@ -111,17 +111,17 @@ def test_foreign_file_is_refused_as_record_unchanged(tmp_path: Path, content: by
     assert path.read_bytes() == content
 
 
-def test_record_ending_in_half_line_is_not_continued(tmp_path: Path) -> None:
+def test_record_with_incomplete_line_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "record.csv"
     with Record(path) as record:
         record.append(LINE)
     path.write_bytes(path.read_bytes()[:-5])
 
-    with pytest.raises(ConfigurationError, match="half a line"):
+    with pytest.raises(ConfigurationError, match="incomplete line"):
         Record(path)
 
 
-def test_link_or_directory_is_refused_for_record(tmp_path: Path) -> None:
+def test_link_or_directory_as_record_is_refused(tmp_path: Path) -> None:
     with Record(tmp_path / "elsewhere.csv"):
         pass
     (tmp_path / "link.csv").symlink_to(tmp_path / "elsewhere.csv")
@@ -131,7 +131,7 @@ def test_link_or_directory_is_refused_for_record(tmp_path: Path) -> None:
             Record(place)
 
 
-def test_after_a_failed_write_nothing_more_is_written(tmp_path: Path) -> None:
+def test_record_writes_nothing_after_failed_write(tmp_path: Path) -> None:
     record = Record(tmp_path / "record.csv")
     unwritable = os.open(os.devnull, os.O_RDONLY)
     writable, record._descriptor = record._descriptor, unwritable
@@ -163,75 +163,77 @@ def test_full_disk_stops_sandbox_record(tmp_path: Path) -> None:
         "        results.append('refused')\n"
         "print(*results)\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "record.csv")], capture_output=True, text=True, check=True
     )
 
-    assert done.stdout == "written refused refused refused\n"
+    assert result.stdout == "written refused refused refused\n"
     assert (tmp_path / "record.csv").stat().st_size <= 200
 
 
-def row(**changes: str) -> Mapping[str, str]:
+def build_row(**changes: str) -> Mapping[str, str]:
     return ROW | changes
 
 
-def line(**changes: str) -> RecordLine:
+def build_line(**changes: str) -> RecordLine:
     return replace(LINE, **changes)
 
 
 @pytest.mark.parametrize("state", ["paid", "accepted", "in_doubt", "returned"])
-def test_order_taken_once_matches_row(state: str) -> None:
-    assert compare([line()], [row(state=state)]) == []
+def test_comparison_accepts_order_taken_once(state: str) -> None:
+    assert compare([build_line()], [build_row(state=state)]) == []
 
 
 @pytest.mark.parametrize("state", ["ready", "rejected", "invalid", "in_doubt"])
-def test_untaken_order_matches_unsent_row(state: str) -> None:
-    assert compare([], [row(state=state)]) == []
-    assert compare([line(committed="no", answer="declined")], [row(state=state)]) == []
+def test_comparison_accepts_unsent_row(state: str) -> None:
+    assert compare([], [build_row(state=state)]) == []
+    assert compare([build_line(committed="no", answer="declined")], [build_row(state=state)]) == []
 
 
 @pytest.mark.parametrize("state", ["paid", "in_doubt"])
 def test_comparison_finds_order_taken_twice(state: str) -> None:
-    assert compare([line(), line(reference="2")], [row(state=state)]) == ["A-1: paid 2 times at the gateway"]
+    assert compare([build_line(), build_line(reference="2")], [build_row(state=state)]) == [
+        "A-1: paid 2 times at the gateway"
+    ]
 
 
 def test_comparison_joins_attempts_under_different_order_ids() -> None:
-    declined, released = line(committed="no", answer="declined"), line(client_orderid="A-1-r2")
-    both = [line(), released]
-    rows = [row(sent_orderid="A-1-r2")]
+    declined, released = build_line(committed="no", answer="declined"), build_line(client_orderid="A-1-r2")
+    both = [build_line(), released]
+    rows = [build_row(sent_orderid="A-1-r2")]
 
     assert compare([declined, released], rows) == []
     assert compare(both, rows) == ["A-1: paid 2 times at the gateway"]
-    assert compare([*both, line(client_orderid="A-1-r3")], rows) == ["A-1: paid 3 times at the gateway"]
+    assert compare([*both, build_line(client_orderid="A-1-r3")], rows) == ["A-1: paid 3 times at the gateway"]
 
 
-def test_order_id_of_other_row_is_not_release() -> None:
-    rows = [row(), row(client_orderid="A-1-r2", sent_orderid="A-1-r2")]
+def test_comparison_distinguishes_order_id_from_retry() -> None:
+    rows = [build_row(), build_row(client_orderid="A-1-r2", sent_orderid="A-1-r2")]
 
-    assert compare([line(), line(client_orderid="A-1-r2")], rows) == []
+    assert compare([build_line(), build_line(client_orderid="A-1-r2")], rows) == []
 
 
 @pytest.mark.parametrize("state", ["ready", "rejected"])
 def test_comparison_finds_taken_row_shown_unpaid(state: str) -> None:
-    assert compare([line()], [row(state=state)]) == [f"A-1: {state} here, but taken at the gateway"]
+    assert compare([build_line()], [build_row(state=state)]) == [f"A-1: {state} here, but taken at the gateway"]
 
 
 def test_comparison_finds_taken_invalid_row() -> None:
-    refused = row(state="invalid", amount="KES 5")
+    refused = build_row(state="invalid", amount="KES 5")
 
-    assert compare([line()], [refused]) == [
+    assert compare([build_line()], [refused]) == [
         "A-1: invalid here, but taken at the gateway, perhaps from an earlier sheet"
     ]
-    assert compare([line()], [refused, row()]) == []
-    assert compare([line()], [row(), refused]) == []
+    assert compare([build_line()], [refused, build_row()]) == []
+    assert compare([build_line()], [build_row(), refused]) == []
 
 
 @pytest.mark.parametrize("state", ["paid", "accepted", "returned"])
 def test_comparison_finds_untaken_row_shown_taken(state: str) -> None:
     sentence = f"A-1: {state} here, but never taken at the gateway"
 
-    assert compare([], [row(state=state)]) == [sentence]
-    assert compare([line(committed="no", answer="drop_before")], [row(state=state)]) == [sentence]
+    assert compare([], [build_row(state=state)]) == [sentence]
+    assert compare([build_line(committed="no", answer="drop_before")], [build_row(state=state)]) == [sentence]
 
 
 @pytest.mark.parametrize(
@@ -244,22 +246,22 @@ def test_comparison_finds_untaken_row_shown_taken(state: str) -> None:
     ],
 )
 def test_comparison_reports_changed_content_without_values(change: dict[str, str], name: str) -> None:
-    assert compare([line(**change)], [row()]) == [f"A-1: other {name} at the gateway"]
+    assert compare([build_line(**change)], [build_row()]) == [f"A-1: other {name} at the gateway"]
 
 
 def test_comparison_ignores_trailing_zero_of_amount() -> None:
-    assert compare([line(amount="1500.5")], [row()]) == []
+    assert compare([build_line(amount="1500.5")], [build_row()]) == []
 
 
 def test_comparison_matches_receiver_rows_by_phone() -> None:
-    rows = [row(account_number="", phone="0621234567")]
+    rows = [build_row(account_number="", phone="0621234567")]
 
-    assert compare([line(account_number="0621234567")], rows) == []
-    assert compare([line(account_number="0621234568")], rows) == ["A-1: other account at the gateway"]
+    assert compare([build_line(account_number="0621234567")], rows) == []
+    assert compare([build_line(account_number="0621234568")], rows) == ["A-1: other account at the gateway"]
 
 
 def test_comparison_ignores_orders_of_other_batches() -> None:
-    assert compare([line(), line(client_orderid="B-1")], [row()]) == []
+    assert compare([build_line(), build_line(client_orderid="B-1")], [build_row()]) == []
 
 
 def write_reconciliation(path: Path, rows: list[Mapping[str, str]]) -> None:
@@ -269,22 +271,22 @@ def write_reconciliation(path: Path, rows: list[Mapping[str, str]]) -> None:
         writer.writerows(rows)
 
 
-def test_comparing_program_prints_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command_prints_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record_path, sheet = tmp_path / "record.csv", tmp_path / "payroll.reconciliation.csv"
     with Record(record_path) as record:
-        record.append(line(client_orderid="=A"))
+        record.append(build_line(client_orderid="=A"))
     files = [str(record_path), str(sheet)]
 
-    write_reconciliation(sheet, [row(client_orderid="'=A", sent_orderid="'=A")])
+    write_reconciliation(sheet, [build_row(client_orderid="'=A", sent_orderid="'=A")])
     assert main(files) == 0
     assert capsys.readouterr().out == "Differences: 0.\n"
 
-    write_reconciliation(sheet, [row(client_orderid="'=A", sent_orderid="'=A", state="ready")])
+    write_reconciliation(sheet, [build_row(client_orderid="'=A", sent_orderid="'=A", state="ready")])
     assert main(files) == 1
     assert capsys.readouterr().out == "=A: ready here, but taken at the gateway\nDifferences: 1.\n"
 
 
-def test_comparing_program_refuses_incomparable_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Record(tmp_path / "record.csv"):
         pass
 
@@ -295,5 +297,5 @@ def test_comparing_program_refuses_incomparable_files(tmp_path: Path, capsys: py
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_record_line_hides_account_in_representation() -> None:
+def test_record_line_repr_hides_account() -> None:
     assert LINE.account_number not in repr(LINE)

@@ -1,4 +1,4 @@
-"""The sandbox over a real socket: every answer, every misbehaviour, and what the record holds afterwards."""
+"""The sandbox over a real socket: every answer and every fault, and the record afterwards."""
 
 import json
 import logging
@@ -21,30 +21,32 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.record import read_record
 from paygw_batch.sandbox.reply import Rule, shipped_behaviour
 from paygw_batch.sandbox.server import running_sandbox
-from tests.sandbox.sandbox_client import Running, connection, post, wait_for_record
-from tests.sandbox.sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, address_of, payout, raw_request
+from tests.sandbox.sandbox_client import RunningSandbox, connection, post, wait_for_record
+from tests.sandbox.sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, payout_fields, raw_request, split_address
 from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
-def sandbox(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The sandbox as it is shipped."""
+def sandbox(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
+    """Run the sandbox with its shipped behaviour."""
     record_path = tmp_path_factory.mktemp("sandbox") / "state" / "record.csv"
     with running_sandbox(make_config(record_path)) as base_url:
-        yield Running(base_url, record_path)
+        yield RunningSandbox(base_url, record_path)
 
 
-def exact(body: bytes) -> Any:
+def parse_exact(body: bytes) -> Any:
     return json.loads(body, parse_float=Decimal)
 
 
 @pytest.mark.parametrize("code", GOOD)
-def test_payout_of_every_country_is_approved_and_recorded(sandbox: Running, merchant: Merchant, code: str) -> None:
+def test_payout_of_every_country_is_approved_and_recorded(
+    sandbox: RunningSandbox, merchant: Merchant, code: str
+) -> None:
     fields = GOOD[code] | {"client_orderid": f"GOOD-{code}"}
 
     reply, body = post(merchant, sandbox.base_url, fields)
 
-    said = exact(body)
+    said = parse_exact(body)
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
     assert said["status"] == "approved"
     assert said["client_orderid"] == f"GOOD-{code}"
@@ -58,11 +60,11 @@ def test_payout_of_every_country_is_approved_and_recorded(sandbox: Running, merc
     assert (line.answer, line.committed) == ("approved", "yes")
 
 
-def test_configured_other_profile_is_used(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
+def test_configured_signature_profile_is_used(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     config = make_config(tmp_path / "record.csv", profile="raw-body")
     with running_sandbox(config) as base_url:
-        approved, _ = post(replace(merchant, profile="raw-body"), base_url, payout("RAW-1"))
-        refused, _ = post(merchant, base_url, payout("RAW-2"))
+        approved, _ = post(replace(merchant, profile="raw-body"), base_url, payout_fields("RAW-1"))
+        refused, _ = post(merchant, base_url, payout_fields("RAW-2"))
 
     assert (approved.status, refused.status) == (200, 401)
     assert [line.client_orderid for line in read_record(config.served[0].record_path)] == ["RAW-1"]
@@ -73,11 +75,11 @@ def test_configured_other_profile_is_used(make_config: MakeConfig, merchant: Mer
     [rule for rule in shipped_behaviour().rule if rule.fault is None],
     ids=lambda rule: str(rule.amount_whole),
 )
-def test_shipped_amounts_get_documented_answers(sandbox: Running, merchant: Merchant, rule: Rule) -> None:
+def test_documented_amounts_get_documented_answers(sandbox: RunningSandbox, merchant: Merchant, rule: Rule) -> None:
     name = f"WORD-{rule.amount_whole}"
-    reply, body = post(merchant, sandbox.base_url, payout(name, f"{rule.amount_whole}.50"))
+    reply, body = post(merchant, sandbox.base_url, payout_fields(name, f"{rule.amount_whole}.50"))
 
-    said = exact(body)
+    said = parse_exact(body)
     assert (said["status"], reply.status) == (rule.status, rule.http_status)
     assert (said["client_orderid"], said["amount"]) == (name, Decimal(f"{rule.amount_whole}.50"))
     assert {name: reply.headers[name] for name in rule.headers} == rule.headers
@@ -85,9 +87,9 @@ def test_shipped_amounts_get_documented_answers(sandbox: Running, merchant: Merc
     assert (line.answer, line.committed) == (rule.status, "yes" if rule.commits else "no")
 
 
-def test_silence_rule_records_order_without_answering(sandbox: Running, merchant: Merchant) -> None:
-    with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
-        client.sendall(raw_request(merchant, sandbox.base_url, payout("SILENCE", "9005")))
+def test_silence_rule_records_order_without_answering(sandbox: RunningSandbox, merchant: Merchant) -> None:
+    with socket.create_connection(split_address(sandbox.base_url), timeout=PATIENCE_S) as client:
+        client.sendall(raw_request(merchant, sandbox.base_url, payout_fields("SILENCE", "9005")))
         wait_for_record(sandbox.record_path, "SILENCE")
         client.settimeout(0.3)
         with pytest.raises(TimeoutError):
@@ -97,8 +99,8 @@ def test_silence_rule_records_order_without_answering(sandbox: Running, merchant
     assert (line.answer, line.committed) == ("silence", "yes")
 
 
-def test_garbage_reply_is_whole_but_not_json(sandbox: Running, merchant: Merchant) -> None:
-    reply, body = post(merchant, sandbox.base_url, payout("GARBAGE", "9006"))
+def test_garbage_reply_is_complete_but_not_json(sandbox: RunningSandbox, merchant: Merchant) -> None:
+    reply, body = post(merchant, sandbox.base_url, payout_fields("GARBAGE", "9006"))
 
     assert reply.status == 200
     with pytest.raises(json.JSONDecodeError):
@@ -108,28 +110,28 @@ def test_garbage_reply_is_whole_but_not_json(sandbox: Running, merchant: Merchan
 
 @pytest.mark.parametrize(("whole", "answer", "committed"), [(9007, "drop_after", "yes"), (9008, "drop_before", "no")])
 def test_dropped_connection_rule_sends_no_byte(
-    sandbox: Running, merchant: Merchant, whole: int, answer: str, committed: str
+    sandbox: RunningSandbox, merchant: Merchant, whole: int, answer: str, committed: str
 ) -> None:
     with pytest.raises((RemoteDisconnected, ConnectionResetError)):
-        post(merchant, sandbox.base_url, payout(answer, str(whole)))
+        post(merchant, sandbox.base_url, payout_fields(answer, str(whole)))
 
     (line,) = sandbox.recorded(answer)
     assert (line.answer, line.committed) == (answer, committed)
 
 
-def test_http_500_rule_still_records_order(sandbox: Running, merchant: Merchant) -> None:
-    reply, body = post(merchant, sandbox.base_url, payout("HTTP-500", "9009"))
+def test_http_500_rule_records_order(sandbox: RunningSandbox, merchant: Merchant) -> None:
+    reply, body = post(merchant, sandbox.base_url, payout_fields("HTTP-500", "9009"))
 
     assert (reply.status, body) == (500, b"Internal Server Error")
     assert [line.committed for line in sandbox.recorded("HTTP-500")] == ["yes"]
 
 
-def test_wrong_echo_rule_names_another_order(sandbox: Running, merchant: Merchant) -> None:
-    reply, body = post(merchant, sandbox.base_url, payout("ECHO", "9011"))
+def test_wrong_echo_rule_names_another_order(sandbox: RunningSandbox, merchant: Merchant) -> None:
+    reply, body = post(merchant, sandbox.base_url, payout_fields("ECHO", "9011"))
 
     assert reply.status == 200
-    assert exact(body)["status"] == "approved"
-    assert exact(body)["client_orderid"] != "ECHO"
+    assert parse_exact(body)["status"] == "approved"
+    assert parse_exact(body)["client_orderid"] != "ECHO"
     assert [line.committed for line in sandbox.recorded("ECHO")] == ["yes"]
 
 
@@ -137,13 +139,13 @@ def test_slow_drip_sends_right_answer_byte_by_byte(make_config: MakeConfig, merc
     behaviour = '[default]\nfault = "slow_drip"\ndrip_interval_s = 0.005\n'
     with (
         running_sandbox(make_config(tmp_path / "record.csv", behaviour=behaviour)) as base_url,
-        socket.create_connection(address_of(base_url), timeout=PATIENCE_S) as client,
+        socket.create_connection(split_address(base_url), timeout=PATIENCE_S) as client,
     ):
-        client.sendall(raw_request(merchant, base_url, payout("DRIP")))
+        client.sendall(raw_request(merchant, base_url, payout_fields("DRIP")))
         pieces = list(iter(lambda: client.recv(4096), b""))
 
     body = b"".join(pieces).partition(b"\r\n\r\n")[2]
-    assert exact(body)["client_orderid"] == "DRIP"
+    assert parse_exact(body)["client_orderid"] == "DRIP"
     assert len(pieces) > 20
 
 
@@ -151,9 +153,9 @@ def test_delay_rule_waits_after_recording_order(make_config: MakeConfig, merchan
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 0.4\n")
     with (
         running_sandbox(config) as base_url,
-        socket.create_connection(address_of(base_url), timeout=PATIENCE_S) as client,
+        socket.create_connection(split_address(base_url), timeout=PATIENCE_S) as client,
     ):
-        client.sendall(raw_request(merchant, base_url, payout("LATER")))
+        client.sendall(raw_request(merchant, base_url, payout_fields("LATER")))
         wait_for_record(config.served[0].record_path, "LATER")
         client.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -162,9 +164,9 @@ def test_delay_rule_waits_after_recording_order(make_config: MakeConfig, merchan
         assert client.recv(12) == b"HTTP/1.1 200"
 
 
-def test_repeated_order_is_paid_and_recorded_twice(sandbox: Running, merchant: Merchant) -> None:
+def test_repeated_order_is_paid_and_recorded_twice(sandbox: RunningSandbox, merchant: Merchant) -> None:
     for _ in range(2):
-        reply, _ = post(merchant, sandbox.base_url, payout("TWICE"))
+        reply, _ = post(merchant, sandbox.base_url, payout_fields("TWICE"))
         assert reply.status == 200
 
     first, second = sandbox.recorded("TWICE")
@@ -172,12 +174,12 @@ def test_repeated_order_is_paid_and_recorded_twice(sandbox: Running, merchant: M
     assert first.reference != second.reference
 
 
-def test_refused_order_gets_json_error_and_no_record(sandbox: Running, merchant: Merchant) -> None:
-    wrong = payout("REFUSED") | {"phone": ""}
+def test_refused_order_gets_json_error_and_no_record(sandbox: RunningSandbox, merchant: Merchant) -> None:
+    wrong = payout_fields("REFUSED") | {"phone": ""}
 
     reply, body = post(merchant, sandbox.base_url, wrong)
 
-    said = exact(body)
+    said = parse_exact(body)
     assert reply.status == 422
     assert said["status"] == "error"
     assert said["error-code"] == "phone"
@@ -186,10 +188,10 @@ def test_refused_order_gets_json_error_and_no_record(sandbox: Running, merchant:
     assert sandbox.recorded("REFUSED") == []
 
 
-def test_a_wrong_signature_gets_401_with_a_challenge(sandbox: Running, merchant: Merchant) -> None:
-    reply, body = post(merchant, sandbox.base_url, payout("UNSIGNED"), Authorization="OAuth nothing")
+def test_wrong_signature_gets_401_with_challenge(sandbox: RunningSandbox, merchant: Merchant) -> None:
+    reply, body = post(merchant, sandbox.base_url, payout_fields("UNSIGNED"), Authorization="OAuth nothing")
 
-    assert (reply.status, exact(body)["status"]) == (401, "error")
+    assert (reply.status, parse_exact(body)["status"]) == (401, "error")
     assert reply.headers["WWW-Authenticate"] == "OAuth"
     assert sandbox.recorded("UNSIGNED") == []
 
@@ -197,18 +199,18 @@ def test_a_wrong_signature_gets_401_with_a_challenge(sandbox: Running, merchant:
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", PATH, 405), ("DELETE", PATH, 405), ("POST", "/", 404), ("GET", "/", 404)]
 )
-def test_wrong_method_or_path_gets_json_error(sandbox: Running, method: str, path: str, status: int) -> None:
+def test_wrong_method_or_path_gets_json_error(sandbox: RunningSandbox, method: str, path: str, status: int) -> None:
     sender = connection(sandbox.base_url)
     sender.request(method, path)
     reply = sender.getresponse()
 
     assert reply.status == status
-    assert exact(reply.read())["status"] == "error"
+    assert parse_exact(reply.read())["status"] == "error"
     assert reply.headers["Allow"] == ("POST" if status == 405 else None)
     sender.close()
 
 
-def test_percent_encoded_path_is_not_found(sandbox: Running) -> None:
+def test_percent_encoded_path_is_not_found(sandbox: RunningSandbox) -> None:
     sender = connection(sandbox.base_url)
     sender.request("POST", PATH.replace("payout", "%70ayout"))
 
@@ -216,38 +218,38 @@ def test_percent_encoded_path_is_not_found(sandbox: Running) -> None:
     sender.close()
 
 
-def test_endless_body_is_refused_early(sandbox: Running) -> None:
-    with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
+def test_oversized_body_is_refused_early(sandbox: RunningSandbox) -> None:
+    with socket.create_connection(split_address(sandbox.base_url), timeout=PATIENCE_S) as client:
         client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n".encode() + b" " * 70000)
         assert client.recv(12) == b"HTTP/1.1 413"
 
 
-def test_incomplete_order_is_not_recorded(sandbox: Running, merchant: Merchant) -> None:
-    request = raw_request(merchant, sandbox.base_url, payout("HALF"))
+def test_incomplete_order_is_not_recorded(sandbox: RunningSandbox, merchant: Merchant) -> None:
+    request = raw_request(merchant, sandbox.base_url, payout_fields("HALF"))
     for cut in (1, len(request) // 2, len(request) - 1):
-        with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
+        with socket.create_connection(split_address(sandbox.base_url), timeout=PATIENCE_S) as client:
             client.sendall(request[:cut])
-    reply, _ = post(merchant, sandbox.base_url, payout("AFTER-HALF"))
+    reply, _ = post(merchant, sandbox.base_url, payout_fields("AFTER-HALF"))
 
     assert reply.status == 200
     assert sandbox.recorded("HALF") == []
 
 
-def test_connection_serves_many_requests(sandbox: Running, merchant: Merchant) -> None:
-    with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
+def test_connection_serves_many_requests(sandbox: RunningSandbox, merchant: Merchant) -> None:
+    with socket.create_connection(split_address(sandbox.base_url), timeout=PATIENCE_S) as client:
         for number in range(5):
-            client.sendall(raw_request(merchant, sandbox.base_url, payout(f"KEPT-{number}"), close=False))
+            client.sendall(raw_request(merchant, sandbox.base_url, payout_fields(f"KEPT-{number}"), close=False))
             reply = HTTPResponse(client)
             reply.begin()
-            assert exact(reply.read())["client_orderid"] == f"KEPT-{number}"
+            assert parse_exact(reply.read())["client_orderid"] == f"KEPT-{number}"
             reply.close()
 
 
-def test_parallel_orders_are_answered_and_recorded_once(sandbox: Running, merchant: Merchant) -> None:
+def test_parallel_orders_are_answered_and_recorded_once(sandbox: RunningSandbox, merchant: Merchant) -> None:
     statuses: list[int] = []
 
     def pay(worker: int) -> None:
-        orders = [payout(f"MANY-{worker}-{number}") for number in range(10)]
+        orders = [payout_fields(f"MANY-{worker}-{number}") for number in range(10)]
         statuses.extend(post(merchant, sandbox.base_url, order)[0].status for order in orders)
 
     workers = [threading.Thread(target=pay, args=(worker,)) for worker in range(8)]
@@ -261,28 +263,28 @@ def test_parallel_orders_are_answered_and_recorded_once(sandbox: Running, mercha
     assert len(many) == len(set(many)) == 80
 
 
-def test_context_end_cuts_connections_and_frees_port(
+def test_sandbox_end_cuts_connections_and_frees_port(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path
 ) -> None:
     threads_before = set(threading.enumerate())
     with running_sandbox(make_config(tmp_path / "record.csv")) as base_url:
-        client = socket.create_connection(address_of(base_url), timeout=PATIENCE_S)
-        client.sendall(raw_request(merchant, base_url, payout("OPEN", "9005")))
+        client = socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
+        client.sendall(raw_request(merchant, base_url, payout_fields("OPEN", "9005")))
         wait_for_record(tmp_path / "record.csv", "OPEN")
 
     with client, suppress(ConnectionResetError):
         assert client.recv(1) == b""
     assert set(threading.enumerate()) == threads_before
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address_of(base_url), timeout=PATIENCE_S)
+        socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
 
 
 def test_delayed_answer_does_not_delay_end(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     threads_before = set(threading.enumerate())
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 3600\n")
     with running_sandbox(config) as base_url:
-        client = socket.create_connection(address_of(base_url), timeout=PATIENCE_S)
-        client.sendall(raw_request(merchant, base_url, payout("NEVER")))
+        client = socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
+        client.sendall(raw_request(merchant, base_url, payout_fields("NEVER")))
         wait_for_record(config.served[0].record_path, "NEVER")
     client.close()
 
@@ -297,28 +299,30 @@ def test_exception_inside_sandbox_context_is_raised(make_config: MakeConfig, tmp
 def test_sandbox_listens_only_on_loopback_and_prints_nothing(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with running_sandbox(make_config(tmp_path / "record.csv")) as base_url:
-        host, port = address_of(base_url)
+        host, port = split_address(base_url)
         assert host == "127.0.0.1"
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", port), PATIENCE_S)  # what listens everywhere answers here too
-        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
-        post(merchant, base_url, payout("QUIET"))
-        with socket.create_connection(address_of(base_url), timeout=PATIENCE_S) as client:
+            socket.create_connection(
+                ("127.0.0.2", port), PATIENCE_S
+            )  # a server that listens on all interfaces would answer here as well
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+        post(merchant, base_url, payout_fields("QUIET"))
+        with socket.create_connection(split_address(base_url), timeout=PATIENCE_S) as client:
             client.sendall(b"no http at all\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 400"
 
     assert capfd.readouterr() == ("", "")
 
 
-def test_unwritable_record_means_no_payment(
+def test_unwritable_record_accepts_no_order(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = make_config(tmp_path / "record.csv")
     with running_sandbox(config) as base_url:
         make_unwritable(config.served[0].record_path)
-        reply, body = post(merchant, base_url, payout("LOST"))
+        reply, body = post(merchant, base_url, payout_fields("LOST"))
 
     assert (reply.status, body) == (500, b"Internal Server Error")
     assert read_record(config.served[0].record_path) == []
@@ -327,7 +331,7 @@ def test_unwritable_record_means_no_payment(
 
 
 def make_unwritable(path: Path) -> None:
-    """Close the descriptor under which this process has `path` open, as the sandbox will find when it writes."""
+    """Close the descriptor that this process has for `path`, so that the sandbox's next write fails."""
     for link in Path("/proc/self/fd").iterdir():
         if os.path.realpath(link) == str(path.resolve()):
             reading = os.open(os.devnull, os.O_RDONLY)
@@ -335,8 +339,8 @@ def make_unwritable(path: Path) -> None:
             os.close(reading)
 
 
-def test_a_port_in_use_is_a_configuration_error(make_config: MakeConfig, sandbox: Running, tmp_path: Path) -> None:
-    port = address_of(sandbox.base_url)[1]
+def test_port_in_use_is_configuration_error(make_config: MakeConfig, sandbox: RunningSandbox, tmp_path: Path) -> None:
+    port = split_address(sandbox.base_url)[1]
 
     with (
         pytest.raises(ConfigurationError, match=str(port)),
@@ -345,14 +349,14 @@ def test_a_port_in_use_is_a_configuration_error(make_config: MakeConfig, sandbox
         pass
 
 
-def test_an_unknown_profile_is_a_configuration_error(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_unknown_profile_is_configuration_error(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(tmp_path / "record.csv", profile="plain")
     with pytest.raises(ConfigurationError, match="json-params, raw-body"), running_sandbox(config):
         pass
 
 
-def test_sandbox_record_is_private(sandbox: Running, merchant: Merchant) -> None:
-    post(merchant, sandbox.base_url, payout("OWNER"))
+def test_sandbox_record_is_private(sandbox: RunningSandbox, merchant: Merchant) -> None:
+    post(merchant, sandbox.base_url, payout_fields("OWNER"))
 
     assert stat.S_IMODE(sandbox.record_path.stat().st_mode) == 0o600
     assert stat.S_IMODE(sandbox.record_path.parent.stat().st_mode) == 0o700

@@ -1,4 +1,4 @@
-"""Whose requests the sandbox takes: the line, the headers, the signature."""
+"""The requests that the sandbox accepts: request line, headers and signature."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,14 +29,14 @@ from tests.sandbox.sandbox_merchant import (
     PROFILES,
     MakeVerifier,
     Merchant,
-    as_body,
-    fields_of,
+    build_request,
+    encode_body,
     oauth_header,
-    refusal,
-    request_of,
+    parse_fields,
+    require_refusal,
 )
 from tests.support.gateway_cases import signed
-from tests.support.long_part import share_of
+from tests.support.long_part import example_count
 
 KENYA = GOOD["KE"]
 
@@ -49,7 +49,7 @@ def test_valid_request_for_every_country_is_accepted(
     merchant = Merchant(merchant_key, profile)
     fields = GOOD[code]
 
-    order = make_verifier(merchant).verify(request_of(merchant, fields))
+    order = make_verifier(merchant).verify(build_request(merchant, fields))
 
     assert order == Order(
         order_id=fields["client_orderid"],
@@ -63,13 +63,13 @@ def test_valid_request_for_every_country_is_accepted(
 
 
 @pytest.mark.parametrize("signs", PROFILES)
-def test_a_signature_under_the_other_profile_is_refused(
+def test_signature_under_other_profile_is_refused(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, signs: str
 ) -> None:
-    expects = next(each for each in PROFILES if each != signs)
+    expects = next(profile for profile in PROFILES if profile != signs)
     verifier = make_verifier(Merchant(merchant_key, expects))
 
-    verdict = refusal(verifier.verify(request_of(Merchant(merchant_key, signs), KENYA)))
+    verdict = require_refusal(verifier.verify(build_request(Merchant(merchant_key, signs), KENYA)))
 
     assert (verdict.http_status, verdict.code, verdict.order_id) == (401, "signature", KENYA["client_orderid"])
 
@@ -80,92 +80,95 @@ def test_change_to_signed_body_is_refused(
 ) -> None:
     merchant = Merchant(merchant_key, profile)
     for name, value in KENYA.items():
-        signed = request_of(merchant, KENYA)
+        signed = build_request(merchant, KENYA)
         changed = KENYA | {name: "1500.51" if name == "amount" else value + "x"}
-        verdict = refusal(make_verifier(merchant).verify(replace(signed, body=as_body(changed))))
+        verdict = require_refusal(make_verifier(merchant).verify(replace(signed, body=encode_body(changed))))
         assert (verdict.http_status, verdict.code) == (401, "signature"), name
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_amount_digits_and_not_value_are_signed(
+def test_signature_covers_digits_of_amount(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str
 ) -> None:
     merchant = Merchant(merchant_key, profile)
-    signed = request_of(merchant, KENYA | {"amount": "1500.5"})
+    signed = build_request(merchant, KENYA | {"amount": "1500.5"})
 
-    assert refusal(make_verifier(merchant).verify(replace(signed, body=as_body(KENYA)))).code == "signature"
+    assert require_refusal(make_verifier(merchant).verify(replace(signed, body=encode_body(KENYA)))).code == "signature"
 
 
-def test_a_signature_for_another_host_is_refused(verifier: Verifier, merchant: Merchant) -> None:
-    signed = request_of(merchant, KENYA, host="gateway.example")
+def test_signature_for_another_host_is_refused(verifier: Verifier, merchant: Merchant) -> None:
+    signed = build_request(merchant, KENYA, host="gateway.example")
     headers = tuple((name, "127.0.0.1:8080" if name == "host" else value) for name, value in signed.headers)
 
-    assert refusal(verifier.verify(replace(signed, headers=headers))).code == "signature"
+    assert require_refusal(verifier.verify(replace(signed, headers=headers))).code == "signature"
 
 
-def test_the_signature_of_another_key_is_refused(verifier: Verifier) -> None:
+def test_signature_of_another_key_is_refused(verifier: Verifier) -> None:
     stranger = Merchant(generate_private_key(public_exponent=65537, key_size=2048))
 
-    assert refusal(verifier.verify(request_of(stranger, KENYA))).code == "signature"
+    assert require_refusal(verifier.verify(build_request(stranger, KENYA))).code == "signature"
 
 
 @pytest.mark.parametrize("signature", ["AAAA", "not base64!", "AAA"])
 def test_malformed_signature_is_refused(verifier: Verifier, merchant: Merchant, signature: str) -> None:
     header = oauth_header(merchant.parameters() | {"oauth_signature": signature})
 
-    verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={"authorization": header})))
+    verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={"authorization": header})))
 
     assert (verdict.http_status, verdict.code) == (401, "signature")
 
 
-def test_a_nonce_can_be_used_once(verifier: Verifier, merchant: Merchant) -> None:
-    request = request_of(merchant, KENYA)
+def test_nonce_can_be_used_once(verifier: Verifier, merchant: Merchant) -> None:
+    request = build_request(merchant, KENYA)
 
     assert isinstance(verifier.verify(request), Order)
-    assert refusal(verifier.verify(request)).code == "nonce"
+    assert require_refusal(verifier.verify(request)).code == "nonce"
 
 
-def test_wrong_signature_uses_up_no_nonce(verifier: Verifier, merchant: Merchant) -> None:
-    request = request_of(merchant, KENYA)
-    tampered = replace(request, body=as_body(KENYA | {"amount": "9"}))
+def test_request_with_wrong_signature_keeps_nonce_unused(verifier: Verifier, merchant: Merchant) -> None:
+    request = build_request(merchant, KENYA)
+    tampered = replace(request, body=encode_body(KENYA | {"amount": "9"}))
 
-    assert refusal(verifier.verify(tampered)).code == "signature"
+    assert require_refusal(verifier.verify(tampered)).code == "signature"
     assert isinstance(verifier.verify(request), Order)
 
 
-def test_refused_form_uses_up_nonce(verifier: Verifier, merchant: Merchant) -> None:
+def test_refused_form_uses_nonce(verifier: Verifier, merchant: Merchant) -> None:
     nonce = "n" * 32
-    wrong = request_of(merchant, KENYA | {"phone": ""}, overrides={"oauth_nonce": nonce})
-    assert refusal(verifier.verify(wrong)).code == "phone"
-    assert refusal(verifier.verify(request_of(merchant, KENYA, overrides={"oauth_nonce": nonce}))).code == "nonce"
+    wrong = build_request(merchant, KENYA | {"phone": ""}, overrides={"oauth_nonce": nonce})
+    assert require_refusal(verifier.verify(wrong)).code == "phone"
+    assert (
+        require_refusal(verifier.verify(build_request(merchant, KENYA, overrides={"oauth_nonce": nonce}))).code
+        == "nonce"
+    )
 
 
 @given(st.lists(st.floats(0, 300), max_size=30), st.integers(0, 29))
-def test_nonce_is_remembered_while_timestamp_could_pass(steps_s: list[float], position: int) -> None:
+def test_nonce_is_remembered_while_timestamp_is_valid(steps_s: list[float], position: int) -> None:
     memory = NonceMemory()
     now_s, seen_at_s = 0.0, None
     for index, step_s in enumerate(steps_s):
         now_s += step_s
         if index == position:
-            assert memory.first_use("the nonce", now_s)
+            assert memory.remember("the nonce", now_s)
             seen_at_s = now_s
         elif seen_at_s is not None and now_s - seen_at_s <= 2 * CLOCK_TOLERANCE_S:
-            assert not memory.first_use("the nonce", now_s)
+            assert not memory.remember("the nonce", now_s)
         else:
-            memory.first_use(f"another {index}", now_s)
+            memory.remember(f"another {index}", now_s)
 
 
 def test_expired_nonces_are_discarded() -> None:
     memory = NonceMemory()
     for second in range(100):
-        memory.first_use(str(second), second * CLOCK_TOLERANCE_S)
+        memory.remember(str(second), second * CLOCK_TOLERANCE_S)
 
     assert len(memory._older) + len(memory._newer) < 10
 
 
 @pytest.mark.parametrize("off_s", [-CLOCK_TOLERANCE_S, 0, CLOCK_TOLERANCE_S])
-def test_a_timestamp_within_five_minutes_passes(verifier: Verifier, merchant: Merchant, off_s: int) -> None:
-    assert isinstance(verifier.verify(request_of(merchant, KENYA, now_s=NOW_S + off_s)), Order)
+def test_timestamp_within_five_minutes_is_accepted(verifier: Verifier, merchant: Merchant, off_s: int) -> None:
+    assert isinstance(verifier.verify(build_request(merchant, KENYA, now_s=NOW_S + off_s)), Order)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +193,13 @@ def test_a_timestamp_within_five_minutes_passes(verifier: Verifier, merchant: Me
 def test_wrong_signed_parameter_is_refused(
     verifier: Verifier, merchant: Merchant, overrides: dict[str, str | None], http_status: int, code: str
 ) -> None:
-    verdict = refusal(verifier.verify(request_of(merchant, KENYA, overrides=overrides)))
+    verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, overrides=overrides)))
 
     assert (verdict.http_status, verdict.code) == (http_status, code)
 
 
-def spoilt_header(merchant: Merchant, spoil: Callable[[str], str]) -> str:
-    return spoil(dict(request_of(merchant, KENYA).headers)["authorization"])
+def spoil_header(merchant: Merchant, spoil: Callable[[str], str]) -> str:
+    return spoil(dict(build_request(merchant, KENYA).headers)["authorization"])
 
 
 @pytest.mark.parametrize(
@@ -217,12 +220,12 @@ def spoilt_header(merchant: Merchant, spoil: Callable[[str], str]) -> str:
         pytest.param(lambda header: header.replace('oauth_nonce="', 'oauth_nonce="%FF'), id="not UTF-8"),
     ],
 )
-def test_an_authorization_header_of_another_shape_is_refused(
+def test_malformed_authorization_header_is_refused(
     verifier: Verifier, merchant: Merchant, spoil: Callable[[str], str]
 ) -> None:
-    header = spoilt_header(merchant, spoil)
+    header = spoil_header(merchant, spoil)
 
-    verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={"authorization": header})))
+    verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={"authorization": header})))
 
     assert (verdict.http_status, verdict.code) == (401, "authorization")
 
@@ -243,7 +246,7 @@ def test_an_authorization_header_of_another_shape_is_refused(
 def test_request_other_than_post_to_endpoint_is_refused(
     verifier: Verifier, merchant: Merchant, change: dict[str, Any], http_status: int, code: str
 ) -> None:
-    verdict = refusal(verifier.verify(replace(request_of(merchant, KENYA), **change)))
+    verdict = require_refusal(verifier.verify(replace(build_request(merchant, KENYA), **change)))
 
     assert (verdict.http_status, verdict.code) == (http_status, code)
 
@@ -261,24 +264,24 @@ def test_request_other_than_post_to_endpoint_is_refused(
         ("authorization", None, 401),
     ],
 )
-def test_header_other_than_required_is_refused(
+def test_wrong_required_header_is_refused(
     verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int
 ) -> None:
-    verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={name: value})))
+    verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={name: value})))
 
     assert (verdict.http_status, verdict.code) == (http_status, name)
 
 
 @pytest.mark.parametrize("name", ["host", "content-type", "accept", "authorization"])
 def test_doubled_header_is_refused(verifier: Verifier, merchant: Merchant, name: str) -> None:
-    request = request_of(merchant, KENYA)
+    request = build_request(merchant, KENYA)
     twice = replace(request, headers=(*request.headers, (name, dict(request.headers)[name])))
 
-    assert refusal(verifier.verify(twice)).code == name
+    assert require_refusal(verifier.verify(twice)).code == name
 
 
-def test_requests_and_orders_hide_payee_in_representation(verifier: Verifier, merchant: Merchant) -> None:
-    request = request_of(merchant, KENYA)
+def test_request_and_order_repr_hide_payee(verifier: Verifier, merchant: Merchant) -> None:
+    request = build_request(merchant, KENYA)
     order = verifier.verify(request)
 
     assert "254712345678" not in repr(request) + repr(order)
@@ -297,7 +300,7 @@ line_of_text = (
 )
 
 
-@settings(max_examples=share_of(40), deadline=None)
+@settings(max_examples=example_count(40), deadline=None)
 @given(profile=st.sampled_from(PROFILES), name=line_of_text, order_id=line_of_text, amount=st.integers(1, 10**9))
 def test_sandbox_accepts_client_signature(
     merchant_key: RSAPrivateKey, rules: Rules, profile: str, name: str, order_id: str, amount: int
@@ -325,7 +328,7 @@ def test_sandbox_accepts_client_signature(
         public_key_pem=merchant.public_key_pem(),
         profile=VerifiedProfile(profile),
     )
-    fields = fields_of(request.body)
+    fields = parse_fields(request.body)
 
     assert authenticator.check(request, fields, NOW_S) is None
     assert check.check(fields) == Order(

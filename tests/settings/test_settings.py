@@ -1,4 +1,4 @@
-"""Settings: what a configuration file and the environment may say, and what they are told when they may not."""
+"""Settings from a configuration file and the environment, and the errors about wrong ones."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.opening.gateway_access import passphrase
+from paygw_batch.opening.gateway_access import load_passphrase
 from paygw_batch.settings.configuration import environment_keys, load_settings, unknown_variables
 from paygw_batch.settings.user_directories import state_directory
 
@@ -58,13 +58,13 @@ max_amount = "250000"
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def write_configuration(tmp_path: Path) -> Path:
     path = tmp_path / "paygw.toml"
     path.write_text(EXAMPLE)
     return path
 
 
-def refusal(tmp_path: Path, text: str, **environ: str) -> str:
+def refusal_message(tmp_path: Path, text: str, **environ: str) -> str:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
@@ -72,8 +72,8 @@ def refusal(tmp_path: Path, text: str, **environ: str) -> str:
     return caught.value.message
 
 
-def test_every_documented_key_is_read(file: Path) -> None:
-    settings = load_settings(file, environ={})
+def test_every_documented_key_is_read(write_configuration: Path) -> None:
+    settings = load_settings(write_configuration, environ={})
     assert settings.gateway.endpoint_id == "1234"
     assert settings.submission.quarantine_h == 24
     assert settings.words() == {
@@ -86,23 +86,23 @@ def test_every_documented_key_is_read(file: Path) -> None:
     assert settings.missing_to_send() == []
 
 
-def test_paths_are_relative_to_the_file_itself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_configuration_file(write_configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    settings = load_settings(file, environ={})
-    assert settings.gateway.private_key == file.parent / "keys/merchant.pem"
-    assert settings.gateway.ca_bundle == file.parent / "corporate-ca.pem"
-    assert settings.journal_path() == file.parent / "paygw-journal.sqlite3"
+    settings = load_settings(write_configuration, environ={})
+    assert settings.gateway.private_key == write_configuration.parent / "keys/merchant.pem"
+    assert settings.gateway.ca_bundle == write_configuration.parent / "corporate-ca.pem"
+    assert settings.journal_path() == write_configuration.parent / "paygw-journal.sqlite3"
 
 
-def test_option_overrides_environment_and_file_settings(file: Path) -> None:
+def test_option_overrides_environment_and_file_settings(write_configuration: Path) -> None:
     environ = {"PAYGW_CONCURRENCY": "3", "PAYGW_RATE_PER_S": "2.5"}
-    settings = load_settings(file, environ=environ, flags={("submission", "concurrency"): 7})
+    settings = load_settings(write_configuration, environ=environ, flags={("submission", "concurrency"): 7})
     assert settings.submission.concurrency == 7
     assert settings.submission.rate_per_s == 2.5
 
 
-def test_environment_sets_journal_path(file: Path, tmp_path: Path) -> None:
-    settings = load_settings(file, environ={"PAYGW_JOURNAL": str(tmp_path / "other.sqlite3")})
+def test_environment_sets_journal_path(write_configuration: Path, tmp_path: Path) -> None:
+    settings = load_settings(write_configuration, environ={"PAYGW_JOURNAL": str(tmp_path / "other.sqlite3")})
     assert settings.journal_path() == tmp_path / "other.sqlite3"
 
 
@@ -130,7 +130,7 @@ def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) ->
 
 
 def test_all_wrong_settings_are_reported_at_once(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "[gateway]\nhost = 1\n[limits]\nmax_rows = 0\n[nonsense]\n")
+    message = refusal_message(tmp_path, "[gateway]\nhost = 1\n[limits]\nmax_rows = 0\n[nonsense]\n")
     assert all(key in message for key in ("gateway.host", "limits.max_rows", "nonsense"))
 
 
@@ -166,8 +166,8 @@ def test_all_wrong_settings_are_reported_at_once(tmp_path: Path) -> None:
         ('[console]\norigin = "https://payouts"\n', "not an origin that passkeys"),
     ],
 )
-def test_a_wrong_value_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
-    assert said in refusal(tmp_path, text)
+def test_invalid_value_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal_message(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_console_origin_suitable_for_passkeys_is_accepted(tmp_path: Path, origin
 
 
 def test_malformed_number_in_environment_is_refused(tmp_path: Path) -> None:
-    assert "PAYGW_CONCURRENCY is 'many'" in refusal(tmp_path, "", PAYGW_CONCURRENCY="many")
+    assert "PAYGW_CONCURRENCY is 'many'" in refusal_message(tmp_path, "", PAYGW_CONCURRENCY="many")
 
 
 def test_missing_settings_file_and_directory_are_refused(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_open_interface_settings_have_no_default() -> None:
     assert {"gateway.signature_profile", "outcomes", "gateway.base_url"} <= set(missing)
 
 
-def test_misspelt_environment_variables_are_listed(file: Path) -> None:
-    settings = load_settings(file, environ={})
+def test_misspelt_environment_variables_are_listed(write_configuration: Path) -> None:
+    settings = load_settings(write_configuration, environ={})
     environ = {"PAYGW_KEY_PASSPHRASE": "x", "PAYGW_CONCURENCY": "2", "PAYGW_CONFIG": "c", "HOME": "/"}
     assert unknown_variables(environ, settings) == ["PAYGW_CONCURENCY"]
 
@@ -216,28 +216,28 @@ def test_default_journal_is_separate_for_each_merchant(monkeypatch: pytest.Monke
 
 
 def test_other_port_changes_endpoint_but_not_journal() -> None:
-    found = [
+    result = [
         load_settings(None, environ={"PAYGW_BASE_URL": f"https://a.example{port}", "PAYGW_ENDPOINT_ID": "1"})
         for port in ("", ":443", ":8443")
     ]
-    assert [settings.endpoint() for settings in found] == ["a.example/1", "a.example/1", "a.example:8443/1"]
-    assert len({settings.journal_path() for settings in found}) == 1
+    assert [settings.endpoint() for settings in result] == ["a.example/1", "a.example/1", "a.example:8443/1"]
+    assert len({settings.journal_path() for settings in result}) == 1
 
 
-def test_known_journals_are_not_kept_beside_journal(file: Path) -> None:
-    settings = load_settings(file, environ={})
+def test_known_journals_are_not_kept_beside_journal(write_configuration: Path) -> None:
+    settings = load_settings(write_configuration, environ={})
     assert settings.known_journals_directory() != settings.journal_path().parent
 
 
 @pytest.mark.parametrize("text", [b"from file\n", b"\xef\xbb\xbffrom file\r\n", b"\xef\xbb\xbffrom file", b"from file"])
-def test_passphrase_is_read_from_variable_or_file(file: Path, tmp_path: Path, text: bytes) -> None:
-    settings = load_settings(file, environ={})
-    assert passphrase(settings, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
-    assert passphrase(settings, {}) is None
+def test_passphrase_is_read_from_variable_or_file(write_configuration: Path, tmp_path: Path, text: bytes) -> None:
+    settings = load_settings(write_configuration, environ={})
+    assert load_passphrase(settings, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
+    assert load_passphrase(settings, {}) is None
     (tmp_path / "secret").write_bytes(text)
     (tmp_path / "secret").chmod(0o600)
     by_file = load_settings(None, environ={"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(tmp_path / "secret")})
-    assert passphrase(by_file, {}) == b"from file"
+    assert load_passphrase(by_file, {}) == b"from file"
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o640, 0o604, 0o620])
@@ -247,9 +247,9 @@ def test_passphrase_open_to_others_is_refused(tmp_path: Path, mode: int) -> None
     secret.chmod(mode)
     places = {"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret), "PAYGW_BASE_URL": "https://gateway.example"}
     with pytest.raises(ConfigurationError, match="open to users other") as caught:
-        passphrase(load_settings(None, environ=places), {})
+        load_passphrase(load_settings(None, environ=places), {})
     assert caught.value.hint == f"chmod 600 {secret}"
-    assert passphrase(load_settings(None, environ={**places, "PAYGW_BASE_URL": "sandbox"}), {}) == b"from file"
+    assert load_passphrase(load_settings(None, environ={**places, "PAYGW_BASE_URL": "sandbox"}), {}) == b"from file"
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
@@ -263,7 +263,7 @@ def test_writable_configuration_is_refused_for_real_gateway(tmp_path: Path, mode
     assert load_settings(config, environ={"PAYGW_BASE_URL": "sandbox"}).uses_sandbox
     noted: list[ConfigurationError] = []
     assert load_settings(config, environ={}, distrusts=noted).gateway.base_url == "https://gateway.example"
-    assert [one.hint for one in noted] == [f"chmod go-w {config}"]
+    assert [item.hint for item in noted] == [f"chmod go-w {config}"]
     config.chmod(0o644)
     assert load_settings(config, environ={}).gateway.base_url == "https://gateway.example"
 
@@ -284,12 +284,12 @@ def test_environment_path_is_relative_to_working_directory(tmp_path: Path, monke
     config.write_text("")
     monkeypatch.chdir(here)
 
-    def key(text: str) -> Path | str | None:
+    def configured_key(text: str) -> Path | str | None:
         return load_settings(config, environ={"PAYGW_PRIVATE_KEY": text}).gateway.private_key
 
-    assert key("merchant.pem") == here / "merchant.pem"
-    assert key("pkcs11:token=paygw;object=payouts") == "pkcs11:token=paygw;object=payouts"
-    assert key("awskms:alias/payouts") == "awskms:alias/payouts"
+    assert configured_key("merchant.pem") == here / "merchant.pem"
+    assert configured_key("pkcs11:token=paygw;object=payouts") == "pkcs11:token=paygw;object=payouts"
+    assert configured_key("awskms:alias/payouts") == "awskms:alias/payouts"
 
 
 TIMETABLE = """
@@ -314,11 +314,11 @@ at = "*/5 6-18 * * 1-5"
 def test_timetable_setting_yields_tasks_and_times(tmp_path: Path) -> None:
     path = tmp_path / "several.toml"
     path.write_text(TIMETABLE)
-    found = load_settings(path, environ={}).timetable
-    assert (found.time_zone, found.refresh, found.verify) == ("Africa/Nairobi", "*/15 * * * *", None)
-    assert found.backup is not None
-    assert (found.backup.folder, found.backup.at) == (tmp_path / "backups", "0 4 * * *")
-    assert [(one.folder, one.at, one.collect) for one in found.pick_up] == [
+    result = load_settings(path, environ={}).timetable
+    assert (result.time_zone, result.refresh, result.verify) == ("Africa/Nairobi", "*/15 * * * *", None)
+    assert result.backup is not None
+    assert (result.backup.folder, result.backup.at) == (tmp_path / "backups", "0 4 * * *")
+    assert [(item.folder, item.at, item.collect) for item in result.pick_up] == [
         (tmp_path / "drop", "*/5 6-18 * * 1-5", False)
     ]
 
@@ -341,7 +341,7 @@ def test_timetable_setting_yields_tasks_and_times(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_timetable_is_refused_with_sentence(tmp_path: Path, right: str, wrong: str, why: str) -> None:
+def test_invalid_timetable_is_refused(tmp_path: Path, right: str, wrong: str, why: str) -> None:
     assert right in TIMETABLE
-    message = refusal(tmp_path, TIMETABLE.replace(right, wrong))
+    message = refusal_message(tmp_path, TIMETABLE.replace(right, wrong))
     assert re.search(why, message), message

@@ -1,4 +1,4 @@
-"""Asking at once about what nothing proves: whom, how often, and what is kept. The clock is ours."""
+"""Enquiries about unproven notifications: which orders, how often, and what is recorded. The clock is simulated."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,15 +8,15 @@ from decimal import Decimal
 
 import pytest
 
-from paygw_batch.core.evidence import Candidate, Claim, EvidenceSource, Finding, Proof, Waits, rule
+from paygw_batch.core.evidence import Candidate, Claim, Deferral, EvidenceSource, Finding, Proof, judge_claim
 from paygw_batch.core.lifecycle import Standing, State
-from paygw_batch.core.outcome import GoOn, OutcomeKind, StopRun
+from paygw_batch.core.outcome import ContinueRun, OutcomeKind, StopRun
 from paygw_batch.errors import JournalError
 from paygw_batch.gateway.enquiry import EnquiryAnswer
-from paygw_batch.gateway.message import Expected
+from paygw_batch.gateway.message import ExpectedReply
 from paygw_batch.journal import decode_notification
 from paygw_batch.settle import refresh
-from paygw_batch.settle.refresh import MAX_ASKED, Clock, FollowUp, Politeness, asked_about
+from paygw_batch.settle.refresh import MAX_ENQUIRIES, Clock, EnquiryLimits, FollowUp, instructions_to_ask_about
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 NOW = datetime(2026, 11, 22, 4, tzinfo=UTC)
@@ -52,26 +52,26 @@ def claim(status: str | None = "approved", *, amount: str = "1500.50", proof: Pr
     ],
 )
 def test_only_notifications_affecting_row_prompt_enquiry(said: Claim, state: State, *, is_asked: bool) -> None:
-    one = candidate(state)
-    assert asked_about(said, [one], WORDS) == ([one] if is_asked else [])
+    instruction = candidate(state)
+    assert instructions_to_ask_about(said, [instruction], WORDS) == ([instruction] if is_asked else [])
 
 
 def test_unknown_order_prompts_no_enquiry() -> None:
-    assert asked_about(claim(), [], WORDS) == []
+    assert instructions_to_ask_about(claim(), [], WORDS) == []
 
 
 def test_enquiry_waits_for_row_in_flight() -> None:
-    assert isinstance(asked_about(claim(), [candidate(State.IN_FLIGHT)], WORDS), Waits)
+    assert isinstance(instructions_to_ask_about(claim(), [candidate(State.IN_FLIGHT)], WORDS), Deferral)
 
 
-class World:
+class Scenario:
     """A journal, a gateway and a clock that a test scripts."""
 
     def __init__(self, *answers: EnquiryAnswer, concurrency: int = 1) -> None:
         self.now_s = 0.0
         self.candidates: Sequence[Candidate] = [candidate()]
         self.errors: list[Exception] = []
-        self.asked: list[tuple[float, Expected]] = []
+        self.asked: list[tuple[float, ExpectedReply]] = []
         self.kept: list[str] = []
         self.told: list[str] = []
         self._answers = list(answers)
@@ -80,7 +80,7 @@ class World:
             self._ask,
             self._keep,
             words=WORDS,
-            politeness=Politeness(concurrency, 10.0, 60.0),
+            limits=EnquiryLimits(concurrency, 10.0, 60.0),
             clock=Clock(lambda: self.now_s, self._sleep, lambda: NOW + timedelta(seconds=self.now_s)),
             tell=self.told.append,
         )
@@ -90,7 +90,7 @@ class World:
             raise self.errors.pop()
         return self.candidates
 
-    async def _ask(self, expected: Expected, _endpoint_id: str | None) -> EnquiryAnswer:
+    async def _ask(self, expected: ExpectedReply, _endpoint_id: str | None) -> EnquiryAnswer:
         self.asked.append((self.now_s, expected))
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
@@ -117,103 +117,105 @@ class World:
 
 def answer(status: str, *, is_not_found: bool = False) -> EnquiryAnswer:
     said = Claim("PAY-1", "1500.50", "KES", status, "r-1", Proof.PROVEN, is_not_found=is_not_found)
-    return EnquiryAnswer(said, "", GoOn(), has_replied=True)
+    return EnquiryAnswer(said, "", ContinueRun(), has_replied=True)
 
 
-NO_ANSWER = EnquiryAnswer(None, "connect.refused", GoOn(), has_replied=False)
+NO_ANSWER = EnquiryAnswer(None, "connect.refused", ContinueRun(), has_replied=False)
 
 
 def test_enquiry_answer_is_recorded_and_moves_row() -> None:
-    world = World(answer("approved"))
-    world.run(lambda: bool(world.kept), claim())
-    ((_, expected),) = world.asked
-    assert expected == Expected("PAY-1", Decimal("1500.50"), "KES")
-    kept = decode_notification(world.kept[0])
+    scenario = Scenario(answer("approved"))
+    scenario.run(lambda: bool(scenario.kept), claim())
+    ((_, expected),) = scenario.asked
+    assert expected == ExpectedReply("PAY-1", Decimal("1500.50"), "KES")
+    kept = decode_notification(scenario.kept[0])
     assert kept.source is EvidenceSource.ENQUIRY
     assert kept.claim.proof is Proof.PROVEN
-    ruling = rule(kept.claim, [candidate()], WORDS)
-    assert not isinstance(ruling, Waits)
+    ruling = judge_claim(kept.claim, [candidate()], WORDS)
+    assert not isinstance(ruling, Deferral)
     assert ruling.finding is Finding.MOVED
 
 
 def test_enquiry_answer_does_not_settle_later_attempt() -> None:
-    world = World(answer("declined"))
-    world.run(lambda: bool(world.kept), claim("declined"))
+    scenario = Scenario(answer("declined"))
+    scenario.run(lambda: bool(scenario.kept), claim("declined"))
     later = candidate(intended_at="2026-11-22T05:00:00.000Z")
-    ruling = rule(decode_notification(world.kept[0]).claim, [later], WORDS)
-    assert not isinstance(ruling, Waits)
+    ruling = judge_claim(decode_notification(scenario.kept[0]).claim, [later], WORDS)
+    assert not isinstance(ruling, Deferral)
     assert ruling.finding is Finding.SUPERSEDED
     assert ruling.outcome is None
 
 
 def test_unanswered_enquiry_is_repeated_up_to_limit() -> None:
-    world = World(NO_ANSWER, answer("processing"), NO_ANSWER)
-    world.run(lambda: len(world.asked) == MAX_ASKED, claim())
-    assert world.kept == []
+    scenario = Scenario(NO_ANSWER, answer("processing"), NO_ANSWER)
+    scenario.run(lambda: len(scenario.asked) == MAX_ENQUIRIES, claim())
+    assert scenario.kept == []
 
 
 def test_enquiry_continues_until_new_answer() -> None:
-    world = World(NO_ANSWER, answer("processing"), answer("approved"))
-    world.run(lambda: bool(world.kept), claim())
-    assert len(world.asked) == 3
+    scenario = Scenario(NO_ANSWER, answer("processing"), answer("approved"))
+    scenario.run(lambda: bool(scenario.kept), claim())
+    assert len(scenario.asked) == 3
 
 
 def test_not_found_answer_is_recorded_as_evidence() -> None:
-    world = World(answer("not-found", is_not_found=True))
-    world.run(lambda: bool(world.kept), claim())
-    assert decode_notification(world.kept[0]).claim.is_not_found
+    scenario = Scenario(answer("not-found", is_not_found=True))
+    scenario.run(lambda: bool(scenario.kept), claim())
+    assert decode_notification(scenario.kept[0]).claim.is_not_found
 
 
 def test_repeated_notifications_queue_order_once() -> None:
-    world = World(answer("approved"))
-    world.run(lambda: bool(world.kept), claim(), claim("declined"), claim())
-    assert len(world.asked) == 1
+    scenario = Scenario(answer("approved"))
+    scenario.run(lambda: bool(scenario.kept), claim(), claim("declined"), claim())
+    assert len(scenario.asked) == 1
 
 
 def test_refused_enquiries_pause_after_one_message() -> None:
     refused = EnquiryAnswer(None, "http.403", StopRun("it does not accept our signature."), has_replied=True)
-    world = World(refused, refused, answer("approved"))
-    world.run(lambda: bool(world.kept), claim())
-    assert world.told == ["The gateway refuses enquiries: it does not accept our signature."]
-    times = [at for at, _ in world.asked]
+    scenario = Scenario(refused, refused, answer("approved"))
+    scenario.run(lambda: bool(scenario.kept), claim())
+    assert scenario.told == ["The gateway refuses enquiries: it does not accept our signature."]
+    times = [at for at, _ in scenario.asked]
     assert times[1] - times[0] >= 60
 
 
 def test_unreadable_journal_is_reported_once_and_retried() -> None:
-    world = World(answer("approved"))
-    world.errors = [JournalError("It is damaged."), JournalError("It is damaged.")]
-    world.run(lambda: bool(world.kept), claim())
-    assert len(world.told) == 1
-    assert "It is damaged." in world.told[0]
+    scenario = Scenario(answer("approved"))
+    scenario.errors = [JournalError("It is damaged."), JournalError("It is damaged.")]
+    scenario.run(lambda: bool(scenario.kept), claim())
+    assert len(scenario.told) == 1
+    assert "It is damaged." in scenario.told[0]
 
 
 def test_unexpected_error_stops_no_enquiry_and_quotes_nothing() -> None:
-    world = World(answer("approved"))
-    world.errors = [ValueError("Jane Wanjiku")]
-    world.run(lambda: bool(world.kept), claim())
-    assert world.told == ["The gateway cannot be asked about an unproven notification: unexpected error (ValueError)."]
+    scenario = Scenario(answer("approved"))
+    scenario.errors = [ValueError("Jane Wanjiku")]
+    scenario.run(lambda: bool(scenario.kept), claim())
+    assert scenario.told == [
+        "The gateway cannot be asked about an unproven notification: unexpected error (ValueError)."
+    ]
 
 
 def test_orders_beyond_queue_limit_prompt_no_enquiry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "MAX_WAITING", 1)
-    world = World(answer("approved"))
-    world.run(lambda: bool(world.kept), claim(), replace(claim(), order_id="PAY-2"))
-    assert len(world.asked) == 1
-    assert "Too many" in world.told[0]
+    scenario = Scenario(answer("approved"))
+    scenario.run(lambda: bool(scenario.kept), claim(), replace(claim(), order_id="PAY-2"))
+    assert len(scenario.asked) == 1
+    assert "Too many" in scenario.told[0]
 
 
 def test_row_in_flight_is_asked_about_after_outcome() -> None:
-    world = World(answer("approved"))
-    world.candidates = [candidate(State.IN_FLIGHT)]
+    scenario = Scenario(answer("approved"))
+    scenario.candidates = [candidate(State.IN_FLIGHT)]
     looks = 0
 
     def landed() -> bool:
         nonlocal looks
         looks += 1
         if looks == 20:
-            assert world.asked == []
-            world.candidates = [candidate(State.IN_DOUBT)]
-        return bool(world.kept)
+            assert scenario.asked == []
+            scenario.candidates = [candidate(State.IN_DOUBT)]
+        return bool(scenario.kept)
 
-    world.run(landed, claim())
-    assert len(world.asked) == 1
+    scenario.run(landed, claim())
+    assert len(scenario.asked) == 1

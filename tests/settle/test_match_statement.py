@@ -1,4 +1,4 @@
-"""A statement's lines held against a batch: what each settles, and why the others do not. The clock is ours."""
+"""Comparing lines of a statement with a batch: settlements, and why other lines do not match. The clock is fixed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,17 +8,26 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.core.evidence import Claim, EvidenceSource, Finding, Proof, Span, StatedTimes, rule
+from paygw_batch.core.evidence import Claim, EvidenceSource, Finding, Proof, StatedTimes, TimeInterval, judge_claim
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import RowsMoved
+from paygw_batch.errors import StaleRows
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry, Known
-from paygw_batch.settle.match_statement import Matched, StatementReader
+from paygw_batch.journal.values import Amendment, ClockComparison, Entry, KnownRow, StatementNote
+from paygw_batch.settle.match_statement import StatementMatch, StatementReader
 from paygw_batch.settle.resolve import Settlement, settle
 from paygw_batch.settle.row_order import Decision, row_content, unsigned_order
-from paygw_batch.settle.statement import Statement, StatementLine, StatementProof, TimeSpan, read_time
-from tests.support.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
+from paygw_batch.settle.statement import Statement, StatementLine, StatementProof, TimeSpan, parse_time_span
+from tests.support.journal_rows import (
+    at,
+    due_rows,
+    intent,
+    memory_journal,
+    new_instruction,
+    open_sheet,
+    outcome_of,
+    send,
+)
 from tests.support.signed_plans import ADA
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
@@ -30,7 +39,7 @@ ASK = "The payee may have the money: do not send it again, and ask the gateway."
 
 
 def line(order_id: str = "ORD-2", status: str | None = "approved", number: int = 2, **changes: str) -> StatementLine:
-    """Return a line in the gateway's words; with `answer`, one in ours."""
+    """Return a line with the gateway's status; with `answer`, a line with one of our answers."""
     amount = changes.get("amount", "1500.50")
     return StatementLine(
         number,
@@ -57,7 +66,7 @@ def reader(
     as_of: str = "",
     words: Mapping[str, OutcomeKind] = WORDS,
 ) -> StatementReader:
-    span = read_time(as_of)
+    span = parse_time_span(as_of)
     assert isinstance(span, TimeSpan) or not as_of
     return StatementReader(
         journal,
@@ -70,87 +79,89 @@ def reader(
     )
 
 
-def match(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: str = "") -> Matched:
+def match(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: str = "") -> StatementMatch:
     return reader(journal, batch=batch, as_of=as_of).match(statement(*lines))
 
 
-def basis_of(journal: SqliteJournal, one: StatementLine, proof: StatementProof, as_of: str = "") -> Basis:
-    """Return on whose word a line settles its row."""
+def settlement_basis(journal: SqliteJournal, one: StatementLine, proof: StatementProof, as_of: str = "") -> Basis:
+    """Return who vouches for a settlement by a line."""
     (settlement,) = reader(journal, as_of=as_of).match(statement(one, proof=proof)).settlements
     return settlement.basis
 
 
-def told(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: str = "") -> str:
-    """Return the sentence of the one difference, and hold that nothing is settled."""
-    found = match(journal, *lines, batch=batch, as_of=as_of)
-    assert not found.settlements
-    (difference,) = found.differences
+def only_difference(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: str = "") -> str:
+    """Return the sentence of the only difference, after checking that nothing is settled."""
+    matched = match(journal, *lines, batch=batch, as_of=as_of)
+    assert not matched.settlements
+    (difference,) = matched.differences
     assert (difference.line, difference.order_id) == (lines[0].line, lines[0].order_id)
     return difference.sentence
 
 
-def settled(journal: SqliteJournal, *lines: StatementLine, as_of: str = "") -> Settlement:
-    found = match(journal, *lines, as_of=as_of)
-    assert not found.differences
-    (settlement,) = found.settlements
+def settled_pairs(journal: SqliteJournal, *lines: StatementLine, as_of: str = "") -> Settlement:
+    matched = match(journal, *lines, as_of=as_of)
+    assert not matched.differences
+    (settlement,) = matched.settlements
     return settlement
 
 
-def sent(kind: OutcomeKind, *, rows: int = 1, minute: int = 1) -> SqliteJournal:
-    """Return a journal whose rows left at a minute and came to `kind`."""
-    journal = memory()
+def sent_journal(kind: OutcomeKind, *, rows: int = 1, minute: int = 1) -> SqliteJournal:
+    """Return a journal whose rows were sent at a minute, with outcome `kind`."""
+    journal = memory_journal()
     open_sheet(journal, new=rows)
     send(journal, 1, kind, at(minute))
     return journal
 
 
-def says(journal: SqliteJournal, resolution: Resolution, *, attempt: int = 1, minute: int = 3) -> None:
-    """Have a person say it of row 2."""
+def settle_row(journal: SqliteJournal, resolution: Resolution, *, attempt: int = 1, minute: int = 3) -> None:
+    """Settle row 2 by a person's decision."""
     journal.settle([Entry(1, attempt, Resolved(resolution, "Ticket 1", "amina"), at(minute))])
 
 
-def again(journal: SqliteJournal, *, suffix: bool, minute: int = 5) -> None:
-    """Release what is rejected."""
+def release_rejected_rows(journal: SqliteJournal, *, suffix: bool, minute: int = 5) -> None:
+    """Release all rejected rows."""
     assert journal.release(1, None, suffix=suffix, by="amina", at=at(minute), cutoff=at(59)) == 1
 
 
-def sent_twice(*, suffix: bool = False) -> SqliteJournal:
-    """Row 2 was rejected, left again at minute 10, and is in doubt."""
-    journal = sent(OutcomeKind.REJECTED)
-    again(journal, suffix=suffix)
+def twice_sent_journal(*, suffix: bool = False) -> SqliteJournal:
+    """Return a journal whose row 2 was rejected, sent again at minute 10, and is in doubt."""
+    journal = sent_journal(OutcomeKind.REJECTED)
+    release_rejected_rows(journal, suffix=suffix)
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     return journal
 
 
 def test_statement_does_not_settle_attempt_sent_after_comparison() -> None:
-    journal = sent(OutcomeKind.UNKNOWN)
-    found = match(journal, line(status="declined"))
-    says(journal, Resolution.REJECTED)
-    again(journal, suffix=False)
+    journal = sent_journal(OutcomeKind.UNKNOWN)
+    matched = match(journal, line(status="declined"))
+    settle_row(journal, Resolution.REJECTED)
+    release_rejected_rows(journal, suffix=False)
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    with pytest.raises(RowsMoved):
-        settle(journal, journal.batches()[0], found.settlements, by="ben", now=lambda: NOW, standings=found.standings)
-    assert [row.row for row in match(journal).silent] == [2]
+    with pytest.raises(StaleRows):
+        settle(
+            journal, journal.batches()[0], matched.settlements, by="ben", now=lambda: NOW, standings=matched.standings
+        )
+    assert [row.row for row in match(journal).unsettled_rows] == [2]
 
 
-# Rows that wait for a word
+# Rows that wait for a decision
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
 @pytest.mark.parametrize(("word", "said"), [("approved", Resolution.PAID), ("declined", Resolution.REJECTED)])
 def test_statement_line_settles_doubtful_or_accepted_row(kind: OutcomeKind, word: str, said: Resolution) -> None:
-    found = match(sent(kind), line(status=word))
-    assert found.settlements == [Settlement(2, said, f"{EVIDENCE}{word}", Basis.PERSON)]
-    assert (found.differences, found.agreeing, found.elsewhere, found.waiting) == ([], 0, 0, 0)
-    assert (found.silent, found.contrary) == ([], [])
+    matched = match(sent_journal(kind), line(status=word))
+    assert matched.settlements == [Settlement(2, said, f"{EVIDENCE}{word}", Basis.PERSON)]
+    assert (matched.differences, matched.agreeing, matched.elsewhere, matched.waiting) == ([], 0, 0, 0)
+    assert (matched.unsettled_rows, matched.blocking) == ([], [])
 
 
 def test_statement_settles_row_left_in_flight() -> None:
-    journal = memory()
+    journal = memory_journal()
     open_sheet(journal, new=1)
-    journal.append([intent(one, at(1)) for one in all_due(journal, 1)])
-    assert settled(journal, line()).resolution is Resolution.PAID
-    assert [row.row for row in match(journal).silent] == [2]
+    journal.append([intent(due_row, at(1)) for due_row in due_rows(journal, 1)])
+    assert settled_pairs(journal, line()).resolution is Resolution.PAID
+    assert [row.row for row in match(journal).unsettled_rows] == [2]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +169,8 @@ def test_statement_settles_row_left_in_flight() -> None:
     [("paid", Resolution.PAID), ("rejected", Resolution.REJECTED), ("not-received", Resolution.NOT_RECEIVED)],
 )
 def test_typed_answer_settles_row_as_person_evidence(answer: str, said: Resolution) -> None:
-    found = settled(sent(OutcomeKind.UNKNOWN), line(answer=answer, time="2026-11-21T08:30:00Z"))
-    assert found == Settlement(2, said, f"{EVIDENCE}{answer} at 2026-11-21T08:30:00Z", Basis.PERSON)
+    matched = settled_pairs(sent_journal(OutcomeKind.UNKNOWN), line(answer=answer, time="2026-11-21T08:30:00Z"))
+    assert matched == Settlement(2, said, f"{EVIDENCE}{answer} at 2026-11-21T08:30:00Z", Basis.PERSON)
 
 
 @pytest.mark.parametrize(
@@ -172,25 +183,25 @@ def test_typed_answer_settles_row_as_person_evidence(answer: str, said: Resoluti
     ],
 )
 def test_proven_later_line_counts_as_gateway_evidence(time: str, as_of: str, basis: Basis) -> None:
-    journal, one = sent(OutcomeKind.UNKNOWN), line(status="declined", time=time)
+    journal, one = sent_journal(OutcomeKind.UNKNOWN), line(status="declined", time=time)
     for proof in StatementProof:
-        assert basis_of(journal, one, proof, as_of) is (basis if proof.is_proven else Basis.PERSON)
+        assert settlement_basis(journal, one, proof, as_of) is (basis if proof.is_proven else Basis.PERSON)
 
 
 def test_typed_answer_in_proven_statement_stays_person_evidence() -> None:
     one = line(answer="rejected", time="2026-11-21T08:30:00Z")
-    assert basis_of(sent(OutcomeKind.UNKNOWN), one, StatementProof.SIGNED) is Basis.PERSON
+    assert settlement_basis(sent_journal(OutcomeKind.UNKNOWN), one, StatementProof.SIGNED) is Basis.PERSON
 
 
 def test_not_received_in_proven_statement_needs_quarantine() -> None:
     lost = statement(line(answer="not-received", time="2026-11-21T08:30:00Z"), proof=StatementProof.SIGNED)
-    early = reader(sent(OutcomeKind.UNKNOWN), now=datetime(2026, 11, 22, 8, tzinfo=UTC)).match(lost)
+    early = reader(sent_journal(OutcomeKind.UNKNOWN), now=datetime(2026, 11, 22, 8, tzinfo=UTC)).match(lost)
     assert (len(early.settlements), len(early.differences)) == (0, 1)
 
 
 def test_statement_line_recorded_as_evidence_moves_nothing() -> None:
-    """A worker can send the row between the comparison and the taking in: then the line is no answer of the gateway."""
-    journal, declined = sent(OutcomeKind.UNKNOWN), line(status="declined", time="2026-11-21T08:30:00Z")
+    """A worker may send the row between comparison and recording. The line is then no answer of the gateway."""
+    journal, declined = sent_journal(OutcomeKind.UNKNOWN), line(status="declined", time="2026-11-21T08:30:00Z")
     by = reader(journal)
     evidence = by.evidence(statement(declined), [declined], "amina")
     assert journal.record_evidence(evidence, WORDS, at=at(40)) == [Finding.TO_CONFIRM]
@@ -198,21 +209,21 @@ def test_statement_line_recorded_as_evidence_moves_nothing() -> None:
 
 
 def test_processing_or_empty_line_settles_nothing() -> None:
-    journal = sent(OutcomeKind.UNKNOWN, rows=2)
-    found = match(journal, line(status="processing"), line("ORD-3", number=3, answer=""))
-    assert (found.waiting, found.settlements, found.differences) == (2, [], [])
-    assert [row.row for row in found.silent] == [2, 3]
+    journal = sent_journal(OutcomeKind.UNKNOWN, rows=2)
+    matched = match(journal, line(status="processing"), line("ORD-3", number=3, answer=""))
+    assert (matched.waiting, matched.settlements, matched.differences) == (2, [], [])
+    assert [row.row for row in matched.unsettled_rows] == [2, 3]
 
 
 def test_doubtful_rows_missing_in_statement_are_listed() -> None:
-    journal = sent(OutcomeKind.UNKNOWN, rows=3)
-    found = match(journal, line("ORD-3", number=7), line("ORD-4", "unheard", 8))
-    assert [row.row for row in found.silent] == [2, 4]
-    assert [row.row for row in match(sent(OutcomeKind.ACCEPTED)).silent] == []
+    journal = sent_journal(OutcomeKind.UNKNOWN, rows=3)
+    matched = match(journal, line("ORD-3", number=7), line("ORD-4", "unheard", 8))
+    assert [row.row for row in matched.unsettled_rows] == [2, 4]
+    assert [row.row for row in match(sent_journal(OutcomeKind.ACCEPTED)).unsettled_rows] == []
 
 
-def test_not_received_waits_for_the_quarantine() -> None:
-    journal, answer = sent(OutcomeKind.UNKNOWN), statement(line(answer="not-received"))
+def test_not_received_waits_for_quarantine() -> None:
+    journal, answer = sent_journal(OutcomeKind.UNKNOWN), statement(line(answer="not-received"))
     opens = datetime(2026, 11, 22, 8, 1, tzinfo=UTC)
     early = reader(journal, now=opens.replace(minute=0)).match(answer)
     assert "settle it as not received from 2026-11-22T08:01:00.000Z on" in early.differences[0].sentence
@@ -221,7 +232,7 @@ def test_not_received_waits_for_the_quarantine() -> None:
 
 
 def test_accepted_row_cannot_be_not_received() -> None:
-    wrong = told(sent(OutcomeKind.ACCEPTED), line(answer="not-received"))
+    wrong = only_difference(sent_journal(OutcomeKind.ACCEPTED), line(answer="not-received"))
     assert wrong == "Row 2 is with the gateway in the journal, and not received in the statement."
 
 
@@ -234,7 +245,7 @@ def test_accepted_row_cannot_be_not_received() -> None:
     ],
 )
 def test_unlisted_status_settles_nothing(said: Mapping[str, Any], sentence: str) -> None:
-    assert told(sent(OutcomeKind.UNKNOWN), line(**said)) == sentence
+    assert only_difference(sent_journal(OutcomeKind.UNKNOWN), line(**said)) == sentence
 
 
 @pytest.mark.parametrize(
@@ -251,23 +262,23 @@ def test_unlisted_status_settles_nothing(said: Mapping[str, Any], sentence: str)
 def test_statement_line_with_different_amount_is_difference(
     money: Mapping[str, Any], sentence: str | None, kind: OutcomeKind
 ) -> None:
-    found = match(sent(kind), line(**money))
-    assert [one.sentence for one in found.differences] == ([] if sentence is None else [sentence])
-    assert len(found.settlements) == (sentence is None and kind is OutcomeKind.UNKNOWN)
+    matched = match(sent_journal(kind), line(**money))
+    assert [difference.sentence for difference in matched.differences] == ([] if sentence is None else [sentence])
+    assert len(matched.settlements) == (sentence is None and kind is OutcomeKind.UNKNOWN)
 
 
 def test_order_named_twice_is_not_settled() -> None:
-    journal = sent(OutcomeKind.UNKNOWN)
-    found = match(journal, line(), line(number=3, status="declined"))
-    assert [one.sentence for one in found.differences] == [
+    journal = sent_journal(OutcomeKind.UNKNOWN)
+    matched = match(journal, line(), line(number=3, status="declined"))
+    assert [difference.sentence for difference in matched.differences] == [
         "The statement has 2 lines for ORD-2: which one is right?"
     ] * 2
-    assert ([one.line for one in found.differences], found.settlements) == ([2, 3], [])
+    assert ([difference.line for difference in matched.differences], matched.settlements) == ([2, 3], [])
 
 
 def test_each_line_without_order_id_is_difference() -> None:
-    found = match(sent(OutcomeKind.UNKNOWN), line(""), line("", number=3))
-    assert [(one.line, one.order_id, one.sentence) for one in found.differences] == [
+    matched = match(sent_journal(OutcomeKind.UNKNOWN), line(""), line("", number=3))
+    assert [(difference.line, difference.order_id, difference.sentence) for difference in matched.differences] == [
         (2, "", "The line has no order id."),
         (3, "", "The line has no order id."),
     ]
@@ -297,12 +308,12 @@ def test_each_line_without_order_id_is_difference() -> None:
 )
 @pytest.mark.parametrize("word", ["approved", "declined"])
 def test_line_outside_latest_attempt_time_settles_nothing(when: Mapping[str, Any], sentence: str, word: str) -> None:
-    assert told(sent(OutcomeKind.UNKNOWN), line(status=word, **when)).startswith(sentence)
+    assert only_difference(sent_journal(OutcomeKind.UNKNOWN), line(status=word, **when)).startswith(sentence)
 
 
 @pytest.mark.parametrize("time", ["2026-11-22T09:10:00Z", "2026-11-22T09:00:00Z"])
 def test_statement_time_may_be_ten_minutes_ahead(time: str) -> None:
-    assert settled(sent(OutcomeKind.UNKNOWN), line(time=time)).resolution is Resolution.PAID
+    assert settled_pairs(sent_journal(OutcomeKind.UNKNOWN), line(time=time)).resolution is Resolution.PAID
 
 
 @pytest.mark.parametrize(
@@ -314,7 +325,10 @@ def test_statement_time_may_be_ten_minutes_ahead(time: str) -> None:
     ],
 )
 def test_dated_line_settles_latest_attempt(when: Mapping[str, Any], as_of: str) -> None:
-    assert settled(sent_twice(), line(status="declined", **when), as_of=as_of).resolution is Resolution.REJECTED
+    assert (
+        settled_pairs(twice_sent_journal(), line(status="declined", **when), as_of=as_of).resolution
+        is Resolution.REJECTED
+    )
 
 
 @pytest.mark.parametrize(
@@ -323,127 +337,133 @@ def test_dated_line_settles_latest_attempt(when: Mapping[str, Any], as_of: str) 
 )
 @pytest.mark.parametrize("word", ["approved", "declined", "processing"])
 def test_undated_line_does_not_settle_resent_row(when: Mapping[str, Any], as_of: str, word: str) -> None:
-    sentence = told(sent_twice(), line(status=word, **when), as_of=as_of)
+    sentence = only_difference(twice_sent_journal(), line(status=word, **when), as_of=as_of)
     assert sentence.startswith(VAGUE)
 
 
 def test_line_is_dated_by_first_use_of_statement() -> None:
-    journal = sent(OutcomeKind.REJECTED)
-    again(journal, suffix=False)
-    journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7)))
+    journal = sent_journal(OutcomeKind.REJECTED)
+    release_rejected_rows(journal, suffix=False)
+    journal.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(7)))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    assert told(journal, line(status="declined")).startswith(
+    assert only_difference(journal, line(status="declined")).startswith(
         "ORD-2: 2026-11-21T08:07:00.000Z at the latest (the file was applied then) is before the latest"
     )
-    wrong = told(journal, line(time="2026-11-21T08:30:00Z"))
+    wrong = only_difference(journal, line(time="2026-11-21T08:30:00Z"))
     assert wrong.startswith("ORD-2: 2026-11-21T08:30:00Z is before the latest")
 
 
 def test_reapplied_undated_statement_settles_no_attempt() -> None:
-    journal = sent_twice()
-    journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(20)))
-    assert told(journal, line(status="declined")).startswith(VAGUE)
+    journal = twice_sent_journal()
+    journal.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(20)))
+    assert only_difference(journal, line(status="declined")).startswith(VAGUE)
 
 
 def test_only_same_statement_file_counts_as_applied() -> None:
-    journal = sent(OutcomeKind.UNKNOWN, minute=20)
-    journal.settle([], note=CarriedOut("b1", "day.csv", "f" * 64, "amina", at(7)))
-    assert settled(journal, line()).resolution is Resolution.PAID
-    journal.settle([], note=CarriedOut("b2", "day.csv", SHA, "amina", at(7)))
-    assert told(journal, line())
+    journal = sent_journal(OutcomeKind.UNKNOWN, minute=20)
+    journal.settle([], note=StatementNote("b1", "day.csv", "f" * 64, "amina", at(7)))
+    assert settled_pairs(journal, line()).resolution is Resolution.PAID
+    journal.settle([], note=StatementNote("b2", "day.csv", SHA, "amina", at(7)))
+    assert only_difference(journal, line())
 
 
 LATER = "2026-11-21T08:59:00Z"
-"""By the gateway's clock, after every attempt: our clock was behind."""
+"""After every attempt by the gateway's clock, because our clock was slow."""
 
 
-def carried_out(journal: SqliteJournal, *lines: StatementLine, batch: int = 1) -> None:
-    """Carry a statement out for a batch, as `resolve --from --matching-only --again` does."""
-    found = match(journal, *lines, batch=batch)
-    note = CarriedOut(f"b{batch}", "day.csv", SHA, "amina", attempts=tuple(found.attempts.items()))
+def apply_statement(journal: SqliteJournal, *lines: StatementLine, batch: int = 1) -> None:
+    """Apply a statement to a batch, as `resolve --from --matching-only --again` does."""
+    matched = match(journal, *lines, batch=batch)
+    note = StatementNote(f"b{batch}", "day.csv", SHA, "amina", attempts=tuple(matched.attempts.items()))
     now = datetime.fromisoformat(at(2))
-    settle(journal, journal.batches()[batch - 1], found.settlements, by="amina", now=lambda: now, carried_out=note)
+    settle(journal, journal.batches()[batch - 1], matched.settlements, by="amina", now=lambda: now, carried_out=note)
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
 @pytest.mark.parametrize("word", ["approved", "declined"])
 def test_file_read_before_intent_never_settles_attempt(word: str, *, is_carried_out: bool) -> None:
     """Seed 7,032,239: an untrue "paid" about a row that was not sent; then it leaves, by a clock that is behind."""
-    journal = memory()
+    journal = memory_journal()
     open_sheet(journal, new=1)
     one = line(status=word, time=LATER)
     if is_carried_out:
-        carried_out(journal, one)
-    assert kept(journal, one) == [Finding.CONTRADICTING]
+        apply_statement(journal, one)
+    assert record_line(journal, one) == [Finding.CONTRADICTING]
     journal.settle([Entry(1, 0, Resolved(Resolution.NOT_RECEIVED, "Ticket 1", "amina"), at(3))])
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    assert "ORD-2 was sent again after this file was first read" in told(journal, one)
+    assert "ORD-2 was sent again after this file was first read" in only_difference(journal, one)
     assert not match(journal, line(status=word, time=LATER), as_of=LATER).settlements
     newer = reader(journal).match(replace(statement(one), sha256="e" * 64))
-    assert [(found.row, found.basis) for found in newer.settlements] == [(2, Basis.PERSON)]
+    assert [(matched.row, matched.basis) for matched in newer.settlements] == [(2, Basis.PERSON)]
 
 
 def test_file_of_other_batch_never_settles_later_attempt() -> None:
     """The row is in both batches: the file was carried out for the one, and now for the other."""
-    journal = memory()
+    journal = memory_journal()
     first = open_sheet(journal, new=1)
-    known = [Known(2, 1, State.READY)]
+    known = [KnownRow(2, 1, State.READY)]
     open_sheet(journal, "b2", [new_instruction(3)], known=known)
     assert first.batch == "b1"
-    carried_out(journal, line(time=LATER))
+    apply_statement(journal, line(time=LATER))
     assert journal.first_reading(SHA).attempts == {1: 0}
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    assert told(journal, line(time=LATER), batch=2)
-    carried_out(journal, line("ORD-3", time=LATER), batch=1)  # an order of the other batch alone
+    assert only_difference(journal, line(time=LATER), batch=2)
+    apply_statement(journal, line("ORD-3", time=LATER), batch=1)  # an order of the other batch alone
     send(journal, 2, OutcomeKind.UNKNOWN, at(11))
-    assert told(journal, line("ORD-3", time=LATER), batch=2)
+    assert only_difference(journal, line("ORD-3", time=LATER), batch=2)
 
 
 def test_claim_from_file_read_before_attempt_is_superseded() -> None:
-    journal = sent(OutcomeKind.UNKNOWN)
+    journal = sent_journal(OutcomeKind.UNKNOWN)
     claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True)
-    found = [rule(replace(claim, attempts=then), journal.orders("ORD-2"), WORDS) for then in ({}, {1: 1}, {1: 0})]
-    assert [getattr(one, "finding", None) for one in found] == [Finding.MOVED, Finding.MOVED, Finding.SUPERSEDED]
+    matched = [
+        judge_claim(replace(claim, attempts=then), journal.orders("ORD-2"), WORDS) for then in ({}, {1: 1}, {1: 0})
+    ]
+    assert [getattr(match_line, "finding", None) for match_line in matched] == [
+        Finding.MOVED,
+        Finding.MOVED,
+        Finding.SUPERSEDED,
+    ]
 
 
 def test_file_read_after_attempt_settles_attempt() -> None:
-    journal = sent(OutcomeKind.UNKNOWN)
+    journal = sent_journal(OutcomeKind.UNKNOWN)
     one = line(time=LATER)
-    journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7), ((1, 1),)))
-    assert settled(journal, one).resolution is Resolution.PAID
+    journal.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(7), ((1, 1),)))
+    assert settled_pairs(journal, one).resolution is Resolution.PAID
 
 
 def test_slow_clock_postpones_attempt_time() -> None:
-    journal = sent(OutcomeKind.UNKNOWN, minute=30)
-    journal.settle([], note=ClockSeen(at(30), "2026-11-21T09:30:00.000Z", -3600))
-    wrong = told(journal, line(time="2026-11-21T09:29:00Z"))
+    journal = sent_journal(OutcomeKind.UNKNOWN, minute=30)
+    journal.settle([], note=ClockComparison(at(30), "2026-11-21T09:30:00.000Z", -3600))
+    wrong = only_difference(journal, line(time="2026-11-21T09:29:00Z"))
     assert "before the latest attempt (2026-11-21T09:30:00.000Z)" in wrong
-    assert basis_of(journal, line(time="2026-11-21T09:30:00Z"), StatementProof.SIGNED) is Basis.GATEWAY
+    assert settlement_basis(journal, line(time="2026-11-21T09:30:00Z"), StatementProof.SIGNED) is Basis.GATEWAY
 
 
 # Rows that are settled already
 
 
-def in_state(state: State) -> SqliteJournal:
-    """Return a journal whose row 2 was sent once and is in a state that needs no word."""
+def journal_in_state(state: State) -> SqliteJournal:
+    """Return a journal whose row 2 was sent once and is in a final state."""
     match state:
         case State.PAID:
-            return sent(OutcomeKind.PAID)
+            return sent_journal(OutcomeKind.PAID)
         case State.RETURNED:
-            journal = sent(OutcomeKind.PAID)
+            journal = sent_journal(OutcomeKind.PAID)
             journal.append([Entry(1, 1, Returned("Came back"), at(3))])
             return journal
         case State.READY:
-            journal = sent(OutcomeKind.REJECTED)
-            again(journal, suffix=False)
+            journal = sent_journal(OutcomeKind.REJECTED)
+            release_rejected_rows(journal, suffix=False)
             return journal
         case State.REPLACED:
-            journal = sent(OutcomeKind.REJECTED)
+            journal = sent_journal(OutcomeKind.REJECTED)
             new = new_instruction(2, "ORD-2", amount="70.00")
             open_sheet(journal, "b2", [new], amendments=[Amendment(2, 1, "")], opened_at=at(4))
             return journal
         case _:
-            return sent(OutcomeKind.REJECTED)
+            return sent_journal(OutcomeKind.REJECTED)
 
 
 PAID_BEFORE = (
@@ -485,74 +505,74 @@ PAID_BEFORE = (
 def test_line_about_settled_row_is_agreement_or_difference(
     state: State, said: Mapping[str, Any], sentence: str | None
 ) -> None:
-    found = match(in_state(state), line(**said))
-    assert [one.sentence for one in found.differences] == ([] if sentence is None else [sentence])
-    assert (found.agreeing, found.settlements, found.waiting) == (int(sentence is None), [], 0)
+    matched = match(journal_in_state(state), line(**said))
+    assert [difference.sentence for difference in matched.differences] == ([] if sentence is None else [sentence])
+    assert (matched.agreeing, matched.settlements, matched.waiting) == (int(sentence is None), [], 0)
     is_held = sentence is not None and state in {State.READY, State.REJECTED}
-    assert [one.order_id for one in found.contrary] == (["ORD-2"] if is_held else [])
+    assert [one.order_id for one in matched.blocking] == (["ORD-2"] if is_held else [])
 
 
 def test_unanswered_line_about_settled_row_waits() -> None:
-    assert match(sent(OutcomeKind.PAID), line(answer="")).waiting == 1
+    assert match(sent_journal(OutcomeKind.PAID), line(answer="")).waiting == 1
 
 
 @pytest.mark.parametrize(("word", "is_told"), [("declined", False), ("approved", True)])
 def test_older_paid_line_under_reused_id_is_reported(word: str, *, is_told: bool) -> None:
-    journal = sent(OutcomeKind.REJECTED)
-    again(journal, suffix=False)
+    journal = sent_journal(OutcomeKind.REJECTED)
+    release_rejected_rows(journal, suffix=False)
     send(journal, 1, OutcomeKind.PAID, at(10))
-    found = match(journal, line(status=word, time="2026-11-21T08:05:00Z"))
-    assert [one.sentence for one in found.differences] == ([PAID_BEFORE] if is_told else [])
-    assert found.agreeing == (not is_told)
+    matched = match(journal, line(status=word, time="2026-11-21T08:05:00Z"))
+    assert [difference.sentence for difference in matched.differences] == ([PAID_BEFORE] if is_told else [])
+    assert matched.agreeing == (not is_told)
 
 
 def test_older_line_under_unique_id_is_compared_normally() -> None:
-    found = match(sent(OutcomeKind.PAID), line(time="2026-11-21T07:00:00Z"))
-    assert (found.agreeing, found.differences) == (1, [])
-    wrong = told(sent(OutcomeKind.PAID), line(status="declined", time="2026-11-21T07:00:00Z"))
+    matched = match(sent_journal(OutcomeKind.PAID), line(time="2026-11-21T07:00:00Z"))
+    assert (matched.agreeing, matched.differences) == (1, [])
+    wrong = only_difference(sent_journal(OutcomeKind.PAID), line(status="declined", time="2026-11-21T07:00:00Z"))
     assert wrong == "Row 2 is paid in the journal, and rejected in the statement."
 
 
-# Orders that are no latest attempt of the batch
+# Orders other than latest attempts of the batch
 
 
 def test_earlier_rejected_attempt_agrees_unless_paid() -> None:
-    journal = sent_twice(suffix=True)
+    journal = twice_sent_journal(suffix=True)
     noes: Sequence[Mapping[str, Any]] = ({"status": "declined"}, {"answer": "not-received"}, {"answer": ""})
     for said in noes:
-        found = match(journal, line(**said))
-        assert (found.agreeing, found.differences) == (1, []), said
-    assert told(journal, line()) == (
+        matched = match(journal, line(**said))
+        assert (matched.agreeing, matched.differences) == (1, []), said
+    assert only_difference(journal, line()) == (
         "ORD-2 is an earlier attempt: the journal has it as rejected, but the statement does not. The payee may be "
         "paid twice: stop, and ask the gateway."
     )
-    assert [one.order_id for one in match(journal, line()).contrary] == ["ORD-2"]
-    assert told(journal, line(status="limbo")).startswith(
+    assert [one.order_id for one in match(journal, line()).blocking] == ["ORD-2"]
+    assert only_difference(journal, line(status="limbo")).startswith(
         "The configuration does not say what the gateway's status 'limbo' means"
     )
-    assert settled(journal, line("ORD-2-r2")).resolution is Resolution.PAID
+    assert settled_pairs(journal, line("ORD-2-r2")).resolution is Resolution.PAID
 
 
 @pytest.mark.parametrize("word", ["approved", "processing", "declined"])
 def test_statement_line_about_unsent_row_holds_it(word: str) -> None:
-    journal = memory()
+    journal = memory_journal()
     open_sheet(journal, new=1)
-    found = match(journal, line(status=word))
-    assert [one.sentence for one in found.differences] == [
+    matched = match(journal, line(status=word))
+    assert [difference.sentence for difference in matched.differences] == [
         f"According to the journal, row 2 was never sent; the statement says otherwise. {ASK}"
     ]
-    assert [one.order_id for one in found.contrary] == ["ORD-2"]
+    assert [one.order_id for one in matched.blocking] == ["ORD-2"]
 
 
 def test_line_with_different_amount_holds_no_row() -> None:
-    journal = memory()
+    journal = memory_journal()
     open_sheet(journal, new=1)
-    assert match(journal, line(status="declined", amount="7")).contrary == []
+    assert match(journal, line(status="declined", amount="7")).blocking == []
 
 
 def two_batches(kind: OutcomeKind, operation: str = "payout", amount: str = "1500.50") -> SqliteJournal:
-    """The second batch's row 2 is ORD-9 (or ORD-2 of another operation), and came to `kind`."""
-    journal = sent(OutcomeKind.UNKNOWN)
+    """Return a journal with a second batch whose row 2 is ORD-9 or another operation's ORD-2, with outcome `kind`."""
+    journal = sent_journal(OutcomeKind.UNKNOWN)
     order_id = "ORD-9" if operation == "payout" else "ORD-2"
     open_sheet(journal, "b2", [new_instruction(2, order_id, amount=amount)], operation=operation)
     send(journal, 2, kind, at(5))
@@ -560,32 +580,34 @@ def two_batches(kind: OutcomeKind, operation: str = "payout", amount: str = "150
 
 
 def test_order_of_other_batch_is_only_counted() -> None:
-    found = match(two_batches(OutcomeKind.UNKNOWN), line("ORD-9"))
-    assert (found.elsewhere, found.differences, found.settlements, found.contrary) == (1, [], [], [])
+    matched = match(two_batches(OutcomeKind.UNKNOWN), line("ORD-9"))
+    assert (matched.elsewhere, matched.differences, matched.settlements, matched.blocking) == (1, [], [], [])
 
 
 def test_resendable_order_of_other_batch_is_held() -> None:
     journal = two_batches(OutcomeKind.REJECTED)
-    found = match(journal, line("ORD-9"))
-    assert [one.sentence for one in found.differences] == [f"Row 2 of batch b2 is rejected in the journal. {ASK}"]
-    assert [one.order_id for one in found.contrary] == ["ORD-9"]
+    matched = match(journal, line("ORD-9"))
+    assert [difference.sentence for difference in matched.differences] == [
+        f"Row 2 of batch b2 is rejected in the journal. {ASK}"
+    ]
+    assert [one.order_id for one in matched.blocking] == ["ORD-9"]
     assert match(journal, line("ORD-9", "declined")).elsewhere == 1
 
 
 def test_statement_line_for_unknown_attempt_holds_row() -> None:
-    journal = sent(OutcomeKind.UNKNOWN)
-    assert told(journal, line("NOBODY")) == (
+    journal = sent_journal(OutcomeKind.UNKNOWN)
+    assert only_difference(journal, line("NOBODY")) == (
         "The journal has no order NOBODY: was it sent from elsewhere, or was its id changed?"
     )
-    assert match(journal, line("NOBODY")).contrary == []
+    assert match(journal, line("NOBODY")).blocking == []
     later = match(journal, line("ORD-2-r2"))
     (difference,) = later.differences
     assert difference.sentence == (
         "The journal has no order ORD-2-r2, which looks like a later attempt of ORD-2: the journal may be an older "
         f"copy. {ASK}"
     )
-    assert [one.order_id for one in later.contrary] == ["ORD-2-r2"]
-    assert match(sent(OutcomeKind.PAID), line("ORD-2-r2")).contrary == []
+    assert [one.order_id for one in later.blocking] == ["ORD-2-r2"]
+    assert match(sent_journal(OutcomeKind.PAID), line("ORD-2-r2")).blocking == []
 
 
 @pytest.mark.parametrize(
@@ -599,55 +621,56 @@ def test_statement_line_for_unknown_attempt_holds_row() -> None:
     ],
 )
 def test_order_with_altered_id_is_named_not_settled(ours: str, theirs: str, question: str) -> None:
-    journal = memory()
+    journal = memory_journal()
     open_sheet(journal, new=[new_instruction(2, ours, amount="1100.00"), new_instruction(3, "OTHER")])
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
-    found = match(journal, line(theirs, amount="1100.00"))
-    assert [one.sentence for one in found.differences] == [
+    matched = match(journal, line(theirs, amount="1100.00"))
+    assert [difference.sentence for difference in matched.differences] == [
         f"The journal has no order {theirs}. The nearest is {ours}, KES 1,100.00: {question}"
     ]
-    assert (found.settlements, found.contrary, len(found.silent)) == ([], [], 2)
+    assert (matched.settlements, matched.blocking, len(matched.unsettled_rows)) == ([], [], 2)
 
 
 def test_altered_id_names_order_with_same_amount() -> None:
-    journal = memory()
+    journal = memory_journal()
     amounts = {"P-07": "5.00", "P-007": "7.00", "P-0007": "9.00"}
     open_sheet(
         journal,
         new=[new_instruction(row, order_id, amount=amounts[order_id]) for row, order_id in enumerate(amounts, 2)],
     )
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
-    assert "The nearest is P-007, KES 7.00:" in told(journal, line("P-7", amount="7.00"))
+    assert "The nearest is P-007, KES 7.00:" in only_difference(journal, line("P-7", amount="7.00"))
 
 
 @pytest.mark.parametrize(("amount", "is_open"), [("1500.50", True), ("77.00", False)])
 def test_line_matching_payout_and_collection_settles_neither(amount: str, *, is_open: bool) -> None:
-    found = match(two_batches(OutcomeKind.UNKNOWN, "payin", amount), line())
-    told = [one.sentence for one in found.differences]
-    assert [sentence.startswith("ORD-2 is both a payout and a collection of the same amount") for sentence in told] == (
-        [True] if is_open else []
-    )
-    assert len(found.settlements) == (not is_open)
+    matched = match(two_batches(OutcomeKind.UNKNOWN, "payin", amount), line())
+    only_difference = [difference.sentence for difference in matched.differences]
+    assert [
+        sentence.startswith("ORD-2 is both a payout and a collection of the same amount")
+        for sentence in only_difference
+    ] == ([True] if is_open else [])
+    assert len(matched.settlements) == (not is_open)
 
 
 # Evidence
 
 
-def kept(journal: SqliteJournal, one: StatementLine) -> Sequence[Finding]:
-    """Keep the evidence of a line, as `resolve --from` does."""
-    read = reader(journal)
-    found = read.match(statement(one))
-    evidence = read.evidence(statement(one), found.contrary, "amina")
-    return journal.record_evidence(evidence, read.meanings(statement(one)), at=at(50))
+def record_line(journal: SqliteJournal, one: StatementLine) -> Sequence[Finding]:
+    """Record the evidence of a line, as `resolve --from` does."""
+    statement_reader = reader(journal)
+    matched = statement_reader.match(statement(one))
+    evidence = statement_reader.evidence(statement(one), matched.blocking, "amina")
+    return journal.record_evidence(evidence, statement_reader.meanings(statement(one)), at=at(50))
 
 
 def test_contradicting_line_is_recorded_and_holds_row() -> None:
-    journal = sent(OutcomeKind.REJECTED)
+    journal = sent_journal(OutcomeKind.REJECTED)
     one = line(time="2026-11-21T08:30:00Z")
-    read = reader(journal)
-    (evidence,) = read.evidence(statement(one), read.match(statement(one)).contrary, "amina")
+    statement_reader = reader(journal)
+    (evidence,) = statement_reader.evidence(statement(one), statement_reader.match(statement(one)).blocking, "amina")
     assert evidence.source is EvidenceSource.STATEMENT
-    span = Span("2026-11-21T08:30:00.000Z", "2026-11-21T08:30:01.000Z")
+    span = TimeInterval("2026-11-21T08:30:00.000Z", "2026-11-21T08:30:01.000Z")
     assert evidence.claim == Claim(
         "ORD-2", "1500.50", "KES", "approved", proof=Proof.VOUCHED, is_current=True, times=StatedTimes((span,))
     )
@@ -656,50 +679,52 @@ def test_contradicting_line_is_recorded_and_holds_row() -> None:
         f'"sha256":"{SHA}","statement":"day.csv","time":"2026-11-21T08:30:00Z","word":"approved"}}'
     )
     assert evidence.lasting == f'{{"attempts":[[1,1]],"sha256":"{SHA}"}}'
-    assert kept(journal, one) == [Finding.CONTRADICTING]
-    again(journal, suffix=True)
-    assert list(all_due(journal, 1)) == []
+    assert record_line(journal, one) == [Finding.CONTRADICTING]
+    release_rejected_rows(journal, suffix=True)
+    assert list(due_rows(journal, 1)) == []
 
 
 def test_undated_answer_is_recorded_with_its_status() -> None:
-    journal = sent(OutcomeKind.REJECTED)
+    journal = sent_journal(OutcomeKind.REJECTED)
     one = line(answer="paid")
-    read = reader(journal)
-    (evidence,) = read.evidence(statement(one), read.match(statement(one)).contrary, "amina")
+    statement_reader = reader(journal)
+    (evidence,) = statement_reader.evidence(statement(one), statement_reader.match(statement(one)).blocking, "amina")
     assert '"time"' not in evidence.content
     assert '"word":"paid"' in evidence.content
     assert evidence.claim.status == "paid"
-    assert read.meanings(statement(one, line("ORD-3", number=3, answer="not-received"))) == {"paid": OutcomeKind.PAID}
+    assert statement_reader.meanings(statement(one, line("ORD-3", number=3, answer="not-received"))) == {
+        "paid": OutcomeKind.PAID
+    }
 
 
 def test_statement_meanings_cover_only_listed_statuses() -> None:
     lines = (line(), line("ORD-3", "limbo"), line("ORD-4", answer="rejected"), line("ORD-5", answer=""))
-    found = reader(sent(OutcomeKind.PAID)).meanings(statement(*lines))
-    assert found == {"approved": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
+    matched = reader(sent_journal(OutcomeKind.PAID)).meanings(statement(*lines))
+    assert matched == {"approved": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
 
 
 def test_line_with_unreadable_amount_claims_none() -> None:
-    (evidence,) = reader(sent(OutcomeKind.PAID)).evidence(statement(), [line(amount="much")], "amina")
+    (evidence,) = reader(sent_journal(OutcomeKind.PAID)).evidence(statement(), [line(amount="much")], "amina")
     assert evidence.claim.amount is None
 
 
 def test_file_of_order_settles_no_row_sent_later() -> None:
-    """The order settles row 2 alone; the file names row 3 as well, which leaves afterwards."""
-    journal = memory()
+    """The order settles row 2 alone. The file also names row 3, which is sent afterwards."""
+    journal = memory_journal()
     open_sheet(journal, new=2)
-    (first, _) = all_due(journal, 1)
+    (first, _) = due_rows(journal, 1)
     journal.append([intent(first, at(1)), outcome_of(1, 1, OutcomeKind.UNKNOWN, at(1))])
     lines = (line(time=LATER), line("ORD-3", time=LATER))
-    found = match(journal, *lines)
-    assert [one.row for one in found.settlements] == [2]
+    matched = match(journal, *lines)
+    assert [settlement.row for settlement in matched.settlements] == [2]
     batch = journal.batches()[0]
     content = row_content(
         journal,
         batch,
-        [Decision.of(one) for one in found.settlements],
+        [Decision.from_settlement(settlement) for settlement in matched.settlements],
         endpoint="gateway.example/1",
         statement=statement(*lines),
-        attempts=found.attempts,
+        attempts=matched.attempts,
     )
     order = unsigned_order(content, ADA.public, datetime.fromisoformat(at(2)))
     carried = order.carried_out("amina")
@@ -709,4 +734,4 @@ def test_file_of_order_settles_no_row_sent_later() -> None:
     assert journal.first_reading(SHA).attempts == {1: 1, 2: 0}
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     assert not match(journal, *lines).settlements
-    assert "ORD-3 was sent again after this file was first read" in told(journal, lines[1])
+    assert "ORD-3 was sent again after this file was first read" in only_difference(journal, lines[1])

@@ -1,4 +1,4 @@
-"""Asking after rows: the rhythm, the bound, and that only a sound answer changes anything. The clock is ours."""
+"""Refreshing rows: intervals, time limit, and that only a sound answer changes anything. The clock is simulated."""
 
 import asyncio
 import json
@@ -12,11 +12,11 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import load_enquiry, load_operation
-from paygw_batch.gateway.enquiry import EnquiryAnswer, read_answer
-from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.enquiry import EnquiryAnswer, parse_answer
+from paygw_batch.gateway.message import ExpectedReply, FaultKind, RawReply, TransportFault
 from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.values import BatchRecord
-from paygw_batch.settle.refresh import Clock, Politeness, Refresh, Refreshed
+from paygw_batch.settle.refresh import Clock, EnquiryLimits, Refresh, RefreshResult
 from tests.support.journal_rows import new_instruction, open_sheet, send
 
 START = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -25,7 +25,7 @@ OPERATION = load_enquiry("paynet-v4", load_operation("payout"))
 REFUSED = TransportFault(FaultKind.CONNECT_REFUSED, first_byte_left=False)
 
 Script = Callable[[str, int], RawReply | TransportFault]
-"""What order `id` is answered with when it is asked after for the n-th time."""
+"""The answer to the n-th enquiry about order `id`."""
 
 
 def replied(status: str, order_id: str, http_status: int = 200, **further: str) -> RawReply:
@@ -33,7 +33,7 @@ def replied(status: str, order_id: str, http_status: int = 200, **further: str) 
     return RawReply(http_status, (), body.encode())
 
 
-class World:
+class Scenario:
     """A gateway and a clock that a test scripts."""
 
     def __init__(self, script: Script, rows: int = 2, kind: OutcomeKind = OutcomeKind.ACCEPTED) -> None:
@@ -55,24 +55,24 @@ class World:
         await asyncio.sleep(0)
         self.now_s += wait_s
 
-    async def _ask(self, expected: Expected, endpoint_id: str | None) -> EnquiryAnswer:
+    async def _ask(self, expected: ExpectedReply, endpoint_id: str | None) -> EnquiryAnswer:
         self.asked.append((self.now_s, expected.order_id))
         self.endpoints.add(endpoint_id)
         self._times[expected.order_id] = self._times.get(expected.order_id, 0) + 1
         came_back = self._script(expected.order_id, self._times[expected.order_id])
-        return read_answer(came_back, expected, WORDS, OPERATION, not_found=["no-such-order"], now=START)
+        return parse_answer(came_back, expected, WORDS, OPERATION, not_found=["no-such-order"], now=START)
 
-    def run(self, limit_s: float = 1800.0, watch: Callable[[Refresh], None] | None = None) -> Refreshed:
-        async def go() -> Refreshed:
+    def run(self, limit_s: float = 1800.0, watch: Callable[[Refresh], None] | None = None) -> RefreshResult:
+        async def go() -> RefreshResult:
             self.refresh = Refresh(
                 self.journal,
                 self.batch,
                 self._ask,
                 words=WORDS,
                 minor_units={"KES": 2},
-                politeness=Politeness(2, 1000.0, limit_s),
+                limits=EnquiryLimits(2, 1000.0, limit_s),
                 clock=Clock(lambda: self.now_s, self._sleep, lambda: START + timedelta(seconds=self.now_s)),
-                take_in=lambda: None,
+                record_arrivals=lambda: None,
             )
             if watch is not None:
                 watch(self.refresh)
@@ -91,23 +91,23 @@ class World:
 @pytest.mark.parametrize("kind", [OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN])
 def test_refresh_stops_enquiring_after_final_answer(kind: OutcomeKind) -> None:
     words = {"PAY-2": ["processing", "approved"], "PAY-3": ["declined"]}
-    world = World(lambda order_id, n: replied(words[order_id][n - 1], order_id), kind=kind)
-    done = world.run()
-    assert world.states() == [State.PAID, State.REJECTED]
+    scenario = Scenario(lambda order_id, n: replied(words[order_id][n - 1], order_id), kind=kind)
+    done = scenario.run()
+    assert scenario.states() == [State.PAID, State.REJECTED]
     assert (done.asked, done.stop_reason, done.interrupted) == (3, None, False)
-    assert world.endpoints == {"1234"}
-    assert world.journal.messages().contradictions == []
+    assert scenario.endpoints == {"1234"}
+    assert scenario.journal.messages().contradictions == []
 
 
 def test_refresh_slows_after_five_minutes_and_ends() -> None:
-    world = World(lambda order_id, _: replied("processing", order_id), rows=1)
-    done = world.run(limit_s=900.0)
-    times = [at_s for at_s, _ in world.asked]
+    scenario = Scenario(lambda order_id, _: replied("processing", order_id), rows=1)
+    done = scenario.run(limit_s=900.0)
+    times = [at_s for at_s, _ in scenario.asked]
     waits = [round(later - earlier) for earlier, later in pairwise(times)]
     assert waits == [5] * 60 + [60] * 10
     assert times[-1] <= 900
     assert done.stop_reason is not None
-    assert world.kept() == {}
+    assert scenario.kept() == {}
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_refresh_slows_after_five_minutes_and_ends() -> None:
     ],
 )
 def test_invalid_enquiry_answer_changes_nothing(reply: RawReply | TransportFault) -> None:
-    world = World(lambda *_: reply, rows=1, kind=OutcomeKind.UNKNOWN)
-    head = world.journal.head()
-    world.run(limit_s=60)
-    assert world.states() == [State.IN_DOUBT]
-    assert world.journal.head() == head
-    assert world.kept() == {}
+    scenario = Scenario(lambda *_: reply, rows=1, kind=OutcomeKind.UNKNOWN)
+    head = scenario.journal.head()
+    scenario.run(limit_s=60)
+    assert scenario.states() == [State.IN_DOUBT]
+    assert scenario.journal.head() == head
+    assert scenario.kept() == {}
 
 
 @pytest.mark.parametrize(
@@ -141,35 +141,35 @@ def test_invalid_enquiry_answer_changes_nothing(reply: RawReply | TransportFault
     ],
 )
 def test_answer_about_other_payout_stops_refresh(reply: RawReply) -> None:
-    world = World(lambda *_: reply, rows=1)
-    done = world.run()
-    assert world.states() == [State.ACCEPTED]
+    scenario = Scenario(lambda *_: reply, rows=1)
+    done = scenario.run()
+    assert scenario.states() == [State.ACCEPTED]
     assert "different payout" in (done.stop_reason or "")
     assert done.asked == 1
 
 
 def test_not_found_is_recorded_once_without_releasing() -> None:
-    world = World(lambda order_id, _: replied("no-such-order", order_id), rows=1, kind=OutcomeKind.UNKNOWN)
-    world.run(limit_s=60)
-    assert world.states() == [State.IN_DOUBT]
-    assert world.kept() == {"not_found": 1}
-    (waiting,) = world.journal.messages(1).waiting
+    scenario = Scenario(lambda order_id, _: replied("no-such-order", order_id), rows=1, kind=OutcomeKind.UNKNOWN)
+    scenario.run(limit_s=60)
+    assert scenario.states() == [State.IN_DOUBT]
+    assert scenario.kept() == {"not_found": 1}
+    (waiting,) = scenario.journal.messages(1).waiting
     assert (waiting.row, waiting.source.value) == (2, "enquiry")
-    assert len(world.asked) > 3
+    assert len(scenario.asked) > 3
 
 
 def test_refresh_gives_up_on_absent_gateway() -> None:
-    world = World(lambda *_: REFUSED)
-    done = world.run()
+    scenario = Scenario(lambda *_: REFUSED)
+    done = scenario.run()
     assert "does not answer" in (done.stop_reason or "")
-    assert len(world.asked) == 6
+    assert len(scenario.asked) == 6
 
 
 def test_refused_credentials_stop_enquiries() -> None:
-    world = World(lambda order_id, _: replied("error", order_id, http_status=403))
-    done = world.run()
+    scenario = Scenario(lambda order_id, _: replied("error", order_id, http_status=403))
+    done = scenario.run()
     assert "credentials" in (done.stop_reason or "")
-    assert len(world.asked) <= 2
+    assert len(scenario.asked) <= 2
 
 
 def test_refresh_observes_pause_requested_by_gateway() -> None:
@@ -178,26 +178,26 @@ def test_refresh_observes_pause_requested_by_gateway() -> None:
             return RawReply(429, (("retry-after", "120"),), b'{"status": "error"}')
         return replied("approved", order_id)
 
-    world = World(script, rows=1)
-    world.run()
-    assert world.states() == [State.PAID]
-    assert world.asked[1][0] - world.asked[0][0] >= 120
+    scenario = Scenario(script, rows=1)
+    scenario.run()
+    assert scenario.states() == [State.PAID]
+    assert scenario.asked[1][0] - scenario.asked[0][0] >= 120
 
 
 def test_signal_ends_refresh_after_current_enquiries() -> None:
     def script(order_id: str, _: int) -> RawReply:
-        world.refresh.drain()
+        scenario.refresh.drain()
         return replied("approved", order_id)
 
-    world = World(script, rows=6)
-    done = world.run()
+    scenario = Scenario(script, rows=6)
+    done = scenario.run()
     assert done.interrupted
-    assert world.states().count(State.PAID) == len(world.asked) <= 2
+    assert scenario.states().count(State.PAID) == len(scenario.asked) <= 2
 
 
 def test_enquiry_expects_only_requested_order() -> None:
     assert OPERATION.path == "/paynet/api/v4/status/{endpoint_id}"
-    expected = Expected("PAY-2", Decimal("1500.50"), "KES")
-    answer = read_answer(replied("approved", "PAY-2"), expected, WORDS, OPERATION, not_found=[], now=START)
+    expected = ExpectedReply("PAY-2", Decimal("1500.50"), "KES")
+    answer = parse_answer(replied("approved", "PAY-2"), expected, WORDS, OPERATION, not_found=[], now=START)
     assert answer.claim is not None
     assert (answer.claim.order_id, answer.claim.amount, answer.claim.currency) == ("PAY-2", "1500.50", "KES")

@@ -1,4 +1,4 @@
-"""Orders of two people about rows: they hold only while every row is as it was, and only with what was done by them."""
+"""Orders of two people about rows: valid only while every row is unchanged, and only for the facts that they caused."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.approval.signed_document import approve, signed
+from paygw_batch.approval.signed_document import approve, sign_document
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.shown_states import decided_by, kept, name_in, recorded
+from paygw_batch.core.shown_states import decider_name, encode_record, format_decider, render_record
 from paygw_batch.errors import ApprovalError, JournalCorrupt
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import CarriedOut
+from paygw_batch.journal.values import StatementNote
 from paygw_batch.settle.kept_documents import check_kept_orders, is_kept
 from paygw_batch.settle.resolve import Settlement, settle
 from paygw_batch.settle.row_order import (
@@ -29,8 +29,17 @@ from paygw_batch.settle.row_order import (
     unsigned_order,
 )
 from paygw_batch.settle.statement import Statement
-from tests.support.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
-from tests.support.signed_plans import ADA, BEN, CLEO, policy, signed_by
+from tests.support.journal_rows import (
+    at,
+    due_rows,
+    intent,
+    memory_journal,
+    new_instruction,
+    open_sheet,
+    outcome_of,
+    send,
+)
+from tests.support.signed_plans import ADA, BEN, CLEO, forge_approval, policy
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -40,10 +49,10 @@ JOURNAL = "0" * 32
 
 
 def journal_of(*kinds: OutcomeKind) -> SqliteJournal:
-    """Return a journal whose rows, from 2 on, left and came to these."""
-    journal = memory()
+    """Return a journal whose rows, from 2 on, were sent and had these outcomes."""
+    journal = memory_journal()
     open_sheet(journal, new=len(kinds))
-    for due, kind in zip(all_due(journal, 1), kinds, strict=True):
+    for due, kind in zip(due_rows(journal, 1), kinds, strict=True):
         journal.append([intent(due, at(1)), outcome_of(due.number, 1, kind, at(1))])
     return journal
 
@@ -60,33 +69,35 @@ def word(row: int, resolution: Resolution = Resolution.NOT_RECEIVED, basis: Basi
     return Settlement(row, resolution, f"Ticket {row}", basis)
 
 
-def to_settle(journal: SqliteJournal, *rows: int, statement: Statement | None = None) -> RowOrder:
-    words = [Decision.of(word(row)) for row in rows or (2,)]
+def settlement_order(journal: SqliteJournal, *rows: int, statement: Statement | None = None) -> RowOrder:
+    words = [Decision.from_settlement(word(row)) for row in rows or (2,)]
     content = row_content(journal, journal.batches()[0], words, statement=statement, **HERE)
-    return signed(unsigned_order(content, ADA.public, NOW), ADA)
+    return sign_document(unsigned_order(content, ADA.public, NOW), ADA)
 
 
-def to_release(journal: SqliteJournal, *rows: int) -> RowOrder:
+def release_order(journal: SqliteJournal, *rows: int) -> RowOrder:
     asked = [Decision(row, RowAct.RELEASE, "Ticket 9") for row in rows or (2,)]
-    return signed(unsigned_order(row_content(journal, journal.batches()[0], asked, **HERE), ADA.public, NOW), ADA)
+    return sign_document(
+        unsigned_order(row_content(journal, journal.batches()[0], asked, **HERE), ADA.public, NOW), ADA
+    )
 
 
-def in_force(order: RowOrder, journal: SqliteJournal, *, needed: int = 1, endpoint: str = PLACE) -> OrderInForce:
+def accepted_order(order: RowOrder, journal: SqliteJournal, *, needed: int = 1, endpoint: str = PLACE) -> OrderInForce:
     return order_in_force(order, journal, policy(needed), LATER, by="amina", endpoint=endpoint)
 
 
-def why_not(order: RowOrder, journal: SqliteJournal, *, endpoint: str = PLACE) -> str:
-    with pytest.raises(ApprovalError) as found:
-        in_force(order, journal, endpoint=endpoint)
-    assert (found.value.hint or "").startswith("Nothing was settled, released or sent.")
-    return found.value.message
+def refusal_of(order: RowOrder, journal: SqliteJournal, *, endpoint: str = PLACE) -> str:
+    with pytest.raises(ApprovalError) as valid_order:
+        accepted_order(order, journal, endpoint=endpoint)
+    assert (valid_order.value.hint or "").startswith("Nothing was settled, released or sent.")
+    return valid_order.value.message
 
 
 def approved(order: Any) -> Any:
     return approve(order, CLEO, policy(), NOW)
 
 
-BOTH = pytest.mark.parametrize(("make", "ordered"), [(doubtful, to_settle), (rejected, to_release)])
+BOTH = pytest.mark.parametrize(("make", "ordered"), [(doubtful, settlement_order), (rejected, release_order)])
 Make = Callable[[], SqliteJournal]
 Ordered = Callable[..., RowOrder]
 
@@ -98,7 +109,7 @@ def test_settlement_order_names_current_state_of_rows() -> None:
     journal = doubtful()
     words = [word(3), word(2, Resolution.REJECTED, Basis.GATEWAY), word(4, Resolution.PAID)]
     statement = Statement("day.csv", "a" * 64, [])
-    decisions = [Decision.of(one) for one in words]
+    decisions = [Decision.from_settlement(one) for one in words]
     content = row_content(journal, journal.batches()[0], decisions, statement=statement, **HERE)
     assert (content.endpoint, content.journal, content.operation) == (PLACE, JOURNAL, "payout")
     assert (content.batch, content.sheet) == ("b1", "payroll.csv")
@@ -121,21 +132,21 @@ def test_settlement_order_names_current_state_of_rows() -> None:
     )
     assert (second.row, second.act, second.basis) == (2, RowAct.REJECTED, Basis.GATEWAY)
     assert (third.row, third.state, third.act) == (4, State.ACCEPTED, RowAct.PAID)
-    assert list(to_settle(journal, 3, 2).settlements) == [word(3), word(2)]
+    assert list(settlement_order(journal, 3, 2).settlements) == [word(3), word(2)]
 
 
 def test_row_left_in_flight_counts_as_doubtful() -> None:
-    journal = memory()
+    journal = memory_journal()
     open_sheet(journal, new=1)
-    journal.append([intent(one, at(1)) for one in all_due(journal, 1)])
-    assert to_settle(journal).content.rows[0].state is State.IN_DOUBT
+    journal.append([intent(due_row, at(1)) for due_row in due_rows(journal, 1)])
+    assert settlement_order(journal).content.rows[0].state is State.IN_DOUBT
 
 
 def test_order_on_held_ready_row_names_hold() -> None:
-    journal = memory()
+    journal = memory_journal()
     open_sheet(journal, new=1)
     hold(journal, 1)
-    (row,) = to_settle(journal).content.rows
+    (row,) = settlement_order(journal).content.rows
     assert (row.hold, row.order_id, row.attempt, row.state) == (journal.head().seq - 1, "", 0, State.READY)
 
 
@@ -145,26 +156,26 @@ def hold(journal: SqliteJournal, number: int, order_id: str = "ORD-2") -> None:
     journal.record_evidence([evidence], {"approved": OutcomeKind.PAID}, at=at(3))
 
 
-def test_no_order_names_a_row_of_another_batch() -> None:
-    assert to_settle(doubtful(), 9, 2).numbers == [2]
+def test_order_omits_rows_of_other_batch() -> None:
+    assert settlement_order(doubtful(), 9, 2).numbers == [2]
     with pytest.raises(ValueError, match="at least one row"):
-        to_settle(doubtful(), 9)
+        settlement_order(doubtful(), 9)
 
 
 def test_order_names_statement_of_origin() -> None:
     journal = doubtful()
-    assert to_settle(journal).carried_out("amina") is None
-    of_file = to_settle(journal, statement=Statement("day.csv", "a" * 64, []))
-    assert of_file.carried_out("amina") == CarriedOut("b1", "day.csv", "a" * 64, "amina")
-    in_force(approved(of_file), journal)
+    assert settlement_order(journal).carried_out("amina") is None
+    of_file = settlement_order(journal, statement=Statement("day.csv", "a" * 64, []))
+    assert of_file.carried_out("amina") == StatementNote("b1", "day.csv", "a" * 64, "amina")
+    accepted_order(approved(of_file), journal)
 
 
 def test_release_order_names_only_rejected_rows() -> None:
     journal = rejected()
     with pytest.raises(ValueError, match="releases rejected ones"):
-        to_release(journal, 4, 3)
-    order = to_release(journal, 3, 9, 2)
-    assert (order.numbers, order.is_release, to_settle(journal).is_release) == ([3, 2], True, False)
+        release_order(journal, 4, 3)
+    order = release_order(journal, 3, 9, 2)
+    assert (order.numbers, order.is_release, settlement_order(journal).is_release) == ([3, 2], True, False)
     (row, _), content = order.content.rows, order.content
     assert (row.act, row.evidence, row.attempt, row.duplicate_of) == (RowAct.RELEASE, "Ticket 9", 1, 0)
     assert (row.client_orderid, row.order_id, row.amount) == ("ORD-3", "ORD-3", "1500.50")
@@ -172,7 +183,7 @@ def test_release_order_names_only_rejected_rows() -> None:
 
 
 def test_malformed_order_content_is_refused() -> None:
-    settling, releasing = to_settle(doubtful(), 3, 4), to_release(rejected(), 2)
+    settling, releasing = settlement_order(doubtful(), 3, 4), release_order(rejected(), 2)
     (row,), (first, _) = releasing.content.rows, settling.content.rows
     wrong: tuple[dict[str, Any], ...] = (
         {"rows": []},
@@ -184,7 +195,7 @@ def test_malformed_order_content_is_refused() -> None:
     )
     for change in wrong:
         content = releasing.content.model_copy(update=change)
-        text = signed(releasing.model_copy(update={"content": content}), ADA).model_dump_json()
+        text = sign_document(releasing.model_copy(update={"content": content}), ADA).model_dump_json()
         with pytest.raises(ValueError, match="an order"):
             RowOrder.model_validate_json(text)
     assert RowOrder.model_validate_json(settling.model_dump_json()) == settling
@@ -197,31 +208,34 @@ def test_new_order_waits_for_signature(make: Make, ordered: Ordered) -> None:
     assert unsigned_order(order.content, ADA.public, NOW).signature == ""
 
 
-# May it be carried out
+# Conditions for carrying out an order
 
 
 @BOTH
-def test_order_in_force_names_deciders_and_valid_approvals(make: Make, ordered: Ordered) -> None:
+def test_valid_order_names_deciders_and_valid_approvals(make: Make, ordered: Ordered) -> None:
     journal = make()
     order = approve(approved(ordered(journal)), BEN, policy(), NOW)
-    stale = order.model_copy(update={"approvals": [signed_by(ADA, order), *order.approvals]})
-    found = in_force(stale, journal, needed=2)
-    assert found.batch == journal.batches()[0]
-    assert found.by == kept("agreed", "amina", order.digest(), "ada", "cleo, ben")
-    assert recorded(kept("released", found.by)) == f"Released for another attempt by {decided_by(found.by)}."
-    assert decided_by(found.by) == f"amina, by order {order.digest()}, prepared by ada, approved by cleo, ben"
-    assert (name_in(found.by), name_in("amina"), decided_by("amina")) == ("amina", "amina", "amina")
-    typed = f"{found.by} (login root)"
-    assert (name_in(typed), decided_by(typed)) == (found.by, typed), "no name passes for an order"
-    assert found.kept == SignedOrder("b1", order.model_dump_json(), sha256=order.digest())
+    stale = order.model_copy(update={"approvals": [forge_approval(ADA, order), *order.approvals]})
+    valid_order = accepted_order(stale, journal, needed=2)
+    assert valid_order.batch == journal.batches()[0]
+    assert valid_order.by == encode_record("agreed", "amina", order.digest(), "ada", "cleo, ben")
+    assert (
+        render_record(encode_record("released", valid_order.by))
+        == f"Released for another attempt by {format_decider(valid_order.by)}."
+    )
+    assert format_decider(valid_order.by) == f"amina, by order {order.digest()}, prepared by ada, approved by cleo, ben"
+    assert (decider_name(valid_order.by), decider_name("amina"), format_decider("amina")) == ("amina", "amina", "amina")
+    typed = f"{valid_order.by} (login root)"
+    assert (decider_name(typed), format_decider(typed)) == (valid_order.by, typed), "no name passes for an order"
+    assert valid_order.kept == SignedOrder("b1", order.model_dump_json(), sha256=order.digest())
 
 
 @BOTH
 def test_order_needs_as_many_people_as_policy(make: Make, ordered: Ordered) -> None:
     journal = make()
-    assert "needs 1 valid approval and has 0" in why_not(ordered(journal), journal)
+    assert "needs 1 valid approval and has 0" in refusal_of(ordered(journal), journal)
     with pytest.raises(ApprovalError, match="needs 2 valid approvals and has 1"):
-        in_force(approved(ordered(journal)), journal, needed=2)
+        accepted_order(approved(ordered(journal)), journal, needed=2)
 
 
 @BOTH
@@ -229,7 +243,7 @@ def test_order_is_valid_only_for_its_batch(make: Make, ordered: Ordered) -> None
     journal = make()
     order = approved(ordered(journal))
     noun = order.noun
-    assert why_not(order, journal, endpoint="other/1") == f"The {noun} is for {PLACE}, but this is other/1."
+    assert refusal_of(order, journal, endpoint="other/1") == f"The {noun} is for {PLACE}, but this is other/1."
     changes = {
         "journal": ("a" * 32, f"The {noun} is for the journal aaaaaaaa, but this is the journal 00000000."),
         "batch": ("b7", "The journal has no batch b7."),
@@ -237,148 +251,152 @@ def test_order_is_valid_only_for_its_batch(make: Make, ordered: Ordered) -> None
     }
     for name, (value, sentence) in changes.items():
         content = order.content.model_copy(update={name: value})
-        changed = signed(order.model_copy(update={"content": content, "approvals": []}), ADA)
-        assert why_not(approved(changed), journal) == sentence
+        changed = sign_document(order.model_copy(update={"content": content, "approvals": []}), ADA)
+        assert refusal_of(approved(changed), journal) == sentence
 
 
 @BOTH
-def test_an_order_of_another_sheet_is_refused(make: Make, ordered: Ordered) -> None:
+def test_order_of_other_sheet_is_refused(make: Make, ordered: Ordered) -> None:
     journal = make()
     order = ordered(journal)
     other = order.content.model_copy(update={"sheet": "other.csv"})
-    of_other = approved(signed(order.model_copy(update={"content": other}), ADA))
-    assert "is no longer valid: the batch is not the one that" in why_not(of_other, journal)
+    of_other = approved(sign_document(order.model_copy(update={"content": other}), ADA))
+    assert "is no longer valid: the batch is not the one that" in refusal_of(of_other, journal)
 
 
-def changed_rows(order: Any, **changes: object) -> Any:
-    """Return an order, signed and approved, whose rows say something else."""
+def order_with_changed_rows(order: Any, **changes: object) -> Any:
+    """Return a signed and approved order whose rows have other values."""
     rows = [row.model_copy(update=changes) for row in order.content.rows]
-    return approved(signed(order.model_copy(update={"content": order.content.model_copy(update={"rows": rows})}), ADA))
+    return approved(
+        sign_document(order.model_copy(update={"content": order.content.model_copy(update={"rows": rows})}), ADA)
+    )
 
 
 def test_settlement_order_is_refused_after_row_changes() -> None:
     journal = doubtful()
-    order = approved(to_settle(journal, 2, 3))
+    order = approved(settlement_order(journal, 2, 3))
     journal.append([outcome_of(1, 1, OutcomeKind.ACCEPTED, at(5))])
-    assert why_not(order, journal) == (
+    assert refusal_of(order, journal) == (
         "The order is no longer valid: row 2 was in doubt after attempt 1, and is with the gateway after attempt 1."
     )
-    assert why_not(changed_rows(to_settle(journal), amount="1.00"), journal) == (
+    assert refusal_of(order_with_changed_rows(settlement_order(journal), amount="1.00"), journal) == (
         "The order is no longer valid: row 2 is not the payment that the order names."
     )
-    assert why_not(changed_rows(to_settle(journal), attempt=2), journal) == (
+    assert refusal_of(order_with_changed_rows(settlement_order(journal), attempt=2), journal) == (
         "The order is no longer valid: row 2 was with the gateway after attempt 2, and is with the gateway after "
         "attempt 1."
     )
-    assert why_not(changed_rows(to_settle(journal), row=9), journal) == (
+    assert refusal_of(order_with_changed_rows(settlement_order(journal), row=9), journal) == (
         "The order is no longer valid: row 9 is not in the batch."
     )
-    assert why_not(changed_rows(to_settle(journal), hold=4), journal) == (
+    assert refusal_of(order_with_changed_rows(settlement_order(journal), hold=4), journal) == (
         "The order is no longer valid: row 2 is held for a different reason than when the order was made."
     )
-    with pytest.raises(ApprovalError) as found:
-        in_force(order, journal)
-    assert found.value.hint == (
+    with pytest.raises(ApprovalError) as valid_order:
+        accepted_order(order, journal)
+    assert valid_order.value.hint == (
         "Nothing was settled, released or sent. Make a new order with `paygw-batch order`, and have it approved."
     )
 
 
 def test_first_changed_rows_are_named_and_rest_counted() -> None:
     journal = journal_of(*[OutcomeKind.UNKNOWN] * 8)
-    order = to_settle(journal, *range(2, 10))
-    sentence = why_not(changed_rows(order, amount="1.00"), journal)
+    order = settlement_order(journal, *range(2, 10))
+    sentence = refusal_of(order_with_changed_rows(order, amount="1.00"), journal)
     names = [f"row {row} is not the payment that the order names" for row in range(2, 7)]
     assert sentence == f"The order is no longer valid: {'; '.join(names)}; and 3 more rows."
-    five = why_not(changed_rows(to_settle(journal, *range(2, 7)), amount="1.00"), journal)
+    five = refusal_of(order_with_changed_rows(settlement_order(journal, *range(2, 7)), amount="1.00"), journal)
     assert five == f"The order is no longer valid: {'; '.join(names)}."
 
 
 def test_release_order_is_refused_after_row_changes() -> None:
     journal = rejected()
-    order = approved(to_release(journal, 2, 3))
-    in_force(order, journal)
+    order = approved(release_order(journal, 2, 3))
+    accepted_order(order, journal)
     journal.release(1, [3], suffix=True, by="amina", at=at(5))
     was = "The order is no longer valid: row 3 was rejected after attempt 1, and is"
-    assert why_not(order, journal) == f"{was} not sent yet after attempt 1."
+    assert refusal_of(order, journal) == f"{was} not sent yet after attempt 1."
     send(journal, 1, OutcomeKind.REJECTED, at(6))
-    assert why_not(order, journal) == f"{was} rejected after attempt 2."
+    assert refusal_of(order, journal) == f"{was} rejected after attempt 2."
 
 
 # What the journal keeps
 
 
-def settled_by(journal: SqliteJournal, order: RowOrder, *, is_named: bool = True, rows: Sequence[int] = ()) -> None:
-    """Carry an order out, as `carry-out` does; `rows`: other rows than those that it names.
+def carry_out_settlement(
+    journal: SqliteJournal, order: RowOrder, *, is_named: bool = True, rows: Sequence[int] = ()
+) -> None:
+    """Carry out an order as `carry-out` does, on `rows` instead of its own if given.
 
-    With `is_named` false the facts do not name it.
+    If `is_named` is false, the facts do not name the order.
     """
-    found = in_force(order, journal)
+    valid_order = accepted_order(order, journal)
     words = [word(row) for row in rows] or list(order.settlements)
     settle(
         journal,
-        found.batch,
+        valid_order.batch,
         words,
-        by=found.by,
+        by=valid_order.by,
         now=lambda: LATER,
-        order=found.kept if is_named else replace(found.kept, sha256=""),
+        order=valid_order.kept if is_named else replace(valid_order.kept, sha256=""),
     )
 
 
-def released_by(journal: SqliteJournal, order: RowOrder, *, rows: Sequence[int] = ()) -> None:
-    found = in_force(order, journal)
-    order_kept = replace(found.kept, at=at(30))
-    journal.release(1, rows or order.numbers, suffix=True, by=found.by, at=at(30), order=order_kept)
+def carry_out_release(journal: SqliteJournal, order: RowOrder, *, rows: Sequence[int] = ()) -> None:
+    valid_order = accepted_order(order, journal)
+    order_kept = replace(valid_order.kept, at=at(30))
+    journal.release(1, rows or order.numbers, suffix=True, by=valid_order.by, at=at(30), order=order_kept)
 
 
 def test_carried_out_orders_are_counted_and_recognised() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, OutcomeKind.REJECTED)
     assert check_kept_orders(journal) == 0
-    settling, releasing = approved(to_settle(journal, 2, 3)), approved(to_release(journal, 4, 5))
+    settling, releasing = approved(settlement_order(journal, 2, 3)), approved(release_order(journal, 4, 5))
     assert not is_kept(journal, settling)
-    released_by(journal, releasing)
+    carry_out_release(journal, releasing)
     assert (check_kept_orders(journal), is_kept(journal, settling), is_kept(journal, releasing)) == (1, False, True)
-    settled_by(journal, settling)
+    carry_out_settlement(journal, settling)
     assert check_kept_orders(journal) == 2
-    with_another_approval = approve(to_settle(doubtful(), 2, 3), BEN, policy(), NOW)
+    with_another_approval = approve(settlement_order(doubtful(), 2, 3), BEN, policy(), NOW)
     assert is_kept(journal, settling)
     assert is_kept(journal, with_another_approval)
-    assert not is_kept(journal, to_settle(doubtful(), 2))
-    assert not is_kept(memory(), settling)
+    assert not is_kept(journal, settlement_order(doubtful(), 2))
+    assert not is_kept(memory_journal(), settling)
 
 
 def test_order_on_second_batch_is_carried_out() -> None:
-    journal = memory()
+    journal = memory_journal()
     open_sheet(journal, "b0", [new_instruction(2, "FIRST")])
     open_sheet(journal, new=1)
     send(journal, 2, OutcomeKind.UNKNOWN)
     batch = journal.batches()[1]
-    content = row_content(journal, batch, [Decision.of(word(2))], **HERE)
-    order = approved(signed(unsigned_order(content, ADA.public, NOW), ADA))
-    found = in_force(order, journal)
-    settle(journal, found.batch, order.settlements, by=found.by, now=lambda: LATER, order=found.kept)
-    assert (found.batch, check_kept_orders(journal), is_kept(journal, order)) == (batch, 1, True)
+    content = row_content(journal, batch, [Decision.from_settlement(word(2))], **HERE)
+    order = approved(sign_document(unsigned_order(content, ADA.public, NOW), ADA))
+    valid_order = accepted_order(order, journal)
+    settle(journal, valid_order.batch, order.settlements, by=valid_order.by, now=lambda: LATER, order=valid_order.kept)
+    assert (valid_order.batch, check_kept_orders(journal), is_kept(journal, order)) == (batch, 1, True)
 
 
-def keep(journal: SqliteJournal, document: str) -> None:
+def store_order(journal: SqliteJournal, document: str) -> None:
     journal.settle([], order=SignedOrder("b1", document, at(31)))
 
 
-def corrupt(journal: SqliteJournal) -> str:
-    with pytest.raises(JournalCorrupt) as found:
+def corruption_of(journal: SqliteJournal) -> str:
+    with pytest.raises(JournalCorrupt) as valid_order:
         check_kept_orders(journal)
-    return found.value.message
+    return valid_order.value.message
 
 
 def test_unreadable_kept_order_is_detected() -> None:
     journal = doubtful()
-    keep(journal, "{}")
-    assert corrupt(journal) == "A signed order of batch b1 cannot be read."
+    store_order(journal, "{}")
+    assert corruption_of(journal) == "A signed order of batch b1 cannot be read."
 
 
 def test_kept_order_needs_maker_and_other_signature() -> None:
-    order = approved(to_settle(doubtful()))
-    other = signed(order.model_copy(update={"made_at": "2026-11-21T09:00:01.000Z"}), ADA)
-    own = signed_by(ADA, order)
+    order = approved(settlement_order(doubtful()))
+    other = sign_document(order.model_copy(update={"made_at": "2026-11-21T09:00:01.000Z"}), ADA)
+    own = forge_approval(ADA, order)
     unreadable = json.loads(order.model_dump_json())
     unreadable["approvals"][0]["key"] = "no key"
     for document in (
@@ -390,8 +408,8 @@ def test_kept_order_needs_maker_and_other_signature() -> None:
         json.dumps(unreadable),
     ):
         journal = doubtful()
-        keep(journal, document)
-        assert corrupt(journal) == (
+        store_order(journal, document)
+        assert corruption_of(journal) == (
             f"The signed order {type(order).model_validate_json(document).digest()[:16]} of batch b1 is not signed by "
             "the keys that it names."
         )
@@ -400,27 +418,27 @@ def test_kept_order_needs_maker_and_other_signature() -> None:
 @pytest.mark.parametrize(("name", "value"), [("journal", "a" * 32), ("batch", "b7"), ("operation", "payin")])
 def test_kept_order_must_match_journal_and_batch(name: str, value: str) -> None:
     journal = doubtful()
-    order = to_settle(journal)
-    changed = signed(order.model_copy(update={"content": order.content.model_copy(update={name: value})}), ADA)
-    keep(journal, approved(changed).model_dump_json())
-    assert corrupt(journal).startswith(f"The signed order {changed.digest()[:16]} of batch b1 ")
+    order = settlement_order(journal)
+    changed = sign_document(order.model_copy(update={"content": order.content.model_copy(update={name: value})}), ADA)
+    store_order(journal, approved(changed).model_dump_json())
+    assert corruption_of(journal).startswith(f"The signed order {changed.digest()[:16]} of batch b1 ")
 
 
 def test_kept_order_with_different_acts_is_detected() -> None:
     journal = doubtful()
-    order = approved(to_settle(journal, 2, 3))
-    settled_by(journal, order, rows=[2])
+    order = approved(settlement_order(journal, 2, 3))
+    carry_out_settlement(journal, order, rows=[2])
     named = f"The signed order {order.digest()[:16]} of batch b1 differs from the journal: "
-    assert corrupt(journal) == f"{named}1 of 2 decisions fit."
+    assert corruption_of(journal) == f"{named}1 of 2 decisions fit."
     journal = doubtful()
-    settled_by(journal, approved(to_settle(journal, 2)), rows=[2, 3])
-    assert corrupt(journal).endswith("1 of 1 decisions fit.")
+    carry_out_settlement(journal, approved(settlement_order(journal, 2)), rows=[2, 3])
+    assert corruption_of(journal).endswith("1 of 1 decisions fit.")
     journal = doubtful()
-    settled_by(journal, order, is_named=False)
-    assert corrupt(journal) == f"{named}0 of 2 decisions fit."
+    carry_out_settlement(journal, order, is_named=False)
+    assert corruption_of(journal) == f"{named}0 of 2 decisions fit."
     journal = doubtful()
-    settled_by(journal, approved(to_settle(journal, 2)), rows=[3])
-    assert corrupt(journal).endswith("0 of 1 decisions fit.")
+    carry_out_settlement(journal, approved(settlement_order(journal, 2)), rows=[3])
+    assert corruption_of(journal).endswith("0 of 1 decisions fit.")
     journal = rejected()
-    released_by(journal, approved(to_release(journal, 2)), rows=[3])
-    assert corrupt(journal).endswith("0 of 1 decisions fit.")
+    carry_out_release(journal, approved(release_order(journal, 2)), rows=[3])
+    assert corruption_of(journal).endswith("0 of 1 decisions fit.")

@@ -1,4 +1,4 @@
-"""People's words about rows: which may be said, from when on, and what is written; and which rows may leave again."""
+"""Settling rows by a person's decision: what is allowed, from when, and what is recorded; and releasing rows."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,23 +9,23 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Si
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.engine.quarantine import Quarantine
-from paygw_batch.errors import InternalError, JournalError, RowsMoved, UsageError
+from paygw_batch.errors import InternalError, JournalError, StaleRows, UsageError
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import CarriedOut, ClockSeen
+from paygw_batch.journal.values import ClockComparison, StatementNote
 from paygw_batch.settle.resolve import (
     Settlement,
     check_releasable,
     check_settlements,
     may_settle,
     needs_second_person,
-    open_from,
+    quarantine_end,
     quarantine_sentence,
-    quarantined,
+    quarantined_rows,
+    row_states,
     settle,
-    standings_of,
     waiting_sentence,
 )
-from tests.support.journal_rows import all_due, at, intent, memory, open_sheet, outcome_of, row_of, send
+from tests.support.journal_rows import at, due_rows, intent, memory_journal, open_sheet, outcome_of, row_of, send
 
 LEFT = datetime(2026, 11, 21, 8, 1, tzinfo=UTC)
 OPENS = LEFT + timedelta(hours=24)
@@ -35,10 +35,10 @@ NOTHING_CHANGED = "Nothing was changed. `paygw-batch status BATCH` shows the sta
 
 
 def journal_of(*kinds: OutcomeKind | None) -> SqliteJournal:
-    """Return a journal whose rows, from 2 on, left at minute 1 and came to these; None: it has not left."""
-    journal = memory()
+    """Return a journal whose rows, from 2 on, were sent at minute 1 with these outcomes. None means not sent."""
+    journal = memory_journal()
     open_sheet(journal, new=len(kinds))
-    for due, kind in zip(all_due(journal, 1), kinds, strict=True):
+    for due, kind in zip(due_rows(journal, 1), kinds, strict=True):
         if kind is not None:
             journal.append([intent(due, at(1)), outcome_of(due.number, 1, kind, at(1))])
     return journal
@@ -48,7 +48,7 @@ def check(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATE
     check_settlements(journal, journal.batches()[0], settlements, quarantine_h=24, now=lambda: now)
 
 
-def refused(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATER) -> str:
+def refusal(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATER) -> str:
     with pytest.raises(UsageError) as found:
         check(journal, *settlements, now=now)
     assert found.value.hint == NOTHING_CHANGED
@@ -87,11 +87,11 @@ def test_all_wrong_settlements_are_reported_by_row() -> None:
     check(
         journal, word(2), word(2, Resolution.PAID), word(2, Resolution.NOT_RECEIVED), word(3), word(3, Resolution.PAID)
     )
-    assert refused(journal, word(4), word(2), word(5, Resolution.PAID), word(9), word(3, Resolution.NOT_RECEIVED)) == (
+    assert refusal(journal, word(4), word(2), word(5, Resolution.PAID), word(9), word(3, Resolution.NOT_RECEIVED)) == (
         "Row 4 is paid, and cannot be resolved as rejected. Row 5 is rejected, and cannot be resolved as paid. "
         "Row 9: the batch has no such row. Row 3 is with the gateway, and cannot be resolved as not received."
     )
-    assert refused(journal, word(6)) == "Row 6 is not sent yet, and cannot be resolved as rejected."
+    assert refusal(journal, word(6)) == "Row 6 is not sent yet, and cannot be resolved as rejected."
 
 
 def test_held_ready_row_may_be_settled() -> None:
@@ -105,7 +105,7 @@ def test_held_ready_row_may_be_settled() -> None:
 def test_not_received_is_allowed_after_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     lost = word(2, Resolution.NOT_RECEIVED)
-    early = refused(journal, lost, now=OPENS - timedelta(milliseconds=1))
+    early = refusal(journal, lost, now=OPENS - timedelta(milliseconds=1))
     assert early == (
         "Row 2 was sent at 2026-11-21T08:01:00.000Z and could still be paid: settle it as not received from "
         "2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
@@ -116,9 +116,9 @@ def test_not_received_is_allowed_after_quarantine() -> None:
 
 def test_unsent_row_has_no_quarantine() -> None:
     ready = row_of(journal_of(None), 1, 2)
-    assert open_from(ready, Quarantine(24)) is None
+    assert quarantine_end(ready, Quarantine(24)) is None
     assert quarantine_sentence(ready, Quarantine(24), LEFT) is None
-    assert open_from(row_of(journal_of(OutcomeKind.PAID), 1, 2), Quarantine(24)) == OPENS
+    assert quarantine_end(row_of(journal_of(OutcomeKind.PAID), 1, 2), Quarantine(24)) == OPENS
 
 
 def test_wrong_clock_settles_and_releases_nothing() -> None:
@@ -132,9 +132,9 @@ def test_wrong_clock_settles_and_releases_nothing() -> None:
 
 def test_slow_clock_lengthens_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
-    journal.settle([], note=ClockSeen(at(2), "2026-11-21T09:02:00.000Z", -3600))
+    journal.settle([], note=ClockComparison(at(2), "2026-11-21T09:02:00.000Z", -3600))
     lost = word(2, Resolution.NOT_RECEIVED)
-    assert "from 2026-11-22T09:01:00.000Z on (" in refused(journal, lost, now=OPENS)
+    assert "from 2026-11-22T09:01:00.000Z on (" in refusal(journal, lost, now=OPENS)
     check(journal, lost, now=OPENS + timedelta(hours=1))
 
 
@@ -151,7 +151,7 @@ def test_settlements_are_recorded_with_person_time_reason() -> None:
 
 def test_settlement_records_its_statement_and_order() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
-    note = CarriedOut("b1", "day.csv", "a" * 64, "amina")
+    note = StatementNote("b1", "day.csv", "a" * 64, "amina")
     settle(
         journal,
         journal.batches()[0],
@@ -161,7 +161,7 @@ def test_settlement_records_its_statement_and_order() -> None:
         carried_out=note,
         order=SignedOrder("b1", "{}"),
     )
-    assert [(one.name, one.sha256, one.by, one.at) for one in journal.carried_out("b1")] == [
+    assert [(use.name, use.sha256, use.by, use.at) for use in journal.carried_out("b1")] == [
         ("day.csv", "a" * 64, "amina", "2026-11-23T08:01:00.000Z")
     ]
     assert list(journal.signed_orders("b1")) == ["{}"]
@@ -170,7 +170,7 @@ def test_settlement_records_its_statement_and_order() -> None:
 
 def test_row_in_flight_or_missing_stops_settlement() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, None)
-    (due,) = all_due(journal, 1)
+    (due,) = due_rows(journal, 1)
     journal.append([intent(due, at(3))])
     with pytest.raises(JournalError, match=r"^A worker is sending row 3 now\. Nothing was settled\.$") as found:
         write(journal, word(2), word(3))
@@ -180,14 +180,14 @@ def test_row_in_flight_or_missing_stops_settlement() -> None:
     assert [row.state for row in journal.rows(1)] == [State.IN_DOUBT, State.IN_FLIGHT]
 
 
-# Which rows may leave again
+# Rows that may be sent again
 
 
 def releasable(journal: SqliteJournal, *rows: int, now: datetime = LATER) -> None:
     check_releasable(journal, journal.batches()[0], rows, quarantine_h=24, now=lambda: now)
 
 
-def why_not(journal: SqliteJournal, *rows: int, now: datetime = LATER) -> str:
+def release_refusal(journal: SqliteJournal, *rows: int, now: datetime = LATER) -> str:
     with pytest.raises(UsageError) as found:
         releasable(journal, *rows, now=now)
     assert found.value.hint == "Nothing was released or sent. Only rejected rows can be retried."
@@ -197,11 +197,11 @@ def why_not(journal: SqliteJournal, *rows: int, now: datetime = LATER) -> str:
 def test_rows_not_rejected_are_refused_with_reason() -> None:
     journal = journal_of(*KINDS, None)
     releasable(journal, 5)
-    assert why_not(journal, 9, 5, 4, 2, 3, 6, 4) == (
+    assert release_refusal(journal, 9, 5, 4, 2, 3, 6, 4) == (
         "Row 2 is in doubt and may have been paid: settle it first. "
         "Row 3 is accepted by the gateway, which may still pay it. "
-        "Row 4 is paid. Row 6 is ready already: the "
-        "next run sends it, unless it is held. Row 9: the batch has no such row."
+        "Row 4 is paid. Row 6 is ready: the "
+        "next run sends it unless it is held. Row 9: the batch has no such row."
     )
 
 
@@ -209,7 +209,7 @@ def test_row_rejected_by_person_is_releasable_after_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED)
     write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
     early = OPENS - timedelta(milliseconds=1)
-    assert why_not(journal, 2, now=early) == (
+    assert release_refusal(journal, 2, now=early) == (
         "Row 2 is rejected on a person's word alone. Its attempt was sent at 2026-11-21T08:01:00.000Z and could still "
         "be paid: it may be sent again from 2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
     )
@@ -222,8 +222,8 @@ def test_rows_in_quarantine_are_listed(rows: Sequence[int] | None, waiting: Sequ
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
     write(journal, word(2), word(3), now=LEFT + timedelta(hours=1))
     batch, early = journal.batches()[0], LEFT + timedelta(hours=2)
-    assert list(quarantined(journal, batch, rows, quarantine_h=24, now=lambda: early)) == waiting
-    assert quarantined(journal, batch, rows, quarantine_h=24, now=lambda: OPENS) == {}
+    assert list(quarantined_rows(journal, batch, rows, quarantine_h=24, now=lambda: early)) == waiting
+    assert quarantined_rows(journal, batch, rows, quarantine_h=24, now=lambda: OPENS) == {}
 
 
 def test_unsent_row_may_be_sent_again_now() -> None:
@@ -245,7 +245,7 @@ def test_quarantine_counts_from_latest_attempt() -> None:
     journal.release(1, None, suffix=True, by="amina", at=at(5))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     write(journal, word(2), now=LEFT + timedelta(hours=1))
-    assert "from 2026-11-22T08:10:00.000Z (" in why_not(journal, 2, now=OPENS)
+    assert "from 2026-11-22T08:10:00.000Z (" in release_refusal(journal, 2, now=OPENS)
 
 
 def test_settlement_needs_few_database_statements() -> None:
@@ -259,7 +259,7 @@ def test_settlement_needs_few_database_statements() -> None:
     journal._connection.exec_trace = note
     standings = check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)
     settle(journal, batch, [word(2)], by="amina", now=lambda: LATER, standings=standings)
-    assert len(statements) <= 12, "\n".join(statements)  # the last read is of the end of the evidence
+    assert len(statements) <= 12, "\n".join(statements)  # the last query reads the end of the evidence
 
 
 def test_settlement_refuses_attempt_sent_after_check() -> None:
@@ -268,6 +268,6 @@ def test_settlement_refuses_attempt_sent_after_check() -> None:
     standings = check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)
     write(journal, word(2, Resolution.NOT_RECEIVED))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    with pytest.raises(RowsMoved):
+    with pytest.raises(StaleRows):
         settle(journal, batch, [word(2)], by="amina", now=lambda: LATER, standings=standings)
-    assert standings_of(journal, batch, [2])[2].state is State.IN_DOUBT
+    assert row_states(journal, batch, [2])[2].state is State.IN_DOUBT

@@ -1,4 +1,4 @@
-"""Rules with invented terms, and sheets from bytes."""
+"""Fixtures: rules with sample terms, and sheets from bytes."""
 
 from decimal import Decimal
 from pathlib import Path

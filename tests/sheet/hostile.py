@@ -1,9 +1,9 @@
-"""`python -m tests.sheet.hostile --sheets N`: hostile sheets by the thousand, each of which must get a clean verdict.
+"""`python -m tests.sheet.hostile --sheets N`: thousands of hostile sheets, each of which must get a clean verdict.
 
-Every number is a seed: it picks a format (CSV, Parquet, .xlsx), and either damages a sample (bytes replaced, inserted,
-deleted, lines swapped, other encodings and line ends) or makes a table of nasty cells. A clean verdict is a sheet that
-was read, or a `SheetError`; anything else, a panic of polars included, is a failure. What was read must come back from
-validation row by row, and must not be fewer rows than the file has, counted by other means.
+Each sheet has a seed, which picks a format (CSV, Parquet, .xlsx), and either damages a sample (bytes replaced,
+inserted, deleted, lines swapped, other encodings and line ends) or makes a table of nasty cells. A clean verdict is a
+sheet, or a `SheetError`. Anything else, such as a panic of polars, is a failure. Validation must return every row that
+was read, and reading must not lose rows of the file, which are counted independently.
 """
 
 import argparse
@@ -35,18 +35,18 @@ from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.support.checkout import versioned_files
-from tests.support.long_runs import results_of, stop_at_sigterm
+from tests.support.long_runs import run_pieces, stop_on_sigterm
 from tests.support.operator_terms import complete_rules
 
 ROWS = 12
-"""Rows of a sample that are damaged together: enough to merge, few enough to be quick."""
+"""The maximum number of rows in a sheet: enough to merge, few enough to be quick."""
 AT_ONCE = 100
-"""How many seeds a worker takes at a time."""
+"""The number of seeds that a worker gets at a time."""
 NASTY_XML = (b"<", b">", b'"', b"/", b"<c/>", b"<row/>", b"<v>1", b"</row>", b"&#1;", b"\xc3\xa9", b"\x00")
 WHEN_SAVED = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 WHEN = b"2026-01-01T00:00:00Z"
 FORMATS = (".csv",) * 8 + (".xlsx",) * 3 + (".parquet",)
-"""Parquet is rare: each file is tried in a process of its own first."""
+"""Parquet is rare, because each file is first tried in its own process."""
 NASTY_BYTES = b'"""\',;\t\r\n\n\x00\x1f\x7f\xff\xe2\xc3=+-@ |\\' + codecs.BOM_UTF8
 QUOTING: tuple[Literal[0, 1], ...] = (csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
 DTYPES: tuple[type[pl.DataType] | pl.DataType, ...] = (
@@ -63,8 +63,8 @@ NASTY_CELLS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Hostile:
-    """A file, and how many rows below its header say something (None: nobody can tell)."""
+class HostileSheet:
+    """A file, and the number of non-blank rows below its header, or None if it is unknown."""
 
     ending: str
     content: bytes
@@ -73,25 +73,25 @@ class Hostile:
 
 @cache
 def rules() -> Rules:
-    """The rules of all countries, with invented terms."""
+    """The rules of all countries, with sample terms."""
     return complete_rules("W")
 
 
 @cache
 def samples() -> list[list[list[str]]]:
-    """All sample sheets as rows of cells, the header first."""
-    found = []
+    """All sample sheets as rows of cells, starting with the header."""
+    results = []
     for path in versioned_files("samples", "*.csv"):
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
         if "country" in rows[0]:
-            found.append(rows)
-    return found
+            results.append(rows)
+    return results
 
 
-def hostile_sheet(seed: int) -> Hostile:
+def hostile_sheet(seed: int) -> HostileSheet:
     """Return the hostile sheet of a seed."""
-    chance = Random(seed)  # noqa: S311 (to be repeatable is the point)
+    chance = Random(seed)  # noqa: S311 (it must be repeatable)
     header, *body = chance.choice(samples())
     rows = chance.sample(body, min(len(body), chance.randint(1, ROWS)))
     if chance.random() < 0.4:
@@ -99,18 +99,18 @@ def hostile_sheet(seed: int) -> Hostile:
     ending = chance.choice(FORMATS)
     match ending:
         case ".csv":
-            return _csv(chance, header, rows)
+            return _hostile_csv(chance, header, rows)
         case ".xlsx":
-            return _workbook(chance, header, rows)
+            return _hostile_workbook(chance, header, rows)
         case _:
-            return _parquet(chance, header, rows)
+            return _hostile_parquet(chance, header, rows)
 
 
-def _says_something(row: list[str]) -> bool:
+def _has_visible_text(row: list[str]) -> bool:
     return any(unicodedata.category(c)[0] not in "CZ" for cell in row for c in cell)
 
 
-def _csv(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
+def _hostile_csv(chance: Random, header: list[str], rows: list[list[str]]) -> HostileSheet:
     delimiter, end = chance.choice(",,,;\t|"), chance.choice(["\n", "\n", "\r\n", "\r"])
     text = io.StringIO()
     quoting = chance.choice(QUOTING)
@@ -120,37 +120,39 @@ def _csv(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
     encoding = chance.choice(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16"])
     how = chance.random()
     if how < 0.15:
-        return Hostile(".csv", lines.encode(encoding), sum(map(_says_something, rows)))
+        return HostileSheet(".csv", lines.encode(encoding), sum(map(_has_visible_text, rows)))
     if how < 0.3:
-        return Hostile(".csv", _damaged(chance, lines.encode(encoding), 0), None)
-    content = _damaged(chance, lines.encode(), below)
+        return HostileSheet(".csv", _damage_bytes(chance, lines.encode(encoding), 0), None)
+    content = _damage_bytes(chance, lines.encode(), below)
     try:
         text_after = content.decode()
     except UnicodeDecodeError:
-        return Hostile(".csv", content, None)
-    # Lines below the header in which anything but delimiters and quotation marks can be seen.
-    bare = str.maketrans("", "", f'"{delimiter}')
-    count = sum(_says_something([line.translate(bare)]) for line in records(text_after, delimiter, len(header)))
-    return Hostile(".csv", content, count)
+        return HostileSheet(".csv", content, None)
+    # Count the lines below the header that have more than delimiters and quotation marks.
+    bare_column = str.maketrans("", "", f'"{delimiter}')
+    count = sum(
+        _has_visible_text([line.translate(bare_column)]) for line in records(text_after, delimiter, len(header))
+    )
+    return HostileSheet(".csv", content, count)
 
 
 def records(text: str, delimiter: str, columns: int) -> list[str]:
-    """Return what is below the header, line by line, and the lines of one quoted field as one.
+    """Split the text below the header into records, with the lines of a quoted field as one record.
 
-    Where two such lines could be rows, the sheet is refused, and each of them counts.
+    If two of its lines could be rows, the sheet is refused, and each line is a record.
     """
-    found: list[str] = []
+    results: list[str] = []
     waiting: list[str] = []
     for line in re.split("\r\n|\r|\n", text)[1:]:
         waiting.append(line)
         if "".join(waiting).count('"') % 2 == 0:
-            is_one = sum(part.count(delimiter) >= columns - 2 for part in waiting) <= 1
-            found += [" ".join(waiting)] if is_one else waiting
+            is_single_row = sum(part.count(delimiter) >= columns - 2 for part in waiting) <= 1
+            results += [" ".join(waiting)] if is_single_row else waiting
             waiting = []
-    return [*found, *waiting]
+    return [*results, *waiting]
 
 
-def _damaged(chance: Random, content: bytes, start: int) -> bytes:
+def _damage_bytes(chance: Random, content: bytes, start: int) -> bytes:
     changed = bytearray(content)
     for _ in range(chance.randint(1, 6)):
         at = chance.randint(min(start, len(changed)), len(changed))
@@ -170,7 +172,7 @@ def _damaged(chance: Random, content: bytes, start: int) -> bytes:
     return bytes(changed)
 
 
-def _workbook(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
+def _hostile_workbook(chance: Random, header: list[str], rows: list[list[str]]) -> HostileSheet:
     book = openpyxl.Workbook()
     sheet = book.active
     if not isinstance(sheet, Worksheet):
@@ -188,14 +190,14 @@ def _workbook(chance: Random, header: list[str], rows: list[list[str]]) -> Hosti
     how = chance.random()
     if how < 0.3:
         printable = [["".join(c for c in cell if c.isprintable()) for cell in row] for row in rows]
-        return Hostile(".xlsx", content, sum(map(_says_something, printable)))
+        return HostileSheet(".xlsx", content, sum(map(_has_visible_text, printable)))
     if how < 0.6:
-        return Hostile(".xlsx", _flipped(chance, content), None)
-    return Hostile(".xlsx", _part_changed(chance, content), None)
+        return HostileSheet(".xlsx", _flip_bits(chance, content), None)
+    return HostileSheet(".xlsx", _damage_part(chance, content), None)
 
 
 def _archive(parts: Mapping[str, bytes]) -> bytes:
-    """Return an archive of these parts, the same to the byte whenever it is made: a seed is one sheet."""
+    """Return an archive of these parts. Its bytes are reproducible, so that a seed always gives the same sheet."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for part, data in parts.items():
@@ -203,8 +205,8 @@ def _archive(parts: Mapping[str, bytes]) -> bytes:
     return file.getvalue()
 
 
-def _part_changed(chance: Random, content: bytes) -> bytes:
-    """Return the workbook with one of its parts damaged, and the archive sound."""
+def _damage_part(chance: Random, content: bytes) -> bytes:
+    """Damage one part of a workbook, but not the archive."""
     with zipfile.ZipFile(io.BytesIO(content)) as old:
         parts = {part: old.read(part) for part in old.namelist()}
     chosen = chance.choice([part for part in parts if "sheet1" in part or "workbook" in part or "styles" in part])
@@ -215,14 +217,14 @@ def _part_changed(chance: Random, content: bytes) -> bytes:
     return _archive({**parts, chosen: data})
 
 
-def _flipped(chance: Random, content: bytes) -> bytes:
+def _flip_bits(chance: Random, content: bytes) -> bytes:
     changed = bytearray(content)
     for _ in range(chance.randint(1, 8)):
         changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
     return bytes(changed[: chance.randint(1, len(changed))] if chance.random() < 0.1 else changed)
 
 
-def _parquet(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
+def _hostile_parquet(chance: Random, header: list[str], rows: list[list[str]]) -> HostileSheet:
     columns = []
     for at, name in enumerate(header):
         text = pl.Series(name, [row[at] if at < len(row) else None for row in rows], pl.String)
@@ -232,12 +234,12 @@ def _parquet(chance: Random, header: list[str], rows: list[list[str]]) -> Hostil
     frame.write_parquet(file, compression=chance.choice(["uncompressed", "zstd", "snappy"]))
     if chance.random() < 0.4:
         kept = frame.select(pl.all().cast(pl.String).fill_null("")).rows()
-        return Hostile(".parquet", file.getvalue(), sum(_says_something(list(row)) for row in kept))
-    return Hostile(".parquet", _flipped(chance, file.getvalue()), None)
+        return HostileSheet(".parquet", file.getvalue(), sum(_has_visible_text(list(row)) for row in kept))
+    return HostileSheet(".parquet", _flip_bits(chance, file.getvalue()), None)
 
 
-def verdict(path: Path, sheet: Hostile) -> str:
-    """Return `read` or `refused`. Raises whatever else happens; `AssertionError` when a row is lost."""
+def verdict(path: Path, sheet: HostileSheet) -> str:
+    """Return `read` or `refused`. Raises `AssertionError` if a row is lost."""
     path.write_bytes(sheet.content)
     try:
         read = read_sheet(path, ReadOptions())
@@ -256,7 +258,7 @@ def verdict(path: Path, sheet: Hostile) -> str:
 
 
 def play(seeds: range) -> tuple[Counter[str], list[str]]:
-    """Return the verdicts on the sheets of some seeds by format, and a sentence for each failure."""
+    """Play some seeds, and return the verdicts by format and a message for each failure."""
     verdicts: Counter[str] = Counter()
     failures = []
     with tempfile.TemporaryDirectory() as directory:
@@ -266,36 +268,36 @@ def play(seeds: range) -> tuple[Counter[str], list[str]]:
                 verdicts[f"{sheet.ending} {verdict(Path(directory) / f'pay{sheet.ending}', sheet)}"] += 1
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # noqa: BLE001 (a panic of polars is no Exception, and is a failure)
+            except BaseException as error:  # noqa: BLE001 (a panic of polars is not an Exception)
                 failures.append(f"seed {seed} ({sheet.ending}): {type(error).__name__}: {str(error)[:300]}")
     return verdicts, failures
 
 
 def main() -> int:
-    """Play seeds; return the exit code."""
+    """Play seeds, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sheet.hostile", description=__doc__)
     parser.add_argument("--sheets", type=int, default=10_000, help="how many (default: %(default)s)")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
-    told = parser.parse_args()
-    os.environ["POLARS_MAX_THREADS"] = "1"  # of the workers, which share the cores already
+    options = parser.parse_args()
+    os.environ["POLARS_MAX_THREADS"] = "1"  # for the workers, which already share the cores
     began_s = time.monotonic()
-    end = told.start + told.sheets
-    pieces = [range(at, min(at + AT_ONCE, end)) for at in range(told.start, end, AT_ONCE)]
+    end = options.start + options.sheets
+    pieces = [range(at, min(at + AT_ONCE, end)) for at in range(options.start, end, AT_ONCE)]
     verdicts: Counter[str] = Counter()
     failures: list[str] = []
-    stop = stop_at_sigterm()
-    for found, wrong in results_of(play, pieces, workers=told.workers, start_method="spawn", stop=stop):
-        verdicts += found
+    stop = stop_on_sigterm()
+    for results, wrong in run_pieces(play, pieces, workers=options.workers, start_method="spawn", stop=stop):
+        verdicts += results
         failures += wrong
         for failure in wrong:
             print(failure, flush=True)  # noqa: T201 (a script's output)
         if sum(verdicts.values()) % 1000 < AT_ONCE:
             print(f"{sum(verdicts.values()):,} sheets", file=sys.stderr, flush=True)  # noqa: T201 (as above)
-    told_verdicts = ", ".join(f"{what}: {count:,}" for what, count in sorted(verdicts.items()))
+    verdict_counts = ", ".join(f"{what}: {count:,}" for what, count in sorted(verdicts.items()))
     print(  # noqa: T201 (as above)
-        f"{sum(verdicts.values()) + len(failures):,} sheets from seed {told.start:,} in "
-        f"{time.monotonic() - began_s:,.0f} s: {told_verdicts}; "
+        f"{sum(verdicts.values()) + len(failures):,} sheets from seed {options.start:,} in "
+        f"{time.monotonic() - began_s:,.0f} s: {verdict_counts}; "
         f"{len(failures)} failures"
     )
     return 1 if failures else 0

@@ -1,4 +1,4 @@
-"""What makes a batch the same batch: its id, derived order ids, and rows that repeat each other."""
+"""The identity of a batch: its id, derived order ids, and rows that repeat each other."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
-from paygw_batch.sheet.check.repeats import ids_spelled_alike, in_one_spelling, repeated_ids
+from paygw_batch.sheet.check.repeats import duplicate_ids, look_alike_ids, normalize_ids
 from paygw_batch.sheet.check.validate import validate, with_defects, with_warnings
 from paygw_batch.sheet.findings import DEFECT_SCHEMA
 from paygw_batch.sheet.instructions import ROWS_A_PAGE, from_pages, to_pages
 from paygw_batch.sheet.model import Sheet
-from tests.support.long_part import share_of
-from tests.support.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
+from tests.support.long_part import example_count
+from tests.support.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, build_sheet, codes, lines
 
 NO_IDS = {name: value for name, value in KENYAN.items() if name != "client_orderid"}
 
 
-def batch(rules: Rules, *rows: Mapping[str, str | None]) -> str:
-    return validate(of_rows(*rows), rules).batch
+def batch_id(rules: Rules, *rows: Mapping[str, str | None]) -> str:
+    return validate(build_sheet(*rows), rules).batch
 
 
 @pytest.mark.parametrize(
@@ -40,23 +40,23 @@ def batch(rules: Rules, *rows: Mapping[str, str | None]) -> str:
     ],
 )
 def test_batch_id_changes_with_sheet_content(rules: Rules, change: dict[str, str | None]) -> None:
-    assert batch(rules, KENYAN) != batch(rules, {**KENYAN, **change})
+    assert batch_id(rules, KENYAN) != batch_id(rules, {**KENYAN, **change})
 
 
 def test_batch_id_changes_with_receiver_fields(rules: Rules) -> None:
     for column, value in (("receiver_email", "x@example.com"), ("ipaddress", "192.0.2.9"), ("order_desc", "Bonus")):
-        assert batch(rules, TANZANIAN) != batch(rules, {**TANZANIAN, column: value})
+        assert batch_id(rules, TANZANIAN) != batch_id(rules, {**TANZANIAN, column: value})
 
 
 def test_batch_id_changes_with_row_order_and_headings(rules: Rules) -> None:
     other = {**KENYAN, "client_orderid": "A-9", "amount": "20"}
-    assert batch(rules, KENYAN, other) != batch(rules, other, KENYAN)
-    assert batch(rules, {**KENYAN, "team": "x"}) != batch(rules, {**KENYAN, "unit": "x"})
+    assert batch_id(rules, KENYAN, other) != batch_id(rules, other, KENYAN)
+    assert batch_id(rules, {**KENYAN, "team": "x"}) != batch_id(rules, {**KENYAN, "unit": "x"})
 
 
 def test_batch_id_ignores_number_spelling_and_column_order(rules: Rules) -> None:
-    assert batch(rules, KENYAN) == batch(rules, {**KENYAN, "phone": "0712 345 678", "currency": "KES"})
-    assert batch(rules, KENYAN) == batch(rules, dict(reversed(KENYAN.items())))
+    assert batch_id(rules, KENYAN) == batch_id(rules, {**KENYAN, "phone": "0712 345 678", "currency": "KES"})
+    assert batch_id(rules, KENYAN) == batch_id(rules, dict(reversed(KENYAN.items())))
 
 
 def test_batch_id_ignores_configured_purpose_and_file_name(rules: Rules, sheet: MakeSheet) -> None:
@@ -67,37 +67,37 @@ def test_batch_id_ignores_configured_purpose_and_file_name(rules: Rules, sheet: 
 
 
 def test_batch_id_has_sixteen_stable_hex_digits(rules: Rules) -> None:
-    assert batch(rules, KENYAN, TANZANIAN) == "3e0a80d2322f711c"
+    assert batch_id(rules, KENYAN, TANZANIAN) == "3e0a80d2322f711c"
 
 
 def test_duplicate_id_is_defect_of_every_row(rules: Rules) -> None:
     rows = [{**KENYAN, "client_orderid": name} for name in ("A", "B", " A ", "C", "A")]
-    defects = validate(of_rows(*rows), rules).defects
+    defects = validate(build_sheet(*rows), rules).defects
     assert codes(defects) == [(row, "client_orderid.duplicate") for row in (2, 4, 6)]
     assert set(defects["message"]) == {"A is used in 3 rows (2, 4, 6). Give each row its own id."}
 
 
 def test_often_duplicated_id_defect_lists_first_rows(rules: Rules) -> None:
-    defects = validate(of_rows(*[KENYAN] * 500), rules).defects
+    defects = validate(build_sheet(*[KENYAN] * 500), rules).defects
     assert defects.height == 500
     assert defects["message"][499] == "A-1 is used in 500 rows (2, 3, 4, 5, 6, 7, ...). Give each row its own id."
 
 
-@settings(deadline=None, max_examples=share_of(60))
+@settings(deadline=None, max_examples=example_count(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]), st.text(max_size=3)), max_size=40))
 def test_repeated_ids_are_those_counted_twice(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     expected = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
-    assert sorted(repeated_ids(frame)["row"]) == expected
+    assert sorted(duplicate_ids(frame)["row"]) == expected
 
 
 SPELLINGS = ["José-1", "Jose\u0301-1", "JOSÉ-1", "José\u20101", "\uff2aosé-1"]
-"""One id to a person: by Unicode form, case, hyphen and width."""
+"""Ids that people read as one: they differ in Unicode form, case, hyphen or width."""
 
 
 def test_look_alike_ids_are_defects_naming_other_row(rules: Rules) -> None:
     ids = [*SPELLINGS, "José-2"]
-    validated = validate(of_rows(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
+    validated = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
     assert codes(validated.defects) == [(row, "client_orderid.look_alike") for row in range(2, 7)]
     first, *others = validated.defects["message"].to_list()[:5]
     assert first.startswith("José-1 differs only in its spelling from Jose\u0301-1 of row 3")
@@ -107,33 +107,35 @@ def test_look_alike_ids_are_defects_naming_other_row(rules: Rules) -> None:
 
 def test_id_can_be_duplicate_and_look_alike(rules: Rules) -> None:
     ids = ["A-1", "A-1", "a-1"]
-    defects = validate(of_rows(*({**KENYAN, "client_orderid": one} for one in ids)), rules).defects
+    defects = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules).defects
     assert sorted(codes(defects)) == [
         *((row, code) for row in (2, 3) for code in ("client_orderid.duplicate", "client_orderid.look_alike")),
         (4, "client_orderid.look_alike"),
     ]
 
 
-@settings(deadline=None, max_examples=share_of(60))
+@settings(deadline=None, max_examples=example_count(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "B", "é", "É", "E\u0301"])), max_size=30))
 def test_similarly_spelled_ids_are_all_found(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
-    others = [{one for one in ids if one and spelled_alike(one) == spelled_alike(name)} for name in ids if name]
+    others = [
+        {one for one in ids if one and normalise_spelling(one) == normalise_spelling(name)} for name in ids if name
+    ]
     rows = [row for row, name in enumerate(ids) if name]
     expected = [row for row, alike in zip(rows, others, strict=True) if len(alike) > 1]
-    assert sorted(ids_spelled_alike(frame)["row"]) == expected
+    assert sorted(look_alike_ids(frame)["row"]) == expected
 
 
-@settings(deadline=None, max_examples=share_of(60))
+@settings(deadline=None, max_examples=example_count(60))
 @given(st.lists(st.one_of(st.none(), st.text(max_size=6))))
 def test_column_normalisation_equals_normalising_each_value(ids: list[str | None]) -> None:
-    found = in_one_spelling(pl.Series("id", ids, dtype=pl.String)).to_list()
-    assert found == [None if one is None else spelled_alike(one) for one in ids]
+    result = normalize_ids(pl.Series("id", ids, dtype=pl.String)).to_list()
+    assert result == [None if one is None else normalise_spelling(one) for one in ids]
 
 
 def test_rows_are_refused_under_a_rewritten_id(rules: Rules) -> None:
     ids = ["00001", "2", "1", "1.0"]
-    validated = validate(of_rows(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
+    validated = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
     assert codes(validated.defects) == [(row, "client_orderid.rewritten") for row in (2, 4, 5)]
     assert ["of row 4" in one for one in validated.defects["message"]] == [True, False, False]
     assert validated.instructions["client_orderid"].to_list() == ["2"]
@@ -141,7 +143,7 @@ def test_rows_are_refused_under_a_rewritten_id(rules: Rules) -> None:
 
 def test_invalid_row_makes_no_other_id_rewritten(rules: Rules) -> None:
     other = {**KENYAN, "client_orderid": "1", "amount": "1,5"}
-    assert codes(validate(of_rows({**KENYAN, "client_orderid": "00001"}, other), rules).defects) == [
+    assert codes(validate(build_sheet({**KENYAN, "client_orderid": "00001"}, other), rules).defects) == [
         (3, "amount.format")
     ]
 
@@ -149,17 +151,17 @@ def test_invalid_row_makes_no_other_id_rewritten(rules: Rules) -> None:
 @pytest.mark.parametrize("change", [{"amount": "750"}, {"account_number": "254712345999"}])
 def test_similar_ids_are_accepted_for_different_payments(rules: Rules, change: dict[str, str]) -> None:
     one, other = {**KENYAN, "client_orderid": "PAY-7"}, {**KENYAN, "client_orderid": "PAY-007"}
-    validated = validate(of_rows(one, other | change), rules)
+    validated = validate(build_sheet(one, other | change), rules)
     assert validated.payable == 2
 
 
 def test_same_payee_and_amount_warns_with_both_ids(rules: Rules) -> None:
     twice = {**KENYAN, "client_orderid": "A-2", "account_number": "0712345678"}
-    validated = validate(of_rows(KENYAN, twice, TANZANIAN | {"client_orderid": "A-3"}), rules)
+    validated = validate(build_sheet(KENYAN, twice, TANZANIAN | {"client_orderid": "A-3"}), rules)
     assert codes(validated.warnings) == [(2, "row.look_alike"), (3, "row.look_alike")]
     first, second = validated.warnings["message"]
-    assert first.startswith("A-1 has the same account and the same amount as A-2")
-    assert second.startswith("A-2 has the same account and the same amount as A-1")
+    assert first.startswith("A-1 has the same account and amount as A-2")
+    assert second.startswith("A-2 has the same account and amount as A-1")
     assert validated.rows["valid"].all()
 
 
@@ -168,14 +170,14 @@ def test_same_payee_and_amount_warns_with_both_ids(rules: Rules) -> None:
 
 def test_sheet_without_ids_or_reference_is_refused(rules: Rules) -> None:
     with pytest.raises(SheetError, match="no order ids") as refused:
-        validate(of_rows(NO_IDS), rules)
+        validate(build_sheet(NO_IDS), rules)
     assert "--reference" in refused.value.hint
 
 
 def test_derived_ids_do_not_depend_on_other_rows(rules: Rules) -> None:
     others = [{**NO_IDS, "account_number": f"2547123450{n}"} for n in range(10, 20)]
-    alone = validate(of_rows(NO_IDS), rules, reference="payroll-2026-11").rows["client_orderid"][0]
-    among = validate(of_rows(*others, NO_IDS), rules, reference="payroll-2026-11")
+    alone = validate(build_sheet(NO_IDS), rules, reference="payroll-2026-11").rows["client_orderid"][0]
+    among = validate(build_sheet(*others, NO_IDS), rules, reference="payroll-2026-11")
     assert among.rows["client_orderid"][10] == alone
     assert among.instructions["client_orderid"][10] == alone
     assert among.instructions["client_orderid"].n_unique() == 11
@@ -188,21 +190,21 @@ def test_a_derived_id_never_changes(rules: Rules) -> None:
     mark = digest + hashlib.sha256(f"R-{digest}".encode()).hexdigest()[:8]
     other = {**NO_IDS, "amount": "2000.75", "account_name": "WANJIRU  K."}
     for rows in ([NO_IDS, NO_IDS], [NO_IDS, other], [other, NO_IDS]):
-        validated = validate(of_rows(*rows), rules, reference="R")
+        validated = validate(build_sheet(*rows), rules, reference="R")
         assert sorted(validated.rows["client_orderid"]) == [f"R-{mark}-1", f"R-{mark}-2"]
 
 
 def test_unused_reference_is_noted_for_sheet_with_ids(rules: Rules) -> None:
-    """A sheet with ids of its own keeps them: whoever named the payment run hears that the name changes nothing."""
-    validated = validate(of_rows(KENYAN), rules, reference="payroll-2026-11")
+    """A sheet with its own ids keeps them, and a note says that the reference has no effect."""
+    validated = validate(build_sheet(KENYAN), rules, reference="payroll-2026-11")
     assert validated.rows["client_orderid"].to_list() == [KENYAN["client_orderid"]]
     assert [note for note in validated.sheet.notes if "payroll-2026-11 is not used" in note]
-    assert not validate(of_rows(KENYAN), rules).sheet.notes
+    assert not validate(build_sheet(KENYAN), rules).sheet.notes
 
 
 def test_derived_ids_do_not_count_invalid_rows(rules: Rules) -> None:
     bad = {**NO_IDS, "amount": "0"}
-    ids = validate(of_rows(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"}), rules, reference="R").rows[
+    ids = validate(build_sheet(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"}), rules, reference="R").rows[
         "client_orderid"
     ]
     assert ids[1] is None
@@ -210,7 +212,7 @@ def test_derived_ids_do_not_count_invalid_rows(rules: Rules) -> None:
 
 
 def test_sheet_ids_are_kept_despite_reference(rules: Rules) -> None:
-    validated = validate(of_rows(KENYAN, {**KENYAN, "client_orderid": None, "amount": "77"}), rules, reference="R")
+    validated = validate(build_sheet(KENYAN, {**KENYAN, "client_orderid": None, "amount": "77"}), rules, reference="R")
     assert validated.rows["client_orderid"].to_list() == ["A-1", None]
     assert codes(validated.defects) == [(3, "client_orderid.missing")]
 
@@ -218,47 +220,47 @@ def test_sheet_ids_are_kept_despite_reference(rules: Rules) -> None:
 @pytest.mark.parametrize("reference", ["", " x", "x ", "a\nb", "é", "x" * 91])
 def test_reference_unfit_for_id_is_refused(rules: Rules, reference: str) -> None:
     with pytest.raises(UsageError, match="1 to 90 printable"):
-        validate(of_rows(NO_IDS), rules, reference=reference)
+        validate(build_sheet(NO_IDS), rules, reference=reference)
 
 
-# Later findings
+# Findings added later
 
 
-def finding(row: int, code: str = "client_orderid.conflict") -> pl.DataFrame:
+def new_finding(row: int, code: str = "client_orderid.conflict") -> pl.DataFrame:
     line = (row, "client_orderid", "A-1", code, "Used before.", None)
     return pl.DataFrame([line], schema=DEFECT_SCHEMA, orient="row")
 
 
 def test_added_defects_invalidate_rows_and_change_batch(rules: Rules) -> None:
-    before = validate(of_rows(KENYAN, {**TANZANIAN, "amount": "0"}, {**KENYAN, "client_orderid": "A-3"}), rules)
-    after = with_defects(before, finding(2))
+    before = validate(build_sheet(KENYAN, {**TANZANIAN, "amount": "0"}, {**KENYAN, "client_orderid": "A-3"}), rules)
+    after = with_defects(before, new_finding(2))
     assert after.rows["valid"].to_list() == [False, False, True]
     assert after.rows["error_code"].to_list() == ["client_orderid.conflict", "amount.zero", None]
     assert after.instructions["row"].to_list() == [4]
     assert codes(after.defects) == [(2, "client_orderid.conflict"), (3, "amount.zero")]
     assert after.batch != before.batch
-    assert after.batch == with_defects(before, finding(2)).batch
+    assert after.batch == with_defects(before, new_finding(2)).batch
     assert after.totals == before.totals
 
 
 def test_added_defect_is_listed_in_column_order(rules: Rules) -> None:
-    before = validate(of_rows({**KENYAN, "amount": "0"}), rules)
-    after = with_defects(before, finding(2))
+    before = validate(build_sheet({**KENYAN, "amount": "0"}), rules)
+    after = with_defects(before, new_finding(2))
     assert codes(after.defects) == [(2, "client_orderid.conflict"), (2, "amount.zero")]
-    assert after.rows["message"][0] == "Used before. 0: an amount must be above zero."
+    assert after.rows["message"][0] == "Used before. 0: the amount must be greater than zero."
 
 
 def test_added_warnings_change_nothing_else(rules: Rules) -> None:
-    before = validate(of_rows(KENYAN), rules)
-    after = with_warnings(before, finding(2, "row.look_alike"))
+    before = validate(build_sheet(KENYAN), rules)
+    after = with_warnings(before, new_finding(2, "row.look_alike"))
     assert codes(after.warnings) == [(2, "row.look_alike")]
     assert (after.batch, after.rows["valid"].to_list()) == (before.batch, [True])
 
 
-# Pieces: what holds for one row in memory must hold for many
+# Sheets in several pieces
 
 
-def many(count: int) -> Sheet:
+def large_sheet(count: int) -> Sheet:
     frame = (
         pl.DataFrame({"n": pl.int_range(count, eager=True)})
         .with_columns(
@@ -282,7 +284,7 @@ def many(count: int) -> Sheet:
 
 def test_sheet_of_many_pieces_keeps_row_order(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.sheet.check.tally.ROWS_AT_ONCE", 50_000)
-    sheet = many(230_001)
+    sheet = large_sheet(230_001)
     validated = validate(sheet, rules)
     assert validated.rows["row"].equals(sheet.frame["row"])
     assert validated.defects.height == 230
@@ -296,7 +298,7 @@ def test_sheet_of_many_pieces_keeps_row_order(rules: Rules, monkeypatch: pytest.
 
 
 def test_pages_restore_rows_with_bounded_size(rules: Rules) -> None:
-    rows = validate(many(ROWS_A_PAGE * 2 + 1), rules).rows
+    rows = validate(large_sheet(ROWS_A_PAGE * 2 + 1), rules).rows
     pages = list(to_pages(rows))
     assert len(pages) == 3
     assert from_pages(pages).equals(rows)

@@ -1,4 +1,4 @@
-"""Workbooks that are small as a file and large inside: refused early, in plain words, and within bounds of memory."""
+"""Workbooks that are small files but large when unpacked are refused early, within limits of memory."""
 
 import io
 import subprocess
@@ -57,7 +57,7 @@ def workbook(sheets: int = 1, *, strings: list[bytes] | None = None, first: list
     return parts
 
 
-def packed(parts: Parts, path: Path, *, compression: int = zipfile.ZIP_DEFLATED) -> Path:
+def write_workbook(parts: Parts, path: Path, *, compression: int = zipfile.ZIP_DEFLATED) -> Path:
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in parts.items():
             with archive.open(name, "w") as part:
@@ -66,8 +66,8 @@ def packed(parts: Parts, path: Path, *, compression: int = zipfile.ZIP_DEFLATED)
     return path
 
 
-def with_ballast(parts: Parts, mib: int) -> Parts:
-    """Add bytes that cannot be packed, so that the file is as long as its contents make likely."""
+def add_ballast(parts: Parts, mib: int) -> Parts:
+    """Add incompressible bytes, so that the compression ratio is plausible."""
     return {**parts, "docProps/ballast.bin": Random(0).randbytes(mib * MIB)}  # noqa: S311 (the same in every run)
 
 
@@ -79,23 +79,23 @@ from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
 try:
     read_sheet(Path(sys.argv[1]), ReadOptions())
-    told = "read"
+    output = "read"
 except SheetError as error:
-    told = error.message
+    output = error.message
 status = Path("/proc/self/status")
-if status.exists():  # what getrusage says begins with the memory of whoever started this
+if status.exists():  # getrusage starts with the memory of the parent process
     peak = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
 else:
     peak = 0
-print(peak // 1024, told)
+print(peak // 1024, output)
 """
 
 
 def read_in_child(path: Path) -> tuple[int, str]:
-    """Read a sheet in a process of its own; return the most memory that it had, in MiB, and what it said."""
+    """Read a sheet in a child process. Return its peak memory in MiB, and its output."""
     done = subprocess.run([sys.executable, "-c", CHILD, path], capture_output=True, text=True, check=True, timeout=300)
-    peak, _, told = done.stdout.strip().partition(" ")
-    return int(peak), told
+    peak, _, output = done.stdout.strip().partition(" ")
+    return int(peak), output
 
 
 BOMBS: dict[str, Callable[[], Parts]] = {
@@ -114,10 +114,10 @@ BOMBS: dict[str, Callable[[], Parts]] = {
 @pytest.mark.share(3)
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_tightly_packed_workbook_is_refused_before_unpacking(bomb: str, tmp_path: Path) -> None:
-    path = packed(BOMBS[bomb](), tmp_path / "bomb.xlsx")
+    path = write_workbook(BOMBS[bomb](), tmp_path / "bomb.xlsx")
     assert path.stat().st_size < 2 * MIB
-    peak, told = read_in_child(path)
-    assert "no sheet of payees compresses that much" in told
+    peak, output = read_in_child(path)
+    assert "no sheet of payees compresses that much" in output
     assert peak < 400
 
 
@@ -146,7 +146,7 @@ WITHIN_THE_RATIO: dict[str, Callable[[], Parts]] = {
 
 
 def letters(n: int) -> bytes:
-    """Return a column of the first 1,000, another one for each of so many rows."""
+    """Return the letters of a column: one of the first 1,000, by row number."""
     number, name = n % 990 + 1, ""
     while number:
         number, digit = divmod(number - 1, 26)
@@ -157,7 +157,7 @@ def letters(n: int) -> bytes:
 @pytest.mark.share(3)
 @pytest.mark.parametrize("bomb", WITHIN_THE_RATIO)
 def test_workbook_growing_too_large_is_refused_while_unpacking(bomb: str, tmp_path: Path) -> None:
-    path = packed(with_ballast(WITHIN_THE_RATIO[bomb](), 1), tmp_path / "bomb.xlsx")
+    path = write_workbook(add_ballast(WITHIN_THE_RATIO[bomb](), 1), tmp_path / "bomb.xlsx")
     with pytest.raises(SheetError, match="too large once unpacked"):
         read_sheet(path, ReadOptions(max_sheet_bytes=48 * MIB))
 
@@ -165,20 +165,20 @@ def test_workbook_growing_too_large_is_refused_while_unpacking(bomb: str, tmp_pa
 def test_uncalculated_workbook_is_refused_as_whole(tmp_path: Path) -> None:
     cells = b"".join(b"<c><f>A%d</f></c>" % n for n in range(500))
     rows = [b'<row r="%d">%s</row>' % (n, cells) for n in range(3, 500)]
-    path = packed(with_ballast(workbook(first=worksheet(ROWS, *rows)), 1), tmp_path / "never-calculated.xlsx")
+    path = write_workbook(add_ballast(workbook(first=worksheet(ROWS, *rows)), 1), tmp_path / "never-calculated.xlsx")
     with pytest.raises(SheetError, match="more than 200,000 formulas without a value") as refusal:
         read_sheet(path, ReadOptions())
     assert "calculates the formulas" in (refusal.value.hint or "")
 
 
 def test_deeply_nested_workbook_tags_are_refused(tmp_path: Path) -> None:
-    path = packed(workbook(first=worksheet(ROWS, b"<x>" * 100_000, b"</x>" * 100_000)), tmp_path / "bomb.xlsx")
+    path = write_workbook(workbook(first=worksheet(ROWS, b"<x>" * 100_000, b"</x>" * 100_000)), tmp_path / "bomb.xlsx")
     with pytest.raises(SheetError, match="damaged or protected"):
         read_sheet(path, ReadOptions())
 
 
-def wide(rows: int) -> Parts:
-    """Return as many columns as there may be, one cell in a row, and a row of blanks, which is left out by a copy."""
+def wide_workbook(rows: int) -> Parts:
+    """Return the maximum number of columns, one cell per row, and a blank row, which is dropped by a copy."""
     cells = (b'<row r="%d"><c r="%s%d"><v>1</v></c></row>' % (n, letters(n), n) for n in range(3, rows))
     blank = b'<row r="99999"><c t="inlineStr"><is><t>&#x200b;</t></is></c></row>'
     return workbook(first=worksheet(ROWS, *cells, blank))
@@ -194,20 +194,22 @@ def long_texts(rows: int) -> Parts:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("bomb", "within", "beyond"), [(wide, 16_000, 20_000), long(long_texts, 8_800, 17_000)], ids=["wide", "long texts"]
+    ("bomb", "within", "beyond"),
+    [(wide_workbook, 16_000, 20_000), long(long_texts, 8_800, 17_000)],
+    ids=["wide", "long texts"],
 )
 def test_memory_stays_bounded_at_shipped_limits(
     tmp_path: Path, bomb: Callable[[int], Parts], within: int, beyond: int
 ) -> None:
     for rows, is_read in ((within, True), (beyond, False)):
-        peak, told = read_in_child(packed(with_ballast(bomb(rows), 6), tmp_path / "bomb.xlsx"))
-        assert told == "read" if is_read else "too large once unpacked" in told
+        peak, output = read_in_child(write_workbook(add_ballast(bomb(rows), 6), tmp_path / "bomb.xlsx"))
+        assert output == "read" if is_read else "too large once unpacked" in output
         assert peak < 700
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_unusual_workbook_compression_is_refused(tmp_path: Path, compression: int) -> None:
-    path = packed(workbook(), tmp_path / "odd.xlsx", compression=compression)
+    path = write_workbook(workbook(), tmp_path / "odd.xlsx", compression=compression)
     with pytest.raises(SheetError, match="compressed in a way that no spreadsheet uses"):
         read_sheet(path, ReadOptions())
 
@@ -216,18 +218,18 @@ def test_nested_zip_in_workbook_is_not_unpacked(tmp_path: Path) -> None:
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x", bytes(20 * MIB))
-    path = packed({**workbook(), "xl/embeddings/inner.zip": inner.getvalue()}, tmp_path / "nested.xlsx")
+    path = write_workbook({**workbook(), "xl/embeddings/inner.zip": inner.getvalue()}, tmp_path / "nested.xlsx")
     assert read_sheet(path, ReadOptions()).frame.height == 1
 
 
 def test_million_declared_columns_allocate_no_cells(tmp_path: Path) -> None:
     declared = b'<dimension ref="A1:XFD1048576"/><cols><col min="1" max="1000000" width="9"/></cols><sheetData>'
     first = [f"<worksheet {NAMESPACE}>".encode(), declared, ROWS, b"</sheetData></worksheet>"]
-    assert read_sheet(packed(workbook(first=first), tmp_path / "wide.xlsx"), ReadOptions()).frame.height == 1
+    assert read_sheet(write_workbook(workbook(first=first), tmp_path / "wide.xlsx"), ReadOptions()).frame.height == 1
 
 
 def test_zip_with_false_sizes_is_refused_within_memory(tmp_path: Path) -> None:
-    path = packed(workbook(first=worksheet(ROWS, *[b" " * MIB] * 100)), tmp_path / "lies.xlsx")
+    path = write_workbook(workbook(first=worksheet(ROWS, *[b" " * MIB] * 100)), tmp_path / "lies.xlsx")
     content = bytearray(path.read_bytes())
     for signature, offset in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):
         at = -1
@@ -235,12 +237,12 @@ def test_zip_with_false_sizes_is_refused_within_memory(tmp_path: Path) -> None:
             if int.from_bytes(content[at + offset : at + offset + 4], "little") > MIB:
                 content[at + offset : at + offset + 4] = (1000).to_bytes(4, "little")
     path.write_bytes(content)
-    peak, told = read_in_child(path)
-    assert "damaged or protected" in told
+    peak, output = read_in_child(path)
+    assert "damaged or protected" in output
     assert peak < 400
 
 
 def test_a_large_honest_workbook_is_read(tmp_path: Path) -> None:
     rows = (inline(GOOD.replace("A-1", f"A-{n}"), n) for n in range(2, 20_002))
-    path = packed(workbook(first=worksheet(inline(HEADER, 1), *rows)), tmp_path / "large.xlsx")
+    path = write_workbook(workbook(first=worksheet(inline(HEADER, 1), *rows)), tmp_path / "large.xlsx")
     assert read_sheet(path, ReadOptions()).frame.height == 20_000

@@ -1,4 +1,4 @@
-"""Every code of a defect or a warning that the source can make is in the catalogue, and in docs/defects.md."""
+"""Every code of a defect or warning in the source is in the catalogue and in docs/defects.md."""
 
 import ast
 import re
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from paygw_batch.approval.plan_document import READ_AS, SPELLED
+from paygw_batch.approval.plan_document import NAMED_ENCODING, SPELLED_COLUMN
 from paygw_batch.countries.form_columns import sheet_columns
-from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, meaning_of
+from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, code_meaning
 from paygw_batch.sheet.read.xlsx_cells import Doubt
-from tests.support.checkout import ROOT, script
+from tests.support.checkout import ROOT, import_script
 
 ROOMS = ("sheet", "submit")
 NO_CODE = re.compile(r".*\.(?:toml|csv|xlsx|parquet|json|xml|rels)")
 
 
-SCRIPT = script("tooling/defect_codes.py")
+SCRIPT = import_script("tooling/defect_codes.py")
 
 
 def typed_codes() -> Iterator[str]:
-    """Yield every text of the source that has the form of a code; `*` where a variable has the column's place."""
+    """Yield every string of the source that looks like a code, with `*` for a variable column."""
     subjects = {*sheet_columns().cleanings, "row", "sheet"}
     for room in ROOMS:
         for path in (ROOT / "paygw_batch" / room).rglob("*.py"):
@@ -39,13 +39,13 @@ def typed_codes() -> Iterator[str]:
 
 def test_every_code_in_source_is_catalogued() -> None:
     typed = {*typed_codes(), *(f"{ANY_COLUMN}.{doubt}" for doubt in Doubt)}
-    assert {"*.missing", "*.float", "row.fields", "client_orderid.conflict"} <= typed  # the search finds something
-    known = {*DEFECTS, *WARNINGS, READ_AS, SPELLED}  # the last are findings about a plan
+    assert {"*.missing", "*.float", "row.fields", "client_orderid.conflict"} <= typed  # the search works
+    known = {*DEFECTS, *WARNINGS, NAMED_ENCODING, SPELLED_COLUMN}  # the last two are findings about a plan
     assert [code for code in typed if code not in known and f"{ANY_COLUMN}.{code.partition('.')[2]}" not in known] == []
 
 
 def test_every_check_code_has_catalogued_meaning() -> None:
-    defects, warnings = SCRIPT.codes_of(SCRIPT.every_rule())
+    defects, warnings = SCRIPT.collect_codes(SCRIPT.rule_variants())
     for codes, meanings in ((defects, DEFECTS), (warnings, WARNINGS)):
         used = {code if code in meanings else f"{ANY_COLUMN}.{code.partition('.')[2]}" for code in codes}
         assert used == set(meanings)
@@ -64,10 +64,10 @@ def test_meaning_has_label_sentence_and_suggestion(meaning: CodeMeaning) -> None
 
 
 def test_defect_meaning_names_its_column() -> None:
-    assert meaning_of("receiver_email.missing").label == "receiver_email is missing"
+    assert code_meaning("receiver_email.missing").label == "receiver_email is missing"
     with pytest.raises(KeyError):
-        meaning_of("receiver_email.no_such_code")
+        code_meaning("receiver_email.no_such_code")
 
 
 def test_defects_document_matches_script() -> None:
-    assert SCRIPT.document() == (ROOT / "docs/defects.md").read_text(encoding="utf-8")
+    assert SCRIPT.render_document() == (ROOT / "docs/defects.md").read_text(encoding="utf-8")

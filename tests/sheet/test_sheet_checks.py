@@ -1,4 +1,4 @@
-"""The checks of a row: what each country asks, and that validation and pandera's own `validate` find the same."""
+"""The checks of a row, on which validation and pandera's own `validate` must agree."""
 
 import json
 from collections.abc import Iterator
@@ -15,15 +15,22 @@ from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import InternalError, SheetError
-from paygw_batch.sheet.check.contract import NO_COUNTRY, ContractGate, breaches, checks_in, contract, rules_for_sheet
+from paygw_batch.sheet.check.contract import (
+    NO_COUNTRY,
+    ContractGate,
+    contract,
+    find_breaches,
+    rules_for_sheet,
+    schema_checks,
+)
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import CLEANERS, cleaned, is_clean
+from paygw_batch.sheet.clean import CLEANERS, clean_columns, is_clean
 from paygw_batch.sheet.columns import columns_of_operation, known_columns
-from tests.support.long_part import long, share_of
-from tests.support.sheet_values import COLLECTED, KENYAN, TANZANIAN, codes, of_rows
+from tests.support.long_part import example_count, long
+from tests.support.sheet_values import COLLECTED, KENYAN, TANZANIAN, build_sheet, codes
 
 ABOUT_THE_SHEET = ["client_orderid.duplicate", "client_orderid.look_alike", "client_orderid.rewritten", "row.total"]
-"""Codes of defects that no single value shows."""
+"""Codes of defects that depend on more than one value."""
 
 CELLS: dict[str, list[str | None]] = {
     "country": ["KE", "ke", "TZ", "UG", "NG", "ZA", "CI", "BN", "BF", "BJ", "Kenya", "XX", "Total", None],
@@ -66,26 +73,28 @@ CELLS_OF = {"payout": CELLS, "payin": PAYIN_CELLS}
 RIGHT_OF = {"payout": (KENYAN, TANZANIAN), "payin": (COLLECTED,)}
 
 
-def rules_of(operation: str, rules: Rules) -> Iterator[Rules]:
-    """Yield rules with terms and without them: then some countries cannot be used."""
+def rule_variants(operation: str, rules: Rules) -> Iterator[Rules]:
+    """Yield rules with and without terms. Without them, some countries cannot be used."""
     yield rules if operation == "payout" else load_rules("payin", {"KE": OperatorTerms(purpose="WALLET-KE")})
     yield load_rules(operation, {})
 
 
-def in_one_call(rules: Rules, rows: list[dict[str, str | None]], operation: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return where pandera finds a wrong value, and the defects that validation finds, each in the same order."""
-    sheet = replace(of_rows(*rows), operation=operation)
+def compare_with_pandera(
+    rules: Rules, rows: list[dict[str, str | None]], operation: str
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the invalid values by pandera and the defects by validation, in the same order."""
+    sheet = replace(build_sheet(*rows), operation=operation)
     place = ["row", "column"]
     defects = validate(sheet, rules).defects.filter(~pl.col("code").is_in(ABOUT_THE_SHEET))
     held = rules_for_sheet(rules, sheet.headers)
-    return breaches(sheet.frame, held, columns_of_operation(operation)).sort(place), defects.sort(place)
+    return find_breaches(sheet.frame, held, columns_of_operation(operation)).sort(place), defects.sort(place)
 
 
-def gate_opens(rules: Rules, rows: list[dict[str, str | None]], operation: str) -> bool:
-    """Return whether the gate, which asks all checks of a country at once, lets these rows pass."""
-    sheet = of_rows(*rows)
+def passes_gate(rules: Rules, rows: list[dict[str, str | None]], operation: str) -> bool:
+    """Return whether these rows pass the gate, which runs all checks of a country at once."""
+    sheet = build_sheet(*rows)
     try:
-        ContractGate(rules_for_sheet(rules, sheet.headers), operation).hold(sheet.frame)
+        ContractGate(rules_for_sheet(rules, sheet.headers), operation).require_valid(sheet.frame)
     except InternalError as error:
         return "validation passed a value that the schema refuses" not in error.message
     return True
@@ -105,13 +114,13 @@ def test_validation_and_pandera_agree_on_any_rows(operation: str, examples: int,
 
     @settings(deadline=None, max_examples=examples)
     @given(rows=st.lists(any_row, min_size=1, max_size=12))
-    def find_the_same(rows: list[dict[str, str | None]]) -> None:
-        for some in rules_of(operation, rules):
-            pandera, defects = in_one_call(some, rows, operation)
+    def assert_agreement(rows: list[dict[str, str | None]]) -> None:
+        for some in rule_variants(operation, rules):
+            pandera, defects = compare_with_pandera(some, rows, operation)
             assert pandera.rows() == defects.select("row", "column").rows()
-            assert gate_opens(some, rows, operation) == pandera.is_empty()
+            assert passes_gate(some, rows, operation) == pandera.is_empty()
 
-    find_the_same()
+    assert_agreement()
 
 
 @pytest.mark.share(2)
@@ -119,8 +128,8 @@ def test_validation_and_pandera_agree_on_any_rows(operation: str, examples: int,
 def test_validation_and_pandera_agree_on_listed_cells_everywhere(
     rules: Rules, operation: str, codes_at_least: int
 ) -> None:
-    found: set[str] = set()
-    for some in rules_of(operation, rules):
+    result: set[str] = set()
+    for some in rule_variants(operation, rules):
         rows = [
             {**right, "country": country, "client_orderid": f"{country}-{name}-{at}-{which}", name: cell}
             for country in some
@@ -128,27 +137,27 @@ def test_validation_and_pandera_agree_on_listed_cells_everywhere(
             for name, cells in CELLS_OF[operation].items()
             for at, cell in enumerate(cells)
         ]
-        pandera, defects = in_one_call(some, rows, operation)
+        pandera, defects = compare_with_pandera(some, rows, operation)
         assert pandera.rows() == defects.select("row", "column").rows()
-        found.update(defects["code"])
-    assert len(found) >= codes_at_least
+        result.update(defects["code"])
+    assert len(result) >= codes_at_least
 
 
 def test_difference_between_validation_and_pandera_is_detected(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison can fail: validation that drops one column's check is another answer."""
+    """The comparison is effective: it fails if validation drops a column's check."""
     monkeypatch.setattr(
-        "paygw_batch.sheet.check.judge.checks_in",
-        lambda schema: tuple(check for check in checks_in(schema) if check.column != "phone"),
+        "paygw_batch.sheet.check.row_checker.schema_checks",
+        lambda schema: tuple(check for check in schema_checks(schema) if check.column != "phone"),
     )
-    pandera, defects = in_one_call(rules, [{**KENYAN, "phone": "x"}], "payout")
+    pandera, defects = compare_with_pandera(rules, [{**KENYAN, "phone": "x"}], "payout")
     assert (pandera.rows(), defects.height) == ([(2, "phone")], 0)
 
 
 def test_checks_are_never_null_and_explain_wrong_values(rules: Rules) -> None:
     cells = {**PAYIN_CELLS, **CELLS}
-    frame = cleaned(of_rows(*({name: cell} for name in cells for cell in cells[name])).frame)
+    frame = clean_columns(build_sheet(*({name: cell} for name in cells for cell in cells[name])).frame)
     for country in (NO_COUNTRY, *rules):
-        for check in checks_in(contract(country, rules)):
+        for check in schema_checks(contract(country, rules)):
             asked = frame.select(
                 "row", passes=check.passes, explained=pl.any_horizontal(reason.applies for reason in check.reasons)
             )
@@ -170,10 +179,10 @@ def test_clean_text_is_not_changed_by_cleaning(cleaning: Cleaning, text: str) ->
         assert CLEANERS[cleaning](value).item() == text
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(60))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(60))
 @given(rows=st.lists(any_row, min_size=1, max_size=12))
 def test_every_row_returns_once_valid_or_with_reason(rules: Rules, rows: list[dict[str, str | None]]) -> None:
-    validated = validate(of_rows(*rows), rules)
+    validated = validate(build_sheet(*rows), rules)
     assert validated.rows["row"].to_list() == list(range(2, len(rows) + 2))
     invalid = validated.rows.filter(~pl.col("valid"))
     assert set(invalid["row"]) == set(validated.defects["row"])
@@ -181,7 +190,7 @@ def test_every_row_returns_once_valid_or_with_reason(rules: Rules, rows: list[di
     assert set(validated.instructions["row"]) == set(validated.rows["row"]) - set(validated.defects["row"])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(100))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(100))
 @given(
     whole=st.integers(0, 10**16),
     decimals=st.text("0123456789", max_size=4),
@@ -189,23 +198,23 @@ def test_every_row_returns_once_valid_or_with_reason(rules: Rules, rows: list[di
 )
 def test_sheet_and_core_read_amounts_alike(rules: Rules, whole: int, decimals: str, country: str) -> None:
     text = f"{whole}.{decimals}" if decimals else str(whole)
-    assume(len(text.replace(".", "").lstrip("0")) <= 15)  # of more digits the rest is what a formula left
+    assume(len(text.replace(".", "").lstrip("0")) <= 15)  # further digits are rounding noise of a formula
     units = rules[country].minor_units
     amount = parse_amount(text, minor_units=units)
     digits = rules[country].numbers.dialling_code + rules[country].numbers.example
     row = {**KENYAN, "country": country, "amount": text, "account_number": digits, "phone": "+" + digits}
-    instructions = validate(of_rows(row), rules).instructions
+    instructions = validate(build_sheet(row), rules).instructions
     if amount is None or not amount:
         assert not instructions.height
     else:
         assert instructions.select("amount", "minor").row(0) == (text, to_minor(amount, minor_units=units))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(60))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(60))
 @given(name=st.text(min_size=1, max_size=30), email_user=st.text("abc.!#$%&'*+/=?^_`{|}~-", min_size=1))
 def test_instruction_fields_are_strict_json_strings(rules: Rules, name: str, email_user: str) -> None:
     rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_email": f"{email_user}@example.com"})
-    for fields in validate(of_rows(*rows), rules).instructions["fields"]:
+    for fields in validate(build_sheet(*rows), rules).instructions["fields"]:
         parsed = json.loads(fields)
         assert all(isinstance(value, str) and value for value in parsed.values())
 
@@ -215,12 +224,12 @@ def test_instruction_fields_are_strict_json_strings(rules: Rules, name: str, ema
 )
 def test_name_passes_through_fields_unchanged(rules: Rules, name: str) -> None:
     rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_last_name": name})
-    kenyan, tanzanian = (json.loads(fields) for fields in validate(of_rows(*rows), rules).instructions["fields"])
+    kenyan, tanzanian = (json.loads(fields) for fields in validate(build_sheet(*rows), rules).instructions["fields"])
     assert (kenyan["account_name"], tanzanian["receiver_last_name"]) == (name, name)
 
 
 def test_instruction_has_exact_form_fields(rules: Rules) -> None:
-    validated = validate(of_rows(KENYAN, TANZANIAN), rules)
+    validated = validate(build_sheet(KENYAN, TANZANIAN), rules)
     kenyan, tanzanian = (json.loads(fields) for fields in validated.instructions["fields"])
     assert kenyan == {"account_name": "Wanjiru Kamau", "account_number": "254712345678", "phone": "+254712345678"}
     assert tanzanian == {
@@ -237,7 +246,7 @@ def test_instruction_has_exact_form_fields(rules: Rules) -> None:
 
 def test_configured_defaults_are_not_part_of_content(rules: Rules) -> None:
     written = {**TANZANIAN, "client_orderid": "A-3", "order_desc": "Payout"}
-    sheet = of_rows(TANZANIAN, written)
+    sheet = build_sheet(TANZANIAN, written)
     fields, content = (validate(sheet, rules).instructions[name].to_list() for name in ("fields", "content"))
     assert fields[0] == fields[1]
     assert content[0] != content[1]
@@ -245,17 +254,17 @@ def test_configured_defaults_are_not_part_of_content(rules: Rules) -> None:
 
 
 def test_receiver_row_shows_receiver_name_and_phone(rules: Rules) -> None:
-    row = validate(of_rows(TANZANIAN), rules).rows.row(0, named=True)
+    row = validate(build_sheet(TANZANIAN), rules).rows.row(0, named=True)
     assert (row["account_name"], row["account_number"], row["phone"]) == ("Asha Mushi", None, "0621234567")
-    bad = validate(of_rows({**TANZANIAN, "receiver_email": "x"}), rules).rows.row(0, named=True)
+    bad = validate(build_sheet({**TANZANIAN, "receiver_email": "x"}), rules).rows.row(0, named=True)
     assert (bad["account_name"], bad["account_number"], bad["phone"]) == ("Asha Mushi", None, "0621234567")
 
 
 def test_missing_values_are_derived_and_contradictions_refused(rules: Rules) -> None:
-    row = validate(of_rows(KENYAN), rules).rows.row(0, named=True)
+    row = validate(build_sheet(KENYAN), rules).rows.row(0, named=True)
     assert (row["currency"], row["purpose"]) == ("KES", "WALLET-KE")
     wrong = {**KENYAN, "currency": "UGX", "purpose": "OTHER", "receiver_country_code": "UG"}
-    assert codes(validate(of_rows(wrong), rules).defects) == [
+    assert codes(validate(build_sheet(wrong), rules).defects) == [
         (2, "currency.mismatch"),
         (2, "purpose.mismatch"),
         (2, "receiver_country_code.mismatch"),
@@ -264,16 +273,16 @@ def test_missing_values_are_derived_and_contradictions_refused(rules: Rules) -> 
 
 def test_south_africa_refuses_purpose(rules: Rules) -> None:
     row = {**KENYAN, "country": "ZA", "account_number": "27711234567", "phone": "+27711234567"}
-    good = validate(of_rows(row), rules)
+    good = validate(build_sheet(row), rules)
     assert good.rows["purpose"].to_list() == [None]
-    assert codes(validate(of_rows({**row, "purpose": "X"}), rules).defects) == [(2, "purpose.not_used")]
+    assert codes(validate(build_sheet({**row, "purpose": "X"}), rules).defects) == [(2, "purpose.not_used")]
 
 
 @pytest.mark.parametrize(
     ("country", "code", "sentence"),
     [
         (None, "country.missing", "missing"),
-        ("XX", "country.unknown", "write one of BF, BN, CI"),
+        ("XX", "country.unknown", "Use one of BF, BN, CI"),
         ("Kenya", "country.unknown", "write KE"),
         ("BJ", "country.unknown", "BN"),
     ],
@@ -281,32 +290,32 @@ def test_south_africa_refuses_purpose(rules: Rules) -> None:
 def test_missing_or_unknown_country_gets_matching_defect(
     rules: Rules, country: str | None, code: str, sentence: str
 ) -> None:
-    defects = validate(of_rows({**KENYAN, "country": country}), rules).defects
+    defects = validate(build_sheet({**KENYAN, "country": country}), rules).defects
     assert codes(defects) == [(2, code)]
     assert sentence in defects["message"][0]
 
 
 def test_country_without_form_is_refused_with_rule_sentence() -> None:
-    bare = load_rules("payout", {})
-    defects = validate(of_rows({**KENYAN, "country": "SN", "amount": "1500"}), bare).defects
+    bare_column = load_rules("payout", {})
+    defects = validate(build_sheet({**KENYAN, "country": "SN", "amount": "1500"}), bare_column).defects
     assert codes(defects) == [(2, "country.unusable")]
-    assert defects["message"][0] == bare["SN"].unusable
+    assert defects["message"][0] == bare_column["SN"].unusable
 
 
 def test_column_needed_by_some_rows_is_required(rules: Rules) -> None:
-    sheet = of_rows({name: value for name, value in KENYAN.items() if name != "phone"}, TANZANIAN)
+    sheet = build_sheet({name: value for name, value in KENYAN.items() if name != "phone"}, TANZANIAN)
     with pytest.raises(SheetError, match=r"phone \(needed for Kenya\)"):
         validate(sheet, rules)
 
 
 def test_column_needed_by_no_row_is_optional(rules: Rules) -> None:
-    assert set(of_rows(KENYAN).frame.columns) < set(known_columns()) | {"row"}
-    assert validate(of_rows(KENYAN), rules).rows["valid"].all()
+    assert set(build_sheet(KENYAN).frame.columns) < set(known_columns()) | {"row"}
+    assert validate(build_sheet(KENYAN), rules).rows["valid"].all()
 
 
 def test_totals_count_every_row_and_every_readable_amount(rules: Rules) -> None:
     totals = validate(
-        of_rows(KENYAN, {**KENYAN, "amount": "0.50"}, {**KENYAN, "amount": "1,000"}, TANZANIAN), rules
+        build_sheet(KENYAN, {**KENYAN, "amount": "0.50"}, {**KENYAN, "amount": "1,000"}, TANZANIAN), rules
     ).totals
     assert totals.rows == 4
     assert totals.sums == {"KES": Decimal("1501.00"), "TZS": Decimal(20000)}

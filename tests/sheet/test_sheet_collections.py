@@ -1,4 +1,4 @@
-"""Sheets of customers to collect from: their columns, numbers that are partly hidden, what a country does not take."""
+"""Sheets of collections: their columns, partly hidden numbers, and fields that a country does not use."""
 
 import json
 import re
@@ -14,13 +14,13 @@ from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.load import load_operation, load_rules, operation_names
 from paygw_batch.countries.rules import FieldKind, OperatorTerms
 from paygw_batch.errors import ConfigurationError, SheetError
-from paygw_batch.sheet.check.contract import ContractGate, good_rows
+from paygw_batch.sheet.check.contract import ContractGate, payable_rows
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import PhoneColumn, bare, bare_number
+from paygw_batch.sheet.clean import PhoneColumn, bare_column, strip_separators
 from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.headings import ReadOptions
-from paygw_batch.sheet.read.sheet_file import read_sheet, refuse_misdirected
+from paygw_batch.sheet.read.sheet_file import read_sheet, require_own_columns
 from tests.support.sheet_values import COLLECTED
 
 RULES = load_rules("payin", {"KE": OperatorTerms(purpose="W"), "RW": OperatorTerms(purpose="R", order_desc="Fees")})
@@ -44,25 +44,25 @@ def sheet(tmp_path: Path) -> Path:
     return tmp_path / "c.csv"
 
 
-def validated(path: Path, *rows: dict[str, str]) -> Validated:
+def validate_rows(path: Path, *rows: dict[str, str]) -> Validated:
     return validate(read(path, *rows), RULES)
 
 
-def codes(found: Validated) -> list[str]:
-    return found.defects["code"].to_list()
+def codes(result: Validated) -> list[str]:
+    return result.defects["code"].to_list()
 
 
 def test_good_collection_row_becomes_instruction_with_country_fields(sheet: Path) -> None:
-    found = validated(sheet, COLLECTED, {**RWANDAN, "client_orderid": "C-2"})
-    assert codes(found) == []
-    for part in found.parts():
-        ContractGate(RULES, "payin").hold(good_rows(part))
-    kenyan, rwandan = (json.loads(text) for text in found.instructions["fields"])
+    result = validate_rows(sheet, COLLECTED, {**RWANDAN, "client_orderid": "C-2"})
+    assert codes(result) == []
+    for part in result.parts():
+        ContractGate(RULES, "payin").require_valid(payable_rows(part))
+    kenyan, rwandan = (json.loads(text) for text in result.instructions["fields"])
     assert kenyan == {name: COLLECTED[name] for name in COLLECTED if name not in {"client_orderid", "amount"}}
     assert (rwandan["cell_phone"], rwandan["phone"]) == ("+250788000103", "+250788***103")
     assert (rwandan["account_name"], rwandan["order_desc"]) == ("Keza Gasana", "Fees")
-    assert found.instructions["payee"].to_list() == ["+254712345678", "+250788000103"]
-    assert found.rows["account_name"].to_list() == ["Jane Wanjiku", "Keza Gasana"]
+    assert result.instructions["payee"].to_list() == ["+254712345678", "+250788000103"]
+    assert result.rows["account_name"].to_list() == ["Jane Wanjiku", "Keza Gasana"]
 
 
 @pytest.mark.parametrize(
@@ -83,46 +83,46 @@ def test_good_collection_row_becomes_instruction_with_country_fields(sheet: Path
     ],
 )
 def test_wrong_collection_value_is_defect_of_column(sheet: Path, change: dict[str, str], code: str) -> None:
-    assert codes(validated(sheet, COLLECTED | change)) == [code]
+    assert codes(validate_rows(sheet, COLLECTED | change)) == [code]
 
 
 @pytest.mark.parametrize("sign", ["X", "x", "#", "•", "●", "×", "_", "?", "＊", "Ｘ"])  # noqa: RUF001 (as people write)
 def test_hidden_digit_may_use_other_signs(sheet: Path, sign: str) -> None:
     rwandan = RWANDAN | {"phone": f"250788{sign * 3}103", "client_orderid": "C-2"}
-    found = validated(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"}, rwandan)
-    assert codes(found) == []
-    assert [json.loads(text)["phone"] for text in found.instructions["fields"]] == ["+2547123***78", "+250788***103"]
+    result = validate_rows(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"}, rwandan)
+    assert codes(result) == []
+    assert [json.loads(text)["phone"] for text in result.instructions["fields"]] == ["+2547123***78", "+250788***103"]
 
 
 def test_hidden_number_defect_names_readable_signs(sheet: Path) -> None:
-    (message,) = validated(sheet, COLLECTED | {"phone": "+254*********"}).defects["message"]
-    signs = re.findall(r"\ban? (\S)", message.partition("a hidden digit is")[2])
+    (message,) = validate_rows(sheet, COLLECTED | {"phone": "+254*********"}).defects["message"]
+    signs = re.findall("[*X#]", message.partition("Use ")[2])
     assert signs == ["*", "X", "#"]
     for sign in signs:
-        assert codes(validated(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"})) == []
+        assert codes(validate_rows(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"})) == []
 
 
 @pytest.mark.parametrize("number", ["+2547123XX67", "+254XXXXXXXXX", "+2547123XXX78 ext"])
 def test_partly_hidden_malformed_number_is_defect(sheet: Path, number: str) -> None:
-    assert codes(validated(sheet, COLLECTED | {"phone": number})) == ["phone.format"]
+    assert codes(validate_rows(sheet, COLLECTED | {"phone": number})) == ["phone.format"]
 
 
-def test_partly_hidden_number_is_refused_where_full_required(sheet: Path) -> None:
-    found = validated(sheet, RWANDAN | {"cell_phone": "+250788XXX103", "client_orderid": "C-2"})
-    assert codes(found) == ["cell_phone.format"]
+def test_partly_hidden_number_is_refused_if_disallowed(sheet: Path) -> None:
+    result = validate_rows(sheet, RWANDAN | {"cell_phone": "+250788XXX103", "client_orderid": "C-2"})
+    assert codes(result) == ["cell_phone.format"]
 
 
 def test_south_africa_refuses_name_purpose_and_data(sheet: Path) -> None:
     african = RWANDAN | {"country": "ZA", "cell_phone": "27821000105", "phone": "27821000105", "amount": "5"}
-    found = validated(sheet, african | {"purpose": "X", "merchant_data": "t", "order_desc": "Fees"})
-    assert sorted(codes(found)) == ["account_name.not_used", "merchant_data.not_used", "purpose.not_used"]
+    result = validate_rows(sheet, african | {"purpose": "X", "merchant_data": "t", "order_desc": "Fees"})
+    assert sorted(codes(result)) == ["account_name.not_used", "merchant_data.not_used", "purpose.not_used"]
 
 
 def test_missing_column_is_named_unless_filled_by_terms(sheet: Path) -> None:
     rows = {name: value for name, value in COLLECTED.items() if name not in {"city", "zip_code"}}
     with pytest.raises(SheetError, match=r"city \(needed for Kenya\); zip_code"):
-        validated(sheet, rows)
-    assert codes(validated(sheet, {k: v for k, v in RWANDAN.items() if k != "order_desc"})) == []
+        validate_rows(sheet, rows)
+    assert codes(validate_rows(sheet, {k: v for k, v in RWANDAN.items() if k != "order_desc"})) == []
 
 
 masked = st.text("0123456789*", min_size=9, max_size=9)
@@ -130,9 +130,9 @@ masked = st.text("0123456789*", min_size=9, max_size=9)
 
 @given(written=st.sampled_from(["+254{}", "00254 {}", "254-{}", "0{}"]), digits=masked)
 def test_phone_may_be_partly_hidden_and_keeps_digits(written: str, digits: str) -> None:
-    column = PhoneColumn.of(RULES["KE"], "phone", FieldKind.MASKED_PHONE)
+    column = PhoneColumn.for_field(RULES["KE"], "phone", FieldKind.MASKED_PHONE)
     text = pl.Series("phone", [written.format(digits)])
-    frame = pl.DataFrame([text, bare_number(text).alias(bare("phone"))])
+    frame = pl.DataFrame([text, strip_separators(text).alias(bare_column("phone"))])
     ((valid, wire),) = frame.select(valid=column.is_valid, wire=column.wire).rows()
     if "*" in digits:
         assert valid == (set(digits) != {"*"})
@@ -143,15 +143,15 @@ def test_phone_may_be_partly_hidden_and_keeps_digits(written: str, digits: str) 
 @given(digits=masked.filter(lambda text: "*" in text))
 def test_hidden_digits_are_refused_in_other_columns(digits: str) -> None:
     for name, kind in (("cell_phone", FieldKind.INTERNATIONAL_PHONE), ("account_number", FieldKind.WALLET)):
-        column = PhoneColumn.of(RULES["KE"], name, kind)
+        column = PhoneColumn.for_field(RULES["KE"], name, kind)
         text = pl.Series(name, [f"+254{digits}"])
-        frame = pl.DataFrame([text, bare_number(text).alias(bare(name))])
+        frame = pl.DataFrame([text, strip_separators(text).alias(bare_column(name))])
         assert not frame.select(column.is_valid).item()
 
 
 def test_columns_of_other_operation_are_unknown(sheet: Path) -> None:
-    found = read(sheet, COLLECTED | {"account_number": "254712345678"})
-    assert found.unknown == ("account_number (sheet)",)
+    result = read(sheet, COLLECTED | {"account_number": "254712345678"})
+    assert result.unknown == ("account_number (sheet)",)
     payout = read(sheet, {"country": "KE", "amount": "1", "city": "Nairobi", "customer_url": "x"}, operation="payout")
     assert payout.unknown == ("city", "customer_url")
 
@@ -169,12 +169,12 @@ def test_sheet_may_have_every_form_field_of_operation(operation: str) -> None:
 
 
 def test_sheet_with_columns_of_both_operations_is_accepted(sheet: Path) -> None:
-    refuse_misdirected(read(sheet, COLLECTED | {"account_number": "1", "receiver_phone": "1"}), COMMANDS)
+    require_own_columns(read(sheet, COLLECTED | {"account_number": "1", "receiver_phone": "1"}), COMMANDS)
 
 
 @pytest.mark.parametrize("operation", ["payout", "payin"])
 def test_sheet_without_distinguishing_column_is_accepted(sheet: Path, operation: str) -> None:
-    refuse_misdirected(read(sheet, {"country": "KE", "amount": "1"}, operation=operation), COMMANDS)
+    require_own_columns(read(sheet, {"country": "KE", "amount": "1"}, operation=operation), COMMANDS)
 
 
 def test_batch_id_differs_between_operations(sheet: Path) -> None:
@@ -184,19 +184,21 @@ def test_batch_id_differs_between_operations(sheet: Path) -> None:
 
 
 def test_batch_id_changes_with_collection_fields(sheet: Path) -> None:
-    ids = [validated(sheet, COLLECTED | change).batch for change in ({}, {"city": "Mombasa"}, {"merchant_data": "u"})]
+    ids = [
+        validate_rows(sheet, COLLECTED | change).batch for change in ({}, {"city": "Mombasa"}, {"merchant_data": "u"})
+    ]
     assert len(set(ids)) == 3
 
 
 @pytest.mark.parametrize("operation", ["payin", "payout"])
 def test_countries_sharing_currency_must_share_purpose(operation: str) -> None:
-    terms = {code: OperatorTerms(purpose=f"P-{code}", form=form_of(operation)) for code in ("CI", "SN")}
+    terms = {code: OperatorTerms(purpose=f"P-{code}", form=form_name(operation)) for code in ("CI", "SN")}
     named = rf"countries\.CI\.{operation}\.purpose, countries\.SN\.{operation}\.purpose"
     with pytest.raises(ConfigurationError, match=named):
         load_rules(operation, terms)
     load_rules(operation, {code: replace(one, purpose="P") for code, one in terms.items()})
 
 
-def form_of(operation: str) -> str | None:
-    """What the interface shows for a collection, and the operator names for a payout."""
+def form_name(operation: str) -> str | None:
+    """The form in the interface for a collection, or in the operator's terms for a payout."""
     return "account" if operation == "payout" else None

@@ -1,4 +1,4 @@
-"""Files: what is opened at all, Parquet and workbooks, and that every format comes to the same rows."""
+"""Reading files: unusable files, Parquet and workbooks, and equal rows from every format."""
 
 import datetime as dt
 import gzip
@@ -40,7 +40,7 @@ GOOD_COLUMNS: dict[str, list[object]] = {
 }
 
 
-def saved(book: openpyxl.Workbook) -> bytes:
+def save_book(book: openpyxl.Workbook) -> bytes:
     file = io.BytesIO()
     book.save(file)
     return file.getvalue()
@@ -56,7 +56,7 @@ def workbook(*rows: list[object], more: dict[str, list[list[object]]] | None = N
         other = book.create_sheet(name)
         for row in others:
             other.append(row)
-    return saved(book)
+    return save_book(book)
 
 
 HEADINGS: list[object] = [*HEADER.split(",")]
@@ -97,7 +97,7 @@ def test_file_changed_while_read_is_refused(tmp_path: Path, monkeypatch: pytest.
         return status
 
     monkeypatch.setattr(os, "fstat", fstat)
-    with pytest.raises(SheetError, match="changed while it was read"):
+    with pytest.raises(SheetError, match="changed while it was being read"):
         read_sheet(path, ReadOptions())
 
 
@@ -119,8 +119,8 @@ def test_a_file_above_the_limit_is_refused(sheet: MakeSheet) -> None:
         (workbook(HEADINGS, CELLS), "pay.csv", r"is a workbook \(\.xlsx\)"),
         (workbook(HEADINGS, CELLS), "pay.parquet", "is a workbook"),
         (b"%PDF-1.7", "pay.csv", "a PDF"),
-        (lines(GOOD).encode(), "pay.xls", r"a spreadsheet of another kind \(\.xls\)"),
-        (lines(GOOD).encode(), "pay", "ends in none of"),
+        (lines(GOOD).encode(), "pay.xls", r"in an unsupported spreadsheet format \(\.xls\)"),
+        (lines(GOOD).encode(), "pay", "does not have one of the extensions"),
     ],
 )
 def test_file_with_misleading_name_is_refused(sheet: MakeSheet, content: bytes, name: str, sentence: str) -> None:
@@ -172,7 +172,7 @@ def test_parquet_values_are_read_exactly(sheet: MakeSheet) -> None:
     ("column", "value", "dtype", "code"),
     [
         ("account_number", 254712345678.5, pl.Float64, "account_number.float"),
-        ("client_orderid", 1001.1, pl.Float64, "client_orderid.float"),  # it may have been 1001.10
+        ("client_orderid", 1001.1, pl.Float64, "client_orderid.float"),  # the id may be 1001.10
         ("client_orderid", 2.0**53, pl.Float64, "client_orderid.digits"),
         ("amount", 12345678901234.56, pl.Float64, "amount.digits"),
         ("amount", float("inf"), pl.Float64, "amount.float"),
@@ -198,21 +198,21 @@ def test_float_ids_beside_empty_cell_are_restored(sheet: MakeSheet, rules: Rules
     assert codes(validated.defects) == [(3, "client_orderid.missing"), (3, "account_number.missing")]
 
 
-# Amounts that a program computed
+# Computed amounts
 
 
-def three_doors(sheet: MakeSheet, rules: Rules, amount: float) -> list[tuple[object, ...]]:
-    """Return how an amount comes out of Parquet, a workbook and CSV: value, code and proposal."""
-    found: list[tuple[object, ...]] = []
+def read_in_all_formats(sheet: MakeSheet, rules: Rules, amount: float) -> list[tuple[object, ...]]:
+    """Read an amount from Parquet, a workbook and CSV, and return value, code and correction of each."""
+    result: list[tuple[object, ...]] = []
     for content, name in (
         (parquet(**GOOD_COLUMNS | {"amount": pl.Series([amount])}), "pay.parquet"),
         (workbook(HEADINGS, [*CELLS[:2], amount, *CELLS[3:]]), "pay.xlsx"),
         (lines(GOOD.replace("1500.50", repr(amount))), "pay.csv"),
     ):
         validated = validate(sheet(content, name), rules)
-        told = validated.defects.select("code", "correction").rows()
-        found.append((validated.instructions["minor"].to_list(), *told))
-    return found
+        codes_and_corrections = validated.defects.select("code", "correction").rows()
+        result.append((validated.instructions["minor"].to_list(), *codes_and_corrections))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def three_doors(sheet: MakeSheet, rules: Rules, amount: float) -> list[tuple[obj
 def test_computed_amount_reads_as_shown_in_every_format(
     sheet: MakeSheet, rules: Rules, amount: float, minor: int
 ) -> None:
-    assert three_doors(sheet, rules, amount) == [([minor],)] * 3
+    assert read_in_all_formats(sheet, rules, amount) == [([minor],)] * 3
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_computed_amount_reads_as_shown_in_every_format(
 def test_excess_decimals_propose_rounded_amount_in_every_format(
     sheet: MakeSheet, rules: Rules, amount: float, proposal: str
 ) -> None:
-    assert three_doors(sheet, rules, amount) == [([], ("amount.decimals", proposal))] * 3
+    assert read_in_all_formats(sheet, rules, amount) == [([], ("amount.decimals", proposal))] * 3
 
 
 @pytest.mark.parametrize("amount", ["12345678901234.567", "123456789012345.67", "1234.56123456789012", "1234.5600001"])
@@ -252,7 +252,7 @@ def test_significant_digits_are_never_dropped(sheet: MakeSheet, rules: Rules, am
 @pytest.mark.parametrize("value", [[[1]], [{"a": 1}], [b"x"], [dt.timedelta(hours=1)]])
 def test_unsupported_parquet_columns_are_left_out_unless_needed(sheet: MakeSheet, value: list[object]) -> None:
     read = sheet(parquet(**GOOD_COLUMNS, extra=value), "pay.parquet")
-    assert read.notes == ("Columns of a kind that a sheet cannot have are left out: 'extra'.",)
+    assert read.notes == ("Columns of unsupported types are ignored: 'extra'.",)
     assert read.frame.equals(sheet(parquet(**GOOD_COLUMNS), "pay.parquet").frame)
     with pytest.raises(SheetError, match="column 'phone'"):
         sheet(parquet(**GOOD_COLUMNS | {"phone": value}), "pay.parquet")
@@ -280,8 +280,8 @@ def test_line_break_in_name_is_defect_of_row(sheet: MakeSheet, rules: Rules) -> 
         sheet(parquet(**GOOD_COLUMNS | {"account_name": ["Wanjiru\nKamau"]}), "pay.parquet"),
         sheet(workbook(HEADINGS, [*CELLS[:4], "Wanjiru\nKamau", *CELLS[5:]]), "pay.xlsx"),
     ):
-        found = validate(read, rules).defects
-        assert found.select("row", "code", "correction").rows() == [(2, "account_name.format", "Wanjiru Kamau")]
+        result = validate(read, rules).defects
+        assert result.select("row", "code", "correction").rows() == [(2, "account_name.format", "Wanjiru Kamau")]
 
 
 # Workbooks
@@ -321,7 +321,7 @@ def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet) -> No
     ],
 )
 def test_number_cell_reads_as_spreadsheet_shows(sheet: MakeSheet, stored: bytes, text: str) -> None:
-    content = rewritten(
+    content = replace_in_part(
         workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]),
         "xl/worksheets/sheet1.xml",
         {b">77.5<": b">" + stored + b"<"},
@@ -338,13 +338,13 @@ def test_doubtful_workbook_cells_are_defects(sheet: MakeSheet, rules: Rules) -> 
     ]
     rows: list[list[object]] = [[row[0], f"A-{at}", *row[2:]] for at, row in enumerate(cells)]
     validated = validate(sheet(workbook(HEADINGS, *rows), "pay.xlsx"), rules)
-    found = codes(validated.defects)
+    result = codes(validated.defects)
     assert {
         (2, "amount.formula"),
         (3, "account_number.digits"),
         (4, "account_name.error_mark"),
         (5, "amount.format"),
-    } <= {*found}
+    } <= {*result}
     assert not validated.rows["valid"].any()
 
 
@@ -362,7 +362,7 @@ def test_several_payee_worksheets_are_refused_until_named(sheet: MakeSheet) -> N
     assert read.notes == ("The worksheet 'Sheet' is not read, and not paid here: 1 row. 'Second' is read.",)
     with pytest.raises(SheetError, match="no worksheet called 'Third'"):
         sheet(content, "pay.xlsx", sheet_name="Third")
-    with pytest.raises(SheetError, match="no known header"):
+    with pytest.raises(SheetError, match="no recognisable header"):
         sheet(content, "pay.xlsx", sheet_name="Notes")
 
 
@@ -370,16 +370,16 @@ def test_hidden_rows_and_worksheets_are_reported(sheet: MakeSheet) -> None:
     book = openpyxl.load_workbook(io.BytesIO(workbook(HEADINGS, CELLS, CELLS, more={"Old": [HEADINGS, CELLS]})))
     book["Old"].sheet_state = "hidden"
     book["Sheet"].row_dimensions[3].hidden = True
-    read = sheet(saved(book), "pay.xlsx")
+    read = sheet(save_book(book), "pay.xlsx")
     assert read.notes == ("The worksheet 'Old' is hidden, and is not read: 1 row. 'Sheet' is read.",)
     assert codes(read.warnings) == [(3, "row.hidden")]
     book["Sheet"].delete_rows(1, 5)
     with pytest.raises(SheetError, match="Only hidden worksheets look"):
-        sheet(saved(book), "pay.xlsx")
+        sheet(save_book(book), "pay.xlsx")
 
 
-def rewritten(content: bytes, path: str, change: dict[bytes, bytes]) -> bytes:
-    """Return a workbook with texts of one of its parts replaced."""
+def replace_in_part(content: bytes, path: str, change: dict[bytes, bytes]) -> bytes:
+    """Replace texts in one part of a workbook."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
         for info in old.infolist():
@@ -405,22 +405,22 @@ def rewritten(content: bytes, path: str, change: dict[bytes, bytes]) -> bytes:
 )
 def test_a_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: bytes, after: bytes) -> None:
     content = workbook(HEADINGS, [*CELLS, 5.5])
-    damaged = rewritten(content, "xl/worksheets/sheet1.xml", {before: after})
+    damaged = replace_in_part(content, "xl/worksheets/sheet1.xml", {before: after})
     if b's="x"' in after:
-        damaged = rewritten(content, "xl/worksheets/sheet1.xml", {b"<v>5.5</v>": b"<v>5.5.5</v>"})
+        damaged = replace_in_part(content, "xl/worksheets/sheet1.xml", {b"<v>5.5</v>": b"<v>5.5.5</v>"})
     with pytest.raises(SheetError, match="damaged or protected workbook"):
         sheet(damaged, "pay.xlsx")
 
 
 def test_workbook_unpacking_beyond_limit_is_refused(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, CELLS)
-    bomb = rewritten(content, "xl/worksheets/sheet1.xml", {b"</sheetData>": b"</sheetData>" + b" " * 5_000_000})
+    bomb = replace_in_part(content, "xl/worksheets/sheet1.xml", {b"</sheetData>": b"</sheetData>" + b" " * 5_000_000})
     assert len(bomb) < 50_000
     with pytest.raises(SheetError, match="too large once unpacked"):
         sheet(bomb, "pay.xlsx", max_sheet_bytes=1_000_000)
 
 
-def test_workbook_with_lying_part_sizes_is_refused(sheet: MakeSheet) -> None:
+def test_workbook_with_false_part_sizes_is_refused(sheet: MakeSheet) -> None:
     content = bytearray(workbook(HEADINGS, CELLS))
     for signature, offset in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):
         at = -1
@@ -441,26 +441,26 @@ def test_zip_archive_other_than_workbook_is_refused(sheet: MakeSheet) -> None:
 def test_cell_escapes_are_decoded_and_phonetics_left_out(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, [*CELLS[:4], "Wanjiru Kamau", *CELLS[5:]])
     phonetic = b"<t>Wanjiru_x0020_Kamau</t><rPh sb='0' eb='1'><t>never</t></rPh>"
-    changed = rewritten(content, "xl/sharedStrings.xml", {b"<t>Wanjiru Kamau</t>": phonetic})
+    changed = replace_in_part(content, "xl/sharedStrings.xml", {b"<t>Wanjiru Kamau</t>": phonetic})
     assert sheet(changed, "pay.xlsx").frame["account_name"].to_list() == ["Wanjiru Kamau"]
 
 
-def styled(*rows: list[Any], style: Callable[[Worksheet], object]) -> bytes:
-    """Return a workbook whose cells keep their types, after `style` has changed how they are shown."""
+def styled_workbook(*rows: list[Any], style: Callable[[Worksheet], object]) -> bytes:
+    """Return a workbook whose cells keep their types, after `style` has changed their display."""
     book = openpyxl.Workbook()
     sheet = book.worksheets[0]
     for row in rows:
         sheet.append(row)
     style(sheet)
-    return saved(book)
+    return save_book(book)
 
 
 PAID_BY = ["country", "client_orderid", "amount"]
 PAID: list[Any] = ["KE", "P-1", 250000]
 
 
-def formats(**codes: str) -> Callable[[Worksheet], None]:
-    """Return a style that shows cells by other number formats."""
+def number_formats(**codes: str) -> Callable[[Worksheet], None]:
+    """Return a style with these number formats."""
 
     def style(worksheet: Worksheet) -> None:
         for place, code in codes.items():
@@ -469,8 +469,10 @@ def formats(**codes: str) -> Callable[[Worksheet], None]:
     return style
 
 
-def warned(sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any] = PAID) -> list[tuple[int, str]]:
-    return codes(sheet(styled(PAID_BY, row, PAID, style=style), "pay.xlsx").warnings)
+def warning_codes(
+    sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any] = PAID
+) -> list[tuple[int, str]]:
+    return codes(sheet(styled_workbook(PAID_BY, row, PAID, style=style), "pay.xlsx").warnings)
 
 
 @pytest.mark.parametrize(
@@ -482,7 +484,7 @@ def warned(sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any
     ],
 )
 def test_differently_displayed_amount_gets_warning(sheet: MakeSheet, code: str, amount: float) -> None:
-    assert warned(sheet, formats(C2=code), ["KE", "P-1", amount]) == [(2, "amount.shown_otherwise")]
+    assert warning_codes(sheet, number_formats(C2=code), ["KE", "P-1", amount]) == [(2, "amount.shown_otherwise")]
 
 
 @pytest.mark.parametrize(
@@ -498,7 +500,7 @@ def test_differently_displayed_amount_gets_warning(sheet: MakeSheet, code: str, 
     ],
 )
 def test_correctly_displayed_amount_has_no_warning(sheet: MakeSheet, code: str, amount: float) -> None:
-    assert warned(sheet, formats(C2=code), ["KE", "P-1", amount]) == []
+    assert warning_codes(sheet, number_formats(C2=code), ["KE", "P-1", amount]) == []
 
 
 @pytest.mark.parametrize(
@@ -527,7 +529,7 @@ def test_value_in_background_colour_gets_warning(
                 cell.fill = PatternFill("solid", fgColor=fill)
 
     unseen = [(2, "client_orderid.shown_otherwise"), (2, "amount.shown_otherwise")]
-    assert warned(sheet, style) == ([] if is_seen else unseen)
+    assert warning_codes(sheet, style) == ([] if is_seen else unseen)
 
 
 def test_white_number_format_is_visible_on_dark_background(sheet: MakeSheet) -> None:
@@ -537,20 +539,22 @@ def test_white_number_format_is_visible_on_dark_background(sheet: MakeSheet) -> 
         worksheet["C2"].font = Font(color="FFFFFF")
         worksheet["B2"].number_format = "[White]@"
 
-    assert warned(sheet, style) == [(2, "client_orderid.shown_otherwise")]
+    assert warning_codes(sheet, style) == [(2, "client_orderid.shown_otherwise")]
 
 
 def test_text_hidden_by_format_gets_warning(sheet: MakeSheet) -> None:
-    assert warned(sheet, formats(C2=";;;", C3="0;0;0;@"), ["KE", "P-1", "250"]) == [(2, "amount.shown_otherwise")]
+    assert warning_codes(sheet, number_formats(C2=";;;", C3="0;0;0;@"), ["KE", "P-1", "250"]) == [
+        (2, "amount.shown_otherwise")
+    ]
 
 
 def test_struck_row_gets_one_warning(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         for cell in worksheet[2]:
             cell.font = Font(strike=True)
-        worksheet["D3"].font = Font(strike=True)  # a cell of no column that is paid by
+        worksheet["D3"].font = Font(strike=True)  # this column is not used
 
-    assert warned(sheet, style) == [(2, "row.struck")]
+    assert warning_codes(sheet, style) == [(2, "row.struck")]
 
 
 @pytest.mark.parametrize(("strikes", "is_struck"), [("sn", True), ("ns", True), ("ss", True), ("nn", False)])
@@ -561,7 +565,7 @@ def test_text_with_any_struck_run_counts_as_struck(sheet: MakeSheet, strikes: st
         ]
         worksheet["B2"] = CellRichText(*runs)
 
-    assert warned(sheet, style) == ([(2, "row.struck")] if is_struck else [])
+    assert warning_codes(sheet, style) == ([(2, "row.struck")] if is_struck else [])
 
 
 @pytest.mark.parametrize(
@@ -588,18 +592,20 @@ def test_text_run_in_background_colour_gets_warning(
         if ground is not None:
             worksheet["B2"].fill = PatternFill("solid", fgColor=ground)
 
-    assert warned(sheet, style) == ([] if is_seen else [(2, "client_orderid.shown_otherwise")])
+    assert warning_codes(sheet, style) == ([] if is_seen else [(2, "client_orderid.shown_otherwise")])
 
 
 @pytest.mark.parametrize("how", [b'hidden="1"', b'width="0"'])
 def test_hidden_used_column_gets_one_warning(sheet: MakeSheet, how: bytes) -> None:
     def style(worksheet: Worksheet) -> None:
-        for column in "CDE":  # D has no heading of ours, E nothing at all
+        for column in "CDE":  # D has an unknown heading, and E is empty
             worksheet.column_dimensions[column].hidden = True
         worksheet["D1"], worksheet["D2"] = "Notes", "n"
 
-    content = styled(PAID_BY, PAID, PAID, style=style)
-    read = sheet(rewritten(content, "xl/worksheets/sheet1.xml", {b'hidden="1"': how, b'width="13"': b""}), "pay.xlsx")
+    content = styled_workbook(PAID_BY, PAID, PAID, style=style)
+    read = sheet(
+        replace_in_part(content, "xl/worksheets/sheet1.xml", {b'hidden="1"': how, b'width="13"': b""}), "pay.xlsx"
+    )
     assert [(row, column, code) for row, column, _, code, *_ in read.warnings.iter_rows()] == [
         (0, "amount", "column.hidden")
     ]
@@ -609,8 +615,8 @@ def test_row_with_zero_height_counts_as_hidden(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet.row_dimensions[3].height = 7
 
-    content = styled(PAID_BY, PAID, PAID, style=style)
-    read = sheet(rewritten(content, "xl/worksheets/sheet1.xml", {b'ht="7"': b'ht="0"'}), "pay.xlsx")
+    content = styled_workbook(PAID_BY, PAID, PAID, style=style)
+    read = sheet(replace_in_part(content, "xl/worksheets/sheet1.xml", {b'ht="7"': b'ht="0"'}), "pay.xlsx")
     assert codes(read.warnings) == [(3, "row.hidden")]
 
 
@@ -619,7 +625,7 @@ def test_distant_coloured_empty_cell_is_no_damage(sheet: MakeSheet, column: int)
     def style(worksheet: Worksheet) -> None:
         worksheet.cell(2, column).fill = PatternFill("solid", fgColor="FFFF00")
 
-    read = sheet(styled(PAID_BY, PAID, style=style), "pay.xlsx")
+    read = sheet(styled_workbook(PAID_BY, PAID, style=style), "pay.xlsx")
     assert read.frame.columns == ["row", "country", "client_orderid", "amount"]
 
 
@@ -635,15 +641,15 @@ def test_distant_coloured_empty_cell_is_no_damage(sheet: MakeSheet, column: int)
 )
 def test_value_under_merged_cells_gets_one_warning(sheet: MakeSheet, areas: str, unseen: list[tuple[int, str]]) -> None:
     def style(worksheet: Worksheet) -> None:
-        for area in areas.split():  # the values stay, as by pasting the format of merged cells alone
+        for area in areas.split():  # the values stay, as after pasting only the format
             worksheet.merged_cells.add(area)
 
-    assert warned(sheet, style) == [(row, f"{name}.shown_otherwise") for row, name in unseen]
+    assert warning_codes(sheet, style) == [(row, f"{name}.shown_otherwise") for row, name in unseen]
 
 
-def bar(**options: bool) -> Rule:
-    found: Rule = DataBarRule("min", None, "max", None, color="FF0000", **options)  # type: ignore[no-untyped-call]
-    return found
+def data_bar(**options: bool) -> Rule:
+    result: Rule = DataBarRule("min", None, "max", None, color="FF0000", **options)  # type: ignore[no-untyped-call]
+    return result
 
 
 STRUCK, UNSEEN = (0, "row.struck"), (0, "amount.shown_otherwise")
@@ -654,12 +660,12 @@ RULES: dict[str, tuple[Rule, list[tuple[int, str]]]] = {
         Rule("expression", dxf=DifferentialStyle(numFmt=NumberFormat(164, "#,##0,")), formula=["$A2"]),
         [UNSEEN],
     ),
-    "a bar alone": (bar(showValue=False), [UNSEEN]),
+    "a bar alone": (data_bar(showValue=False), [UNSEEN]),
     "red": (
         Rule("expression", dxf=DifferentialStyle(font=Font(color="9C0006"), fill=PatternFill(bgColor="FFC7CE"))),
         [],
     ),
-    "a bar": (bar(), []),
+    "a bar": (data_bar(), []),
     "two decimals": (Rule("expression", dxf=DifferentialStyle(numFmt=NumberFormat(164, "#,##0.00"))), []),
 }
 
@@ -667,13 +673,13 @@ RULES: dict[str, tuple[Rule, list[tuple[int, str]]]] = {
 @pytest.mark.parametrize("name", RULES)
 def test_hiding_conditional_format_gets_one_warning(sheet: MakeSheet, name: str) -> None:
     rule, expected = RULES[name]
-    assert warned(sheet, lambda worksheet: worksheet.conditional_formatting.add("C2:C9 C12", rule)) == expected
+    assert warning_codes(sheet, lambda worksheet: worksheet.conditional_formatting.add("C2:C9 C12", rule)) == expected
 
 
 @pytest.mark.parametrize("area", ["C1", "D1:F9", "E2:E3"])
 def test_conditional_format_on_empty_cells_has_no_warning(sheet: MakeSheet, area: str) -> None:
     rule, _ = RULES["struck"]
-    assert warned(sheet, lambda worksheet: worksheet.conditional_formatting.add(area, rule)) == []
+    assert warning_codes(sheet, lambda worksheet: worksheet.conditional_formatting.add(area, rule)) == []
 
 
 def test_tiny_row_or_column_counts_as_hidden(sheet: MakeSheet) -> None:
@@ -681,4 +687,4 @@ def test_tiny_row_or_column_counts_as_hidden(sheet: MakeSheet) -> None:
         worksheet.row_dimensions[3].height = 1
         worksheet.column_dimensions["C"].width = 0.1
 
-    assert warned(sheet, style) == [(3, "row.hidden"), (0, "column.hidden")]
+    assert warning_codes(sheet, style) == [(3, "row.hidden"), (0, "column.hidden")]

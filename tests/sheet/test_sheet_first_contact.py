@@ -1,4 +1,4 @@
-"""What offices write by hand: a damaged amount, the digits of another script, a name that is no plain name."""
+"""Values typed by hand: damaged amounts, digits of other scripts, and unusual names."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.settle.statement import read_statement
-from paygw_batch.sheet.check.damage import MAYBE_DAMAGED, repaired
+from paygw_batch.sheet.check.damage import MAYBE_DAMAGED, repair_name
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
 from tests.support.sheet_values import MakeSheet, lines
@@ -53,21 +53,21 @@ def test_nothing_is_proposed_from_a_damaged_amount(checked: Check, amount: str) 
 )
 def test_amount_with_currency_or_groups_proposes_plain_number(checked: Check, amount: str, proposed: str) -> None:
     (message,) = checked(row(amount)).defects["message"]
-    assert message.endswith(f"is not a plain number: write {proposed}.")
+    assert message.endswith(f"is not a plain number. Write {proposed}.")
 
 
 @pytest.mark.parametrize(
-    ("amount", "said"),
+    ("amount", "sentence"),
     [
-        ("1.000", "1.000 can be read in two ways: write 1000 or 1."),
-        ("2.500", "2.500 can be read in two ways: write 2500 or 2.5."),
+        ("1.000", "1.000 could mean 1000 or 1. Write the one that you mean."),
+        ("2.500", "2.500 could mean 2500 or 2.5. Write the one that you mean."),
         ("1.005", "1.005: KES has 2 decimals."),
         ("1.5000", "1.5000: KES has 2 decimals, write 1.50."),
     ],
 )
-def test_ambiguous_decimal_point_in_amount_is_defect(checked: Check, amount: str, said: str) -> None:
-    found = checked(row(amount)).defects
-    assert (found["code"].to_list(), found["message"].to_list()) == (["amount.decimals"], [said])
+def test_ambiguous_decimal_point_in_amount_is_defect(checked: Check, amount: str, sentence: str) -> None:
+    result = checked(row(amount)).defects
+    assert (result["code"].to_list(), result["message"].to_list()) == (["amount.decimals"], [sentence])
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_deceptive_name_is_defect(checked: Check, name: str, code: str) -> None:
 
 
 def test_an_emoji_in_a_name_is_a_warning(checked: Check) -> None:
-    found = checked(row(name="Jane \N{SPARKLES} Wanjiku"))
-    assert found.defects.is_empty()
-    assert found.warnings["code"].to_list() == ["account_name.emoji"]
+    result = checked(row(name="Jane \N{SPARKLES} Wanjiku"))
+    assert result.defects.is_empty()
+    assert result.warnings["code"].to_list() == ["account_name.emoji"]
     assert checked(row(name="Nana Afia O'Neill-Smith Jr. 2")).warnings.is_empty()
 
 
 @pytest.mark.parametrize("digits", ["٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹"], ids=["Arabic", "Persian"])
 def test_digits_of_another_script_are_read_with_warning(checked: Check, digits: str) -> None:
     theirs = str.maketrans("0123456789.", f"{digits}\N{ARABIC DECIMAL SEPARATOR}")
-    found = checked(row("1500.50".translate(theirs), number="254712345678".translate(theirs)))
-    assert found.defects.is_empty()
-    assert found.instructions["amount"].to_list() == ["1500.50"]
-    assert found.instructions["payee"].to_list() == ["254712345678"]
-    assert found.warnings.select("code", "message").rows() == [
+    result = checked(row("1500.50".translate(theirs), number="254712345678".translate(theirs)))
+    assert result.defects.is_empty()
+    assert result.instructions["amount"].to_list() == ["1500.50"]
+    assert result.instructions["payee"].to_list() == ["254712345678"]
+    assert result.warnings.select("code", "message").rows() == [
         ("amount.other_digits", f"{'1500.50'.translate(theirs)} was read as 1500.50."),
         ("account_number.other_digits", f"{'254712345678'.translate(theirs)} was read as 254712345678."),
     ]
@@ -140,9 +140,9 @@ def test_workbook_statement_reads_like_text_statement(tmp_path: Path) -> None:
     ("name", "right"),
     [
         ("A\u00c3\u00afcha", "A\u00efcha"),  # UTF-8 read as Latin-1
-        ("N\u00e2\u20ac\u2122Diaye", "N\u2019Diaye"),  # or as Windows-1252
-        ("A\u00c3\u0192\u00c2\u00afcha", "A\u00efcha"),  # twice
-        ("Jos\u221a\u00a9", "Jos\u00e9"),  # or by a Mac
+        ("N\u00e2\u20ac\u2122Diaye", "N\u2019Diaye"),  # UTF-8 read as Windows-1252
+        ("A\u00c3\u0192\u00c2\u00afcha", "A\u00efcha"),  # misread twice
+        ("Jos\u221a\u00a9", "Jos\u00e9"),  # UTF-8 read as Mac Roman
         ("N&#39;Diaye", "N'Diaye"),
         ("Tom &amp;amp; Co", "Tom & Co"),
         ("<b>Awa</b><br/>Diop", "Awa Diop"),
@@ -155,11 +155,11 @@ def test_workbook_statement_reads_like_text_statement(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_name_warns_with_right_name(checked: Check, name: str, right: str) -> None:
-    found = checked(row(name=name))
-    assert found.defects.is_empty()
-    assert found.warnings.select("code", "value", "correction").rows() == [("account_name.damaged", name, right)]
-    assert f"is the name {right}?" in found.warnings["message"][0]
-    assert found.rows["account_name"].to_list() == [name]
+    result = checked(row(name=name))
+    assert result.defects.is_empty()
+    assert result.warnings.select("code", "value", "correction").rows() == [("account_name.damaged", name, right)]
+    assert f"Is the name {right}?" in result.warnings["message"][0]
+    assert result.rows["account_name"].to_list() == [name]
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ def test_damaged_name_warns_with_right_name(checked: Check, name: str, right: st
     ],
 )
 def test_odd_name_is_sent_unchanged_without_warning(checked: Check, name: str) -> None:
-    found = checked(row(name=name))
-    assert (found.defects.height, found.warnings.height) == (0, 0)
-    assert json.loads(found.instructions["fields"][0])["account_name"] == name
+    result = checked(row(name=name))
+    assert (result.defects.height, result.warnings.height) == (0, 0)
+    assert json.loads(result.instructions["fields"][0])["account_name"] == name
 
 
 def test_name_is_normalised_and_sent_with_plain_blanks(checked: Check) -> None:
-    found = checked(row(name="Aissatou\u00a0Ne\u0301\u2003Diop"))
-    assert json.loads(found.instructions["fields"][0])["account_name"] == "Aissatou N\u00e9 Diop"
+    result = checked(row(name="Aissatou\u00a0Ne\u0301\u2003Diop"))
+    assert json.loads(result.instructions["fields"][0])["account_name"] == "Aissatou N\u00e9 Diop"
 
 
 def test_full_width_formula_sign_is_defect(checked: Check) -> None:
@@ -210,6 +210,6 @@ DAMAGED = st.lists(
 
 @given(st.one_of(st.text(st.characters(codec="utf-8"), max_size=30), DAMAGED))
 def test_repaired_name_contains_no_further_damage(name: str) -> None:
-    found = repaired(name)
-    assert found == name or pl.Series([name]).str.contains(MAYBE_DAMAGED).item()
-    assert repaired(found) == found
+    result = repair_name(name)
+    assert result == name or pl.Series([name]).str.contains(MAYBE_DAMAGED).item()
+    assert repair_name(result) == result

@@ -1,4 +1,4 @@
-"""Hostile sheets: a clean verdict always, never a crash, never a row fewer than the file has."""
+"""Hostile sheets: each gets a clean verdict, without a crash or a lost row."""
 
 import codecs
 import csv
@@ -18,9 +18,9 @@ from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
-from tests.sheet.hostile import Hostile, hostile_sheet, play, records
+from tests.sheet.hostile import HostileSheet, hostile_sheet, play, records
 from tests.sheet.hostile import verdict as verdict_on
-from tests.support.long_part import share_of
+from tests.support.long_part import example_count
 from tests.support.sheet_values import GOOD, HEADER, lines
 
 BODY = lines(*(GOOD.replace("A-1", f"A-{n}") for n in range(6))).encode()
@@ -28,12 +28,12 @@ AT = len(HEADER) + 1
 NASTY = st.sampled_from([*b"\"',;\t\r\n\x00\xff\xe2=+-@ ", *codecs.BOM_UTF8])
 
 hostile = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(150)
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(150)
 )
 
 
 def verdict(path: Path, content: bytes, rules: Rules) -> Sheet | None:
-    """Read and validate; None when the sheet is refused. Whatever was read comes back from validation, row by row."""
+    """Read and validate a sheet. Returns None if it is refused. Validation must return every row."""
     path.write_bytes(content)
     try:
         sheet = read_sheet(path, ReadOptions())
@@ -45,8 +45,8 @@ def verdict(path: Path, content: bytes, rules: Rules) -> Sheet | None:
     return sheet
 
 
-def rows_that_say_something(content: bytes) -> set[int]:
-    """Return the numbers of the lines below the first one in which anything can be seen, counted by other means."""
+def visible_rows(content: bytes) -> set[int]:
+    """Return the numbers of non-blank lines after the first, computed independently."""
     below = records(content.decode("utf-8-sig"), ",", len(HEADER.split(",")))
     return {
         number
@@ -56,8 +56,8 @@ def rows_that_say_something(content: bytes) -> set[int]:
 
 
 @st.composite
-def mutated(draw: st.DrawFn, start: int) -> bytes:
-    """Return the sheet with some bytes from `start` on replaced, inserted or deleted."""
+def mutated_sheets(draw: st.DrawFn, start: int) -> bytes:
+    """Draw a sheet in which some bytes from `start` on were replaced, inserted or deleted."""
     content = bytearray(BODY)
     for _ in range(draw(st.integers(1, 6))):
         at = draw(st.integers(start, len(content)))
@@ -73,15 +73,15 @@ def mutated(draw: st.DrawFn, start: int) -> bytes:
 
 
 @hostile
-@given(content=mutated(AT))
+@given(content=mutated_sheets(AT))
 def test_damaged_bytes_below_header_lose_no_row(tmp_path: Path, rules: Rules, content: bytes) -> None:
     sheet = verdict(tmp_path / "pay.csv", content, rules)
     if sheet is not None:
-        assert rows_that_say_something(content) <= set(sheet.frame["row"])
+        assert visible_rows(content) <= set(sheet.frame["row"])
 
 
 @hostile
-@given(content=mutated(0))
+@given(content=mutated_sheets(0))
 def test_sheet_with_changed_bytes_gets_clean_verdict(tmp_path: Path, rules: Rules, content: bytes) -> None:
     verdict(tmp_path / "pay.csv", content, rules)
 
@@ -104,7 +104,7 @@ def _unguarded(cell: str) -> str:
 unchanged = st.text(
     st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹"), max_size=12
 )
-"""Text in which no digit is read as ours."""
+"""Text without digits of other scripts, which reading converts."""
 
 
 @hostile
@@ -122,7 +122,7 @@ def test_csv_from_other_program_is_read_exactly(
         [[*HEADER.split(","), "note"], *rows]
     )
     sheet = verdict(tmp_path / "pay.csv", text.getvalue().encode(), rules)
-    # A plain apostrophe before what a spreadsheet would run, or show as a number, is a guard, and is taken off.
+    # An apostrophe before a formula or a number is a guard, which reading removes.
     expected = [[_unguarded(cell) or None for cell in row] for row in rows]
     seen = [
         (number, *row)
@@ -147,7 +147,7 @@ def test_any_parquet_texts_get_a_clean_verdict(rules: Rules, rows: list[dict[str
     assert validate(sheet, rules).rows.height == len(rows)
 
 
-def a_workbook() -> bytes:
+def sample_workbook() -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, text in WORKBOOK_PARTS.items():
@@ -174,7 +174,7 @@ WORKBOOK_PARTS = {
 
 
 def test_workbook_without_addresses_styles_or_texts_is_read(tmp_path: Path, rules: Rules) -> None:
-    sheet = verdict(tmp_path / "pay.xlsx", a_workbook(), rules)
+    sheet = verdict(tmp_path / "pay.xlsx", sample_workbook(), rules)
     assert sheet is not None
     assert sheet.frame["client_orderid"].to_list() == ["A-1", "A-2"]
 
@@ -182,7 +182,7 @@ def test_workbook_without_addresses_styles_or_texts_is_read(tmp_path: Path, rule
 @hostile
 @given(data=st.data())
 def test_workbook_with_changed_bytes_gets_clean_verdict(tmp_path: Path, rules: Rules, data: st.DataObject) -> None:
-    content = bytearray(a_workbook())
+    content = bytearray(sample_workbook())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     verdict(tmp_path / "pay.xlsx", bytes(content), rules)
@@ -245,7 +245,7 @@ def test_many_unknown_countries_get_clean_verdict(tmp_path: Path, rules: Rules) 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("start", range(0, 100, 25))
 def test_damaged_samples_get_clean_verdict(start: int) -> None:
-    """The first hundred of what `python -m tests.sheet.hostile --sheets 10000` plays."""
+    """The first hundred sheets of `python -m tests.sheet.hostile --sheets 10000`."""
     verdicts, failures = play(range(start, start + 25))
     assert not failures
     assert verdicts.total() == 25
@@ -258,6 +258,6 @@ def test_seed_always_gives_same_sheet() -> None:
 
 def test_hostile_sheet_test_detects_lost_row(tmp_path: Path) -> None:
     content = lines(GOOD, GOOD.replace("A-1", "A-2")).encode()
-    assert verdict_on(tmp_path / "pay.csv", Hostile(".csv", content, 2)) == "read"
+    assert verdict_on(tmp_path / "pay.csv", HostileSheet(".csv", content, 2)) == "read"
     with pytest.raises(AssertionError, match="3 rows went in, 2 came out"):
-        verdict_on(tmp_path / "pay.csv", Hostile(".csv", content, 3))
+        verdict_on(tmp_path / "pay.csv", HostileSheet(".csv", content, 3))

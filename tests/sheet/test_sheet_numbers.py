@@ -1,4 +1,4 @@
-"""Phone and wallet numbers: many ways to write one, one way on the wire, and no guess where two could be meant."""
+"""Phone and wallet numbers: many spellings, one wire form, and no guess if two meanings are possible."""
 
 import re
 from dataclasses import replace
@@ -12,9 +12,9 @@ from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import FieldKind, MobileNumbers, OperatorTerms, Rules
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import PhoneColumn, bare, bare_number, cleaned, is_clean
-from tests.support.long_part import share_of
-from tests.support.sheet_values import KENYAN, TANZANIAN, codes, of_rows
+from paygw_batch.sheet.clean import PhoneColumn, bare_column, clean_columns, is_clean, strip_separators
+from tests.support.long_part import example_count
+from tests.support.sheet_values import KENYAN, TANZANIAN, build_sheet, codes
 
 KENYAN_WAYS = [
     *("+254712345678", "254712345678", "00254712345678", "0712345678", "+254 712 345 678", "+254 (712) 345-678"),
@@ -25,7 +25,7 @@ KENYAN_WAYS = [
 
 @pytest.mark.parametrize("written", KENYAN_WAYS)
 def test_kenyan_number_is_recognised_in_every_spelling(rules: Rules, written: str) -> None:
-    validated = validate(of_rows({**KENYAN, "phone": written, "account_number": written}), rules)
+    validated = validate(build_sheet({**KENYAN, "phone": written, "account_number": written}), rules)
     assert validated.rows.select("phone", "account_number").rows() == [("+254712345678", "254712345678")]
     assert not validated.warnings.height
 
@@ -34,11 +34,11 @@ def test_kenyan_number_is_recognised_in_every_spelling(rules: Rules, written: st
     ("written", "code", "sentence"),
     [
         ("0712345", "phone.format", "0712345 has 7 digits; a Kenyan mobile number has 10, as in 0712 123 456."),
-        ("254412345678", "phone.format", "254412345678 is not a Kenyan mobile number; one is, for example, +2547"),
+        ("254412345678", "phone.format", "254412345678 is not a Kenyan mobile number. An example is +2547"),
         ("+2540712345678", "phone.format", "has 13 digits; a Kenyan mobile number has 12 and starts with 254."),
-        ("2.54712E+11", "phone.exponent", "the spreadsheet has cut this number"),
-        ("2.5471234568E+11", "phone.exponent", "the spreadsheet has cut this number"),
-        ("+255621234567", "phone.country", "is a number of Tanzania, but the country of this row is KE"),
+        ("2.54712E+11", "phone.exponent", "the spreadsheet has dropped digits of this number"),
+        ("2.5471234568E+11", "phone.exponent", "the spreadsheet has dropped digits of this number"),
+        ("+255621234567", "phone.country", "is a number from Tanzania, but the country of this row is KE"),
         ("255621234567", "phone.country", "Tanzania"),
         ("+12025550100", "phone.country", "another country"),
         ("0712345678/0722345678", "phone.format", "is not a Kenyan mobile number"),
@@ -55,13 +55,13 @@ def test_kenyan_number_is_recognised_in_every_spelling(rules: Rules, written: st
     ],
 )
 def test_wrong_number_is_defect_with_reason(rules: Rules, written: str, code: str, sentence: str) -> None:
-    defects = validate(of_rows({**KENYAN, "phone": written}), rules).defects
+    defects = validate(build_sheet({**KENYAN, "phone": written}), rules).defects
     assert codes(defects) == [(2, code)]
     assert sentence in defects["message"][0]
 
 
 def test_lost_zero_is_restored_with_warning(rules: Rules) -> None:
-    validated = validate(of_rows({**KENYAN, "phone": "712345678", "account_number": "712345678.0"}), rules)
+    validated = validate(build_sheet({**KENYAN, "phone": "712345678", "account_number": "712345678.0"}), rules)
     assert validated.rows.select("phone", "account_number").rows() == [("+254712345678", "254712345678")]
     assert codes(validated.warnings) == [(2, "account_number.zero_restored"), (2, "phone.zero_restored")]
     assert "712345678 was read as +254712345678" in validated.warnings["message"][1]
@@ -86,7 +86,7 @@ def test_country_decides_whether_leading_zero_is_kept(
     rules: Rules, country: str, written: str, phone: str, *, warned: bool
 ) -> None:
     validated = validate(
-        of_rows({**KENYAN, "amount": "1500", "country": country, "phone": written, "account_number": phone}), rules
+        build_sheet({**KENYAN, "amount": "1500", "country": country, "phone": written, "account_number": phone}), rules
     )
     assert validated.rows["phone"].to_list() == [phone]
     assert codes(validated.warnings) == ([(2, "phone.zero_restored")] if warned else [])
@@ -94,34 +94,34 @@ def test_country_decides_whether_leading_zero_is_kept(
 
 @pytest.mark.parametrize("written", ["0621234567", "+255621234567", "255 621 234 567"])
 def test_receiver_form_converts_to_local_number(rules: Rules, written: str) -> None:
-    validated = validate(of_rows({**TANZANIAN, "receiver_phone": written}), rules)
+    validated = validate(build_sheet({**TANZANIAN, "receiver_phone": written}), rules)
     assert validated.rows["phone"].to_list() == ["0621234567"]
 
 
 def test_wrong_local_number_is_explained_by_local_form(rules: Rules) -> None:
-    defects = validate(of_rows({**TANZANIAN, "receiver_phone": "06212345"}), rules).defects
+    defects = validate(build_sheet({**TANZANIAN, "receiver_phone": "06212345"}), rules).defects
     assert defects["message"][0] == "06212345 has 8 digits; a Tanzanian mobile number has 10, as in 0621 234 567."
 
 
-def test_bank_account_is_accepted_where_operator_allows(rules: Rules) -> None:
+def test_bank_account_is_accepted_if_operator_allows(rules: Rules) -> None:
     row = {**KENYAN, "country": "NG", "phone": "+2348021234567"}
-    validated = validate(of_rows({**row, "account_number": " 0021234567 "}), rules)
+    validated = validate(build_sheet({**row, "account_number": " 0021234567 "}), rules)
     assert validated.instructions["payee"].to_list() == ["0021234567"]
-    # Could be a mobile number without its zero: the operator's pattern comes first, and a warning says so.
-    either = validate(of_rows({**row, "account_number": "8021234567"}), rules)
+    # This could be a mobile number without its zero. The operator's pattern takes precedence, with a warning.
+    either = validate(build_sheet({**row, "account_number": "8021234567"}), rules)
     assert either.instructions["payee"].to_list() == ["8021234567"]
     assert codes(either.warnings) == [(0, "account_number.two_meanings")]
-    wallet = validate(of_rows({**row, "account_number": "08021234567"}), rules)
+    wallet = validate(build_sheet({**row, "account_number": "08021234567"}), rules)
     assert wallet.instructions["payee"].to_list() == ["2348021234567"]
-    # Kenya pays to wallets alone.
-    assert codes(validate(of_rows({**KENYAN, "account_number": "1021234567"}), rules).defects) == [
+    # Kenya pays only to wallets.
+    assert codes(validate(build_sheet({**KENYAN, "account_number": "1021234567"}), rules).defects) == [
         (2, "account_number.format")
     ]
 
 
-def column(numbers: MobileNumbers, *values: str) -> tuple[list[bool | None], list[str | None]]:
-    """Return which of `values` are valid numbers, and the valid ones on the wire."""
-    frame = cleaned(of_rows(*({"phone": value} for value in values)).frame)
+def convert_numbers(numbers: MobileNumbers, *values: str) -> tuple[list[bool | None], list[str | None]]:
+    """Return which of `values` are valid numbers, and their wire forms."""
+    frame = clean_columns(build_sheet(*({"phone": value} for value in values)).frame)
     made = PhoneColumn("phone", "phone", FieldKind.INTERNATIONAL_PHONE, numbers, None)
     read = frame.select(valid=made.is_valid, wire=pl.when(made.is_valid).then(made.wire))
     return read["valid"].to_list(), read["wire"].to_list()
@@ -131,13 +131,13 @@ def test_ambiguous_number_is_refused_when_lengths_differ(rules: Rules) -> None:
     either = replace(
         rules["ZA"].numbers, dialling_code="27", pattern="(?:2[0-9]{6}|27[0-9]{7})", national_lengths=(7, 9)
     )
-    valid, wire = column(either, "272123456", "+272123456", "2123456", "02123456", "27271234567")
+    valid, wire = convert_numbers(either, "272123456", "+272123456", "2123456", "02123456", "27271234567")
     # 272123456: 27 and a number of seven digits, or a number of nine without its zero.
     assert valid == [False, True, True, True, True]
     assert wire == [None, "+272123456", "+272123456", "+272123456", "+27271234567"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(150))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(150))
 @given(data=st.data())
 def test_every_spelling_of_valid_number_is_equal(rules: Rules, data: st.DataObject) -> None:
     numbers = rules[data.draw(st.sampled_from(sorted(rules)))].numbers
@@ -147,15 +147,15 @@ def test_every_spelling_of_valid_number_is_equal(rules: Rules, data: st.DataObje
         f"00{numbers.dialling_code}{national}",
         numbers.trunk_prefix + national,
     ]
-    valid, wire = column(numbers, *ways)
+    valid, wire = convert_numbers(numbers, *ways)
     assert valid == [True] * 3
     assert set(wire) == {f"+{numbers.dialling_code}{national}"}
 
 
-@settings(deadline=None, max_examples=share_of(200))
+@settings(deadline=None, max_examples=example_count(200))
 @given(st.text("0123456789+-(). \u00a0\u200b'=\"eE,", max_size=20))
 def test_removing_separators_keeps_digits_and_order(text: str) -> None:
-    read = bare_number(pl.Series("phone", [text])).item()
+    read = strip_separators(pl.Series("phone", [text])).item()
     assert "".join(c for c in read if c.isdigit()) in {
         "".join(c for c in text if c.isdigit()),
         "".join(c for c in text.replace("(0)", "") if c.isdigit()),
@@ -163,18 +163,18 @@ def test_removing_separators_keeps_digits_and_order(text: str) -> None:
     }
 
 
-@settings(deadline=None, max_examples=share_of(300))
+@settings(deadline=None, max_examples=example_count(300))
 @given(
     text=st.one_of(
         st.text("0123456789+- .(\t\u0663\uff15'e", max_size=24), st.from_regex(r"\A\+?[0-9]{1,3}([ -][0-9]{1,4})*\Z")
     )
 )
 def test_cleaned_numbers_equal_bare_numbers(text: str) -> None:
-    frame = cleaned(pl.DataFrame({"row": pl.Series([2], dtype=pl.UInt32), "phone": [text]}))
-    assert frame[bare("phone")].item() == bare_number(frame["phone"]).item()
+    frame = clean_columns(pl.DataFrame({"row": pl.Series([2], dtype=pl.UInt32), "phone": [text]}))
+    assert frame[bare_column("phone")].item() == strip_separators(frame["phone"]).item()
     if is_clean(pl.Series([text]), Cleaning.NUMBER).item():
         assert re.fullmatch(r"\+?[0-9]+", text)
-        assert frame["phone"].item() == frame[bare("phone")].item() == text
+        assert frame["phone"].item() == frame[bare_column("phone")].item() == text
 
 
 FORMER_NUMBERS = [
@@ -200,14 +200,14 @@ def test_former_number_is_defect_proposing_new_number(rules: Rules, country: str
     row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF"}
     row |= {"account_number": written, "phone": written}
     code = rules[country].numbers.dialling_code
-    found = validate(of_rows(row), rules).defects
-    assert found.select("code", "correction").rows() == [
+    result = validate(build_sheet(row), rules).defects
+    assert result.select("code", "correction").rows() == [
         ("account_number.renumbered", f"{code}{national}"),
         ("phone.renumbered", f"+{code}{national}"),
     ]
-    assert found["message"][0].endswith(f"changed its numbers. Write {code}{national}.")
-    mended = dict(zip(found["column"], found["correction"], strict=True))
-    assert codes(validate(of_rows({**row, **mended}), rules).defects) == []
+    assert result["message"][0].endswith(f"changed its numbering plan. Write {code}{national}.")
+    corrected = dict(zip(result["column"], result["correction"], strict=True))
+    assert codes(validate(build_sheet({**row, **corrected}), rules).defects) == []
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_former_number_is_defect_proposing_new_number(rules: Rules, country: str
 )
 def test_landline_or_cut_number_gets_no_proposal(rules: Rules, country: str, written: str) -> None:
     row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF", "phone": written}
-    defects = validate(of_rows({**row, "account_number": written}), rules).defects
+    defects = validate(build_sheet({**row, "account_number": written}), rules).defects
     assert set(defects["code"]) == {"account_number.format", "phone.format"}
 
 
@@ -226,10 +226,10 @@ def test_configured_country_accepts_only_former_numbers(country: str, written: s
     code = rules[country].numbers.dialling_code
     former = re.sub("[^0-9]", "", written)[-8:]
     row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF"}
-    sent = validate(of_rows({**row, "account_number": written, "phone": written}), rules)
+    sent = validate(build_sheet({**row, "account_number": written, "phone": written}), rules)
     assert sent.rows.select("account_number", "phone").rows() == [(f"{code}{former}", f"+{code}{former}")]
     new = {"account_number": f"{code}{national}", "phone": f"+{code}{national}"}
-    assert validate(of_rows({**row, **new}), rules).defects.select("code", "correction").rows() == [
+    assert validate(build_sheet({**row, **new}), rules).defects.select("code", "correction").rows() == [
         ("account_number.renumbered", f"{code}{former}"),
         ("phone.renumbered", f"+{code}{former}"),
     ]
@@ -243,19 +243,19 @@ def test_proposed_number_fits_plan_in_use(country: str, data: st.DataObject) -> 
         numbers = load_rules("payout", {country: terms})[country].numbers
         assert numbers.renumbering is not None
         pattern, front = data.draw(st.sampled_from(numbers.renumbering.ways))
-        found = re.fullmatch(pattern, data.draw(st.from_regex(pattern, fullmatch=True)))
-        assert found is not None
-        assert re.fullmatch(numbers.pattern, front + found[1])
+        result = re.fullmatch(pattern, data.draw(st.from_regex(pattern, fullmatch=True)))
+        assert result is not None
+        assert re.fullmatch(numbers.pattern, front + result[1])
         assert re.fullmatch(numbers.pattern, numbers.example)
 
 
 def test_operator_terms_add_number_range(rules: Rules) -> None:
     row = {**KENYAN, "phone": "0164712345", "account_number": "254164712345"}
-    assert set(validate(of_rows(row), rules).defects["code"]) == {"phone.format", "account_number.format"}
+    assert set(validate(build_sheet(row), rules).defects["code"]) == {"phone.format", "account_number.format"}
     terms = {"KE": OperatorTerms(purpose="X", also_numbers=("164", "16"))}
-    validated = validate(of_rows(row), load_rules("payout", terms))
+    validated = validate(build_sheet(row), load_rules("payout", terms))
     assert validated.rows.select("phone", "account_number").rows() == [("+254164712345", "254164712345")]
-    longer = validate(of_rows({**row, "phone": "01647123456"}), load_rules("payout", terms))
+    longer = validate(build_sheet({**row, "phone": "01647123456"}), load_rules("payout", terms))
     assert codes(longer.defects) == [(2, "phone.format")]
 
 
@@ -263,10 +263,15 @@ def test_operator_terms_add_number_range(rules: Rules) -> None:
     ("country", "decimals", "amount", "sentence"),
     [
         ("KE", 0, "1500", ""),
-        ("KE", 0, "1500.00", "1500.00: the gateway takes whole amounts in KES only, write 1500."),
-        ("KE", 0, "1500.50", "1500.50: the gateway takes whole amounts in KES only, write 1501 if it may be rounded."),
+        ("KE", 0, "1500.00", "1500.00: the gateway accepts only whole amounts in KES, write 1500."),
+        (
+            "KE",
+            0,
+            "1500.50",
+            "1500.50: the gateway accepts only whole amounts in KES, write 1501 if it may be rounded.",
+        ),
         ("KE", 1, "1500.5", ""),
-        ("KE", 1, "1500.50", "1500.50: the gateway takes fewer decimals than KES has, write 1500.5."),
+        ("KE", 1, "1500.50", "1500.50: the gateway accepts fewer decimals than KES has, write 1500.5."),
         ("UG", 0, "1500.00", "1500.00: UGX has no decimals, write 1500."),
     ],
 )
@@ -276,5 +281,5 @@ def test_operator_may_accept_fewer_decimals_than_currency(
     rules = load_rules("payout", {country: OperatorTerms(purpose="X", decimals=decimals)})
     number = "254712345678" if country == "KE" else "256712345678"
     row = {**KENYAN, "country": country, "currency": "", "amount": amount}
-    defects = validate(of_rows({**row, "phone": f"+{number}", "account_number": number}), rules).defects
+    defects = validate(build_sheet({**row, "phone": f"+{number}", "account_number": number}), rules).defects
     assert defects["message"].to_list() == ([sentence] if sentence else [])

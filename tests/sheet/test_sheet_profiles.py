@@ -1,4 +1,4 @@
-"""Column profiles: data that must be sound, and the order in which headings win."""
+"""Column profiles: valid data, and the precedence of headings."""
 
 import csv
 import io
@@ -6,9 +6,9 @@ import io
 import pytest
 
 from paygw_batch.errors import ConfigurationError, SheetError
-from paygw_batch.sheet.columns import ALWAYS_NEEDED, known_columns
-from paygw_batch.sheet.read.headings import fold
-from paygw_batch.sheet.read.profiles import known_headings, profile_names, read_profile
+from paygw_batch.sheet.columns import REQUIRED_COLUMNS, known_columns
+from paygw_batch.sheet.read.headings import fold_heading
+from paygw_batch.sheet.read.profiles import merge_headings, profile_names, read_profile
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, lines
 
 PAYROLLS = {
@@ -25,7 +25,7 @@ def test_every_profile_is_tested() -> None:
 @pytest.mark.parametrize("name", sorted(PAYROLLS))
 def test_payroll_with_profile_headings_reads_like_sheet(sheet: MakeSheet, name: str) -> None:
     ours = sheet(lines(GOOD))
-    theirs = sheet(lines(GOOD, header=PAYROLLS[name]), aliases=known_headings(name, {}))
+    theirs = sheet(lines(GOOD, header=PAYROLLS[name]), aliases=merge_headings(name, {}))
     assert theirs.frame.equals(ours.frame)
     assert list(theirs.headers.values()) == next(csv.reader(io.StringIO(PAYROLLS[name])))
 
@@ -33,10 +33,10 @@ def test_payroll_with_profile_headings_reads_like_sheet(sheet: MakeSheet, name: 
 @pytest.mark.parametrize("name", profile_names())
 def test_profile_headings_are_unambiguous_and_avoid_column_names(name: str) -> None:
     profile = read_profile(name)
-    folded = [fold(heading) for heading in profile]
+    folded = [fold_heading(heading) for heading in profile]
     assert len(set(folded)) == len(folded)
-    assert set(folded).isdisjoint({fold(column) for column in known_columns()})
-    assert set(ALWAYS_NEEDED) <= set(profile.values()) <= set(known_columns())
+    assert set(folded).isdisjoint({fold_heading(column) for column in known_columns()})
+    assert set(REQUIRED_COLUMNS) <= set(profile.values()) <= set(known_columns())
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -47,15 +47,15 @@ def test_profile_never_reads_employee_number_as_id(name: str) -> None:
 
 def test_unknown_profile_error_suggests_nearest() -> None:
     with pytest.raises(ConfigurationError, match="did you mean payroll-english"):
-        known_headings("payrol-english", {})
+        merge_headings("payrol-english", {})
     with pytest.raises(ConfigurationError, match=r"column_profile: no profile is called '\.\./forms/account'"):
-        known_headings("../forms/account", {})
+        merge_headings("../forms/account", {})
 
 
 def test_configuration_overrides_profile_and_removes_headings(sheet: MakeSheet) -> None:
-    headings = known_headings("payroll-english", {"net pay": "order_desc", "MOBILE": "", "Somme": "amount"})
-    assert {fold(heading): column for heading, column in headings.items()}["netpay"] == "order_desc"
-    assert "mobile" not in {fold(heading) for heading in headings}
+    headings = merge_headings("payroll-english", {"net pay": "order_desc", "MOBILE": "", "Somme": "amount"})
+    assert {fold_heading(heading): column for heading, column in headings.items()}["netpay"] == "order_desc"
+    assert "mobile" not in {fold_heading(heading) for heading in headings}
     assert headings["Somme"] == "amount"
     read = sheet(lines(GOOD + ",old", header=HEADER + ",Mobile"), aliases=headings)
     assert read.unknown == ("Mobile",)
@@ -63,10 +63,10 @@ def test_configuration_overrides_profile_and_removes_headings(sheet: MakeSheet) 
 
 def test_two_columns_of_same_meaning_refuse_sheet(sheet: MakeSheet) -> None:
     with pytest.raises(SheetError, match="'amount' and 'Net Pay' name the same column"):
-        sheet(lines(GOOD + ",9", header=HEADER + ",Net Pay"), aliases=known_headings("payroll-english", {}))
+        sheet(lines(GOOD + ",9", header=HEADER + ",Net Pay"), aliases=merge_headings("payroll-english", {}))
 
 
 def test_heading_with_two_configured_meanings_is_refused() -> None:
-    assert known_headings(None, {"Net Pay": "amount", "net-pay": "amount"})
+    assert merge_headings(None, {"Net Pay": "amount", "net-pay": "amount"})
     with pytest.raises(ConfigurationError, match=r"'Net Pay' and 'NET_PAY' are the same heading"):
-        known_headings(None, {"Net Pay": "amount", "NET_PAY": "order_desc"})
+        merge_headings(None, {"Net Pay": "amount", "NET_PAY": "order_desc"})

@@ -1,4 +1,4 @@
-"""Amounts, countries and currencies as an office writes them: what each answer makes of a cell."""
+"""The meaning of amounts, countries and currencies by each answer about their spelling."""
 
 import polars as pl
 import pytest
@@ -10,13 +10,13 @@ from paygw_batch.sheet.model import Sheet
 RULES = load_rules("payout", {})
 
 
-def read(spelling: Spelling, **cells: str | None) -> dict[str, str]:
+def read_cells(spelling: Spelling, **cells: str | None) -> dict[str, str]:
     row = {"country": "KE", "amount": "5.00", "currency": None} | cells
     texts = [pl.Series(name, [text], pl.String) for name, text in row.items()]
     frame = pl.DataFrame([pl.Series("row", [2], pl.UInt32), *texts])
     headers = {name: name for name in row}
-    found = readings(Sheet("pay.csv", "", frame, headers, ()), RULES, spelling)
-    return dict(found.select("column", "correction").iter_rows())
+    result = readings(Sheet("pay.csv", "", frame, headers, ()), RULES, spelling)
+    return dict(result.select("column", "correction").iter_rows())
 
 
 @pytest.mark.parametrize(
@@ -38,30 +38,30 @@ def read(spelling: Spelling, **cells: str | None) -> dict[str, str]:
 )
 def test_decimal_sign_gives_each_amount_one_meaning(text: str, comma: str | None, point: str | None) -> None:
     for sign, meaning in (("comma", comma), ("point", point)):
-        assert read(Spelling(sign, None, is_text=True), amount=text).get("amount") == meaning
+        assert read_cells(Spelling(sign, None, is_text=True), amount=text).get("amount") == meaning
 
 
 def test_decimals_of_zero_are_cut_without_decimals() -> None:
     comma = Spelling("comma", None, is_text=True)
-    assert read(comma, country="SN", amount="175 000,00") == {"amount": "175000"}
-    assert read(comma, country="SN", amount="175 000,50") == {}
+    assert read_cells(comma, country="SN", amount="175 000,00") == {"amount": "175000"}
+    assert read_cells(comma, country="SN", amount="175 000,50") == {}
 
 
 def test_workbook_numbers_have_no_thousands_separators() -> None:
-    assert read(Spelling("comma", None, is_text=False), amount="12.345") == {}
+    assert read_cells(Spelling("comma", None, is_text=False), amount="12.345") == {}
 
 
 @pytest.mark.parametrize("country", ["S\xe9n\xe9gal", "SENEGAL", "senegal", "C\xf4te d\u2019Ivoire", "Afrique du Sud"])
 def test_country_names_are_recognised(country: str) -> None:
     codes = {"S": "SN", "s": "SN", "C": "CI", "A": "ZA"}
     words = Spelling(None, "words", is_text=True)
-    assert read(words, country=country) == {"country": codes[country[0]]}
-    assert read(words, country="Total") == {}
+    assert read_cells(words, country=country) == {"country": codes[country[0]]}
+    assert read_cells(words, country="Total") == {}
 
 
 def test_currency_name_is_read_only_for_country() -> None:
     words = Spelling("comma", "words", is_text=True)
     expected = {"country": "SN", "currency": "XOF", "amount": "1500"}
-    assert read(words, country="S\xe9n\xe9gal", currency="F CFA", amount="1.500") == expected
-    assert read(words, currency="FCFA") == {}
-    assert read(words, country=None, amount="1.500") == {}
+    assert read_cells(words, country="S\xe9n\xe9gal", currency="F CFA", amount="1.500") == expected
+    assert read_cells(words, currency="FCFA") == {}
+    assert read_cells(words, country=None, amount="1.500") == {}

@@ -1,4 +1,4 @@
-"""A statement's file becomes lines: by its headings, to the last digit; and each way in which it is refused."""
+"""Reading a statement's file as lines, to the last digit, and the errors of unusable files."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,24 +10,30 @@ import pytest
 
 from paygw_batch.errors import SheetError
 from paygw_batch.settle import statement
-from paygw_batch.settle.statement import Statement, StatementLine, read_statement, statement_as_json, statement_of_json
+from paygw_batch.settle.statement import (
+    Statement,
+    StatementLine,
+    read_statement,
+    statement_from_json,
+    statement_to_json,
+)
 from paygw_batch.sheet.read.headings import HEADER_ROWS
 
 COLUMNS_HINT = "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
-MEND = "Nothing was settled. Ask for the statement again, or name the right one, and run the command again."
+HINT = "Nothing was settled. Ask for the statement again, or name the right one, and run the command again."
 NEITHER = (
     "day.csv must have either a column status (the gateway's own words) or a column answer (paid, rejected, "
     "not-received)."
 )
 
 
-def file(place: Path, text: str | bytes, name: str = "day.csv") -> Path:
+def write_file(place: Path, text: str | bytes, name: str = "day.csv") -> Path:
     path = place / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
-def workbook(place: Path, *rows: tuple[object, ...], further: Mapping[str, str] | None = None) -> Path:
+def write_workbook(place: Path, *rows: tuple[object, ...], further: Mapping[str, str] | None = None) -> Path:
     book = openpyxl.Workbook()
     first = book.worksheets[0]
     first.title = "Orders"
@@ -41,14 +47,14 @@ def workbook(place: Path, *rows: tuple[object, ...], further: Mapping[str, str] 
     return place / "day.xlsx"
 
 
-def reading(path: Path, aliases: Mapping[str, str] | None = None) -> Statement:
+def read_file(path: Path, aliases: Mapping[str, str] | None = None) -> Statement:
     return read_statement(path, aliases or {}, encoding=None)
 
 
-def refused(path: Path, aliases: Mapping[str, str] | None = None) -> tuple[str, str | None]:
-    with pytest.raises(SheetError) as found:
-        reading(path, aliases)
-    return found.value.message, found.value.hint
+def refusal(path: Path, aliases: Mapping[str, str] | None = None) -> tuple[str, str | None]:
+    with pytest.raises(SheetError) as result:
+        read_file(path, aliases)
+    return result.value.message, result.value.hint
 
 
 def test_statement_columns_are_read_as_written(tmp_path: Path) -> None:
@@ -58,8 +64,8 @@ def test_statement_columns_are_read_as_written(tmp_path: Path) -> None:
         ",,,,,,\n"
         "A-2,7,UGX,,,,\n"
     )
-    found = reading(file(tmp_path, text))
-    assert found == Statement(
+    result = read_file(write_file(tmp_path, text))
+    assert result == Statement(
         "day.csv",
         hashlib.sha256(text.encode()).hexdigest(),
         [
@@ -69,13 +75,13 @@ def test_statement_columns_are_read_as_written(tmp_path: Path) -> None:
             StatementLine(4, "A-2", Decimal(7), "7", "UGX", "", None, "", ""),
         ],
     )
-    assert statement_of_json(statement_as_json(found)) == found
+    assert statement_from_json(statement_to_json(result)) == result
 
 
 def test_statement_answer_and_amount_text_are_kept(tmp_path: Path) -> None:
-    (line,) = reading(file(tmp_path, "client_orderid;amount;currency;answer\nA-1;1,500;KES;paid\n")).lines
+    (line,) = read_file(write_file(tmp_path, "client_orderid;amount;currency;answer\nA-1;1,500;KES;paid\n")).lines
     assert (line.status, line.answer, line.amount, line.amount_text) == (None, "paid", None, "1,500")
-    again = statement_of_json(statement_as_json(Statement("Zo\u00eb.csv", "0", [line])))
+    again = statement_from_json(statement_to_json(Statement("Zo\u00eb.csv", "0", [line])))
     assert (again.name, again.lines) == ("Zo\u00eb.csv", [line])
 
 
@@ -83,22 +89,25 @@ def test_statement_answer_and_amount_text_are_kept(tmp_path: Path) -> None:
 def test_statement_delimiter_is_taken_from_header(tmp_path: Path, delimiter: str) -> None:
     text = delimiter.join(["sent_orderid", "amount", "currency", "gateway_status"])
     row = delimiter.join(["A-1", "1.2345", "KES", '"a,b;c"'])
-    (line,) = reading(file(tmp_path, f"{text}\n{row}\n")).lines
+    (line,) = read_file(write_file(tmp_path, f"{text}\n{row}\n")).lines
     assert (line.order_id, line.amount, line.status) == ("A-1", Decimal("1.2345"), "a,b;c")
 
 
 @pytest.mark.parametrize("above", ["sep=;\n", "Statement; November 2026\n\n", "amount in KES\nPage 1, of 1\n\n\n"])
 def test_titles_above_text_header_are_no_lines(tmp_path: Path, above: str) -> None:
     text = f"{above}order_id;amount;currency;status\nA-1;7;KES;ok\n"
-    (line,) = reading(file(tmp_path, text)).lines
+    (line,) = read_file(write_file(tmp_path, text)).lines
     rows_above = 0 if above.startswith("sep=") else above.count("\n")
     assert (line.line, line.order_id, line.amount, line.status) == (rows_above + 2, "A-1", Decimal(7), "ok")
 
 
 def test_text_header_must_be_among_first_rows(tmp_path: Path) -> None:
     text = "order_id,amount,currency,status\nA-1,7,KES,ok\n"
-    assert len(reading(file(tmp_path, "x\n" * (HEADER_ROWS - 1) + text)).lines) == 1
-    assert refused(file(tmp_path, "x\n" * HEADER_ROWS + text))[0] == "day.csv has no column order_id, amount, currency."
+    assert len(read_file(write_file(tmp_path, "x\n" * (HEADER_ROWS - 1) + text)).lines) == 1
+    assert (
+        refusal(write_file(tmp_path, "x\n" * HEADER_ROWS + text))[0]
+        == "day.csv has no column order_id, amount, currency."
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +135,7 @@ def test_statement_value_is_cleaned_like_sheet_value(
 ) -> None:
     values = {"order_id": "A-1", "amount": "7", "currency": "KES", "status": "ok", "time": ""} | {column: written}
     text = f"\ufeff{';'.join(values)}\r\n{';'.join(values.values())}\r\n"
-    (line,) = reading(file(tmp_path, text)).lines
+    (line,) = read_file(write_file(tmp_path, text)).lines
     assert getattr(line, column) == read_as
 
 
@@ -134,68 +143,68 @@ def test_statement_value_is_cleaned_like_sheet_value(
     ("written", "order_id"), [("'=1", "=1"), ("'+1", "+1"), ("'@x", "@x"), ("'A", "'A"), ("'-'=", "-'=")]
 )
 def test_formula_guard_is_no_part_of_order_id(tmp_path: Path, written: str, order_id: str) -> None:
-    (line,) = reading(file(tmp_path, f"order_id,amount,currency,status\n{written},1,KES,paid\n")).lines
+    (line,) = read_file(write_file(tmp_path, f"order_id,amount,currency,status\n{written},1,KES,paid\n")).lines
     assert line.order_id == order_id
 
 
 def test_gateway_headings_come_from_configuration(tmp_path: Path) -> None:
-    path = file(tmp_path, "Merchant Order,Sum,Cur,State\nA-1,1,KES,ok\n")
+    path = write_file(tmp_path, "Merchant Order,Sum,Cur,State\nA-1,1,KES,ok\n")
     aliases = {"Merchant Order": "order_id", "sum": "amount", "CUR": "currency", "state": "status"}
-    (line,) = reading(path, aliases).lines
+    (line,) = read_file(path, aliases).lines
     assert (line.order_id, line.amount_text, line.currency, line.status) == ("A-1", "1", "KES", "ok")
-    assert refused(path) == ("day.csv has no column order_id, amount, currency.", COLUMNS_HINT)
+    assert refusal(path) == ("day.csv has no column order_id, amount, currency.", COLUMNS_HINT)
 
 
 @pytest.mark.parametrize(
     ("text", "sentence", "hint"),
     [
-        ("", "day.csv is empty.", MEND),
-        ("\ufeff", "day.csv is empty.", MEND),
-        ("sep=;\n", "day.csv is empty.", MEND),
-        ("order_id,amount,currency,status\n\n", "day.csv has a header and no line below it.", MEND),
+        ("", "day.csv is empty.", HINT),
+        ("\ufeff", "day.csv is empty.", HINT),
+        ("sep=;\n", "day.csv is empty.", HINT),
+        ("order_id,amount,currency,status\n\n", "day.csv has a header and no line below it.", HINT),
         ("order_id,amount,status\nA,1,ok\n", "day.csv has no column currency.", COLUMNS_HINT),
         ("order_id,amount,currency\nA,1,KES\n", NEITHER, COLUMNS_HINT),
         ("order_id,amount,currency,status,answer\nA,1,KES,ok,paid\n", NEITHER, COLUMNS_HINT),
         (
             "order_id,amount,currency,status,Client OrderID\nA,1,KES,ok,B\n",
             "day.csv: the headings 'order_id' and 'Client OrderID' are both the order_id.",
-            MEND,
+            HINT,
         ),
         (
             "order_id,amount,currency,status\nA,1,KES,ok\nA,1,KES\n",
-            "day.csv, line 3 does not have the 4 fields of the header, but 3.",
-            MEND,
+            "day.csv, line 3 has 3 fields, but the header has 4.",
+            HINT,
         ),
         (
             "order_id,amount,currency,status\nA,1,KES,ok,more\n",
-            "day.csv, line 2 does not have the 4 fields of the header, but 5.",
-            MEND,
+            "day.csv, line 2 has 5 fields, but the header has 4.",
+            HINT,
         ),
     ],
 )
 def test_file_other_than_statement_is_refused(tmp_path: Path, text: str, sentence: str, hint: str) -> None:
-    assert refused(file(tmp_path, text)) == (sentence, hint)
+    assert refusal(write_file(tmp_path, text)) == (sentence, hint)
 
 
 def test_unclosed_quote_error_names_line(tmp_path: Path) -> None:
-    sentence, _ = refused(file(tmp_path, 'order_id,amount,currency,status\n"A"x,1,KES,ok\n'))
+    sentence, _ = refusal(write_file(tmp_path, 'order_id,amount,currency,status\n"A"x,1,KES,ok\n'))
     assert sentence.startswith("day.csv, line 2: this is not CSV (")
 
 
 def test_missing_or_oversized_statement_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "none.csv"
-    assert refused(path)[0] == f"{path} cannot be read: no such file or directory."
+    assert refusal(path)[0] == f"{path} cannot be read: no such file or directory."
     text = "order_id,amount,currency,status\nA,1,KES,ok\n"
     monkeypatch.setattr(statement, "MAX_STATEMENT_BYTES", len(text))
-    assert len(reading(file(tmp_path, text)).lines) == 1
-    assert refused(file(tmp_path, f"{text}\n")) == ("day.csv is larger than 0 MiB.", "Split it by days.")
+    assert len(read_file(write_file(tmp_path, text)).lines) == 1
+    assert refusal(write_file(tmp_path, f"{text}\n")) == ("day.csv is larger than 0 MiB.", "Split it by days.")
 
 
 HEADER = ("order_id", "amount", "currency", "status")
 
 
 def test_workbook_lines_below_header_keep_row_numbers(tmp_path: Path) -> None:
-    path = workbook(
+    path = write_workbook(
         tmp_path,
         ("November",),
         (),
@@ -204,22 +213,24 @@ def test_workbook_lines_below_header_keep_row_numbers(tmp_path: Path) -> None:
         (None,),
         ("A-2", 7, "KES", "ok"),
     )
-    found = [(line.line, line.order_id, line.amount_text, line.currency, line.status) for line in reading(path).lines]
-    assert found == [(4, "A-1", "1500.50", "KES", ""), (6, "A-2", "7", "KES", "ok")]
+    result = [
+        (line.line, line.order_id, line.amount_text, line.currency, line.status) for line in read_file(path).lines
+    ]
+    assert result == [(4, "A-1", "1500.50", "KES", ""), (6, "A-2", "7", "KES", "ok")]
 
 
 def test_workbook_header_must_be_among_first_rows(tmp_path: Path) -> None:
     titles = [("x",)] * (HEADER_ROWS - 1)
-    assert len(reading(workbook(tmp_path, *titles, HEADER, ("A", "1", "KES", "ok"))).lines) == 1
-    sentence, hint = refused(workbook(tmp_path, *titles, ("x",), HEADER, ("A", "1", "KES", "ok")))
+    assert len(read_file(write_workbook(tmp_path, *titles, HEADER, ("A", "1", "KES", "ok"))).lines) == 1
+    sentence, hint = refusal(write_workbook(tmp_path, *titles, ("x",), HEADER, ("A", "1", "KES", "ok")))
     assert sentence == "day.xlsx has no worksheet with the columns order_id, amount and currency."
     assert hint == COLUMNS_HINT
 
 
 def test_single_visible_worksheet_with_header_is_read(tmp_path: Path) -> None:
     line = ("A", "1", "KES", "ok")
-    assert len(reading(workbook(tmp_path, HEADER, line, further={"Old": "hidden"})).lines) == 1
-    assert refused(workbook(tmp_path, HEADER, line, further={"More": "visible"})) == (
+    assert len(read_file(write_workbook(tmp_path, HEADER, line, further={"Old": "hidden"})).lines) == 1
+    assert refusal(write_workbook(tmp_path, HEADER, line, further={"More": "visible"})) == (
         "day.xlsx: several worksheets look like a statement: 'Orders', 'More'.",
         "Save the right one as CSV.",
     )
@@ -227,9 +238,9 @@ def test_single_visible_worksheet_with_header_is_read(tmp_path: Path) -> None:
 
 def test_lost_cell_value_is_refused_in_statement_columns(tmp_path: Path) -> None:
     formula = "=1+1"
-    beside = workbook(tmp_path, HEADER, ("A", "1", "KES", "ok", formula))
-    assert len(reading(beside).lines) == 1
-    sentence, hint = refused(workbook(tmp_path, HEADER, ("A", "1", "KES", "ok"), ("B", "1", "KES", formula)))
+    beside = write_workbook(tmp_path, HEADER, ("A", "1", "KES", "ok", formula))
+    assert len(read_file(beside).lines) == 1
+    sentence, hint = refusal(write_workbook(tmp_path, HEADER, ("A", "1", "KES", "ok"), ("B", "1", "KES", formula)))
     assert sentence.startswith("day.xlsx, row 3: ")
     assert sentence.endswith(" is a formula without a value, or a number that was cut.")
     assert hint == "Ask for the statement as CSV, or with these cells as text."

@@ -1,4 +1,4 @@
-"""Times of a statement are read strictly: what leaves room for a guess is none."""
+"""Times of a statement are read strictly: an ambiguous time is not read."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.settle.statement import TimeSpan, read_time
+from paygw_batch.settle.statement import TimeSpan, parse_time_span
 
 
 def utc(text: str) -> datetime:
@@ -27,7 +27,7 @@ def utc(text: str) -> datetime:
     ],
 )
 def test_stated_time_spans_its_smallest_unit(text: str, start: str, end: str) -> None:
-    assert read_time(text) == TimeSpan(utc(start), utc(end))
+    assert parse_time_span(text) == TimeSpan(utc(start), utc(end))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_stated_time_spans_its_smallest_unit(text: str, start: str, end: str) ->
     ],
 )
 def test_ambiguous_time_is_not_read(text: str) -> None:
-    assert read_time(text) is None
+    assert parse_time_span(text) is None
 
 
 @given(st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1)))  # noqa: DTZ001 - UTC is added
@@ -48,9 +48,9 @@ def test_journal_time_is_read_exactly(moment: datetime) -> None:
     in_utc = moment.replace(tzinfo=UTC)
     written = in_utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     start = in_utc.replace(microsecond=in_utc.microsecond // 1000 * 1000)
-    assert read_time(written) == TimeSpan(start, start + timedelta(milliseconds=1))
+    assert parse_time_span(written) == TimeSpan(start, start + timedelta(milliseconds=1))
 
 
 @given(st.text(max_size=40))
 def test_time_reader_never_raises(text: str) -> None:
-    read_time(text)
+    parse_time_span(text)

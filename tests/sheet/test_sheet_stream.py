@@ -1,4 +1,4 @@
-"""Large sheets, checked piece by piece: they come to the same as in one piece, and every refusal is the same."""
+"""Large sheets, checked in pieces, give the same results and errors as in one piece."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,63 +13,65 @@ from hypothesis import strategies as st
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet import findings
-from paygw_batch.sheet.check import judge, tally
+from paygw_batch.sheet.check import row_checker, tally
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.findings import Findings
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
-from paygw_batch.sheet.read.text import Marks
+from paygw_batch.sheet.read.text import LineMarks
 from tests.sheet.hostile import hostile_sheet
-from tests.support.long_part import share_of
+from tests.support.long_part import example_count
 from tests.support.sheet_values import GOOD, HEADER, lines
 
 
 @contextmanager
 def small_pieces() -> Iterator[None]:
-    """A piece of a sheet is a few rows."""
+    """Make pieces of a sheet only a few rows long."""
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr(tally, "ROWS_AT_ONCE", 7)
         yield
 
 
-def rows(count: int, first: int = 1) -> list[str]:
-    """Return good rows, each with an order id and a phone of its own."""
+def good_rows(count: int, first: int = 1) -> list[str]:
+    """Return good rows, each with its own order id and phone."""
     return [GOOD.replace("A-1", f"A-{n}").replace("712345678", f"7123{n:05}") for n in range(first, first + count)]
 
 
-def counted(found: Findings) -> tuple[object, ...]:
-    """Return how many findings there are and the first of them, held against all of them."""
-    every = found.every.frame
-    kinds = found.kinds()
-    assert found.first.rows() == every.head(findings.LISTED).rows()
-    assert found.rows.sort().to_list() == sorted(set(every["row"]))
-    assert found.is_empty == every.is_empty()
-    assert sorted(kinds.select("code", "count").rows()) == sorted(Counter(every["code"]).items())
+def checked_counts(result: Findings) -> tuple[object, ...]:
+    """Return the counts of findings, after comparing counts and first findings with all findings."""
+    all_findings = result.all_findings.frame
+    kinds = result.kinds()
+    assert result.first.rows() == all_findings.head(findings.MAX_LISTED).rows()
+    assert result.rows.sort().to_list() == sorted(set(all_findings["row"]))
+    assert result.is_empty == all_findings.is_empty()
+    assert sorted(kinds.select("code", "count").rows()) == sorted(Counter(all_findings["code"]).items())
     for code in kinds["code"]:
-        assert found.examples(code).equals(every.filter(pl.col("code") == code).head(findings.EXAMPLES))
+        assert result.examples(code).equals(
+            all_findings.filter(pl.col("code") == code).head(findings.EXAMPLES_PER_CODE)
+        )
     return tuple(kinds.rows())
 
 
-def told(found: Validated) -> tuple[object, ...]:
-    """Return all that a sheet comes to."""
-    sheet = found.sheet
+def sheet_results(result: Validated) -> tuple[object, ...]:
+    """Return all results of a sheet."""
+    sheet = result.sheet
     return (
         (sheet.name, sheet.sha256, dict(sheet.headers), sheet.unknown, sheet.notes, sheet.defects.rows()),
-        (found.batch, found.totals, sorted(map(str, found.counts.rows())), found.height),
-        (found.defects.rows(), found.warnings.rows()),
-        (found.rows.columns, found.rows.rows(), found.instructions.rows()),
+        (result.batch, result.totals, sorted(map(str, result.counts.rows())), result.height),
+        (result.defects.rows(), result.warnings.rows()),
+        (result.rows.columns, result.rows.rows(), result.instructions.rows()),
         sheet.frame.rows(),
     )
 
 
-def both_ways(path: Path, content: bytes, rules: Rules, reference: str | None = None) -> tuple[object, ...]:
-    """Return what a sheet comes to in pieces, or the sentences that refuse it: the same as in one piece."""
+def results_in_pieces(path: Path, content: bytes, rules: Rules, reference: str | None = None) -> tuple[object, ...]:
+    """Return the results or the error of a sheet in pieces, after comparing them with those in one piece."""
     path.write_bytes(content)
 
     def outcome() -> tuple[object, ...]:
         try:
-            return told(validate(sheet, rules, reference=reference))
+            return sheet_results(validate(sheet, rules, reference=reference))
         except SheetError as error:
             return ("refused", error.message, error.hint)
 
@@ -84,75 +86,79 @@ def both_ways(path: Path, content: bytes, rules: Rules, reference: str | None = 
 
 
 CASES = {
-    "good": lines(*rows(30)),
-    "CR LF, no end of the last line": "\r\n".join([HEADER, *rows(30)]),
-    "a mark": "\ufeff" + lines(*rows(30)),
-    "a title above the header": "Payroll\n\n" + lines(*rows(30)),
-    "sep=": "sep=;\n" + lines(*rows(30)).replace(",", ";"),
-    "an order id again at the end": lines(*rows(30), rows(1)[0].replace("71230", "71231")),
-    "an order id in another spelling at the end": lines(*rows(30), rows(1)[0].replace("A-1", "a\u20131")),
-    "paid again at the end": lines(*rows(30), rows(1)[0].replace("A-1", "B-1")),
-    "blank lines and rows": lines(*rows(12), "", ",,,,,", *rows(12, 20), "", ""),
-    "a field too many, a field too few": lines(*rows(12), rows(1, 50)[0] + ",1", *rows(12, 20), "KE,A-99,15"),
+    "good": lines(*good_rows(30)),
+    "CR LF, no end of the last line": "\r\n".join([HEADER, *good_rows(30)]),
+    "a mark": "\ufeff" + lines(*good_rows(30)),
+    "a title above the header": "Payroll\n\n" + lines(*good_rows(30)),
+    "sep=": "sep=;\n" + lines(*good_rows(30)).replace(",", ";"),
+    "an order id again at the end": lines(*good_rows(30), good_rows(1)[0].replace("71230", "71231")),
+    "an order id in another spelling at the end": lines(*good_rows(30), good_rows(1)[0].replace("A-1", "a\u20131")),
+    "paid again at the end": lines(*good_rows(30), good_rows(1)[0].replace("A-1", "B-1")),
+    "blank lines and rows": lines(*good_rows(12), "", ",,,,,", *good_rows(12, 20), "", ""),
+    "a field too many, a field too few": lines(
+        *good_rows(12), good_rows(1, 50)[0] + ",1", *good_rows(12, 20), "KE,A-99,15"
+    ),
     "findings of every kind": lines(
         *(
             row.replace("+254", "" if n % 3 else "+255").replace(
                 "Wanjiru", ("Wanjiru", "=W", "W \U0001f600")[n % 7 % 3]
             )
-            for n, row in enumerate(rows(20))
+            for n, row in enumerate(good_rows(20))
         ),
-        *(row.replace("KE,", "UG,").replace(",1500.50", ",0") for row in rows(9, 30)),
-        *(row.replace("A-", "A\u200b") for row in (*rows(4, 50), *rows(4, 50))),
+        *(row.replace("KE,", "UG,").replace(",1500.50", ",0") for row in good_rows(9, 30)),
+        *(row.replace("A-", "A\u200b") for row in (*good_rows(4, 50), *good_rows(4, 50))),
         ",,,,,",
         "Total,,30000,,,",
         "KE,A-99,15",
-        *(row.replace("Wanjiru Kamau", "712345678") for row in rows(9, 60)),
+        *(row.replace("Wanjiru Kamau", "712345678") for row in good_rows(9, 60)),
     ),
-    "quoted": lines(*(row.replace(",Wanjiru Kamau", ',"Kamau, ""W"""') for row in rows(30))),
+    "quoted": lines(*(row.replace(",Wanjiru Kamau", ',"Kamau, ""W"""') for row in good_rows(30))),
     "a quotation mark that does not close": lines(
-        *rows(25), rows(1, 60)[0].replace("Wanjiru", '"Wanjiru'), *rows(9, 70)
+        *good_rows(25), good_rows(1, 60)[0].replace("Wanjiru", '"Wanjiru'), *good_rows(9, 70)
     ),
-    "a total": lines(*rows(20), "Total,,30000,,,", *rows(3, 40)),
-    "bad rows": lines(*(row.replace(",1500.50", ",1e3") if n % 3 else row for n, row in enumerate(rows(30)))),
-    "nameless columns": lines(*(f"{row},,{'x' * (n == 28)}" for n, row in enumerate(rows(30))), header=HEADER + ",,"),
-    "nameless columns that hold nothing": lines(*(row + ",," for row in rows(30)), header=HEADER + ",,"),
+    "a total": lines(*good_rows(20), "Total,,30000,,,", *good_rows(3, 40)),
+    "bad rows": lines(*(row.replace(",1500.50", ",1e3") if n % 3 else row for n, row in enumerate(good_rows(30)))),
+    "nameless columns": lines(
+        *(f"{row},,{'x' * (n == 28)}" for n, row in enumerate(good_rows(30))), header=HEADER + ",,"
+    ),
+    "nameless columns that hold nothing": lines(*(row + ",," for row in good_rows(30)), header=HEADER + ",,"),
     "an unknown column, first filled at the end": lines(
-        *(f"{row},{'late' * (n > 25)}" for n, row in enumerate(rows(30))), header=HEADER + ",note"
+        *(f"{row},{'late' * (n > 25)}" for n, row in enumerate(good_rows(30))), header=HEADER + ",note"
     ),
     "a known column, first filled at the end": lines(
-        *(f"{row},{'Salary' * (n > 25)}" for n, row in enumerate(rows(30))), header=HEADER + ",order_desc"
+        *(f"{row},{'Salary' * (n > 25)}" for n, row in enumerate(good_rows(30))), header=HEADER + ",order_desc"
     ),
-    "a control character at the end": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\x07au")),
-    "U+2028 at the end": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\u2028au")),
-    "a lone CR": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\rau")),
-    "remarks of two lines": lines(*(f'{row},"a\nb"' for row in rows(30)), header=HEADER + ",note"),
-    "a remark of two lines at the end": lines(*rows(30), rows(1, 50)[0] + ',"a\nb"', header=HEADER + ",note"),
-    "a comma too many": lines(*(row + "," for row in rows(30))),
-    "a field too many in every row": lines(*(row + ",x" for row in rows(30))),
-    "a field too few in every row": lines(*(row.rpartition(",")[0] for row in rows(30))),
-    "a comma too many in most rows": lines(*(row + "," for row in rows(30)), *rows(5, 60)),
-    "headings without a name": lines(*rows(30), header=HEADER + ",,"),
-    "the end of a DOS file": lines(*rows(30)) + "\x1a",
+    "a control character at the end": lines(*good_rows(30), good_rows(1, 50)[0].replace("Kamau", "Kam\x07au")),
+    "U+2028 at the end": lines(*good_rows(30), good_rows(1, 50)[0].replace("Kamau", "Kam\u2028au")),
+    "a lone CR": lines(*good_rows(30), good_rows(1, 50)[0].replace("Kamau", "Kam\rau")),
+    "remarks of two lines": lines(*(f'{row},"a\nb"' for row in good_rows(30)), header=HEADER + ",note"),
+    "a remark of two lines at the end": lines(*good_rows(30), good_rows(1, 50)[0] + ',"a\nb"', header=HEADER + ",note"),
+    "a comma too many": lines(*(row + "," for row in good_rows(30))),
+    "a field too many in every row": lines(*(row + ",x" for row in good_rows(30))),
+    "a field too few in every row": lines(*(row.rpartition(",")[0] for row in good_rows(30))),
+    "a comma too many in most rows": lines(*(row + "," for row in good_rows(30)), *good_rows(5, 60)),
+    "headings without a name": lines(*good_rows(30), header=HEADER + ",,"),
+    "the end of a DOS file": lines(*good_rows(30)) + "\x1a",
     "damaged names": lines(
-        *(row.replace("Wanjiru", "W\xc3\xa9" if n % 3 else "W\ufffd") for n, row in enumerate(rows(30)))
+        *(row.replace("Wanjiru", "W\xc3\xa9" if n % 3 else "W\ufffd") for n, row in enumerate(good_rows(30)))
     ),
-    "apostrophes that guard": lines(*(row.replace("Wanjiru", "'=Wanjiru") for row in rows(30))),
+    "apostrophes that guard": lines(*(row.replace("Wanjiru", "'=Wanjiru") for row in good_rows(30))),
     "no order ids and a quotation mark that does not close": lines(
-        *(row.replace(f"A-{n},", "") for n, row in enumerate(rows(30), 1)),
+        *(row.replace(f"A-{n},", "") for n, row in enumerate(good_rows(30), 1)),
         'KE,15,KES,"W,254712345678,+254712345678',
         header=HEADER.replace("client_orderid,", ""),
     ),
     "no row": HEADER + "\n" * 500,
-    "no known header": "\n".join(rows(30)),
-    "another country at the end": lines(*rows(20), *(row.replace("KE,", "XX,") for row in rows(5, 40))),
-    "long lines": lines(*(row.replace("Wanjiru", "W" * 900) for row in rows(3))),
+    "no known header": "\n".join(good_rows(30)),
+    "another country at the end": lines(*good_rows(20), *(row.replace("KE,", "XX,") for row in good_rows(5, 40))),
+    "long lines": lines(*(row.replace("Wanjiru", "W" * 900) for row in good_rows(3))),
 }
 
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("case", CASES)
 def test_sheet_in_pieces_matches_whole_sheet(tmp_path: Path, rules: Rules, case: str) -> None:
-    both_ways(tmp_path / "pay.csv", CASES[case].encode(), rules)
+    results_in_pieces(tmp_path / "pay.csv", CASES[case].encode(), rules)
 
 
 @pytest.mark.share(3)
@@ -161,28 +167,28 @@ def test_findings_counted_in_pieces_match_whole_sheet(
     tmp_path: Path, rules: Rules, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "pay.csv"
-    kept = both_ways(path, CASES[case].encode(), rules)
-    for module in (findings, judge):
-        monkeypatch.setattr(module, "LISTED", 4)
+    previous = results_in_pieces(path, CASES[case].encode(), rules)
+    for module in (findings, row_checker):
+        monkeypatch.setattr(module, "MAX_LISTED", 4)
     whole = validate(read_sheet(path, ReadOptions()), rules)
-    assert both_ways(path, CASES[case].encode(), rules) == kept
-    whole_counted = counted(whole.defects_found), counted(whole.warnings_found)
+    assert results_in_pieces(path, CASES[case].encode(), rules) == previous
+    whole_counted = checked_counts(whole.defects_found), checked_counts(whole.warnings_found)
     with small_pieces():
         in_pieces = validate(read_sheet(path, ReadOptions()), rules)
-        assert (counted(in_pieces.defects_found), counted(in_pieces.warnings_found)) == whole_counted
-    assert (case == "findings of every kind") == bool(whole.warnings_found.rows.len() > findings.LISTED)
+        assert (checked_counts(in_pieces.defects_found), checked_counts(in_pieces.warnings_found)) == whole_counted
+    assert (case == "findings of every kind") == bool(whole.warnings_found.rows.len() > findings.MAX_LISTED)
 
 
 def test_order_ids_derived_in_pieces_are_equal(tmp_path: Path, rules: Rules) -> None:
     header = HEADER.replace("client_orderid,", "")
-    content = lines(*(row.replace(f"A-{n},", "") for n, row in enumerate(rows(30), 1)), header=header)
-    found = both_ways(tmp_path / "pay.csv", (content + content.splitlines()[1] + "\n").encode(), rules, "R")
-    assert found[0] != "refused"
+    content = lines(*(row.replace(f"A-{n},", "") for n, row in enumerate(good_rows(30), 1)), header=header)
+    result = results_in_pieces(tmp_path / "pay.csv", (content + content.splitlines()[1] + "\n").encode(), rules, "R")
+    assert result[0] != "refused"
 
 
 def test_missing_column_refuses_large_sheet(tmp_path: Path, rules: Rules) -> None:
-    header, cut = HEADER.rsplit(",", 1)[0], [row.rsplit(",", 1)[0] for row in rows(30)]
-    assert both_ways(tmp_path / "pay.csv", lines(*cut, header=header).encode(), rules)[0] == "refused"
+    header, cut = HEADER.rsplit(",", 1)[0], [row.rsplit(",", 1)[0] for row in good_rows(30)]
+    assert results_in_pieces(tmp_path / "pay.csv", lines(*cut, header=header).encode(), rules)[0] == "refused"
 
 
 def test_warnings_become_defects_in_large_sheet(tmp_path: Path, rules: Rules) -> None:
@@ -191,15 +197,15 @@ def test_warnings_become_defects_in_large_sheet(tmp_path: Path, rules: Rules) ->
     with small_pieces():
         in_pieces = warnings_as_defects(validate(read_sheet(path, ReadOptions()), rules))
         assert in_pieces.defects.height == 2
-        found = told(in_pieces)
-    assert found == told(warnings_as_defects(validate(read_sheet(path, ReadOptions()), rules)))
+        result = sheet_results(in_pieces)
+    assert result == sheet_results(warnings_as_defects(validate(read_sheet(path, ReadOptions()), rules)))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(120))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(120))
 @given(seed=st.integers(0, 10**6))
 def test_hostile_sheet_reads_equally_in_pieces(tmp_path: Path, rules: Rules, seed: int) -> None:
     sheet = hostile_sheet(seed)
-    both_ways(tmp_path / f"pay{sheet.ending}", sheet.content, rules)
+    results_in_pieces(tmp_path / f"pay{sheet.ending}", sheet.content, rules)
 
 
 @given(
@@ -210,7 +216,7 @@ def test_hostile_sheet_reads_equally_in_pieces(tmp_path: Path, rules: Rules, see
 )
 def test_line_scan_recognises_equal_field_counts(texts: list[str], end: str, is_ended: bool, delimiters: int) -> None:
     text = end.join(texts) + (end if is_ended or not texts[-1] else "")
-    marks = Marks.of(("a,b\n" + text).encode(), b",", len("a,b\n"))
+    marks = LineMarks.scan(("a,b\n" + text).encode(), b",", len("a,b\n"))
     assert marks.lines == len(texts)
     plain = '"' not in text
-    assert marks.are_alike(delimiters) == (plain and all(line.count(",") == delimiters for line in texts))
+    assert marks.are_uniform(delimiters) == (plain and all(line.count(",") == delimiters for line in texts))

@@ -1,4 +1,4 @@
-"""What payout sheets from the field do: bytes in, and what a person gets."""
+"""Problems of real payout sheets, from their bytes to what a person sees."""
 
 import codecs
 import io
@@ -92,11 +92,11 @@ def test_wrong_byte_is_located_in_large_file(sheet: MakeSheet) -> None:
     ("content", "sentence"),
     [
         pytest.param(b"", "is empty", id="nothing at all"),
-        pytest.param(b"\n\n\n", "no known header", id="blank lines"),
-        pytest.param(HEADER.encode(), "no row below it", id="a header alone"),
-        pytest.param(HEADER.encode() + b"\n,,,,,,\n \n", "no row below it", id="blank rows alone"),
-        pytest.param(GOOD.encode(), "no known header", id="no known header"),
-        pytest.param(b"name;sum\nJane;5\n", "no known header", id="a header in other words"),
+        pytest.param(b"\n\n\n", "no recognisable header", id="blank lines"),
+        pytest.param(HEADER.encode(), "no rows below it", id="a header alone"),
+        pytest.param(HEADER.encode() + b"\n,,,,,,\n \n", "no rows below it", id="blank rows alone"),
+        pytest.param(GOOD.encode(), "no recognisable header", id="no known header"),
+        pytest.param(b"name;sum\nJane;5\n", "no recognisable header", id="a header in other words"),
         pytest.param(b"country,amt\nKE,5\n", "no column amount", id="a column missing"),
         pytest.param(b"country,client_orderid,amonut\nKE,5,1\n", "is it the column 'amonut'", id="a column misspelt"),
         pytest.param(lines(GOOD).replace("phone", "Amount").encode(), "name the same column", id="a heading twice"),
@@ -104,7 +104,7 @@ def test_wrong_byte_is_located_in_large_file(sheet: MakeSheet) -> None:
             (HEADER + ",note,note\n" + GOOD + ",a,b\n").encode(), "name the same column", id="an unknown heading twice"
         ),
         pytest.param(lines(GOOD).replace("Kamau", "Kam\x00au").encode(), "line 2: .* NUL byte", id="a NUL byte"),
-        pytest.param(lines(GOOD).encode("utf-16-le"), "NUL byte", id="UTF-16 without its mark"),
+        pytest.param(lines(GOOD).encode("utf-16-le"), "NUL byte", id="UTF-16 without a byte order mark"),
         pytest.param(lines(GOOD).replace("Kamau", '"Kam\nau"').encode(), "row 2: a quotation mark", id="a line break"),
         pytest.param(
             lines(GOOD, GOOD, GOOD).replace("Wanjiru", '"Wanjiru', 1).encode(),
@@ -136,8 +136,8 @@ def test_control_character_in_name_is_defect_of_row(sheet: MakeSheet, rules: Rul
 
 
 def test_letter_split_by_control_character_is_repaired(sheet: MakeSheet, rules: Rules) -> None:
-    found = validate(sheet(lines(GOOD.replace("Kamau", "Nu\xc3\x91ez \xc3\x89"))), rules).defects
-    assert found.select("code", "correction").rows() == [("account_name.format", "Wanjiru Nu\xd1ez \xc9")]
+    result = validate(sheet(lines(GOOD.replace("Kamau", "Nu\xc3\x91ez \xc3\x89"))), rules).defects
+    assert result.select("code", "correction").rows() == [("account_name.format", "Wanjiru Nu\xd1ez \xc9")]
 
 
 @pytest.mark.parametrize("column", ["country", "client_orderid", "amount", "account_number", "phone"])
@@ -174,7 +174,7 @@ def test_quoted_remark_spanning_rows_is_refused(sheet: MakeSheet) -> None:
 def test_surplus_field_in_every_row_is_reported_once(sheet: MakeSheet) -> None:
     rows = [GOOD.replace("A-1", f"A-{n}") for n in range(3)]
     read = sheet(lines(*(row + "," for row in rows)))
-    assert read.notes == ("Every row ends with an empty field that has no heading. It is left out.",)
+    assert read.notes == ("Every row ends with an empty field that has no heading. It is ignored.",)
     assert read.frame.equals(sheet(lines(*rows)).frame)
     assert sheet(lines(*rows, header=HEADER + ",,")).frame.equals(read.frame)
     assert sheet(lines(*(row + ",x," for row in rows), header=HEADER + ",note")).unknown == ("note",)
@@ -207,7 +207,7 @@ def test_dos_end_of_file_mark_is_ignored(sheet: MakeSheet, end: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "found"),
+    ("row", "result"),
     [
         ("KE,A-1,1,000.00,KES,Jane,254712345678,+254712345678", [(2, "row.fields")]),
         ("KE,A-1,1500,KES,Jane,254712345678,+254712345678,", [(2, "row.fields")]),
@@ -215,10 +215,10 @@ def test_dos_end_of_file_mark_is_ignored(sheet: MakeSheet, end: bytes) -> None:
     ],
 )
 def test_surplus_or_missing_field_is_defect_of_row(
-    sheet: MakeSheet, rules: Rules, row: str, found: list[tuple[int, str]]
+    sheet: MakeSheet, rules: Rules, row: str, result: list[tuple[int, str]]
 ) -> None:
     validated = validate(sheet(lines(row, GOOD.replace("A-1", "A-9"))), rules)
-    assert set(found) <= set(codes(validated.defects))
+    assert set(result) <= set(codes(validated.defects))
     assert validated.rows["valid"].to_list() == [False, True]
 
 
@@ -226,16 +226,16 @@ def test_surplus_or_missing_field_is_defect_of_row(
 def test_single_ragged_row_is_found_among_many(sheet: MakeSheet, rules: Rules, good_rows: int) -> None:
     others = [GOOD.replace("A-1", f"B-{n}") for n in range(good_rows)]
     content = lines(GOOD.replace("Wanjiru Kamau", '"Kamau, W."') + ",x", *others)
-    found = validate(sheet(content), rules).defects
-    assert codes(found)[0] == (2, "row.fields")
-    assert found["message"][0].startswith("The row has 8 fields, but the header has 7")
-    assert set(found["row"]) == {2}
+    result = validate(sheet(content), rules).defects
+    assert codes(result)[0] == (2, "row.fields")
+    assert result["message"][0].startswith("The row has 8 fields, but the header has 7")
+    assert set(result["row"]) == {2}
 
 
 def test_surplus_and_missing_fields_do_not_cancel_out(sheet: MakeSheet, rules: Rules) -> None:
     short, long = GOOD.rpartition(",")[0], GOOD.replace("A-1", "A-2") + ",x"
-    found = codes(validate(sheet(lines(short, long, GOOD.replace("A-1", "A-3"))), rules).defects)
-    assert [line for line in found if line[1] == "row.fields"] == [(2, "row.fields"), (3, "row.fields")]
+    result = codes(validate(sheet(lines(short, long, GOOD.replace("A-1", "A-3"))), rules).defects)
+    assert [line for line in result if line[1] == "row.fields"] == [(2, "row.fields"), (3, "row.fields")]
 
 
 def test_text_of_surplus_fields_is_kept(sheet: MakeSheet) -> None:
@@ -275,7 +275,7 @@ def test_sheet_with_archive_like_heading_is_read(sheet: MakeSheet) -> None:
 
 def test_header_below_twentieth_row_is_not_found(sheet: MakeSheet) -> None:
     assert sheet("x\n" * 19 + lines(GOOD)).frame.height == 1
-    with pytest.raises(SheetError, match="no known header"):
+    with pytest.raises(SheetError, match="no recognisable header"):
         sheet("x\n" * 20 + lines(GOOD))
 
 
@@ -295,16 +295,16 @@ def test_wrapped_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: st
 @pytest.mark.parametrize(
     ("amount", "code", "advice"),
     [
-        ('"1,000.00"', "amount.format", "write 1000.00"),
-        ('"1,000,000"', "amount.format", "write 1000000"),
-        ('"1.000,50"', "amount.format", "write 1000.50"),
-        ('"1000,50"', "amount.format", "write 1000.50"),
-        ('"1,000/="', "amount.format", "two ways: write 1000 or 1"),
-        ('"KES 1,000"', "amount.format", "two ways: write 1000 or 1"),
-        ('"1,250"', "amount.format", "two ways: write 1250 or 1.25"),
-        ('"KES 1,000.50"', "amount.format", "write 1000.50"),
-        ("5 000 Ksh", "amount.format", "write 5000"),
-        ("1\u00a0500", "amount.format", "write 1500"),
+        ('"1,000.00"', "amount.format", "Write 1000.00"),
+        ('"1,000,000"', "amount.format", "Write 1000000"),
+        ('"1.000,50"', "amount.format", "Write 1000.50"),
+        ('"1000,50"', "amount.format", "Write 1000.50"),
+        ('"1,000/="', "amount.format", "could mean 1000 or 1"),
+        ('"KES 1,000"', "amount.format", "could mean 1000 or 1"),
+        ('"1,250"', "amount.format", "could mean 1250 or 1.25"),
+        ('"KES 1,000.50"', "amount.format", "Write 1000.50"),
+        ("5 000 Ksh", "amount.format", "Write 5000"),
+        ("1\u00a0500", "amount.format", "Write 1500"),
         ("(100)", "amount.format", "negative"),
         ("-5", "amount.format", "negative"),
         ("+5", "amount.format", "plain"),
@@ -312,7 +312,7 @@ def test_wrapped_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: st
         (".5", "amount.format", "plain"),
         ("5\u0660\u0660", "amount.format", "plain"),
         ("\uff15\uff10\uff10", "amount.format", "plain"),
-        ("007", "amount.format", "write 7"),
+        ("007", "amount.format", "Write 7"),
         ("12-Jan", "amount.format", "date"),
         ("1/2", "amount.format", "date"),
         ("2026-01-12", "amount.format", "date"),
@@ -320,10 +320,10 @@ def test_wrapped_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: st
         ("1e3", "amount.exponent", "plain digits"),
         ("1.5E+06", "amount.exponent", "plain digits"),
         ("100.105", "amount.decimals", "KES has 2 decimals"),
-        ("100.100", "amount.decimals", "write 100100 or 100.1"),
-        ("100.000", "amount.decimals", "write 100"),
-        ("0", "amount.zero", "above zero"),
-        ("0.00", "amount.zero", "above zero"),
+        ("100.100", "amount.decimals", "could mean 100100 or 100.1"),
+        ("100.000", "amount.decimals", "could mean 100000 or 100"),
+        ("0", "amount.zero", "greater than zero"),
+        ("0.00", "amount.zero", "greater than zero"),
         ("5", "amount.minimum", "10"),
         ("250000.01", "amount.maximum", "250000"),
         ("#REF!", "amount.error_mark", "spreadsheet error"),
@@ -346,7 +346,7 @@ def test_unusual_amount_is_defect_with_advice(
         ("KE", "45833.335", "45833.34"),
         ("KE", "1500.5000", "1500.50"),
         ("KE", "0.004", None),
-        ("KE", "45.833", None),  # a person may mean 45,833
+        ("KE", "45.833", None),  # it could mean 45,833
         ("UG", "45833.5", "45834"),
         ("UG", "45833.49999", "45833"),
         ("UG", "1500.00", "1500"),
@@ -360,8 +360,8 @@ def test_excess_decimals_propose_amount_rounded_half_up(
     row = GOOD.replace("1500.50", amount)
     row = row if country == "KE" else row.replace("KE,", "UG,").replace("KES", "UGX").replace("2547", "2567")
     validated = validate(sheet(lines(row)), rules)
-    found = validated.defects.filter(pl.col("code") == "amount.decimals").select("value", "correction").rows()
-    assert (found, validated.payable) == ([(amount, proposal)], 0)
+    result = validated.defects.filter(pl.col("code") == "amount.decimals").select("value", "correction").rows()
+    assert (result, validated.payable) == ([(amount, proposal)], 0)
 
 
 @pytest.mark.parametrize("amount", ["10", "1500.5", "1500.50", "250000", " 1500 ", "\u200b1500"])
@@ -370,7 +370,7 @@ def test_amount_keeps_sheet_digits_in_instruction(sheet: MakeSheet, rules: Rules
     assert validated.instructions["amount"].to_list() == [amount.strip(" \u200b")]
 
 
-def test_long_values_are_cut_where_they_are_shown(sheet: MakeSheet, rules: Rules) -> None:
+def test_messages_shorten_long_values(sheet: MakeSheet, rules: Rules) -> None:
     defect = validate(sheet(lines(GOOD.replace("1500.50", "x" * 500))), rules).defects
     assert defect["value"].to_list() == ["x" * 60 + "..."]
     assert len(defect["message"][0]) < 200
@@ -389,12 +389,12 @@ def test_column_without_heading_is_kept_only_with_content(sheet: MakeSheet) -> N
     assert sheet(lines(GOOD + ",x", header=HEADER + ",")).unknown == ("column 8",)
 
 
-def test_headings_are_matched_however_they_are_spelt(sheet: MakeSheet) -> None:
+def test_headings_match_in_any_spelling(sheet: MakeSheet) -> None:
     header = "COUNTRY, Client Order-ID ,\u200bAmount,curr_ency,Account  Name,ACCOUNTNUMBER,Phone"
     assert sheet(lines(GOOD, header=header)).frame.columns[1:] == HEADER.split(",")
 
 
-def test_sender_heading_can_stand_for_column(sheet: MakeSheet) -> None:
+def test_alias_maps_sender_heading_to_column(sheet: MakeSheet) -> None:
     content = lines(GOOD).replace("amount", "Net Pay")
     assert sheet(content, aliases={"net_pay": "amount"}).frame["amount"].to_list() == ["1500.50"]
     with pytest.raises(ConfigurationError, match="amuont"):
@@ -417,23 +417,23 @@ COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said", "advice"),
+    ("name", "content", "message", "advice"),
     [
         ("pay.xlsx", COMPOUND + "EncryptedPackage".encode("utf-16-le"), "protected by a password", "without one"),
         ("pay.xlsx", COMPOUND + "Workbook".encode("utf-16-le"), "is an old workbook", "Save it as"),
-        ("pay.xls", COMPOUND, "a spreadsheet of another kind (.xls)", "save it as .xlsx"),
-        ("pay.ods", b"PK\x03\x04", "a spreadsheet of another kind (.ods)", 'as .xlsx, or as "CSV UTF-8".'),
-        ("pay.numbers", b"PK\x03\x04", "a spreadsheet of another kind (.numbers)", "save it as .xlsx"),
-        ("pay.xlsx", b"\x89PNG\r\n\x1a\n" + bytes(99), "is a picture", "the sheet itself"),
-        ("pay.csv", b"\xff\xd8\xff\xe0" + bytes(99), "is a picture", "the sheet itself"),
+        ("pay.xls", COMPOUND, "in an unsupported spreadsheet format (.xls)", "save it as .xlsx"),
+        ("pay.ods", b"PK\x03\x04", "in an unsupported spreadsheet format (.ods)", 'as .xlsx, or as "CSV UTF-8".'),
+        ("pay.numbers", b"PK\x03\x04", "in an unsupported spreadsheet format (.numbers)", "save it as .xlsx"),
+        ("pay.xlsx", b"\x89PNG\r\n\x1a\n" + bytes(99), "is actually a picture", "the sheet itself"),
+        ("pay.csv", b"\xff\xd8\xff\xe0" + bytes(99), "is actually a picture", "the sheet itself"),
     ],
 )
 def test_unsupported_file_is_named_with_advice(
-    sheet: MakeSheet, name: str, content: bytes, said: str, advice: str
+    sheet: MakeSheet, name: str, content: bytes, message: str, advice: str
 ) -> None:
     with pytest.raises(SheetError) as refused:
         sheet(content, name)
-    assert (said in refused.value.message, advice in refused.value.hint) == (True, True), refused.value
+    assert (message in refused.value.message, advice in refused.value.hint) == (True, True), refused.value
 
 
 def test_overlong_file_name_is_refused_with_advice(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Warnings: what is doubtful about rows that are valid, and what `--strict` makes of it."""
+"""Warnings about valid rows, and their effect with `--strict`."""
 
 import polars as pl
 import pytest
@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sheet.check.repeats import doubtful_payees, payee_hashes, worth_comparing
+from paygw_batch.sheet.check.repeats import payee_hashes, payee_warnings, rows_to_compare
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.model import LINE_COLUMNS
-from tests.support.long_part import share_of
-from tests.support.sheet_values import KENYAN, TANZANIAN, codes, of_rows
+from tests.support.long_part import example_count
+from tests.support.sheet_values import KENYAN, TANZANIAN, build_sheet, codes
 
 OTHER = "254712000000"
 
 
-def kenyan(order_id: str, **changes: str) -> dict[str, str | None]:
+def kenyan_row(order_id: str, **changes: str) -> dict[str, str | None]:
     return {**KENYAN, "client_orderid": order_id, **changes}
 
 
 def test_good_rows_have_no_warning(rules: Rules) -> None:
-    assert not validate(of_rows(KENYAN, TANZANIAN), rules).warnings.height
+    assert not validate(build_sheet(KENYAN, TANZANIAN), rules).warnings.height
 
 
 @pytest.mark.parametrize(
@@ -32,25 +32,25 @@ def test_good_rows_have_no_warning(rules: Rules) -> None:
     ],
 )
 def test_placeholder_name_is_warning(rules: Rules, name: str) -> None:
-    found = validate(of_rows(kenyan("A", account_name=name)), rules)
-    assert (codes(found.warnings), found.payable) == ([(2, "account_name.placeholder")], 1)
+    result = validate(build_sheet(kenyan_row("A", account_name=name)), rules)
+    assert (codes(result.warnings), result.payable) == ([(2, "account_name.placeholder")], 1)
 
 
 @pytest.mark.parametrize(
     "name", ["Na", "No Yes", "Okello", "Testimony Oke", "X", "محمد", "Nullah", "O'Kay", "Ditto B."]
 )
 def test_plausible_name_has_no_warning(rules: Rules, name: str) -> None:
-    assert not validate(of_rows(kenyan("A", account_name=name)), rules).warnings.height
+    assert not validate(build_sheet(kenyan_row("A", account_name=name)), rules).warnings.height
 
 
 @pytest.mark.parametrize("name", ["0712345678", "+254 712", "1.0"])
 def test_digit_name_has_single_warning(rules: Rules, name: str) -> None:
-    validated = validate(of_rows(kenyan("A", account_name=name)), rules)
+    validated = validate(build_sheet(kenyan_row("A", account_name=name)), rules)
     assert (codes(validated.warnings), validated.payable) == ([(2, "account_name.digits")], 1)
 
 
 def test_receiver_form_names_are_checked_too(rules: Rules) -> None:
-    sheet = of_rows({**TANZANIAN, "receiver_first_name": "OK", "receiver_last_name": "123"})
+    sheet = build_sheet({**TANZANIAN, "receiver_first_name": "OK", "receiver_last_name": "123"})
     assert codes(validate(sheet, rules).warnings) == [
         (2, "receiver_first_name.placeholder"),
         (2, "receiver_last_name.digits"),
@@ -59,28 +59,30 @@ def test_receiver_form_names_are_checked_too(rules: Rules) -> None:
 
 def test_account_under_two_names_warns_each_row(rules: Rules) -> None:
     rows = [
-        kenyan("A", amount="10"),
-        kenyan("B", amount="20", account_number=OTHER, phone=OTHER),
-        kenyan("C", amount="30", account_name="John Otieno", account_number="0712345678"),
+        kenyan_row("A", amount="10"),
+        kenyan_row("B", amount="20", account_number=OTHER, phone=OTHER),
+        kenyan_row("C", amount="30", account_name="John Otieno", account_number="0712345678"),
     ]
-    warnings = validate(of_rows(*rows), rules).warnings
+    warnings = validate(build_sheet(*rows), rules).warnings
     assert codes(warnings) == [(2, "account_name.two_names"), (4, "account_name.two_names")]
     assert "2 different names (rows 2, 4)" in warnings["message"][0]
 
 
 @pytest.mark.parametrize("other", ["KAMAU, Wanjiru", "wanjiru  kamau", "Wánjirú Kamau", "Wanjiru-Kamau"])
 def test_respelled_payee_name_has_no_warning(rules: Rules, other: str) -> None:
-    rows = [kenyan("A", amount="10"), kenyan("B", amount="20", account_name=other)]
-    assert not validate(of_rows(*rows), rules).warnings.height
+    rows = [kenyan_row("A", amount="10"), kenyan_row("B", amount="20", account_name=other)]
+    assert not validate(build_sheet(*rows), rules).warnings.height
 
 
 def test_name_with_two_accounts_has_no_warning(rules: Rules) -> None:
-    assert not validate(of_rows(kenyan("A"), kenyan("B", account_number=OTHER, phone=OTHER)), rules).warnings.height
+    assert not validate(
+        build_sheet(kenyan_row("A"), kenyan_row("B", account_number=OTHER, phone=OTHER)), rules
+    ).warnings.height
 
 
 def test_receiver_phone_counts_as_account(rules: Rules) -> None:
     rows = [{**TANZANIAN, "amount": "10000"}, {**TANZANIAN, "client_orderid": "B", "receiver_first_name": "Juma"}]
-    assert set(codes(validate(of_rows(*rows), rules).warnings)) == {
+    assert set(codes(validate(build_sheet(*rows), rules).warnings)) == {
         (2, "account_name.two_names"),
         (3, "account_name.two_names"),
     }
@@ -97,40 +99,40 @@ def operator_rules(code: str, operator: str | None) -> Rules:
         ("0733123456", True),  # 73 is Airtel's
         ("254757123456", False),  # 75 is Airtel's, 757 Safaricom's: the longest counts
         ("254750123456", True),
-        ("254744123456", True),  # a longer start than Safaricom's own 74
+        ("254744123456", True),  # a longer prefix than Safaricom's own 74
     ],
 )
 def test_number_of_other_operator_is_warning(number: str, warned: bool) -> None:
-    sheet = of_rows(kenyan("A", account_number=number, phone="+254733123456"))
+    sheet = build_sheet(kenyan_row("A", account_number=number, phone="+254733123456"))
     warnings = validate(sheet, operator_rules("KE", "Safaricom")).warnings
-    found = [code for code in warnings["code"] if code.endswith(".operator")]
-    assert found == (["account_number.operator"] if warned else [])
+    result = [code for code in warnings["code"] if code.endswith(".operator")]
+    assert result == (["account_number.operator"] if warned else [])
     assert not any("operator" in code for code in validate(sheet, operator_rules("KE", None)).warnings["code"])
 
 
 def test_operator_warning_names_both_operators() -> None:
-    sheet = of_rows(kenyan("A", account_number="254733123456", phone="254733123456"))
+    sheet = build_sheet(kenyan_row("A", account_number="254733123456", phone="254733123456"))
     (message,) = validate(sheet, operator_rules("KE", "Safaricom")).warnings["message"]
     assert "like a number of Airtel, but this row pays through Safaricom" in message
 
 
 def test_operator_warning_uses_phone_without_account() -> None:
     rules = operator_rules("TZ", "Airtel")
-    assert codes(validate(of_rows({**TANZANIAN, "receiver_phone": "0621234567"}), rules).warnings) == [
+    assert codes(validate(build_sheet({**TANZANIAN, "receiver_phone": "0621234567"}), rules).warnings) == [
         (2, "receiver_phone.operator")
     ]
-    assert not validate(of_rows({**TANZANIAN, "receiver_phone": "0681234567"}), rules).warnings.height
+    assert not validate(build_sheet({**TANZANIAN, "receiver_phone": "0681234567"}), rules).warnings.height
 
 
 def test_bank_account_gets_no_operator_warning() -> None:
     terms = OperatorTerms(purpose="W", operator="MTN", bank_account_pattern="[0-9]{10}")
-    row = kenyan("A", country="NG", account_number="8021234567", phone="+2348031234567")
-    warnings = validate(of_rows(row), load_rules("payout", {"NG": terms})).warnings
+    row = kenyan_row("A", country="NG", account_number="8021234567", phone="+2348031234567")
+    warnings = validate(build_sheet(row), load_rules("payout", {"NG": terms})).warnings
     assert codes(warnings) == [(0, "account_number.two_meanings")]
 
 
-def nigerian(order_id: str, account: str, phone: str = "+2348031234567") -> dict[str, str | None]:
-    return kenyan(order_id, country="NG", account_number=account, phone=phone, account_name=order_id)
+def nigerian_row(order_id: str, account: str, phone: str = "+2348031234567") -> dict[str, str | None]:
+    return kenyan_row(order_id, country="NG", account_number=account, phone=phone, account_name=order_id)
 
 
 @pytest.mark.parametrize(
@@ -138,53 +140,65 @@ def nigerian(order_id: str, account: str, phone: str = "+2348031234567") -> dict
     [
         ("8031234567", "+2348031234567", True),  # the row's own phone, without its zero
         ("8021234567", "08031234567", True),
-        ("803 123 4567", "+2348031234567", True),  # paid to the phone, and an account when its blanks are left out
-        ("0123456789", "+2348031234567", False),  # no phone has this number
-        ("08031234567", "+2348031234567", False),  # no account has eleven digits
+        ("803 123 4567", "+2348031234567", True),  # the phone, and without spaces an account
+        ("0123456789", "+2348031234567", False),  # not a possible phone number
+        ("08031234567", "+2348031234567", False),  # not an account, because it has eleven digits
         ("2348031234567", "8031234567", False),
         ("08021234567", "+2348031234567", True),  # the wallet of another phone
     ],
 )
 def test_account_resembling_other_number_gets_warning(rules: Rules, account: str, phone: str, is_warned: bool) -> None:
-    warnings = validate(of_rows(nigerian("A", account, phone)), rules).warnings
-    told = warnings.filter(pl.col("code") == "account_number.two_meanings")
-    assert told.select("row", "column", "value").rows() == ([(0, "account_number", account)] if is_warned else [])
+    warnings = validate(build_sheet(nigerian_row("A", account, phone)), rules).warnings
+    two_meanings = warnings.filter(pl.col("code") == "account_number.two_meanings")
+    assert two_meanings.select("row", "column", "value").rows() == (
+        [(0, "account_number", account)] if is_warned else []
+    )
 
 
 @pytest.mark.parametrize(("account", "is_warned"), [("254712000000", True), ("0712 345 678", False)])
 def test_wallet_differing_from_phone_is_warning(rules: Rules, account: str, is_warned: bool) -> None:
-    warnings = validate(of_rows(kenyan("A", account_number=account)), rules).warnings
+    warnings = validate(build_sheet(kenyan_row("A", account_number=account)), rules).warnings
     assert codes(warnings) == ([(0, "account_number.two_meanings")] if is_warned else [])
-    assert not validate(of_rows({**kenyan("A", account_number=account), "phone": "bad"}), rules).warnings.height
+    assert not validate(build_sheet({**kenyan_row("A", account_number=account), "phone": "bad"}), rules).warnings.height
 
 
 def test_ambiguous_accounts_share_one_warning(rules: Rules) -> None:
-    rows = [nigerian(f"N{n}", f"80312345{n:02}", f"+23480312345{n:02}") for n in range(10, 30)]
-    rows += [nigerian("X", "0123456789"), nigerian("Y", "8021234567")]
-    rows += [kenyan("K", account_number="254733123456"), kenyan("L"), nigerian("Z", "8031234599", "+2348031234599")]
-    found = validate(of_rows(*rows), rules)
-    assert codes(found.warnings) == [(0, "account_number.two_meanings")]
-    (message,) = found.warnings["message"]
+    rows = [nigerian_row(f"N{n}", f"80312345{n:02}", f"+23480312345{n:02}") for n in range(10, 30)]
+    rows += [nigerian_row("X", "0123456789"), nigerian_row("Y", "8021234567")]
+    rows += [
+        kenyan_row("K", account_number="254733123456"),
+        kenyan_row("L"),
+        nigerian_row("Z", "8031234599", "+2348031234599"),
+    ]
+    result = validate(build_sheet(*rows), rules)
+    assert codes(result.warnings) == [(0, "account_number.two_meanings")]
+    (message,) = result.warnings["message"]
     assert (
-        "8031234510 is paid as a bank account. The phone of the row is +2348031234510. (21 rows: 2-21, 26)" in message
+        "8031234510 will be paid as a bank account. The phone of the row is +2348031234510. (21 rows: 2-21, 26)"
+        in message
     )
     assert "It could also be the mobile number +2348021234567. (1 row: 23)" in message
-    assert "254733123456 is paid. The phone of the row is another number, +254712345678. (1 row: 24)" in message
-    assert (found.warnings_found.kinds().rows(), found.payable) == ([("account_number.two_meanings", 1, False)], 25)
+    assert (
+        "254733123456 will be paid, but the phone of the row is a different number, +254712345678. (1 row: 24)"
+        in message
+    )
+    assert (result.warnings_found.kinds().rows(), result.payable) == ([("account_number.two_meanings", 1, False)], 25)
 
 
 def test_phone_as_account_is_never_bank_account() -> None:
     terms = OperatorTerms(purpose="A", bank_account_pattern="[0-9]{10}", phone_is_account=True)
-    row = {**nigerian("A", ""), "phone": "8031234567"}
+    row = {**nigerian_row("A", ""), "phone": "8031234567"}
     del row["account_number"]
-    found = validate(of_rows(row), load_rules("payout", {"NG": terms}))
-    assert found.instructions["payee"].to_list() == ["2348031234567"]
-    assert codes(found.warnings) == [(2, "phone.zero_restored")]
+    result = validate(build_sheet(row), load_rules("payout", {"NG": terms}))
+    assert result.instructions["payee"].to_list() == ["2348031234567"]
+    assert codes(result.warnings) == [(2, "phone.zero_restored")]
 
 
 def test_strict_turns_warnings_into_same_coded_defects(rules: Rules) -> None:
-    sheet = of_rows(
-        kenyan("A"), kenyan("B", account_name="OK", account_number=OTHER, phone=OTHER), kenyan("C", phone="712345678")
+    sheet = build_sheet(
+        kenyan_row("A"),
+        kenyan_row("B", account_name="OK", account_number=OTHER, phone=OTHER),
+        kenyan_row("C", phone="712345678"),
     )
     lax = validate(sheet, rules)
     strict = warnings_as_defects(lax)
@@ -193,7 +207,7 @@ def test_strict_turns_warnings_into_same_coded_defects(rules: Rules) -> None:
     assert set(strict.rows.filter("valid")["row"]).isdisjoint(lax.warnings["row"])
     assert strict.totals == lax.totals
     assert strict.batch != lax.batch
-    clean = validate(of_rows(KENYAN), rules)
+    clean = validate(build_sheet(KENYAN), rules)
     assert warnings_as_defects(clean).batch == clean.batch
 
 
@@ -209,18 +223,18 @@ PAYMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=share_of(100))
+@settings(deadline=None, max_examples=example_count(100))
 @given(st.lists(PAYMENTS, max_size=8))
 def test_payee_prefilter_loses_no_warning(payments: list[dict[str, object]]) -> None:
     made = [payment | {"row": n, "client_orderid": f"A-{n}"} for n, payment in enumerate(payments, 2)]
     schema = dict.fromkeys(LINE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean}
     lines = pl.DataFrame(made, schema=schema, orient="row")
-    compared = lines.filter(pl.col("row").is_in(worth_comparing(payee_hashes(lines)).implode()))
-    assert sorted(doubtful_payees(compared).rows()) == sorted(doubtful_payees(lines).rows())
+    compared = lines.filter(pl.col("row").is_in(rows_to_compare(payee_hashes(lines)).implode()))
+    assert sorted(payee_warnings(compared).rows()) == sorted(payee_warnings(lines).rows())
 
 
 def test_payees_paid_several_times_are_not_compared() -> None:
     row = {"valid": True, "currency": "KES", "account_name": "Ama Kofi", "account_number": "1"}
     made = [{**row, "row": n, "amount": str(n)} for n in range(2, 9)]
     schema = dict.fromkeys(LINE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean}
-    assert not worth_comparing(payee_hashes(pl.DataFrame(made, schema=schema, orient="row"))).len()
+    assert not rows_to_compare(payee_hashes(pl.DataFrame(made, schema=schema, orient="row"))).len()

@@ -1,4 +1,4 @@
-"""Writing: whole or not at all, safe to open in a spreadsheet, and readable again."""
+"""Writing tables completely or not at all, safe for spreadsheets, and readable again."""
 
 import errno
 import os
@@ -17,12 +17,12 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import guarded, unguarded
+from paygw_batch.sheet.clean import guard_formulas, unguard_formulas
 from paygw_batch.sheet.formats import FORMATS, TableFormat, table_format
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
-from paygw_batch.sheet.write.table import rejects, write_frame
-from tests.support.long_part import share_of
+from paygw_batch.sheet.write.table import rejected_rows, write_frame
+from tests.support.long_part import example_count
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 FRAME = pl.DataFrame(
@@ -30,9 +30,9 @@ FRAME = pl.DataFrame(
 )
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
-def test_written_table_is_private_without_temporary_files(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"out.{ending}"
+@pytest.mark.parametrize("extension", ["csv", "parquet", "xlsx"])
+def test_written_table_is_private_without_temporary_files(tmp_path: Path, extension: str) -> None:
+    path = tmp_path / f"out.{extension}"
     write_frame(FRAME, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == [path.name]  # noqa: PTH208 (hidden files too)
@@ -61,7 +61,7 @@ def test_csv_file_guards_formulas(tmp_path: Path) -> None:
 SIGNS = [
     sign for sign in map(chr, range(sys.maxunicode + 1)) if unicodedata.normalize("NFKC", sign)[:1] in tuple("=@+-\t\r")
 ]
-"""Every character of which a spreadsheet may make one that begins a formula, full-width ones among them."""
+"""Every character that a spreadsheet may convert to the start of a formula, such as full-width ones."""
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ SIGNS = [
         (None, None),
     ],
 )
-def test_guard_is_added_where_needed_and_removable(text: str | None, written: str | None) -> None:
+def test_guard_is_added_if_needed_and_removable(text: str | None, written: str | None) -> None:
     column = pl.Series([text], dtype=pl.String)
-    assert guarded(column).to_list() == [written]
-    assert unguarded(guarded(column)).to_list() == [text]
+    assert guard_formulas(column).to_list() == [written]
+    assert unguard_formulas(guard_formulas(column)).to_list() == [text]
 
 
-@settings(deadline=None, max_examples=share_of(200))
+@settings(deadline=None, max_examples=example_count(200))
 @given(st.text())
 def test_no_guarded_text_starts_a_formula(text: str) -> None:
-    written = guarded(pl.Series([text])).item()
+    written = guard_formulas(pl.Series([text])).item()
     assert written[:1] not in {"=", "@", "\t", "\r"}
     assert written == text or (written[0], written[1:]) == ("'", text)
 
@@ -132,12 +132,12 @@ def test_written_file_is_synced_before_appearing(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("out.txt", "ends in none of"),
+        ("out.txt", "does not have one of the extensions"),
         ("missing/out.csv", "cannot be written: No such file"),
         ("folder.csv", "not a regular file"),
     ],
 )
-def test_unwritable_place_is_reported_before_and_during_writing(tmp_path: Path, name: str, sentence: str) -> None:
+def test_unwritable_path_is_reported_before_and_during_writing(tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / "folder.csv").mkdir()
 
     def check(path: Path) -> None:
@@ -150,9 +150,9 @@ def test_unwritable_place_is_reported_before_and_during_writing(tmp_path: Path, 
         write_frame(FRAME, tmp_path / name)
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.ending)
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.extension)
 def test_each_format_recognises_its_own_tables(tmp_path: Path, form: TableFormat) -> None:
-    path = tmp_path / f"out{form.ending}"
+    path = tmp_path / f"out{form.extension}"
     write_frame(FRAME.select("row", "name"), path)
     assert form.recognise(path, ["row", "name"])
     assert not form.recognise(path, ["row", "amount"])
@@ -185,11 +185,13 @@ MIXED = lines(
 ALIASES = {"net amount": "amount", "mobile phone": "phone"}
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
-def test_rejects_can_be_mended_and_submitted_again(sheet: MakeSheet, rules: Rules, tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize("extension", ["csv", "parquet", "xlsx"])
+def test_corrected_rejects_can_be_submitted_again(
+    sheet: MakeSheet, rules: Rules, tmp_path: Path, extension: str
+) -> None:
     first = validate(sheet(MIXED, aliases=ALIASES), rules)
-    path = tmp_path / f"pay.rejects.{ending}"
-    write_frame(rejects(first), path)
+    path = tmp_path / f"pay.rejects.{extension}"
+    write_frame(rejected_rows(first), path)
     again = read_sheet(path, ReadOptions(aliases=ALIASES))
     assert again.frame.columns == first.sheet.frame.columns
     bad = first.sheet.frame.filter(~first.rows["valid"])
@@ -198,42 +200,42 @@ def test_rejects_can_be_mended_and_submitted_again(sheet: MakeSheet, rules: Rule
 
 
 def test_rejects_have_sender_headings_and_problems(sheet: MakeSheet, rules: Rules) -> None:
-    frame = rejects(validate(sheet(MIXED, aliases=ALIASES), rules))
+    frame = rejected_rows(validate(sheet(MIXED, aliases=ALIASES), rules))
     assert frame.columns == ["row", "problems", *MIXED.splitlines()[0].split(",")]
     assert frame["row"].to_list() == [3, 4]
     assert frame["problems"].to_list() == [
-        "0: an amount must be above zero.",
-        "5: the smallest amount that may be sent to Kenya is 10. account_name is missing.",
+        "0: the amount must be greater than zero.",
+        "5: the minimum amount for Kenya is 10. account_name is missing.",
     ]
     assert frame["Note"].to_list() == ["=HYPERLINK(1)", "plain"]
 
 
 def test_rejects_keep_every_surplus_field(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD + ",x")), rules)
-    write_frame(rejects(validated), tmp_path / "r.csv")
+    write_frame(rejected_rows(validated), tmp_path / "r.csv")
     assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]
-    assert rejects(validated)["phone"].to_list() == ["+254712345678,x"]
+    assert rejected_rows(validated)["phone"].to_list() == ["+254712345678,x"]
 
 
 def test_ignored_columns_of_rejects_file_are_noted(sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD + ",2,none", header=HEADER + ",row,problems"))
     assert read.unknown == ()
-    assert read.notes == ("The columns row and problems are those of a rejects file, and are left out.",)
+    assert read.notes == ("The columns row and problems come from a rejects file, and are ignored.",)
 
 
 def test_sender_column_named_row_survives_rejects(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", "0") + ",77", header=HEADER + ",row")), rules)
-    write_frame(rejects(validated), tmp_path / "r.csv")
+    write_frame(rejected_rows(validated), tmp_path / "r.csv")
     again = read_sheet(tmp_path / "r.csv", ReadOptions())
     assert again.frame["row (sheet)"].to_list() == ["77"]
     assert again.frame["row"].to_list() == [2]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(40))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=example_count(40))
 @given(note=st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20))
 def test_printable_note_survives_rejects_file(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str) -> None:
     quoted = '"' + note.replace('"', '""') + '"'
     validated = validate(sheet(lines(f"{GOOD},{quoted}".replace("1500.50", "0"), header=HEADER + ",note")), rules)
-    write_frame(rejects(validated), tmp_path / "r.csv")
+    write_frame(rejected_rows(validated), tmp_path / "r.csv")
     again = read_sheet(tmp_path / "r.csv", ReadOptions())
     assert again.frame["note"].to_list() == validated.sheet.frame["note"].to_list()

@@ -1,7 +1,7 @@
-"""A page is its golden file with the style sheet in it, to the byte.
+"""Tests that pages equal their golden files with the style sheet inserted.
 
-`python -m tests.show.test_golden_pages` writes the golden files again, and whole pages into a folder that it names.
-Look at every difference in a browser before you keep it.
+`python -m tests.show.test_golden_pages` rewrites the golden files, and prints a folder with the complete pages. Check
+every difference in a browser before you commit it.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from paygw_batch.approval.plan_document import Content, PlanDocument, PlanFinding
+from paygw_batch.approval.plan_document import PlanContent, PlanDocument, PlanFinding
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
@@ -27,10 +27,10 @@ from paygw_batch.sheet.instructions import to_pages
 from paygw_batch.show.reconcile import reconciliation
 from paygw_batch.show.remittance import remittance_page
 from paygw_batch.show.report_page import report_html
-from paygw_batch.show.totals import books
+from paygw_batch.show.totals import batch_totals
 from paygw_batch.submit.plan_to_approve import plan_page
-from tests.support.golden_pages import GOLDEN, INSTEAD, STYLE_SHEET, golden_page
-from tests.support.journal_rows import at, intent, memory, new_instruction, outcome_of, resolved
+from tests.support.golden_pages import GOLDEN, INSTEAD, STYLE_SHEET, read_golden_page
+from tests.support.journal_rows import at, intent, memory_journal, new_instruction, outcome_of, resolved
 
 MINOR_UNITS = {"KES": 2, "UGX": 0}
 OUTCOMES: Mapping[int, tuple[OutcomeKind, Mapping[str, object]]] = {
@@ -40,17 +40,17 @@ OUTCOMES: Mapping[int, tuple[OutcomeKind, Mapping[str, object]]] = {
     5: (OutcomeKind.UNKNOWN, {"cause": "read.timeout"}),
     6: (OutcomeKind.UNKNOWN, {"cause": "read.timeout"}),
 }
-"""Row -> what its attempt came to; row 7 is not sent, and row 8 is invalid."""
+"""The outcome of each row's attempt. Row 7 is not sent, and row 8 is invalid."""
 
 
 def sheet_rows() -> pl.DataFrame:
-    """Return the sheet of the report as the journal keeps it."""
+    """Return the report's sheet as the journal stores it."""
     lines = []
     for row in range(2, 9):
-        made = new_instruction(row)
+        instruction = new_instruction(row)
         line = dict.fromkeys(RECONCILIATION_COLUMNS[1:9]) | {"row": row, "valid": row < 8, "purpose": "WALLET-KE"}
-        line |= {"client_orderid": made.client_orderid, "country": "KE", "currency": "KES"}
-        line |= {"amount": made.amount, "account_name": f"Wanjiku <{row}>", "phone": f"+{made.payee}"}
+        line |= {"client_orderid": instruction.client_orderid, "country": "KE", "currency": "KES"}
+        line |= {"amount": instruction.amount, "account_name": f"Wanjiku <{row}>", "phone": f"+{instruction.payee}"}
         line |= {"error_code": None, "message": None}
         if row == 8:
             line |= {"amount": "-5", "error_code": "amount.sign", "message": "-5 is not above 0. Write `5`"}
@@ -60,8 +60,8 @@ def sheet_rows() -> pl.DataFrame:
 
 
 def report() -> str:
-    """Return the report of a batch that has rows in every kind of state."""
-    with closing(memory()) as journal:
+    """Return the report of a batch with rows in many states."""
+    with closing(memory_journal()) as journal:
         batch = journal.open_batch(
             NewBatch("ba7c" * 4, "payout", "pay & roll.csv", "5ha", 7, 1, approvals=("prepared by ada",)),
             parts=[BatchPart(list(to_pages(sheet_rows())), InstructionRows(map(new_instruction, range(2, 8))))],
@@ -69,18 +69,18 @@ def report() -> str:
             amendments=(),
             at=at(0),
         )
-        due = {one.row: one for one in journal.due(batch.number, after_row=0, limit=99)}
+        due = {row_due.row: row_due for row_due in journal.due(batch.number, after_row=0, limit=99)}
         journal.append([intent(due[row], at(row)) for row in OUTCOMES])
         journal.append(
             [outcome_of(due[row].number, 1, kind, at(2 * row), **words) for row, (kind, words) in OUTCOMES.items()]
         )
         journal.append([resolved(due[6].number, 1, Resolution.REJECTED, at(40), Basis.PERSON)])
         frame = reconciliation(journal, batch, MINOR_UNITS)
-        return report_html(journal, batch, frame, books(frame, MINOR_UNITS), MINOR_UNITS, quarantine_h=72)
+        return report_html(journal, batch, frame, batch_totals(frame, MINOR_UNITS), MINOR_UNITS, quarantine_h=72)
 
 
 def plan() -> str:
-    """Return a plan with a difference of each kind, a row left out, and a warning."""
+    """Return a plan with each kind of difference, a row left out, and a warning."""
     lines = [
         (2, "Ada <b>", "254712345009", "KES", "20000.00"),
         (3, "Ben", "254712345002", "KES", "90000.00"),
@@ -95,7 +95,7 @@ def plan() -> str:
 
     earlier: Mapping[str, Any] = {"before_batch": "0c7", "before_sheet": "october.csv", "before_at": "2026-10-21"}
     gone = PlanFinding(row=0, code="payee.gone", name="Eve", currency="KES", before="7.00", **earlier)
-    content = Content(
+    content = PlanContent(
         endpoint="gateway.example/1",
         journal="a" * 32,
         operation="payout",
@@ -131,7 +131,7 @@ def plan() -> str:
 
 
 def remittance() -> str:
-    """Return the advices of a person who was paid in two currencies, and of another one."""
+    """Return the advices of a person paid in two currencies and of another person."""
 
     def paid(row: int, currency: str, amount: str, name: str = "Jane <b>") -> FoundPayment:
         return FoundPayment(
@@ -162,12 +162,12 @@ PAGES: Mapping[PageKind, Callable[[], str]] = {
 
 @pytest.mark.parametrize("kind", PageKind)
 def test_page_matches_golden_file(kind: PageKind) -> None:
-    assert PAGES[kind]().encode() == golden_page(kind).encode()
+    assert PAGES[kind]().encode() == read_golden_page(kind).encode()
 
 
 if __name__ == "__main__":
     whole = Path(tempfile.mkdtemp(prefix="paygw-pages-"))
     sys.stdout.write(f"{whole}\n")
-    for kind, made in PAGES.items():
-        (whole / f"{kind}.html").write_bytes(made().encode())
-        (GOLDEN / f"{kind}.html").write_bytes(made().replace(STYLE_SHEET, INSTEAD).encode())
+    for kind, instruction in PAGES.items():
+        (whole / f"{kind}.html").write_bytes(instruction().encode())
+        (GOLDEN / f"{kind}.html").write_bytes(instruction().replace(STYLE_SHEET, INSTEAD).encode())

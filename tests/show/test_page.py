@@ -1,4 +1,4 @@
-"""Pages can be read in light and in dark: every pair of colours has the contrast that WCAG asks of text."""
+"""Tests the contrast of colours (WCAG AA) and the templates of static pages."""
 
 import re
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 from jinja2 import UndefinedError
 
 from paygw_batch.core.generator_marks import PageKind
-from paygw_batch.show.page import our_templates, page
+from paygw_batch.show.page import page, template_environment
 from paygw_batch.show.remittance import remittance_page
 from paygw_batch.show.totals import STATE_COLOURS
 from tests.support.checkout import ROOT
 
 AA = 4.5
 STYLE_SHEET = (ROOT / "paygw_batch/show/static/pages.css").read_text(encoding="utf-8")
-PARTS: Any = our_templates().get_template("parts.html").module
+PARTS: Any = template_environment().get_template("parts.html").module
 
 
 def luminance(colour: str) -> float:
@@ -25,13 +25,13 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: str, other: str) -> float:
-    darker, lighter = sorted((luminance(one), luminance(other)))
+def contrast(first: str, second: str) -> float:
+    darker, lighter = sorted((luminance(first), luminance(second)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def colours() -> list[dict[str, str]]:
-    """Return the colours of the style sheet by name: on a light page, and on a dark one."""
+    """Return the style sheet's colours by name for the light and the dark mode."""
     light, dark = (
         dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", root))
         for root in re.findall(r":root \{(.*?)\}", STYLE_SHEET, re.DOTALL)
@@ -47,23 +47,23 @@ def test_workbook_state_colours_have_sufficient_contrast(state: str) -> None:
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("ink", ["good", "bad", "warn", "info"])
 def test_page_state_colours_have_sufficient_contrast(mode: int, ink: str) -> None:
-    found = colours()[mode]
-    assert contrast(found[ink], found[f"{ink}-fill"]) >= AA
+    palette = colours()[mode]
+    assert contrast(palette[ink], palette[f"{ink}-fill"]) >= AA
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("ink", ["ink", "ink-soft", "link"])
 @pytest.mark.parametrize("ground", ["paper", "ground"])
 def test_page_text_has_sufficient_contrast(mode: int, ink: str, ground: str) -> None:
-    found = colours()[mode]
-    assert contrast(found[ink], found[ground]) >= AA
+    palette = colours()[mode]
+    assert contrast(palette[ink], palette[ground]) >= AA
 
 
 def test_dark_style_applies_only_to_screens() -> None:
     assert re.findall("@media.*dark.*", STYLE_SHEET) == ["@media screen and (prefers-color-scheme: dark) {"]
 
 
-def test_the_style_sheet_names_every_state() -> None:
+def test_style_sheet_names_every_state() -> None:
     assert {state for state in STATE_COLOURS if f".{state} {{ --state: var(--{state});" in STYLE_SHEET} == {
         *STATE_COLOURS
     }
@@ -80,6 +80,6 @@ def test_sentence_marks_only_commands_as_markup() -> None:
     assert str(PARTS.sentence("Run `a <b>` now & then")) == "<p>Run <code>a &lt;b&gt;</code> now &amp; then</p>"
 
 
-def test_missing_template_name_is_error() -> None:
+def test_missing_template_name_raises_error() -> None:
     with pytest.raises(UndefinedError, match="advices"):
         page(PageKind.REMITTANCE)

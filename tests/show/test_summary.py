@@ -1,12 +1,12 @@
-"""The exit code tells the truth, and the books tie."""
+"""Tests exit codes, exact totals and the JSON summary."""
 
 from decimal import Decimal
 
 import polars as pl
 import pytest
 
-from paygw_batch.show.summary import ExitCode, Summary, of_states, worst
-from paygw_batch.show.totals import books, money_text
+from paygw_batch.show.summary import ExitCode, Summary, exit_code_for, worst_code
+from paygw_batch.show.totals import amount_text, batch_totals
 
 
 @pytest.mark.parametrize(
@@ -25,24 +25,24 @@ from paygw_batch.show.totals import books, money_text
     ],
 )
 def test_row_states_decide_exit_code(states: dict[str, int], code: int) -> None:
-    assert of_states(states) == code
+    assert exit_code_for(states) == code
 
 
 def test_contradicting_evidence_needs_a_person() -> None:
-    assert of_states({"paid": 3}, contradictions=1) == ExitCode.PERSON_NEEDED
+    assert exit_code_for({"paid": 3}, contradictions=1) == ExitCode.PERSON_NEEDED
 
 
 def test_interruption_ranks_between_doubt_and_rejection() -> None:
-    assert of_states({"ready": 2, "rejected": 1}, interrupted=True) == ExitCode.INTERRUPTED
-    assert of_states({"ready": 2, "in_doubt": 1}, interrupted=True) == ExitCode.PERSON_NEEDED
+    assert exit_code_for({"ready": 2, "rejected": 1}, interrupted=True) == ExitCode.INTERRUPTED
+    assert exit_code_for({"ready": 2, "in_doubt": 1}, interrupted=True) == ExitCode.PERSON_NEEDED
 
 
 def test_exit_codes_rank_in_documented_order() -> None:
-    left = set(ExitCode)
+    remaining = set(ExitCode)
     order = []
-    while left:
-        order.append(int(worst(left)))
-        left.remove(ExitCode(order[-1]))
+    while remaining:
+        order.append(int(worst_code(remaining)))
+        remaining.remove(ExitCode(order[-1]))
     assert order == [1, 2, 7, 8, 3, 5, 6, 130, 4, 0]
 
 
@@ -55,7 +55,7 @@ def test_totals_are_exact_and_count_every_row() -> None:
             "state": ["paid", "paid", "invalid", "ready", "invalid"],
         }
     )
-    counted = books(frame, {"KES": 2, "UGX": 0})
+    counted = batch_totals(frame, {"KES": 2, "UGX": 0})
     assert counted.states == {"invalid": 2, "ready": 1, "paid": 2}
     assert counted.totals == {"KES": {"invalid": "0.00", "paid": "0.30"}, "UGX": {"ready": "5000"}}
     assert sum(line[3] for line in counted.lines) == frame.height
@@ -66,7 +66,7 @@ def test_totals_are_exact_and_count_every_row() -> None:
     [("1500.5", 2, "1500.50"), ("1500", 0, "1500"), ("0", 2, "0.00"), ("1.005", 2, "1.005"), ("12.30", None, "12.3")],
 )
 def test_sums_use_decimals_of_their_currency(amount: str, minor_units: int | None, text: str) -> None:
-    assert money_text(Decimal(amount), minor_units) == text
+    assert amount_text(Decimal(amount), minor_units) == text
 
 
 def test_summary_puts_further_keys_last() -> None:

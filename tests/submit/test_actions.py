@@ -1,4 +1,4 @@
-"""Use cases need no command line: questions are functions, refusals and next steps are data."""
+"""Use cases without a command line: questions are functions, and refusals and next steps are data."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.silent_progress import Silent
-from paygw_batch.approval.policy import default_plan
+from benchmarks.silent_progress import SilentProgress
+from paygw_batch.approval.policy import default_plan_path
 from paygw_batch.clock import timestamp
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.choices import Choices
@@ -21,16 +21,21 @@ from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import RowState
-from paygw_batch.opening.gateway_access import SendJob, gateway_of
-from paygw_batch.opening.given_sheet import GivenSheet, rules_of
-from paygw_batch.opening.open_journal import journal_to_read, run_journal
+from paygw_batch.opening.gateway_access import SendJob, open_gateway
+from paygw_batch.opening.given_sheet import SheetSource, rules_of
+from paygw_batch.opening.open_journal import open_journal_for_run, open_journal_to_read
 from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.show.batch_status import batch_status, journal_status
-from paygw_batch.show.next_step import RowStep, batch_steps, in_command_words, next_step
+from paygw_batch.show.next_step import RowStep, batch_steps, next_step, step_sentence
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.send import send
 from paygw_batch.submit.submission import Conversation, RefusedSheet, Submission, plan_sheet
-from paygw_batch.submit.submit_sheet import continued_batch, release_rejected, submit_sheet, unfinished_batch
+from paygw_batch.submit.submit_sheet import (
+    find_unfinished_batch,
+    open_batch_to_continue,
+    release_rejected_rows,
+    submit_sheet,
+)
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 WORK = "a test"
@@ -48,27 +53,30 @@ def settings_of(program: Program) -> Settings:
     return load_settings(program.config, environ={})
 
 
-def asked_for(program: Program, rows: Sequence[str], name: str = "payroll.csv") -> Submission:
+def build_submission(program: Program, rows: Sequence[str], name: str = "payroll.csv") -> Submission:
     sheet = program.sheet(list(rows), name)
     settings = settings_of(program)
-    given = GivenSheet(settings, rules_of(settings, PAYOUT), sheet)
-    return Submission.read(given, Choices(decided_by="Jane"), default_plan(sheet))
+    given = SheetSource(settings, rules_of(settings, PAYOUT), sheet)
+    return Submission.read(given, Choices(decided_by="Jane"), default_plan_path(sheet))
 
 
 def send_all(task: SendJob, _plan: Plan) -> RunEnd:
-    return send(task, Silent(), lambda _engine: None)
+    return send(task, SilentProgress(), lambda _engine: None)
 
 
 def submit(program: Program, asked: Submission, conversation: Conversation | None = None) -> RunEnd | RefusedSheet:
     settings = settings_of(program)
     rules = rules_of(settings, PAYOUT)
-    with gateway_of(settings, rules, {}) as gateway, run_journal(settings, WORK, lambda _sentence: None) as journal:
+    with (
+        open_gateway(settings, rules, {}) as gateway,
+        open_journal_for_run(settings, WORK, lambda _sentence: None) as journal,
+    ):
         return submit_sheet(asked, gateway, journal, conversation or Conversation(), send_all)
 
 
 @contextmanager
-def continued(program: Program) -> Iterator[SendJob]:
-    with continued_batch(settings_of(program), WORK, unfinished_batch, {}, lambda _sentence: None) as task:
+def continue_batch(program: Program) -> Iterator[SendJob]:
+    with open_batch_to_continue(settings_of(program), WORK, find_unfinished_batch, {}, lambda _sentence: None) as task:
         yield task
 
 
@@ -86,23 +94,23 @@ def test_use_cases_import_no_command_line_modules() -> None:
 
 
 def test_submission_without_user_interface_records_person(program: Program) -> None:
-    end = submit(program, asked_for(program, kenyan_rows(3)))
+    end = submit(program, build_submission(program, kenyan_rows(3)))
     assert isinstance(end, RunEnd)
     assert end.sent == 3
-    with journal_to_read(settings_of(program)) as journal:
+    with open_journal_to_read(settings_of(program)) as journal:
         (record,) = journal.batches()
-        assert [one.by for one in journal.history(record.number)] == ["Jane"]
+        assert [entry.by for entry in journal.history(record.number)] == ["Jane"]
 
 
 def test_defective_sheet_is_refused_and_not_opened(program: Program) -> None:
     shown: list[Plan] = []
     rows = [*kenyan_rows(2), "KE,PAY-3,-5,KES,Jane Wanjiku,254712345003,+254712345003"]
-    refused = submit(program, asked_for(program, rows), Conversation(show=shown.append))
+    refused = submit(program, build_submission(program, rows), Conversation(show=shown.append))
     assert isinstance(refused, RefusedSheet)
     assert refused.question is None
     assert refused.states == {"invalid": 1, "ready": 2}
     assert shown == [refused.plan]
-    with journal_to_read(settings_of(program)) as journal:
+    with open_journal_to_read(settings_of(program)) as journal:
         assert journal.batches() == []
 
 
@@ -114,8 +122,8 @@ def test_repeated_sheet_is_refused_without_confirmation(program: Program, answer
         questions.append(question)
         return bool(answer)
 
-    submit(program, asked_for(program, kenyan_rows(4)))
-    again = asked_for(program, kenyan_rows(4, prefix="AGAIN"), "again.csv")
+    submit(program, build_submission(program, kenyan_rows(4)))
+    again = build_submission(program, kenyan_rows(4, prefix="AGAIN"), "again.csv")
     result = submit(program, again, None if answer is None else Conversation(confirm=confirm))
     assert isinstance(result, RunEnd) is bool(answer)
     assert len(questions) == (answer is not None)
@@ -126,35 +134,35 @@ def test_repeated_sheet_is_refused_without_confirmation(program: Program, answer
 
 
 def test_planning_writes_nothing(program: Program) -> None:
-    submit(program, asked_for(program, kenyan_rows(1)))
-    with journal_to_read(settings_of(program)) as journal:
+    submit(program, build_submission(program, kenyan_rows(1)))
+    with open_journal_to_read(settings_of(program)) as journal:
         before = journal.head()
-        plan = plan_sheet(asked_for(program, kenyan_rows(2), "more.csv"), journal)
-        assert (plan.existing, plan.known_rows) == (None, 1)
+        plan = plan_sheet(build_submission(program, kenyan_rows(2), "more.csv"), journal)
+        assert (plan.existing, plan.known_row_count) == (None, 1)
         assert journal.head() == before
 
 
 def test_batch_is_continued_after_last_sent_row(program: Program) -> None:
-    asked = asked_for(program, kenyan_rows(3))
+    asked = build_submission(program, kenyan_rows(3))
     assert isinstance(submit(program, replace(asked, choices=Choices(first=1))), RunEnd)
-    with continued(program) as task:
-        assert send(task, Silent(), lambda _engine: None).sent == 2
-    with continued(program) as task:
-        assert send(task, Silent(), lambda _engine: None).sent == 0
-        assert release_rejected(task, (), "Jane").rows == 0
+    with continue_batch(program) as task:
+        assert send(task, SilentProgress(), lambda _engine: None).sent == 2
+    with continue_batch(program) as task:
+        assert send(task, SilentProgress(), lambda _engine: None).sent == 0
+        assert release_rejected_rows(task, (), "Jane").rows == 0
         with pytest.raises(UsageError, match=r"Row 2 is paid\."):
-            release_rejected(task, (2,), "Jane")
+            release_rejected_rows(task, (2,), "Jane")
 
 
 def test_batch_status_counts_states_and_rows(program: Program) -> None:
-    submit(program, replace(asked_for(program, kenyan_rows(3)), choices=Choices(first=1)))
+    submit(program, replace(build_submission(program, kenyan_rows(3)), choices=Choices(first=1)))
     settings = settings_of(program)
-    with journal_to_read(settings) as journal:
+    with open_journal_to_read(settings) as journal:
         (record,) = journal.batches()
         status = batch_status(settings, journal, record)
         all_of = journal_status(journal)
     assert (status.needing, status.rows, status.summary.states) == (0, [], {"ready": 2, "paid": 1})
-    assert [one.record.batch for one in all_of.batches] == [record.batch]
+    assert [batch.record.batch for batch in all_of.batches] == [record.batch]
     assert (all_of.states, all_of.needing) == ({"ready": 2, "paid": 1}, 0)
 
 
@@ -199,7 +207,7 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
         (State.ACCEPTED, False, 25, RowStep.RESOLVE_ACCEPTED, False),
         (State.REJECTED, True, 1, RowStep.RETRY_AFTER_PERSON, True),
         (State.REJECTED, False, 25, RowStep.RETRY, False),
-        (State.RETURNED, False, 25, RowStep.PAY_ANEW, False),
+        (State.RETURNED, False, 25, RowStep.PAY_AGAIN, False),
         (State.PAID, False, 25, None, False),
     ],
 )
@@ -207,8 +215,8 @@ def test_row_state_decides_next_step(
     state: State, by_person: bool, left_h: int, step: RowStep | None, has_to_wait: bool
 ) -> None:
     row = standing(state, timestamp(NOW - timedelta(hours=left_h)), by_person=by_person)
-    found = next_step(row, batch="abc", verb="pay", quarantine=Quarantine(24), now=NOW)
-    assert (found and found.step) == step
-    if found is not None:
-        assert bool(found.not_before) is has_to_wait
-        assert in_command_words(found)
+    next_action = next_step(row, batch="abc", verb="pay", quarantine=Quarantine(24), now=NOW)
+    assert (next_action and next_action.step) == step
+    if next_action is not None:
+        assert bool(next_action.not_before) is has_to_wait
+        assert step_sentence(next_action)

@@ -1,4 +1,4 @@
-"""Planning a submission: what the journal knows, what clashes, what looks alike; and what opening the batch writes."""
+"""Planning a submission: known rows, clashes and look-alikes, and what opening the batch writes."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -14,16 +14,16 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError, OpenSheetQuestion
 from paygw_batch.journal.file_place import FilePlace, in_memory_journal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import ClockSeen
+from paygw_batch.journal.values import ClockComparison
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.instructions import from_pages, to_pages
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
 from paygw_batch.show.reconcile import reconciliation
 from paygw_batch.submit.plan import open_planned_batch
-from paygw_batch.submit.submission import preview
+from paygw_batch.submit.submission import preview_rows
 from tests.support.planned_sheets import MINOR_UNITS, RULES, plan, rows, sheet, submit
-from tests.support.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
+from tests.support.scripted_scenario import NOW, ScriptedGateway, build_engine, reply, run
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def test_resubmitted_sheet_has_same_batch(journal: SqliteJournal, tmp_path: Path
     first = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     again = plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal)
     assert again.existing == first
-    assert again.known_rows == 2
+    assert again.known_row_count == 2
 
 
 def test_resubmitted_sheet_sends_only_new_rows(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     corrected = plan(sheet(tmp_path, "B 100 002", "C 100 003", "A 100 001"), journal)
-    assert corrected.known_rows == 2
+    assert corrected.known_row_count == 2
     gateway = ScriptedGateway()
     batch = submit(corrected, journal, gateway)
     assert gateway.arrived == ["C"]
@@ -127,7 +127,7 @@ def test_recent_look_alike_warning_names_both_ids(
 def test_preview_shows_state_of_each_row(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     planned = plan(sheet(tmp_path, "A 100 001", "B 100 002", "C x 003"), journal)
-    shown = pl.concat(preview(planned, journal, MINOR_UNITS))
+    shown = pl.concat(preview_rows(planned, journal, MINOR_UNITS))
     assert shown["state"].to_list() == ["paid", "ready", "invalid"]
 
 
@@ -204,7 +204,7 @@ def test_row_in_flight_is_shown_as_doubtful(journal: SqliteJournal, tmp_path: Pa
     seen: list[pl.DataFrame] = []
     batch = open_planned_batch(planned, journal, RULES, sheet_path=Path("p.csv"), now=lambda: NOW)
     gateway.before_answer = lambda _order_id: seen.append(reconciliation(journal, batch, MINOR_UNITS))
-    run(an_engine(journal, gateway), batch)
+    run(build_engine(journal, gateway), batch)
     assert seen[0]["state"].to_list() == [State.IN_DOUBT.value]
     assert reconciliation(journal, batch, MINOR_UNITS)["state"].to_list() == ["paid"]
 
@@ -226,7 +226,7 @@ def test_repeated_sheet_is_reported_once_and_not_opened(
     planned = plan(sheet(tmp_path, *rows("B", 5), *rows("B", 4, 50)), journal, days=days)
     assert planned.warnings["code"].to_list() == (["sheet.repeats_a_batch"] if repeats else ["row.look_alike"])
     if repeats:
-        assert [one.key for one in planned.questions] == [f"sheet.repeats_a_batch {before.batch}"]
+        assert [question.key for question in planned.questions] == [f"sheet.repeats_a_batch {before.batch}"]
         with pytest.raises(OpenSheetQuestion, match="5 of 9 rows"):
             submit(planned, journal)
         assert len(journal.batches()) == 1
@@ -234,7 +234,7 @@ def test_repeated_sheet_is_reported_once_and_not_opened(
 
 def test_days_are_counted_by_gateway_clock(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, *rows("A", 3)), journal), journal)
-    journal.settle([], note=ClockSeen(timestamp(NOW), timestamp(NOW + timedelta(days=1)), ahead_s=-86_400))
+    journal.settle([], note=ClockComparison(timestamp(NOW), timestamp(NOW + timedelta(days=1)), ahead_s=-86_400))
     assert plan(sheet(tmp_path, *rows("B", 3)), journal, days=5).questions
     assert not plan(sheet(tmp_path, *rows("B", 3)), journal, days=6).questions
 
@@ -251,5 +251,5 @@ def test_repeat_question_names_most_repeated_batch(journal: SqliteJournal, tmp_p
     most = submit(plan(sheet(tmp_path, *rows("A", 5)), journal), journal)
     submit(plan(sheet(tmp_path, *rows("C", 1, 6), *rows("C", 2, 60)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 6)), journal)
-    assert [one.about for one in planned.questions] == [most.batch]
+    assert [question.about for question in planned.questions] == [most.batch]
     assert planned.warnings.select("row", "code").rows() == [(0, "sheet.repeats_a_batch"), (7, "row.look_alike")]

@@ -1,4 +1,4 @@
-"""A large sheet is opened part by part: the same batch as in one piece."""
+"""A large sheet opened part by part gives the same batch as in one piece."""
 
 import json
 import shutil
@@ -28,25 +28,25 @@ from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
 from paygw_batch.sheet.write.table import write_frame, write_pieces
-from paygw_batch.show.reconcile import reconciled, reconciliation
+from paygw_batch.show.reconcile import reconciliation, reconciliation_pieces
 from paygw_batch.submit.plan import Plan, open_planned_batch
-from tests.support.journal_rows import new_instruction, open_at
+from tests.support.journal_rows import new_instruction, open_journal_at
 from tests.support.journal_rows import open_sheet as open_new
-from tests.support.long_part import share, share_of
+from tests.support.long_part import example_count, share
 from tests.support.planned_sheets import MINOR_UNITS, RULES
 from tests.support.planned_sheets import plan as planned
-from tests.support.scripted_world import NOW
+from tests.support.scripted_scenario import NOW
 
 OPTIONS = ReadOptions()
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece of a sheet is a few rows, a page some more; every batch is long enough to be sorted."""
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pieces and pages small, so that every batch needs several and is sorted."""
     monkeypatch.setattr("paygw_batch.sheet.check.tally.ROWS_AT_ONCE", 9)
     monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", 25)
     monkeypatch.setattr("paygw_batch.sheet.instructions._ROWS_AT_ONCE", 7)
-    monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._FEWEST_SORTED", 1)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._MIN_SORTED", 1)
     monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._MAX_SORTED", 200)
     monkeypatch.setattr("paygw_batch.journal.new_batch.urandom", bytes)
 
@@ -61,32 +61,32 @@ def write(path: Path, ids: list[str], *, amount: str = "100", bad: int | None = 
 
 
 def ids(count: int) -> list[str]:
-    found = [f"ID-{n}" for n in range(count)]
-    Random(1).shuffle(found)  # noqa: S311 (a sheet in no order, not a secret)
-    return found
+    validated = [f"ID-{n}" for n in range(count)]
+    Random(1).shuffle(validated)  # noqa: S311 (a sheet in no order, not a secret)
+    return validated
 
 
-def streamed(path: Path) -> Validated:
-    found = validate(read_sheet(path, OPTIONS), RULES)
-    assert sum(1 for _ in found.parts()) > 2
-    return found
+def check_in_parts(path: Path) -> Validated:
+    validated = validate(read_sheet(path, OPTIONS), RULES)
+    assert sum(1 for _ in validated.parts()) > 2
+    return validated
 
 
-def in_one(path: Path) -> Validated:
-    """Check a sheet in one piece: whatever is made of it later is of that piece."""
+def check_in_one_piece(path: Path) -> Validated:
+    """Check a sheet in one piece, so that all its later processing uses that piece."""
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr("paygw_batch.sheet.check.tally.ROWS_AT_ONCE", 1_000)
-        found = validate(read_sheet(path, OPTIONS), RULES)
-    assert found.streamed is None
-    return found
+        validated = validate(read_sheet(path, OPTIONS), RULES)
+    assert validated.streamed is None
+    return validated
 
 
-def opened(plan: Plan, journal: SqliteJournal) -> None:
+def open_and_read(plan: Plan, journal: SqliteJournal) -> None:
     open_planned_batch(plan, journal, RULES, sheet_path=Path("/p.csv"), now=lambda: NOW, is_answered=True)
 
 
-def kept(journal: SqliteJournal) -> tuple[object, ...]:
-    """Return all that a journal has of its batches."""
+def journal_content(journal: SqliteJournal) -> tuple[object, ...]:
+    """Return everything that a journal stores about its batches."""
     assert journal.verify()["batches"] == len(journal.batches())
     check_tables(journal._connection, journal.path)
     pages = [from_pages(journal.pages(batch.number)).rows() for batch in journal.batches()]
@@ -94,29 +94,33 @@ def kept(journal: SqliteJournal) -> tuple[object, ...]:
         decode_batch(details)
         for (details,) in journal._connection.execute("SELECT details FROM fact WHERE kind = 'batch_opened'")
     ]
-    told = [replace(opening, pages_sha256="") for opening in openings]  # the same rows have pages of other bytes
+    comparable = [
+        replace(opening, pages_sha256="") for opening in openings
+    ]  # the same rows have pages with other bytes
     tables = ("batch", "instruction", "known", "order_id", "order_id_spelling", "state")
     lines = [journal._connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]  # noqa: S608
-    return pages, told, lines
+    return pages, comparable, lines
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("order", share([reversed, list, sorted], every=3))
 @pytest.mark.parametrize("names", share([["id", "Zoë"], ["id"]], every=2))
 def test_sheet_in_parts_opens_same_batch(
     tmp_path: Path, order: Callable[[list[str]], Iterable[str]], names: list[str]
 ) -> None:
-    path = write(tmp_path / "p.csv", [*order([f"{names[n % len(names)]}-{one}" for n, one in enumerate(ids(120))])])
+    path = write(
+        tmp_path / "p.csv", [*order([f"{names[n % len(names)]}-{order_id}" for n, order_id in enumerate(ids(120))])]
+    )
     in_parts, whole = in_memory_journal(), in_memory_journal()
-    opened(planned(streamed(path), in_parts), in_parts)
-    opened(planned(in_one(path), whole), whole)
-    assert kept(in_parts) == kept(whole)
+    open_and_read(planned(check_in_parts(path), in_parts), in_parts)
+    open_and_read(planned(check_in_one_piece(path), whole), whole)
+    assert journal_content(in_parts) == journal_content(whole)
     assert len(list(in_parts.pages(1))) == 5
     assert in_parts.verify()["order_ids"] == 120
 
 
 @pytest.mark.share(2)
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("amend", [False, True])
 def test_sheet_in_parts_finds_known_and_changed_rows(tmp_path: Path, amend: bool) -> None:
     some = ids(120)
@@ -127,9 +131,9 @@ def test_sheet_in_parts_finds_known_and_changed_rows(tmp_path: Path, amend: bool
     (tmp_path / "q.csv").write_text(changed)
     plans = []
     for journal in journals:
-        opened(planned(streamed(path), journal), journal)
-    plans.append(planned(streamed(tmp_path / "q.csv"), journals[0], amend=amend))
-    plans.append(planned(in_one(tmp_path / "q.csv"), journals[1], amend=amend))
+        open_and_read(planned(check_in_parts(path), journal), journal)
+    plans.append(planned(check_in_parts(tmp_path / "q.csv"), journals[0], amend=amend))
+    plans.append(planned(check_in_one_piece(tmp_path / "q.csv"), journals[1], amend=amend))
     first, second = plans
     assert (first.known, first.amendments) == (second.known, second.amendments)
     assert (len(first.known), len(first.amendments)) == (15, 25 if amend else 0)
@@ -138,16 +142,16 @@ def test_sheet_in_parts_finds_known_and_changed_rows(tmp_path: Path, amend: bool
     assert first.warnings.equals(second.warnings)
     assert (first.validated.batch, first.questions) == (second.validated.batch, second.questions)
     for plan, journal in zip(plans, journals, strict=True):
-        opened(plan, journal)
-    assert kept(journals[0]) == kept(journals[1])
+        open_and_read(plan, journal)
+    assert journal_content(journals[0]) == journal_content(journals[1])
     assert journals[0].verify()["batches"] == 2
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_pieces")
 def test_batch_failing_at_end_leaves_journal_unchanged() -> None:
     journal = in_memory_journal()
     open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
-    before = kept(journal)
+    before = journal_content(journal)
 
     def broken() -> Iterator[BatchPart]:
         yield BatchPart([b"page"], InstructionRows(new_instruction(row, f"more-{row}") for row in range(2, 50)))
@@ -161,30 +165,30 @@ def test_batch_failing_at_end_leaves_journal_unchanged() -> None:
             amendments=[],
             at="2026-11-21T09:00:00.000Z",
         )
-    assert kept(journal) == before
+    assert journal_content(journal) == before
 
 
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("step", ["_record", "_amend"])
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("step", ["_record", "_apply_amendments"])
 def test_batch_failing_while_opening_leaves_journal_unchanged(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     journal = in_memory_journal()
     open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
-    before = kept(journal)
+    before = journal_content(journal)
     monkeypatch.setattr(journal, step, Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         open_new(journal, "b2", [new_instruction(row, f"more-{row}") for row in range(2, 50)])
     monkeypatch.undo()
     check_tables(journal._connection, journal.path)
-    assert kept(journal) == before
+    assert journal_content(journal) == before
 
 
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("step", ["_record", "_amend", "_commit"])
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("step", ["_record", "_apply_amendments", "_commit"])
 def test_killed_batch_opening_leaves_previous_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     tmp_path.chmod(0o700)
-    with closing(open_at(tmp_path)) as journal:
+    with closing(open_journal_at(tmp_path)) as journal:
         open_new(journal)
         journal._connection.pragma("cache_size", 1)  # pages reach the disk before the commit
         left = tmp_path / "left"
@@ -206,7 +210,7 @@ def test_killed_batch_opening_leaves_previous_journal(
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=12)
-"""What a field may hold: a sheet with a line break or another control character inside a field is refused."""
+"""Valid contents of a field: line breaks and other control characters are refused."""
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -241,7 +245,7 @@ def test_instructions_from_columns_equal_instructions_from_rows(
     assert b"".join(columns.canonical(first, replaced)) == b"".join(in_rows.canonical(first, replaced))
     assert columns.totals() == in_rows.totals()
     assert columns.have_ascii_ids() == in_rows.have_ascii_ids()
-    assert [*columns.shortened("\x1f")] == [*in_rows.shortened("\x1f")]
+    assert [*columns.shortened_rows("\x1f")] == [*in_rows.shortened_rows("\x1f")]
     assert [*map(NewInstruction._make, columns)] == news
 
 
@@ -249,7 +253,7 @@ NAMES = ("account_name", "account_number", "country", "purpose", "receiver_phone
 SAID = st.text(st.one_of(st.sampled_from('":,{}\\ aé'), st.characters(codec="utf-8", categories=["L", "N", "P"])))
 
 
-@settings(deadline=None, max_examples=share_of(50))
+@settings(deadline=None, max_examples=example_count(50))
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), SAID), max_size=5))
 def test_payee_index_from_columns_matches_tables(rows: list[dict[str, str]]) -> None:
     journal = in_memory_journal()
@@ -274,15 +278,15 @@ def test_payee_index_from_columns_matches_tables(rows: list[dict[str, str]]) -> 
 
 
 @pytest.mark.share(2)
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_reconciliation_in_pieces_equals_whole_file(tmp_path: Path, ending: str) -> None:
     journal = in_memory_journal()
-    opened(planned(streamed(write(tmp_path / "p.csv", ids(120))), journal), journal)
+    open_and_read(planned(check_in_parts(write(tmp_path / "p.csv", ids(120))), journal), journal)
     (batch,) = journal.batches()
     whole, in_pieces = tmp_path / f"whole.{ending}", tmp_path / f"pieces.{ending}"
     write_frame(reconciliation(journal, batch, MINOR_UNITS), whole)
-    write_pieces(reconciled(journal, batch, MINOR_UNITS), in_pieces)
+    write_pieces(reconciliation_pieces(journal, batch, MINOR_UNITS), in_pieces)
     if ending == "csv":
         assert in_pieces.read_bytes() == whole.read_bytes()
     else:
@@ -291,20 +295,20 @@ def test_reconciliation_in_pieces_equals_whole_file(tmp_path: Path, ending: str)
 
 
 @pytest.mark.share(2)
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_inconsistent_reconciliation_is_not_written(
     tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = in_memory_journal()
-    opened(planned(streamed(write(tmp_path / "p.csv", ids(120))), journal), journal)
+    open_and_read(planned(check_in_parts(write(tmp_path / "p.csv", ids(120))), journal), journal)
     (batch,) = journal.batches()
     pages = list(journal.pages(batch.number))
     monkeypatch.setattr(journal, "pages", lambda _batch: iter(pages[:-1]))
     out = tmp_path / f"out.{ending}"
     with pytest.raises(InternalError, match="rows that its sheet does not have"):
-        write_pieces(reconciled(journal, batch, MINOR_UNITS), out)
+        write_pieces(reconciliation_pieces(journal, batch, MINOR_UNITS), out)
     monkeypatch.setattr(journal, "pages", lambda _batch: iter([*pages, pages[-1]]))
     with pytest.raises(InternalError, match=r"row twice|disagree"):
-        write_pieces(reconciled(journal, batch, MINOR_UNITS), out)
+        write_pieces(reconciliation_pieces(journal, batch, MINOR_UNITS), out)
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""People at browsers: the system's Chromium, one window a person, with a passkey that is simulated in it."""
+"""People in browsers: the system's Chromium, with one window and one simulated passkey for each person."""
 
 import os
 import shutil
@@ -12,26 +12,26 @@ from tests.support.patience import PATIENCE_S
 
 WHERE = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 NARROW = 320
-"""Of a telephone, in CSS pixels."""
+"""The width of a phone's screen in CSS pixels."""
 PATIENCE_MS = PATIENCE_S * 1000
-"""How long a page may take: the machine may have much else to do."""
+"""The maximum time for a page. It is long, because the machine may be busy."""
 HOW_TO_GET_IT = "NO BROWSER: the tests of the console were left out. `apt-get install chromium` installs one."
 
 
 def chromium() -> str | None:
-    """Return where the system's browser is; `PAYGW_CHROMIUM` names another one."""
+    """Return the path of the system's browser, or the one in `PAYGW_CHROMIUM`."""
     return os.environ.get("PAYGW_CHROMIUM") or next(filter(None, map(shutil.which, WHERE)), None)
 
 
 def follow(link: Locator) -> None:
-    """Click a link, and go on once the page behind it is there: a look at the old page would judge the wrong one."""
+    """Click a link and wait for the next page, so that no check looks at the old page."""
     with link.page.expect_navigation():
         link.click()
 
 
 @dataclass
 class Desk:
-    """One person at a browser: a context without anybody else's cookies, a page, and an authenticator."""
+    """One person at a browser: an isolated context, a page, and an authenticator."""
 
     context: BrowserContext
     page: Page
@@ -45,7 +45,7 @@ class Desk:
         page = context.new_page()
         devtools = context.new_cdp_session(page)
         devtools.send("WebAuthn.enable")
-        made = devtools.send(
+        created = devtools.send(
             "WebAuthn.addVirtualAuthenticator",
             {
                 "options": {
@@ -58,28 +58,28 @@ class Desk:
                 }
             },
         )
-        return Desk(context, page, devtools, made["authenticatorId"])
+        return Desk(context, page, devtools, created["authenticatorId"])
 
-    def recognise(self, *, is_owner: bool) -> None:
-        """Let the authenticator recognise its owner from now on, or not: face, finger or PIN are wrong."""
-        said = {"authenticatorId": self.authenticator, "isUserVerified": is_owner}
-        self.devtools.send("WebAuthn.setUserVerified", said)
+    def set_recognition(self, *, is_owner: bool) -> None:
+        """Make the authenticator accept or reject its owner from now on, as for a wrong face, finger or PIN."""
+        output = {"authenticatorId": self.authenticator, "isUserVerified": is_owner}
+        self.devtools.send("WebAuthn.setUserVerified", output)
 
     def passkeys(self) -> int:
-        """Return how many passkeys the authenticator has."""
-        found = self.devtools.send("WebAuthn.getCredentials", {"authenticatorId": self.authenticator})
-        return len(found["credentials"])
+        """Return the number of passkeys in the authenticator."""
+        result = self.devtools.send("WebAuthn.getCredentials", {"authenticatorId": self.authenticator})
+        return len(result["credentials"])
 
-    def look(self) -> None:
-        """Fail for a violation that axe-core finds on the page, and for what is beyond the edge of a narrow screen."""
+    def check_page(self) -> None:
+        """Fail if axe-core finds a violation, or if content overflows a narrow screen."""
         self.require_accessible()
         require_narrow(self.page)
 
     def require_accessible(self) -> None:
-        """Fail for each violation that axe-core finds on the page as it is now."""
-        found = Axe().run(self.page).response["violations"]
-        told = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
-        assert not told, told  # not in a test's module, where pytest would show the values
+        """Fail for each violation that axe-core finds on the current page."""
+        result = Axe().run(self.page).response["violations"]
+        violations = [(item["id"], [node["html"] for node in item["nodes"]]) for item in result]
+        assert not violations, violations  # pytest would show the values in a test module
 
 
 PHONES = (375, 320)
@@ -91,9 +91,9 @@ _BEYOND = """() => [...document.querySelectorAll("main *")].filter(one => {
 
 
 def require_narrow(page: Page) -> None:
-    """Fail for what is beyond the edge of a telephone: no amount, name or button has to be scrolled to.
+    """Fail if content overflows a phone's screen, so that no amount, name or button needs scrolling.
 
-    The tables of pages that are files are left out: they are scrolled sideways.
+    Tables on pages that are files are excluded, because they are scrolled sideways.
     """
     size = page.viewport_size
     assert size is not None
@@ -110,12 +110,12 @@ MAX_TABS = 400
 
 @dataclass(frozen=True)
 class Keyboard:
-    """A person who has a keyboard alone: goes from control to control by Tab, and never points at one."""
+    """A person who uses only a keyboard, and moves between controls by Tab."""
 
     page: Page
 
     def reach(self, control: Locator) -> Locator:
-        """Go on until a control has the focus. Fails for one that Tab does not lead to."""
+        """Press Tab until a control has the focus. Fails if Tab does not reach it."""
         for _ in range(MAX_TABS):
             if control.evaluate("one => one === document.activeElement"):
                 return control
@@ -132,7 +132,7 @@ class Keyboard:
         self.page.keyboard.type(text)
 
     def choose_person(self, name: str) -> None:
-        """Choose a person of the sandbox's list: the first has the focus, arrows lead to the others."""
+        """Choose a person in the sandbox's list: the first has the focus, and arrow keys reach the others."""
         self.reach(self.page.get_by_role("radio").first)
         self.page.keyboard.press("Space")
         for _ in range(10):

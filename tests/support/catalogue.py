@@ -1,4 +1,4 @@
-"""What the catalogue says, and which words of a French text are English."""
+"""Translations of the catalogue, and a search for English words in French text."""
 
 import re
 import runpy
@@ -17,21 +17,21 @@ ENGLISH_WORDS = re.compile(r"(?i)\b(?:the|is|are|was|were|rows?|and|this|nothing
 
 
 NOT_SENTENCES = re.compile(r"`[^`]*`|\S*/\S*|\w+(?:[._/]\w+)+|--[\w-]+|paygw-batch\b.*|\b[A-Z]{3,}\b")
-"""Commands, codes and file names, options, placeholders of options."""
+"""Matches commands, codes, file names, options, and their placeholders."""
 
 
 OF_GATEWAY = "Declined by the sandbox."
 
 
-def english_in(text: str) -> list[str]:
-    """Return English that a text still has: pieces of sentences of the catalogue, and words that French has not."""
+def find_english(text: str) -> list[str]:
+    """Return the English that is left in a French text: pieces of source sentences, and words that are not French."""
     with CATALOGUE.open("rb") as file:
         translations = GNUTranslations(file)._catalog  # type: ignore[attr-defined]
     pieces = set()
-    for message, said in translations.items():
+    for message, output in translations.items():
         template = message[0] if isinstance(message, tuple) else message
         piece = max((part for part, *_ in Formatter().parse(template)), key=len, default="").strip()
-        if len(piece.split()) > 2 and piece not in said:
+        if len(piece.split()) > 2 and piece not in output:
             pieces.add(piece)
     plain = NOT_SENTENCES.sub(" ", text.replace(OF_GATEWAY, ""))
     return [piece for piece in pieces if piece in text] + [
@@ -44,5 +44,5 @@ TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tooling/catalog
 
 @cache
 def messages() -> tuple[tuple[Any, str], ...]:
-    """Return the sentences of the source, each with the file that has it. It takes a second to read them all."""
+    """Return the sentences of the source, each with its file. This takes about a second."""
     return tuple(TOOL["messages"]())

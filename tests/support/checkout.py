@@ -1,4 +1,4 @@
-"""The checkout that the tests read: what is versioned in it, and nothing that its use left lying about."""
+"""The checkout that tests read: its versioned files only, without leftovers of its use."""
 
 import importlib.util
 import os
@@ -14,8 +14,8 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def script(path: str) -> ModuleType:
-    """Return a script of the checkout as a module."""
+def import_script(path: str) -> ModuleType:
+    """Import a script of the checkout as a module."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     if spec is None or spec.loader is None:
         raise ImportError(path)
@@ -25,13 +25,15 @@ def script(path: str) -> ModuleType:
 
 
 def versioned_files(folder: str = "", pattern: str = "*") -> list[Path]:
-    """Return the versioned files below a folder of the checkout whose names fit a pattern, in order."""
+    """Return the sorted versioned files below a folder of the checkout whose names match a pattern."""
     below = PurePosixPath(folder)
-    return sorted(ROOT / name for name in _versioned() if name.is_relative_to(below) and fnmatch(name.name, pattern))
+    return sorted(
+        ROOT / name for name in _list_versioned_files() if name.is_relative_to(below) and fnmatch(name.name, pattern)
+    )
 
 
 def copy_versioned(into: Path, *folders: str) -> Path:
-    """Copy the versioned files of some folders (or single files) of the checkout, and return where they are."""
+    """Copy the versioned files of some folders, or single files, of the checkout, and return their new location."""
     for path in (path for folder in folders for path in versioned_files(folder)):
         copy = into / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -40,22 +42,24 @@ def copy_versioned(into: Path, *folders: str) -> Path:
 
 
 @cache
-def _versioned() -> tuple[PurePosixPath, ...]:
-    """Return every versioned file that is there; in an unpacked archive every file that .gitignore does not name."""
+def _list_versioned_files() -> tuple[PurePosixPath, ...]:
+    """Return every versioned file that exists. In an unpacked archive, return every file that is not ignored."""
     if not (ROOT / ".git").exists():
-        return tuple(_not_ignored())
-    new_source = _git("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")  # imported before it is added
-    names = {PurePosixPath(name) for name in (_git("ls-files", "-z") + new_source).split("\0") if name}
+        return tuple(_list_unignored_files())
+    new_source = _run_git(
+        "ls-files", "-z", "--others", "--exclude-standard", "--", "*.py"
+    )  # new files are imported before they are added
+    names = {PurePosixPath(name) for name in (_run_git("ls-files", "-z") + new_source).split("\0") if name}
     return tuple(name for name in names if (ROOT / name).is_file())
 
 
-def _git(*words: str) -> str:
-    """Return what git says of this checkout, which may be somebody else's, as in a container."""
+def _run_git(*words: str) -> str:
+    """Return git's output for this checkout, which may belong to another user, as in a container."""
     command = ["git", "-c", f"safe.directory={ROOT}", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def _not_ignored() -> Iterator[PurePosixPath]:
+def _list_unignored_files() -> Iterator[PurePosixPath]:
     lines = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     for place, folders, files in os.walk(ROOT):
@@ -65,9 +69,9 @@ def _not_ignored() -> Iterator[PurePosixPath]:
 
 
 def _is_ignored(path: PurePosixPath, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns that our .gitignore has fits: a name anywhere, or a path from the top after `/`."""
+    """Return whether a pattern of our .gitignore matches: a name anywhere, or a path from the root after `/`."""
     for pattern in patterns:
-        wanted = PurePosixPath(pattern.strip("/"))
-        if path.match(str(wanted)) and (len(path.parts) == len(wanted.parts) or not pattern.startswith("/")):
+        expected = PurePosixPath(pattern.strip("/"))
+        if path.match(str(expected)) and (len(path.parts) == len(expected.parts) or not pattern.startswith("/")):
             return True
     return False

@@ -1,4 +1,4 @@
-"""The wall clock as a test sets it."""
+"""A wall clock that a test can set."""
 
 import importlib
 import pkgutil
@@ -13,17 +13,17 @@ import paygw_batch
 SetClock = Callable[[timedelta], None]
 
 
-def clock_of(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    """Return what sets the program's clock ahead (or, below zero, behind) of the machine's, wherever it is read."""
+def shifted_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    """Yield a function that sets the program's clock ahead of the machine's, or behind for a negative value."""
 
     def set_ahead(by: timedelta) -> None:
         def now() -> datetime:
             return datetime.now(UTC) + by
 
-        # What is loaded only later would keep this clock when the test is over.
-        for found in pkgutil.walk_packages(paygw_batch.__path__, "paygw_batch."):
-            if not found.name.endswith("__main__"):
-                importlib.import_module(found.name)
+        # A module loaded during the test would keep this clock afterwards.
+        for result in pkgutil.walk_packages(paygw_batch.__path__, "paygw_batch."):
+            if not result.name.endswith("__main__"):
+                importlib.import_module(result.name)
         for name, module in list(sys.modules.items()):
             if name.startswith("paygw_batch") and hasattr(module, "utc_now"):
                 monkeypatch.setattr(module, "utc_now", now)

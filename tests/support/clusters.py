@@ -1,4 +1,4 @@
-"""Several hosts with one journal in PostgreSQL, and one gateway for all: each host has a state directory of its own."""
+"""Several hosts with one journal in PostgreSQL and one gateway. Each host has its own state directory."""
 
 import re
 import subprocess
@@ -11,12 +11,12 @@ from pathlib import Path
 import psycopg
 
 from paygw_batch.cli.main import COMMANDS
-from paygw_batch.opening.gateway_access import key_place, signer_key
+from paygw_batch.opening.gateway_access import key_location, load_signing_key
 from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.sandbox.configured import RECORD_NAME, sandbox_config
 from paygw_batch.sandbox.server import running_sandbox
 from paygw_batch.settings.configuration import load_settings
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, read_csv, sandbox_toml
 
@@ -36,7 +36,7 @@ class Host(Program):
 
 @dataclass
 class Hosts:
-    """All hosts, their database and their gateway. `office` is where people type commands."""
+    """All hosts, their database and their gateway. Commands are run on the host `office`."""
 
     place: Path
     database: str
@@ -57,29 +57,29 @@ class Hosts:
 
     def record(self) -> Counter[str]:
         """Return how often the gateway has paid each order."""
-        found = read_csv(self.record_path) if self.record_path.exists() else []
-        return Counter(line["client_orderid"] for line in found if line["committed"] == "yes")
+        result = read_csv(self.record_path) if self.record_path.exists() else []
+        return Counter(line["client_orderid"] for line in result if line["committed"] == "yes")
 
     def wait_for_record(self, rows: int, process: "subprocess.Popen[str]") -> None:
-        until(lambda: self.record().total() >= rows or has_ended(process))
-        assert not has_ended(process), process.communicate()
+        wait_until(lambda: self.record().total() >= rows or is_finished(process))
+        assert not is_finished(process), process.communicate()
 
     def wait_for_workers(self, *processes: "subprocess.Popen[str]", count: int = 0) -> None:
         alive = "SELECT number FROM paygw.process WHERE kind = 'worker' AND ended_at IS NULL"
-        until(lambda: len(self.ask(alive)) >= (count or len(processes)) or any(map(has_ended, processes)))
-        for process in filter(has_ended, processes):
+        wait_until(lambda: len(self.ask(alive)) >= (count or len(processes)) or any(map(is_finished, processes)))
+        for process in filter(is_finished, processes):
             raise AssertionError(process.communicate())
 
     @contextmanager
-    def commits_held(self) -> Iterator[None]:
-        """Let no fact be committed as long as the block lasts: a worker stays where it is."""
+    def blocked_commits(self) -> Iterator[None]:
+        """Block all commits of facts inside the block, so that workers wait."""
         with psycopg.connect(self.database) as connection:
             connection.execute("LOCK TABLE paygw.fact IN EXCLUSIVE MODE")
             yield
 
-    def wait_until_held(self) -> None:
+    def wait_until_blocked(self) -> None:
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        until(lambda: bool(self.ask(waiting)))
+        wait_until(lambda: bool(self.ask(waiting)))
 
     def ask(self, statement: str) -> list[tuple[object, ...]]:
         with psycopg.connect(self.database, autocommit=True) as connection:
@@ -87,7 +87,7 @@ class Hosts:
             return cursor.fetchall() if cursor.description else []
 
 
-def has_ended(process: "subprocess.Popen[str]") -> bool:
+def is_finished(process: "subprocess.Popen[str]") -> bool:
     return process.poll() is not None
 
 
@@ -98,7 +98,7 @@ def _configuration(database: str) -> str:
 
 @contextmanager
 def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s = 0.02\n") -> Iterator[Hosts]:
-    """The journal, made by the office, and a gateway that answers as `behaviour` says."""
+    """Yield hosts with a journal, created by the office, and a gateway that follows `behaviour`."""
     sandbox = place / "gateway"
     sandbox.mkdir(mode=0o700)
     (sandbox / "behaviour.toml").write_text(behaviour)
@@ -106,12 +106,12 @@ def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s
     config.write_text(f'{sandbox_toml()}\n[sandbox]\nbehaviour = "behaviour.toml"\n')
     environ = {"HOME": str(sandbox), "XDG_STATE_HOME": str(sandbox / "state")}
     settings = load_settings(config, environ=environ, flags={})
-    key = signer_key(settings, environ)
+    key = load_signing_key(settings, environ)
     with running_sandbox(sandbox_config(settings, [rules_of(settings, "payout")], key, environ)) as base_url:
-        gateway = {"PAYGW_BASE_URL": base_url, "PAYGW_PRIVATE_KEY": str(key_place(settings))}
+        gateway = {"PAYGW_BASE_URL": base_url, "PAYGW_PRIVATE_KEY": str(key_location(settings))}
         hosts = Hosts(place, database, gateway, sandbox / RECORD_NAME)
-        made = hosts.office.run("journal", "new")
-        assert made.exit_code == 0, made.output
+        created = hosts.office.run("journal", "new")
+        assert created.exit_code == 0, created.output
         yield hosts
 
 
@@ -119,7 +119,7 @@ def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s
 def new_hosts(
     place: Path, server: PostgresServer, *, behaviour: str = "[default]\ndelay_s = 0.02\n"
 ) -> Iterator[Hosts]:
-    """Hosts in a folder, with a database of their own as long as the block lasts."""
+    """Yield hosts in a folder, with a new database for the duration of the block."""
     place.chmod(0o700)
     name = server.new_database()
     with hosts_on(place, server.url(name), behaviour=behaviour) as hosts:
@@ -129,10 +129,10 @@ def new_hosts(
 
 @dataclass
 class ClusterProgram(Program):
-    """A user's machine whose journal is in PostgreSQL."""
+    """A user's machine with its journal in PostgreSQL."""
 
     def write_url(self, url: str, more: str = 'replication = "none"\n') -> None:
-        """Write the configuration again, with its journal at `url`."""
+        """Rewrite the configuration with the journal at `url`."""
         shipped = self.config.read_text().partition("[journal]")
         tables = shipped[2].partition("\n[")
         head = shipped[0] if shipped[1] else self.config.read_text()
@@ -140,21 +140,21 @@ class ClusterProgram(Program):
         self.config.write_text(f'{head}[journal]\nurl = "{url}"\nintent_lives_s = 5\n{more}{rest}')
 
     def record(self) -> list[dict[str, str]]:
-        found = sorted((self.home / "state").rglob("sandbox-record.csv"))
-        return [line for path in found for line in read_csv(path)]
+        result = sorted((self.home / "state").rglob("sandbox-record.csv"))
+        return [line for path in result for line in read_csv(path)]
 
 
-def slow(user: ClusterProgram, delay_s: float = 0.02) -> None:
-    """Let the sandbox take its time, so that there is something to interrupt."""
+def slow_down_sandbox(user: ClusterProgram, delay_s: float = 0.02) -> None:
+    """Slow the sandbox down, so that a run can be interrupted."""
     (user.home / "slow.toml").write_text(f"[default]\ndelay_s = {delay_s}\n")
     user.config.write_text(f'{user.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
 
 
-def url_of(user: ClusterProgram) -> str:
+def journal_url(user: ClusterProgram) -> str:
     return user.config.read_text().partition('url = "postgres')[2].partition('"')[0].join(("postgres", ""))
 
 
-def ended(process: "subprocess.Popen[str]", code: int) -> str:
+def require_exit_code(process: "subprocess.Popen[str]", code: int) -> str:
     stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, stdout + stderr
     return stdout + stderr

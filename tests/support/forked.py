@@ -1,7 +1,7 @@
-"""The program as processes of its own, each a fork of one that has imported it: a cold start costs a second.
+"""Starts the program as forks of a process that has imported it, because a cold start takes a second.
 
-Starts that are cold stay so where the start itself is tested: the README's commands, early signals, terminals, full
-outputs, what a command loads.
+Tests of the start itself still start cold: the README's commands, early signals, terminals, full outputs, and the
+modules that a command loads.
 """
 
 import atexit
@@ -23,7 +23,7 @@ _asking = threading.Lock()
 def start(
     arguments: list[str | Path], environ: dict[str, str], directory: Path, stdout: Any, stderr: Any
 ) -> "subprocess.Popen[str]":
-    """Start the program; where the system has no way to watch another's child, cold."""
+    """Start the program as a fork, or cold if the system cannot watch another process's child."""
     kind = Forked if hasattr(os, "pidfd_open") and Path("/proc/self/fd").exists() else subprocess.Popen
     command = [sys.executable, "-m", "paygw_batch", *arguments]
     return kind(command, env=environ, cwd=directory, stdout=stdout, stderr=stderr, text=True)
@@ -33,15 +33,15 @@ def start(
 def _spawner() -> Spawner:
     commands = sorted((ROOT / "paygw_batch/cli/commands").glob("*.py"))
     own = (f"cli.commands.{path.stem}" for path in commands if path.stem != "__init__")
-    found = Spawner(*(f"paygw_batch.{module}" for module in (*own, *COMMANDS.values())))
-    atexit.register(found.close)
-    return found
+    result = Spawner(*(f"paygw_batch.{module}" for module in (*own, *COMMANDS.values())))
+    atexit.register(result.close)
+    return result
 
 
 class Forked(subprocess.Popen[str]):
-    """A process like any other, though the spawner of this test process is its parent, and tells how it ended.
+    """A process that is a child of the spawner of this test process, which reports its exit.
 
-    Three methods of `Popen` are replaced: how a process is made, and the two ways of asking whether it has ended.
+    It overrides three methods of `Popen`: one that creates the process, and two that ask whether it has ended.
     """
 
     def _execute_child(self, args: list[str | Path], *rest: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the gateway share: rules, one instruction for each country, a throw-away key, golden requests."""
+"""Rules, an instruction for each country, a test key, and golden requests for the tests of the gateway."""
 
 import re
 import shutil
@@ -58,7 +58,7 @@ _NAMES = MappingProxyType(
 
 
 def instruction_for(country: str, **changes: Any) -> Instruction:
-    """Return a good instruction for `country`, by hand."""
+    """Return a valid instruction for `country`, built by hand."""
     rule = RULES[country]
     whole = "250000" if rule.minor_units == 0 else "1500.50"
     wallet = f"{rule.numbers.dialling_code}700123456"
@@ -76,17 +76,17 @@ def instruction_for(country: str, **changes: Any) -> Instruction:
     else:
         fields = {"account_name": _NAMES.get(country, "Jane Doe"), "account_number": wallet, "phone": f"+{wallet}"}
         form = "account"
-    made = Instruction(f"PAY-{country}-0001", country, rule.currency, whole, form, fields)
-    return replace(made, **changes) if changes else made
+    created = Instruction(f"PAY-{country}-0001", country, rule.currency, whole, form, fields)
+    return replace(created, **changes) if changes else created
 
 
 def rule_for(country: str, **changes: Any) -> CountryRule:
-    """Return the rule of `country`, changed."""
+    """Return the rule of `country` with changes."""
     return replace(RULES[country], **changes)
 
 
-def throw_away_key(directory: Path) -> PrivateKey:
-    """Return the committed test key; a checkout leaves it readable to others, so a private copy is what is loaded."""
+def private_test_key(directory: Path) -> PrivateKey:
+    """Return a private copy of the committed test key, because a checkout leaves it readable to others."""
     copy = directory / "throw-away.pem"
     shutil.copyfile(KEY_FILE, copy)
     copy.chmod(0o600)
@@ -94,7 +94,7 @@ def throw_away_key(directory: Path) -> PrivateKey:
 
 
 def signer(key: PrivateKey, profile: SignatureProfile, *, url: str = URL) -> Signer:
-    """Return a signer whose every other part is fixed."""
+    """Return a signer whose other parts are fixed."""
     return Signer(
         url=url, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, supplies=SUPPLIES, profile=profile, key=key
     )
@@ -103,28 +103,28 @@ def signer(key: PrivateKey, profile: SignatureProfile, *, url: str = URL) -> Sig
 def signed(signer: Signer, rule: CountryRule, attempt: Attempt) -> PreparedRequest:
     """Return the request of one attempt, signed in this thread."""
     drafted = signer.draft(rule, attempt)
-    return drafted.signed(signer.key.sign(drafted.text))
+    return drafted.with_signature(signer.key.sign(drafted.text))
 
 
-def prepared(key: PrivateKey, profile: SignatureProfile, country: str) -> PreparedRequest:
+def prepare_golden_request(key: PrivateKey, profile: SignatureProfile, country: str) -> PreparedRequest:
     """Return the golden request of `country`."""
     instruction = instruction_for(country)
     attempt = Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S)
     return signed(signer(key, profile), RULES[country], attempt)
 
 
-def golden_file(profile: SignatureProfile, country: str) -> Path:
-    """Return where the golden request of `country` is kept."""
+def golden_path(profile: SignatureProfile, country: str) -> Path:
+    """Return the path of the golden request of `country`."""
     return GOLDEN / f"{profile.value}-{country}.http"
 
 
 def request_bytes(request: PreparedRequest) -> bytes:
-    """Return what goes over the wire for `request`, on a fresh connection."""
+    """Return the bytes that are sent for `request` on a new connection."""
     return payout_request(request, gateway_origin(BASE_URL)[0], close=True)
 
 
-def head_and_body(request: bytes) -> tuple[str, dict[str, str], bytes]:
-    """Take a request apart: request line, headers by lower-case name, body. Test code of its own, on purpose."""
+def split_request(request: bytes) -> tuple[str, dict[str, str], bytes]:
+    """Split a request into request line, headers by lower-case name, and body, without using our own parser."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.decode("ascii").split("\r\n")
     headers = {}
@@ -136,12 +136,12 @@ def head_and_body(request: bytes) -> tuple[str, dict[str, str], bytes]:
     return first, headers, body
 
 
-def oauth_of(authorization: str) -> list[tuple[str, str]]:
-    """Return the parameters of an `Authorization` header, decoded, as oauthlib reads it."""
+def parse_oauth(authorization: str) -> list[tuple[str, str]]:
+    """Return the decoded parameters of an `Authorization` header, as oauthlib reads it."""
     return [(name, unescape(value)) for name, value in parse_authorization_header(authorization)]
 
 
-def base_string_by_oauthlib(params: Iterable[tuple[str, str]], url: str = URL) -> str:
-    """Return what RFC 5849 has signed for a POST to `url` with `params`, as oauthlib encodes, sorts and joins it."""
+def oauthlib_base_string(params: Iterable[tuple[str, str]], url: str = URL) -> str:
+    """Return the RFC 5849 base string for a POST to `url` with `params`, as oauthlib builds it."""
     normalised = normalize_parameters(list(params))  # type: ignore[arg-type]  # its stub says dict, its code takes pairs
     return str(signature_base_string("POST", base_string_uri(url), normalised))

@@ -1,7 +1,7 @@
-"""A gateway that does what a test scripts, byte by byte, and a clock that a test moves on.
+"""A gateway that follows a test's script byte by byte, and a clock that a test can advance.
 
-Servers and client share one event loop, so a test plays in one thread. `JumpingLoop` makes time-outs of a minute
-testable in no time: nothing here sleeps, and nothing measures.
+Servers and client share one event loop, so a test runs in one thread. `JumpingLoop` makes timeouts of a minute instant:
+nothing here sleeps, and nothing measures time.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from paygw_batch.gateway.address import Connections, TransportSettings
 from paygw_batch.gateway.http.transport import PayoutTransport
-from paygw_batch.gateway.message import Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import ExpectedReply, FaultKind, PreparedRequest, RawReply, TransportFault
 from tests.support.patience import PATIENCE_S
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock can be moved on, and whose name service can be scripted."""
+    """An event loop whose clock can be advanced, and whose DNS lookups can be scripted."""
 
     def __init__(self) -> None:
         self._ahead_s = 0.0
@@ -38,21 +38,21 @@ class JumpingLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return super().time() + self._ahead_s
 
-    def jump(self, seconds: float) -> None:
-        """Let `seconds` go by at once."""
+    def advance_clock(self, seconds: float) -> None:
+        """Advance the clock by `seconds` at once."""
         self._ahead_s += seconds
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        found = self.names.get(host)
-        if isinstance(found, OSError):
-            raise found
-        if found is not None:
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+        results = self.names.get(host)
+        if isinstance(results, OSError):
+            raise results
+        if results is not None:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in results]
         return await super().getaddrinfo(host, port, **options)
 
 
-def play(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a test on a `JumpingLoop`, and fail it if anything went unhandled or was left behind in the loop."""
+def run_test(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a test on a `JumpingLoop`. Fails if an exception was unhandled, or if tasks were left in the loop."""
     unhandled: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: unhandled.append(context))
@@ -61,9 +61,9 @@ def play(coroutine: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-def jump(seconds: float) -> None:
+def advance_clock(seconds: float) -> None:
     """Move the clock of the running loop on."""
-    cast("JumpingLoop", asyncio.get_running_loop()).jump(seconds)
+    cast("JumpingLoop", asyncio.get_running_loop()).advance_clock(seconds)
 
 
 @dataclass
@@ -84,44 +84,44 @@ class Peer:
         return head + await self.reader.readexactly(length)
 
     async def send(self, data: bytes) -> None:
-        """Write, and let the client see it before anything else is written."""
+        """Write data, and wait until the client has seen it."""
         self.writer.write(data)
         await self.writer.drain()
-        await turns()
+        await run_loop()
 
     async def answer(self, reply: bytes = REPLY) -> bytes:
-        """Read one request and answer it."""
+        """Answer one request, and wait for the client to close the connection."""
         request = await self.request()
         await self.send(reply)
         return request
 
     def reset(self) -> None:
-        """Cut the connection with a TCP reset."""
+        """Read the first bytes and reset the connection."""
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     def cut(self) -> None:
-        """End the TCP stream; under TLS without saying so first."""
+        """End the TCP stream, without close_notify under TLS."""
         self.writer.transport.abort()
 
     async def until_closed(self) -> bytes:
-        """Read until the client ends the connection, and return what came."""
+        """Read until the client ends the connection, and return the received bytes."""
         try:
             return await self.reader.read()
         except (ConnectionError, ssl.SSLError):
             return b""
 
 
-async def turns(count: int = 10) -> None:
-    """Let the loop go round a few times."""
+async def run_loop(count: int = 10) -> None:
+    """Run the event loop for a number of iterations."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 @dataclass
 class Server:
-    """A listening server: where it is, and what has come to it."""
+    """A listening server: its address, and the connections to it."""
 
     port: int
     tls: bool
@@ -129,7 +129,7 @@ class Server:
     scripts: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def finished(self) -> None:
-        """Wait until every script has come to its end."""
+        """Wait until every script has finished."""
         if self.scripts:
             _, unfinished = await asyncio.wait(self.scripts, timeout=PATIENCE_S)
             assert not unfinished
@@ -141,7 +141,7 @@ class Server:
 
 @asynccontextmanager
 async def serving(script: Script, *, tls: ssl.SSLContext | None = None, limit: int = 2**16) -> AsyncIterator[Server]:
-    """Serve every connection with `script`; what it raises fails the test. No more than `limit` is read ahead of it."""
+    """Serve every connection with `script`, whose errors fail the test. At most `limit` bytes are read ahead."""
     problems: list[BaseException] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -154,7 +154,7 @@ async def serving(script: Script, *, tls: ssl.SSLContext | None = None, limit: i
         try:
             await script(peer)
         except (asyncio.CancelledError, ConnectionError, ssl.SSLError):
-            pass  # the test is over, or the client has gone
+            pass  # the test is over, or the client has disconnected
         except Exception as problem:  # noqa: BLE001 (told at the end)
             problems.append(problem)
         finally:
@@ -169,22 +169,22 @@ async def serving(script: Script, *, tls: ssl.SSLContext | None = None, limit: i
         for task in server.scripts:
             task.cancel()
         await asyncio.gather(*server.scripts, return_exceptions=True)
-        await turns()
+        await run_loop()
     assert problems == []
 
 
 def settings_for(url: str, **changes: Any) -> TransportSettings:
-    """Return the settings as shipped, for a server at `url`."""
+    """Return the default settings for a server at `url`."""
     return replace(TransportSettings(url), **changes)
 
 
-def at_any_time() -> bool:
-    """Let a request leave whenever it is ready."""
+def always() -> bool:
+    """Allow every request to be sent at once."""
     return True
 
 
-def request_to(url: str, order_id: str = "PAY-1", body: bytes | None = None) -> PreparedRequest:
-    """Return a request as a signer would have prepared it, for a server at `url`."""
+def build_request(url: str, order_id: str = "PAY-1", body: bytes | None = None) -> PreparedRequest:
+    """Return a request for a server at `url`, as a signer would prepare it."""
     return PreparedRequest(
         url=url + PATH,
         authorization='OAuth oauth_nonce="0"',
@@ -194,7 +194,7 @@ def request_to(url: str, order_id: str = "PAY-1", body: bytes | None = None) -> 
         timestamp_s=0,
         purpose=None,
         endpoint_id="1234",
-        expected=Expected(order_id, Decimal(1), "KES"),
+        expected=ExpectedReply(order_id, Decimal(1), "KES"),
     )
 
 
@@ -207,44 +207,47 @@ class Line:
     transport: PayoutTransport
 
     async def deliver(self, order_id: str = "PAY-1", body: bytes | None = None) -> RawReply | TransportFault:
-        return await self.transport.deliver(request_to(self.url, order_id, body), at_any_time)
+        return await self.transport.deliver(build_request(self.url, order_id, body), always)
 
 
 @asynccontextmanager
-async def sending(
+async def line_to_script(
     script: Script, *, tls: ssl.SSLContext | None = None, by_hand: bool = False, **changes: Any
 ) -> AsyncIterator[Line]:
-    """Serve with `script`, which speaks TLS `by_hand`, and send on settings with `changes`; nothing is left open."""
+    """Serve with `script`, and yield a transport to it with changed settings.
+
+    If `by_hand`, the script handles TLS itself.
+    """
     async with serving(script, tls=tls) as server:
         url = server.url.replace("http:", "https:") if by_hand else server.url
         async with PayoutTransport(settings_for(url, **changes)) as transport:
             yield Line(server, url, transport)
-        assert transport._living == set()
+        assert transport._open_connections == set()
 
 
 async def deliver_once(
     script: Script, *, tls: ssl.SSLContext | None = None, body: bytes | None = None, limit: int = 2**16, **changes: Any
 ) -> RawReply | TransportFault:
-    """Send one payout to a server that follows `script`, on settings with `changes`; nothing may be left open."""
+    """Send one payout to a server that follows `script`, and assert that no connection stays open."""
     async with serving(script, tls=tls, limit=limit) as server:
         transport = PayoutTransport(settings_for(server.url, **changes))
-        result = await transport.deliver(request_to(server.url, body=body), at_any_time)
+        result = await transport.deliver(build_request(server.url, body=body), always)
         if changes.get("connections") is not Connections.REUSE:
-            await turns()
-            assert transport._living == set()
+            await run_loop()
+            assert transport._open_connections == set()
         await transport.aclose()
-        assert transport._living == set()
+        assert transport._open_connections == set()
         return result
 
 
-# What scripts have in common.
+# Parts of scripts.
 
 HUGE = b"x" * 2**25
-"""More than the kernel takes at once, so that a write has to wait for its reader."""
+"""More than the kernel accepts at once, so that a write has to wait for its reader."""
 
 
 def summary(result: RawReply | TransportFault) -> tuple[FaultKind, bool] | bytes:
-    """Return the body of a reply, or kind and witness of a fault."""
+    """Return the body of a reply, or the kind and witness of a fault."""
     return result.body if isinstance(result, RawReply) else (result.kind, result.first_byte_left)
 
 
@@ -254,18 +257,18 @@ async def answer(peer: Peer) -> None:
     await peer.until_closed()
 
 
-async def silence(peer: Peer) -> None:
-    """Never say anything."""
+async def stay_silent(peer: Peer) -> None:
+    """Never send anything."""
     await peer.until_closed()
 
 
-async def never_asked(peer: Peer) -> None:
-    """Fail the test: no byte of the application was to come here."""
+async def expect_no_data(peer: Peer) -> None:
+    """Fail the test if any application data arrives."""
     raise AssertionError(f"a request came: {await peer.reader.read()!r}")
 
 
 async def hang_up(peer: Peer) -> None:
-    """Take the first bytes and end the stream."""
+    """Read the first bytes and end the stream."""
     await peer.reader.read(100)
     peer.cut()
 
@@ -277,14 +280,14 @@ async def reset(peer: Peer) -> None:
 
 
 def pause_reading(peer: Peer) -> None:
-    """Take nothing more from the connection, so that the client's write cannot end."""
+    """Stop reading from the connection, so that the client's write cannot finish."""
     transport = peer.writer.transport
     if isinstance(transport, asyncio.ReadTransport) and transport.is_reading():
         transport.pause_reading()
 
 
 def resume_reading(peer: Peer) -> None:
-    """Take from the connection again."""
+    """Read from the connection again."""
     transport = peer.writer.transport
     if isinstance(transport, asyncio.ReadTransport) and not transport.is_reading():
         transport.resume_reading()

@@ -1,4 +1,4 @@
-"""The golden files of the pages, in which a mark stands for the style sheet."""
+"""The golden files of the pages, in which a placeholder replaces the style sheet."""
 
 from paygw_batch.core.generator_marks import PageKind
 from tests.support.checkout import ROOT
@@ -8,8 +8,8 @@ STYLE_SHEET = (ROOT / "paygw_batch/show/static/pages.css").read_text(encoding="u
 INSTEAD = "/* pages.css */\n"
 
 
-def golden_page(kind: PageKind) -> str:
-    """Return a whole page: its golden file with the style sheet in it."""
+def read_golden_page(kind: PageKind) -> str:
+    """Return a whole page: its golden file with the style sheet inserted."""
     golden = (GOLDEN / f"{kind}.html").read_bytes().decode()
     assert golden.count(INSTEAD) == 1
     return golden.replace(INSTEAD, STYLE_SHEET)

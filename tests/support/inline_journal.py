@@ -1,4 +1,4 @@
-"""A journal for an engine without a thread."""
+"""A journal without threads, for tests of the engine."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ class _Inline(JournalThread):
 
 
 class InlineJournal(SqliteEngineJournal):
-    """Makes every call here and now."""
+    """Runs every call immediately."""
 
     def __init__(self, journal: SqliteJournal) -> None:
         super().__init__(journal)
@@ -38,7 +38,7 @@ def entry(number: int) -> Entry:
 
 
 class SlowJournal:
-    """Holds each commit until it is let through."""
+    """Holds each commit until the test releases it."""
 
     def __init__(self) -> None:
         self.commits: list[list[int]] = []
@@ -46,8 +46,8 @@ class SlowJournal:
         self.fails = False
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        self.commits.append([one.instruction for one in entries])
+        self.commits.append([item.instruction for item in entries])
         await self.gate.wait()
         if self.fails:
             raise JournalUnwritable
-        return [RESULTS[one.instruction % 2] for one in entries]
+        return [RESULTS[item.instruction % 2] for item in entries]

@@ -1,4 +1,4 @@
-"""A disk that fails when it is told to: SQLite's own way to files, with every write and sync counted."""
+"""A disk that fails on request: a SQLite VFS that counts every write and sync."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,10 @@ from typing_extensions import Buffer  # collections.abc has it from Python 3.12 
 
 
 class Disk:
-    """Counts what changes files, and fails at operation `fail_at` (0: never), and ever after if it `stays` broken."""
+    """Counts operations that change files, and fails at operation `fail_at` (0: never).
+
+    If it `stays` broken, all later operations fail too.
+    """
 
     def __init__(self) -> None:
         self.operations = 0
@@ -51,7 +54,7 @@ class _FailingVfs(apsw.VFS):
 
 @contextmanager
 def failing_disk() -> Iterator[Disk]:
-    """Put every database that is opened inside the block on a disk that can be told to fail."""
+    """Open every database inside the block on a disk that can be made to fail."""
     disk = Disk()
     vfs = _FailingVfs(disk)
     try:

@@ -1,4 +1,4 @@
-"""Rows, batches and facts that the tests of the journal are made of."""
+"""Rows, batches and facts for the tests of the journal."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,9 @@ from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReade
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,
-    Due,
+    DueRow,
     Entry,
-    Known,
+    KnownRow,
     MoveResult,
     NewBatch,
     NewInstruction,
@@ -29,7 +29,7 @@ from paygw_batch.journal.values import (
 from tests.support.tested_journal import Journal
 
 AT = "2026-11-21T08:00:00.000Z"
-ENDPOINT = EndpointIdentity.of("gateway.example", "1234", "merchant")
+ENDPOINT = EndpointIdentity.create("gateway.example", "1234", "merchant")
 OPERATION = "payout"
 
 
@@ -62,7 +62,7 @@ def open_sheet(
     batch: str = "b1",
     new: int | Iterable[NewInstruction] = 3,
     *,
-    known: Sequence[Known] = (),
+    known: Sequence[KnownRow] = (),
     amendments: Sequence[Amendment] = (),
     pages: Sequence[bytes] = (b"page one", b"page two"),
     opened_at: str = AT,
@@ -81,7 +81,7 @@ def open_sheet(
     )
 
 
-def intent(due: Due, when: str = AT) -> Entry:
+def intent(due: DueRow, when: str = AT) -> Entry:
     attempt = due.standing.attempt + 1
     nonce = f"{due.number:016x}{attempt:016x}"
     return Entry(due.number, attempt, Intended(due.order_id, nonce, 1_795_000_000, "WALLET-KE", "1234"), when)
@@ -92,24 +92,24 @@ def outcome_of(number: int, attempt: int, kind: OutcomeKind, when: str = AT, **w
 
 
 def resolved(number: int, attempt: int, resolution: Resolution, when: str = AT, basis: Basis = Basis.GATEWAY) -> Entry:
-    """Return a person's settlement; by default with a proven statement, so that no quarantine holds a rejected row."""
+    """Return a person's settlement, by default with a proven statement, so that no quarantine holds a rejected row."""
     return Entry(number, attempt, Resolved(resolution, "statement of 21 November", "amina", basis), when)
 
 
-def all_due(journal: Journal | SqliteReader, batch: int) -> Sequence[Due]:
+def due_rows(journal: Journal | SqliteReader, batch: int) -> Sequence[DueRow]:
     return journal.due(batch, after_row=0, limit=1_000_000)
 
 
 def row_of(journal: Journal | SqliteReader, batch: int, row: int) -> RowState:
-    (found,) = journal.rows(batch, numbers=[row])
-    return found
+    (result,) = journal.rows(batch, numbers=[row])
+    return result
 
 
-def send(journal: Journal, batch: int, kind: OutcomeKind, when: str = AT, **words: object) -> list[Due]:
-    """Send every due row of a batch, each coming to `kind`."""
-    due = list(all_due(journal, batch))
-    assert set(journal.append([intent(one, when) for one in due])) <= {MoveResult.MOVED}
-    outcomes = [outcome_of(one.number, one.standing.attempt + 1, kind, when, **words) for one in due]
+def send(journal: Journal, batch: int, kind: OutcomeKind, when: str = AT, **words: object) -> list[DueRow]:
+    """Send every due row of a batch, each with the outcome `kind`."""
+    due = list(due_rows(journal, batch))
+    assert set(journal.append([intent(item, when) for item in due])) <= {MoveResult.MOVED}
+    outcomes = [outcome_of(item.number, item.standing.attempt + 1, kind, when, **words) for item in due]
     assert set(journal.append(outcomes)) <= {MoveResult.MOVED}
     return due
 
@@ -122,30 +122,30 @@ def file_place(place: Path, path: Path | None = None, *, endpoint: EndpointIdent
     return FilePlace(path or journal_path(place), endpoint=endpoint, known_dir=place / "journals", now=lambda: AT)
 
 
-def make_at(place: Path) -> None:
-    """Make the journal of a place, unless a file is there already."""
+def create_journal_at(place: Path) -> None:
+    """Create the journal of a place, unless it is a file that exists."""
     file_place(place).make("a test")
 
 
-def open_at(place: Path, *, endpoint: EndpointIdentity = ENDPOINT, makes: bool = True) -> SqliteJournal:
-    """Open the journal of a place for a run; made first where there is none, unless told otherwise."""
+def open_journal_at(place: Path, *, endpoint: EndpointIdentity = ENDPOINT, makes: bool = True) -> SqliteJournal:
+    """Open the journal of a place for a run. Creates it first by default."""
     if makes and not journal_path(place).exists():
-        make_at(place)
+        create_journal_at(place)
     return file_place(place, endpoint=endpoint).open_to_write("a test")
 
 
-def adopt_at(place: Path, path: Path | None = None) -> None:
-    """Have a person say that the journal of a place, or the one at `path`, is the newest copy."""
+def adopt_journal_at(place: Path, path: Path | None = None) -> None:
+    """Confirm that the journal of a place, or the one at `path`, is the newest copy."""
     with closing(Adoption(file_place(place, path), beside=None)) as adoption:
         adoption.carry_out("amina")
 
 
-def read_at(place: Path) -> SqliteReader:
+def read_journal_at(place: Path) -> SqliteReader:
     return file_place(place).open_to_read()
 
 
-def tampered(path: Path, change: str) -> apsw.Connection:
-    """Change a journal in a file in a way that leaves its tables and triggers as they were."""
+def tamper(path: Path, change: str) -> apsw.Connection:
+    """Change a journal file without leaving a trace in its tables and triggers."""
     connection = apsw.Connection(str(path))
     triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
     for name, _ in triggers:
@@ -158,14 +158,14 @@ def tampered(path: Path, change: str) -> apsw.Connection:
     return connection
 
 
-def memory() -> SqliteJournal:
+def memory_journal() -> SqliteJournal:
     return in_memory_journal(endpoint=ENDPOINT.name)
 
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 
 
-def says(
+def build_evidence(
     number: int,
     status: str = "approved",
     *,

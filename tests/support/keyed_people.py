@@ -1,4 +1,4 @@
-"""People with passkeys at the pages, without a browser: what their telephones sign is made in software."""
+"""People with passkeys on the pages, without a browser: their signatures are made in software."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ KEYS = {MAKER: passkey("p-ada", PAGES), APPROVER: passkey("p-ben", PAGES)}
 
 @dataclass
 class PasskeyPerson(Person):
-    """Somebody with a passkey, at a browser."""
+    """A person with a passkey, at a browser."""
 
     key: SoftwarePasskey | None = None
     origin: str = PAGES.origin
@@ -29,34 +29,34 @@ class PasskeyPerson(Person):
         data = {"csrf": self.token(), **form}
         return self.ask("POST", path, data=data, files={"sheet": (name, content)}, headers={"origin": self.origin})
 
-    def begun(self) -> str:
-        """Return the nonce of the sign-in that the page to sign in on begins."""
+    def begin_sign_in(self) -> str:
+        """Return the nonce of the sign-in that the sign-in page begins."""
         return str(re.findall(r'name="nonce" value="([^"]+)"', self.get("/sign-in").text)[0])
 
-    def sign_in(self, key: SoftwarePasskey, begun: str | None = None) -> Response:
-        """Sign in by a passkey; `begun` is one that was begun before."""
-        nonce = begun or self.begun()
-        parts = parts_of(key.sign(sign_in_text(nonce))) | {"nonce": nonce, "credential": key.credential_id}
+    def sign_in(self, key: SoftwarePasskey, earlier_nonce: str | None = None) -> Response:
+        """Sign in by passkey. `earlier_nonce` is the nonce of an earlier sign-in page."""
+        nonce = earlier_nonce or self.begin_sign_in()
+        parts = signature_fields(key.sign(sign_in_text(nonce))) | {"nonce": nonce, "credential": key.credential_id}
         return self.ask("POST", "/sign-in/passkey", data=parts, headers={"origin": self.origin})
 
     def signature_for(self, page: str, key: SoftwarePasskey | None = None) -> dict[str, str]:
-        """Return the fields that the browser puts into the form of a page after its passkey has signed."""
+        """Return the form fields that a browser fills in after its passkey has signed."""
         signing = key or self.key
         assert signing is not None
         challenge = re.findall(r'data-challenge="([^"]+)"', page)[0]
         collected = signing.client_data(challenge, "webauthn.get", {})
-        return parts_of(signing.sign(b"", client_data=collected))
+        return signature_fields(signing.sign(b"", client_data=collected))
 
     def prepared(self, content: bytes, name: str) -> str:
-        """Upload a sheet and sign it as its maker; return its address."""
+        """Upload a sheet, sign it as its maker, and return its address."""
         place = self.upload("/new", name, content).headers["location"]
         page = self.get(f"{place}/plan").text
-        answer = self.post(f"{place}/sign", digest=value(page, "digest"), **self.signature_for(page))
+        answer = self.post(f"{place}/sign", digest=hidden_value(page, "digest"), **self.signature_for(page))
         assert answer.status_code == 303, answer.text
         return str(place)
 
 
-def parts_of(signature: PasskeySignature) -> dict[str, str]:
+def signature_fields(signature: PasskeySignature) -> dict[str, str]:
     return {
         "client_data": signature.client_data,
         "authenticator_data": signature.authenticator_data,
@@ -64,14 +64,14 @@ def parts_of(signature: PasskeySignature) -> dict[str, str]:
     }
 
 
-def value(page: str, name: str) -> str:
+def hidden_value(page: str, name: str) -> str:
     """Return the value of a hidden field of a page."""
     return str(re.findall(rf'name="{name}" value="([^"]*)"', page)[0])
 
 
 @dataclass
 class PasskeyHouse(House):
-    """A sandbox whose maker and approver have nothing but a passkey, behind a proxy that speaks TLS."""
+    """A sandbox whose maker and approver have only a passkey, behind a TLS proxy."""
 
     def __post_init__(self) -> None:
         text = self.program.config.read_text().replace('sandbox_keys = "keys"', f'origin = "{PAGES.origin}"')
@@ -84,14 +84,14 @@ class PasskeyHouse(House):
         return PasskeyPerson(AsyncClient(transport=ASGITransport(self.app), base_url=PAGES.origin))
 
     def person(self, name: str) -> PasskeyPerson:
-        one = self.stranger()
-        one.name, one.key = name, KEYS[name]
-        answer = one.sign_in(one.key)
+        item = self.stranger()
+        item.name, item.key = name, KEYS[name]
+        answer = item.sign_in(item.key)
         assert answer.status_code == 303, answer.text
-        return one
+        return item
 
     def prepared(self, maker: PasskeyPerson, content: bytes, name: str = "payroll.csv") -> str:
-        """Upload a sheet and sign it as its maker; return its address."""
+        """Upload a sheet, sign it as its maker, and return its address."""
         return maker.prepared(content, name)
 
 
@@ -104,7 +104,7 @@ TOKEN = "T" * 43
 AT_AND_MORE = 0x45
 
 
-def made(key: SoftwarePasskey = ADA, *, token: str = TOKEN, kind: str = "webauthn.create") -> dict[str, str]:
+def key_form(key: SoftwarePasskey = ADA, *, token: str = TOKEN, kind: str = "webauthn.create") -> dict[str, str]:
     return {
         "client_data": to_base64url(key.client_data(invitation_challenge(token), kind, {})),
         "authenticator_data": to_base64url(key.authenticator_data(AT_AND_MORE, more=b"\0" * 100)),

@@ -1,4 +1,4 @@
-"""AWS KMS on loopback: moto's server, behind a door that can refuse, hang and count."""
+"""AWS KMS on loopback: moto's server, behind a proxy that can refuse, hang and count."""
 
 import base64
 import json
@@ -26,8 +26,8 @@ ACCOUNT = "123456789012"
 SIGN = "Sign"
 
 
-class _Holder:
-    """The private key of a KMS key: moto signs what it is given as if it were no digest, and this does as AWS does."""
+class _DigestKey:
+    """The private key of a KMS key. It signs a digest as AWS does, whereas moto would hash it again."""
 
     def __init__(self, key: RSAPrivateKey) -> None:
         self._key = key
@@ -42,9 +42,10 @@ class _Holder:
 
 @dataclass
 class Kms:
-    """A running KMS. `refusals` are given, one each, to the next calls of an action; `for_good` to all after them.
+    """A running KMS.
 
-    An empty refusal lets a call pass.
+    Each entry of `refusals` answers one of the next calls of an action, and `for_good` answers all later ones. An empty
+    refusal lets a call pass.
     """
 
     url: str
@@ -67,17 +68,17 @@ class Kms:
         }
 
     def key(self, alias: str, private: RSAPrivateKey | None = None, **options: str) -> str:
-        """Make a key for signing, `private` where it is given, and return its id."""
-        wanted = {"KeyUsage": "SIGN_VERIFY", "KeySpec": "RSA_2048", **options}
-        key_id: str = self.client.create_key(**wanted)["KeyMetadata"]["KeyId"]
+        """Create a signing key, from `private` if it is given, and return its id."""
+        expected = {"KeyUsage": "SIGN_VERIFY", "KeySpec": "RSA_2048", **options}
+        key_id: str = self.client.create_key(**expected)["KeyMetadata"]["KeyId"]
         self.client.create_alias(AliasName=f"alias/{alias}", TargetKeyId=key_id)
         held: Any = kms_backends[ACCOUNT][REGION].keys[key_id]
-        if wanted["KeyUsage"] == "SIGN_VERIFY" and wanted["KeySpec"].startswith("RSA"):
-            held.private_key = _Holder(private or held.private_key.private_key)
+        if expected["KeyUsage"] == "SIGN_VERIFY" and expected["KeySpec"].startswith("RSA"):
+            held.private_key = _DigestKey(private or held.private_key.private_key)
         return key_id
 
     def refusal(self, action: str) -> str | None:
-        """Return the error code that the next call of an action gets."""
+        """Return the error code for the next call of an action."""
         self.calls[action] += 1
         if waiting := self.refusals.get(action):
             return waiting.popleft() or None
@@ -86,8 +87,8 @@ class Kms:
 
 
 @cache
-def _moto() -> tuple[str, Any]:
-    """Return where moto's server is, started once for all tests of a process, and a client of it."""
+def _start_moto() -> tuple[str, Any]:
+    """Return the address of moto's server, started once for each process, and a client of it."""
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     host, port = moto.get_host_and_port()
@@ -100,11 +101,11 @@ def _moto() -> tuple[str, Any]:
 
 @contextmanager
 def running_kms() -> Iterator[Kms]:
-    """Run a KMS on loopback, without a key of an earlier one."""
-    behind, client = _moto()
+    """Run a KMS on loopback without keys of an earlier one."""
+    behind, client = _start_moto()
     kms_backends.reset()
     kms = Kms("", client)
-    door = ThreadingHTTPServer(("127.0.0.1", 0), _door(kms, behind))
+    door = ThreadingHTTPServer(("127.0.0.1", 0), _start_proxy(kms, behind))
     door.daemon_threads = True
     kms.url = f"http://127.0.0.1:{door.server_port}"
     serving = threading.Thread(target=door.serve_forever, args=(0.02,), daemon=True)
@@ -117,8 +118,8 @@ def running_kms() -> Iterator[Kms]:
         door.server_close()
 
 
-def _door(kms: Kms, behind: str) -> type[BaseHTTPRequestHandler]:
-    class Door(BaseHTTPRequestHandler):
+def _start_proxy(kms: Kms, behind: str) -> type[BaseHTTPRequestHandler]:
+    class ProxyHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: object) -> None:
@@ -131,24 +132,26 @@ def _door(kms: Kms, behind: str) -> type[BaseHTTPRequestHandler]:
             if code == "hang":
                 kms.hangs.wait()
             if code is not None:
-                self._answer(400, json.dumps({"__type": code, "message": "refused"}).encode())
+                self._send_answer(400, json.dumps({"__type": code, "message": "refused"}).encode())
                 return
             asked = urllib.request.Request(behind, body, {**self.headers, "Host": behind})  # noqa: S310 (loopback)
             try:
                 with urllib.request.urlopen(asked) as answer:  # noqa: S310 (loopback)
-                    status, told = answer.status, answer.read()
+                    status, answer_body = answer.status, answer.read()
             except urllib.error.HTTPError as error:
                 with error:
-                    status, told = error.code, error.read()
+                    status, answer_body = error.code, error.read()
             if kms.lies and action == SIGN:
-                told = json.dumps({**json.loads(told), "Signature": base64.b64encode(bytes(256)).decode()}).encode()
-            self._answer(status, told)
+                answer_body = json.dumps(
+                    {**json.loads(answer_body), "Signature": base64.b64encode(bytes(256)).decode()}
+                ).encode()
+            self._send_answer(status, answer_body)
 
-        def _answer(self, status: int, body: bytes) -> None:
+        def _send_answer(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Type", "application/x-amz-json-1.1")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
-    return Door
+    return ProxyHandler

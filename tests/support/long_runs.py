@@ -1,4 +1,4 @@
-"""Long runs by the command line: a SIGTERM ends one in order, with what it came to so far."""
+"""Long runs on the command line, which end in order on SIGTERM and return the results so far."""
 
 import multiprocessing
 import signal
@@ -11,17 +11,17 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 
-def stop_at_sigterm() -> Event:
-    """Return what is set when this process is asked to end."""
+def stop_on_sigterm() -> Event:
+    """Return an event that is set when this process receives SIGTERM."""
     stop = Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     return stop
 
 
-def results_of(
+def run_pieces(
     work: Callable[[Piece], Result], pieces: Sequence[Piece], *, workers: int, start_method: str, stop: Event
 ) -> Iterator[Result]:
-    """Yield what the workers make of each piece, in any order, until all are done or a stop was asked for."""
+    """Yield the results of the workers in any order, until all pieces are done or a stop was requested."""
     context = multiprocessing.get_context(start_method)
     with context.Pool(workers, signal.signal, (signal.SIGTERM, signal.SIG_DFL)) as pool:
         results = pool.imap_unordered(work, pieces)

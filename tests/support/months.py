@@ -17,14 +17,14 @@ def row(order: str, n: int, name: str, amount: str, *, account: str = "") -> str
 PAYROLL = [row("SEP", n, name, "20000") for n, name in enumerate(NAMES[:30], 1)]
 
 
-def pay_here(month: Program, sheet: Path) -> None:
+def pay_month(month: Program, sheet: Path) -> None:
     assert month.json("submit", sheet)["exit_code"] == 0
 
 
-def after_three_other_batches(month: Program, pay: Callable[[Program, Path], None] = pay_here) -> list[str]:
-    """Pay a payroll, a bonus to the same people, another department and a tiny batch; return the next payroll.
+def prepare_next_month(month: Program, pay: Callable[[Program, Path], None] = pay_month) -> list[str]:
+    """Pay a payroll, a bonus, another department and a tiny batch; return the next payroll.
 
-    The tiny batch pays KES 10 to the account that one of them is to be paid to next.
+    The tiny batch pays KES 10 to the account that one of the people is to be paid to next.
     """
     bonus = [row("BON", n, name, "500") for n, name in enumerate(NAMES[:30], 1)]
     others = [row("DEP", n, f"Other Worker{n}", "30000", account=f"0733000{n:03}") for n in range(1, 20)]

@@ -1,4 +1,4 @@
-"""A sandbox with people who have keys, and browsers of theirs without a browser."""
+"""A sandbox with people who have keys, and HTTP clients in place of their browsers."""
 
 import asyncio
 import re
@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from httpx import ASGITransport, AsyncClient, Response
 
 from paygw_batch.console import payout_folder
-from paygw_batch.console.console_app import console_app, console_of
+from paygw_batch.console.console_app import build_console, console_app
 from paygw_batch.console.pages import check_page
 from paygw_batch.console.permissions import Role
 from paygw_batch.console.visits import WebRoute
 from paygw_batch.journal import AuditEntry
-from paygw_batch.opening.open_journal import journal_to_read
+from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.settings.configuration import Settings, load_settings
 from tests.support.program import Program, sandbox_toml
 
@@ -28,7 +28,7 @@ ORIGIN = f"http://127.0.0.1:{PORT}"
 
 
 def make_key(folder: Path, name: str) -> str:
-    """Write a private key for a person, and return its public half as the configuration has it."""
+    """Write a private key for a person, and return its public half for the configuration."""
     key = Ed25519PrivateKey.generate()
     path = folder / f"{name}.pem"
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -38,8 +38,8 @@ def make_key(folder: Path, name: str) -> str:
     )
 
 
-def set_up(home: Path, *, further: str = "", behaviour: str = "") -> Program:
-    """Make a sandbox with a maker, an approver, an auditor and an administrator."""
+def create_sandbox(home: Path, *, further: str = "", behaviour: str = "") -> Program:
+    """Create a sandbox with a maker, an approver, an auditor and an administrator."""
     home.chmod(0o700)
     keys = home / "keys"
     keys.mkdir(mode=0o700)
@@ -69,65 +69,70 @@ sandbox_keys = "keys"
 
 
 _OTHER_PAGES = ("/settle", "/retry", "/statement")
-"""How the addresses of forms end that are on a page of the same address."""
+"""Endings of form addresses whose page has the address without the ending."""
 _CHOICES = frozenset({"row", "column", "kind"})
-"""The hidden fields by which a form on a page is told from others with the same address."""
+"""The hidden fields that distinguish forms with the same address on one page."""
 
 
-def forms_of(page: str) -> list[tuple[str, dict[str, str]]]:
-    """Return the forms of a page: the address of each, and its hidden fields but for those that belong to a choice."""
-    found: list[tuple[str, dict[str, str]]] = []
+def parse_forms(page: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the forms of a page: each address with its hidden fields, except those that belong to a choice."""
+    results: list[tuple[str, dict[str, str]]] = []
 
     class Reader(HTMLParser):
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
             given = {name: value or "" for name, value in attrs}
             if tag == "form":
-                found.append((given.get("action", ""), {}))
+                results.append((given.get("action", ""), {}))
             elif (
-                tag == "input" and given.get("type") == "hidden" and found and not given["name"].startswith("heading-")
+                tag == "input"
+                and given.get("type") == "hidden"
+                and results
+                and not given["name"].startswith("heading-")
             ):
-                found[-1][1][given["name"]] = given.get("value", "")
+                results[-1][1][given["name"]] = given.get("value", "")
 
     Reader().feed(page)
-    return found
+    return results
 
 
 def newest_entries(settings: Settings, *, limit: int) -> Sequence[AuditEntry]:
     """Return the newest entries of the audit trail, newest first."""
-    with journal_to_read(settings) as journal:
-        return journal.acts(limit=limit)
+    with open_journal_to_read(settings) as journal:
+        return journal.audit_entries(limit=limit)
 
 
 @dataclass
 class Person:
-    """Somebody at a browser."""
+    """A person at a browser."""
 
     client: AsyncClient
     name: str = ""
     house: "House | None" = None
 
     def ask(self, method: str, path: str, **details: Any) -> Response:
-        """Send one request. A new loop each time: nothing of one request is left for the next but the cookie."""
+        """Send one request in a new event loop, so that only the cookie is carried over to the next."""
         return asyncio.run(self.client.request(method, path, **details))
 
     def get(self, path: str, **headers: str) -> Response:
         return self.ask("GET", path, headers=headers)
 
     def token(self, path: str = "/sign-in") -> str:
-        """Return the token that the forms of a page have."""
-        found = re.search(r'name="csrf" value="([^"]+)"', self.get(path).text)
-        return "" if found is None else found.group(1)
+        """Return the CSRF token of the forms on a page."""
+        results = re.search(r'name="csrf" value="([^"]+)"', self.get(path).text)
+        return "" if results is None else results.group(1)
 
     def shown(self, path: str, **typed: str) -> dict[str, str]:
-        """Return the hidden fields of the form for `path` on its page, the one that fits `typed`; none if none does."""
+        """Return the hidden fields of the form for `path` that fits `typed`, or none if no form fits."""
         place = path if path == "/new" else path.rpartition("/")[0]
         if path.endswith(_OTHER_PAGES):
             place = path
         pages = [place, f"{place}?kind=mended", *(f"{place}?kind={typed[name]}" for name in ("kind",) if name in typed)]
         pages += [f"{place}/plan"] if place.startswith("/sheets/") else []
-        pages += [f"{place}{one}" for one in dict.fromkeys(re.findall(r'href="(\?kind=[^"#]+)', self.get(place).text))]
+        pages += [
+            f"{place}{item}" for item in dict.fromkeys(re.findall(r'href="(\?kind=[^"#]+)', self.get(place).text))
+        ]
         for page in dict.fromkeys(pages):
-            for action, fields in forms_of(self.get(page).text):
+            for action, fields in parse_forms(self.get(page).text):
                 if action == path and all(
                     typed.get(name, fields[name]) == fields[name] for name in _CHOICES & {*fields}
                 ):
@@ -135,7 +140,7 @@ class Person:
         return {} if self.house is None or "row" not in typed else self.house.row_fields(place, **typed)
 
     def post(self, path: str, **form: str) -> Response:
-        """Send a form as the pages have it: with its hidden fields and the token of this session, from our origin."""
+        """Send a form as the pages have it: with its hidden fields and this session's token, from our origin."""
         data = {**self.shown(path, **form), "csrf": self.token(), **form}
         return self.ask("POST", path, data=data, headers={"origin": ORIGIN})
 
@@ -153,35 +158,35 @@ class House:
     def __post_init__(self) -> None:
         settings = load_settings(self.program.config, environ={})
         environ = {**self.program.environ, "PATH": "/usr/bin:/bin"}
-        self.console = console_of(settings, config=self.program.config, environ=environ, port=PORT)
+        self.console = build_console(settings, config=self.program.config, environ=environ, port=PORT)
         self.app = console_app(self.console)
 
     def stranger(self) -> Person:
         return Person(AsyncClient(transport=ASGITransport(self.app), base_url=ORIGIN))
 
     def person(self, name: str) -> Person:
-        one = self.stranger()
-        answer = one.ask("POST", "/sign-in", data={"name": name}, headers={"origin": ORIGIN})
+        item = self.stranger()
+        answer = item.ask("POST", "/sign-in", data={"name": name}, headers={"origin": ORIGIN})
         assert answer.status_code == 303, answer.text
-        one.name, one.house = name, self
-        return one
+        item.name, item.house = name, self
+        return item
 
     def row_fields(self, place: str, row: str, column: str = "", **_typed: str) -> dict[str, str]:
-        """Return the hidden fields of a form about a row that no page lists, because nothing is wrong with it."""
-        found = payout_folder.PayoutFolder.named(self.console.directory, place.rpartition("/")[2])
-        if found is None or not found.was_read or found.mending is None or not row.isdigit():
+        """Return the hidden fields of a form about a row that no page lists, because it has no defect."""
+        results = payout_folder.PayoutFolder.find(self.console.directory, place.rpartition("/")[2])
+        if results is None or not results.was_read or results.corrections is None or not row.isdigit():
             return {}
-        texts = check_page.cell_texts(found, [int(row)]).get(int(row), {})
-        is_out = any(one.row == int(row) for one in found.mending.left_out)
-        shown = (texts.get(column) or "") if column else check_page.digest_of_texts(texts)
-        return {"file": found.mending.sheet_sha256, "shown": shown, "out": "no" if is_out else "yes"}
+        texts = check_page.read_cell_texts(results, [int(row)]).get(int(row), {})
+        is_out = any(item.row == int(row) for item in results.corrections.left_out)
+        shown = (texts.get(column) or "") if column else check_page.texts_digest(texts)
+        return {"file": results.corrections.sheet_sha256, "shown": shown, "out": "no" if is_out else "yes"}
 
 
 PEOPLE = {Role.MAKER: MAKER, Role.APPROVER: APPROVER, Role.AUDITOR: AUDITOR, Role.ADMINISTRATOR: ADMINISTRATOR}
 
 
 def address(screen: WebRoute) -> str:
-    found = screen.path
+    results = screen.path
     for part, value in (
         ("{token}", "T" * 43),
         ("{batch}", "0" * 16),
@@ -191,12 +196,12 @@ def address(screen: WebRoute) -> str:
         ("{statement}", "0" * 16),
         ("{ending}", "csv"),
     ):
-        found = found.replace(part, value)
-    assert "{" not in found, found
-    return found
+        results = results.replace(part, value)
+    assert "{" not in results, results
+    return results
 
 
-def trail_of(house: House) -> list[tuple[str, str, str, str]]:
-    """Return the entries, oldest first: who, act, thing, result."""
-    found = newest_entries(house.console.settings, limit=100)
-    return [(one.who, one.act, one.thing, one.result) for one in reversed(found)]
+def audit_entries(house: House) -> list[tuple[str, str, str, str]]:
+    """Return the audit entries, oldest first: person, act, object, result."""
+    results = newest_entries(house.console.settings, limit=100)
+    return [(item.who, item.act, item.thing, item.result) for item in reversed(results)]

@@ -14,7 +14,7 @@ from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
 from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
-from tests.support.scripted_world import NOW, ScriptedGateway, an_engine, run
+from tests.support.scripted_scenario import NOW, ScriptedGateway, build_engine, run
 
 RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
 
@@ -23,7 +23,7 @@ MINOR_UNITS = {"KES": 2}
 
 
 def sheet(tmp_path: Path, *rows: str) -> Validated:
-    """Validate a sheet of (order id, amount, last digits of the account) rows."""
+    """Validate a sheet with rows of order id, amount, and last digits of the account."""
     lines = ["country,client_orderid,amount,currency,account_name,account_number,phone,note"]
     for row in rows:
         order_id, amount, digits = row.split()
@@ -40,7 +40,7 @@ def plan(validated: Validated, journal: JournalReader, *, amend: bool = False, d
 
 def submit(plan: Plan, journal: SqliteJournal, gateway: ScriptedGateway | None = None) -> BatchRecord:
     batch = open_planned_batch(plan, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
-    run(an_engine(journal, gateway or ScriptedGateway()), batch)
+    run(build_engine(journal, gateway or ScriptedGateway()), batch)
     return batch
 
 

@@ -1,4 +1,4 @@
-"""A translation that words everything otherwise: whoever reads a sentence back finds nothing of it."""
+"""A translation that rewords every sentence, so that code which parses sentences fails."""
 
 import codecs
 import re
@@ -12,8 +12,8 @@ _PLACEHOLDER = re.compile(r"(\{[^{}]*\}|%\(\w+\)s|%%|<[^>]*>)")
 _OTHER_SIGNS = str.maketrans({"-": "~", ":": ";", "`": "'", ".": "!", ",": "/", "(": "[", ")": "]"})
 
 
-def reworded(template: str) -> str:
-    """Return a template with other letters and signs, its placeholders in the opposite order."""
+def reword(template: str) -> str:
+    """Return a template with different letters and punctuation, and its placeholders in reverse order."""
     begin, middle, end = _parts(template)
     pieces = _PLACEHOLDER.split(middle)
     words = [text if at % 2 else codecs.encode(text, "rot13").translate(_OTHER_SIGNS) for at, text in enumerate(pieces)]
@@ -21,26 +21,26 @@ def reworded(template: str) -> str:
 
 
 def _parts(template: str) -> tuple[str, str, str]:
-    """Return what is left as it is on both sides: blanks, and the sign of a comment."""
+    """Return the parts that stay unchanged on both sides: spaces, and comment characters."""
     middle = template.lstrip("# ")
     begin = template[: len(template) - len(middle)]
     return begin, middle.rstrip(), middle[len(middle.rstrip()) :]
 
 
-class Planted(NullTranslations):
-    """A catalogue with another wording of every sentence."""
+class RewordedCatalogue(NullTranslations):
+    """A catalogue that rewords every sentence."""
 
     def gettext(self, message: str) -> str:
-        return reworded(message)
+        return reword(message)
 
     def ngettext(self, msgid1: str, msgid2: str, n: int) -> str:
-        return reworded(msgid1 if n == 1 else msgid2)
+        return reword(msgid1 if n == 1 else msgid2)
 
 
 @contextmanager
-def in_other_words() -> Iterator[None]:
-    """Word everything otherwise for a while, in whichever language."""
-    planted = Planted()
+def reworded_catalogue() -> Iterator[None]:
+    """Reword every sentence inside the block, in any language."""
+    planted = RewordedCatalogue()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("paygw_batch.language._catalogue", lambda _name: planted)
         yield

@@ -1,9 +1,9 @@
-"""Ports of loopback for servers that run as processes of their own: one that is reserved, and when a server is there.
+"""Reserves loopback ports for servers in separate processes, and waits for such servers.
 
-A test names its port first, and its server binds it seconds later, or again after a crash. A port that was only looked
-for was now and then somebody else's by then, and the server was silently not there. So a port is bound before it is
-named, and stays bound: Linux lets a server share it that asks for SO_REUSEADDR, as all of ours do, and a process that
-looks for a free one does not find it. Ports from here are below those that the system gives to outgoing connections.
+A test names its port first, and its server binds it seconds later, or again after a crash. A port that was merely free
+was sometimes taken by another process in the meantime, and the server then failed silently. So a port is bound before
+it is named, and stays bound. Linux lets a server with SO_REUSEADDR share it, which all of ours set, but a process that
+looks for a free port does not find it. These ports are below those of outgoing connections.
 """
 
 import atexit
@@ -16,45 +16,47 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 
-from tests.support.patience import until
+from tests.support.patience import wait_until
 
 _PORTS = range(10_240, 32_768)
-"""Linux gives away 32768 and above (ip_local_port_range)."""
+"""Linux assigns 32768 and above to outgoing connections (ip_local_port_range)."""
 _APART = 997
-"""Processes that are started one after the other look far from each other."""
+"""The distance between the first ports of processes that start one after the other."""
 _MAX_KEPT = 200
-"""A process may run campaigns for hours: what it reserved long ago has no server any more."""
+"""The maximum number of reserved ports. In a run of hours, the oldest ones are no longer used."""
 _kept: deque[socket.socket] = deque()
 
 
 @atexit.register
-def _let_go() -> None:
+def _release_ports() -> None:
     for kept in _kept:
         kept.close()
 
 
 @cache
-def _turns(process: int) -> Iterator[int]:
+def _port_sequence(process: int) -> Iterator[int]:
     return itertools.count(process * _APART)
 
 
-def _reserved(port: int) -> socket.socket | None:
-    """Return a socket that keeps a port; None if somebody has it."""
+def _reserve_port(port: int) -> socket.socket | None:
+    """Return a socket that reserves a port, or None if the port is in use."""
     kept = socket.socket()
     try:
         kept.bind(("127.0.0.1", port))
     except OSError:
         kept.close()
         return None
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: the bind itself shares with nobody
+    kept.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # set after the bind, so that the bind itself is exclusive
     return kept
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody has, kept for the servers of this process's tests."""
-    for turn in itertools.islice(_turns(os.getpid()), len(_PORTS)):
+    """Return a free loopback port, reserved for the servers of this process's tests."""
+    for turn in itertools.islice(_port_sequence(os.getpid()), len(_PORTS)):
         port = _PORTS[turn % len(_PORTS)]
-        if (kept := _reserved(port)) is not None:
+        if (kept := _reserve_port(port)) is not None:
             _kept.append(kept)
             if len(_kept) > _MAX_KEPT:
                 _kept.popleft().close()
@@ -62,18 +64,18 @@ def free_port() -> int:
     raise AssertionError("no port of loopback is free")
 
 
-def answers(port: int) -> bool:
-    """Whether a server takes connections."""
+def accepts_connections(port: int) -> bool:
+    """Return whether a server accepts connections."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
 
 
-def wait_until_there(port: int, process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
-    """Wait until a process takes connections; fail as soon as it has ended."""
+def wait_for_server(port: int, process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
+    """Wait until a process accepts connections. Fails as soon as it has ended."""
 
-    def listens() -> bool:
+    def is_listening() -> bool:
         assert process.poll() is None, f"ended with {process.returncode} before it listened: {process.args!r}"
-        return answers(port)
+        return accepts_connections(port)
 
-    until(listens, f"does not listen: {process.args!r}")
+    wait_until(is_listening, f"does not listen: {process.args!r}")

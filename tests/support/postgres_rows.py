@@ -1,4 +1,4 @@
-"""A journal in PostgreSQL as the tests of all stores use it."""
+"""A journal in PostgreSQL for the tests that run on all stores."""
 
 import asyncio
 from pathlib import Path
@@ -32,21 +32,21 @@ def read_postgres(place: DatabasePlace) -> PostgresReader:
     return place.open_to_read()
 
 
-def by_hand(at: DatabasePlace, *statements: str) -> list[tuple[Any, ...]]:
-    """Run statements as the owner of the tables; return the lines that the last one finds."""
+def execute_as_owner(at: DatabasePlace, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements as the owner of the tables, and return the rows of the last one."""
     with psycopg.connect(at.server.url, autocommit=True, options="-c search_path=paygw") as owner:
         *_, cursor = [owner.execute(statement.encode()) for statement in statements]
         return cursor.fetchall() if cursor.description else []
 
 
-def fall_silent(url: str) -> None:
-    """Let each process that lives count as dead, and its intents as old, as if it were frozen for long."""
+def expire_processes(url: str) -> None:
+    """Mark every live process as dead and its intents as old, as if it had been frozen for long."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE paygw.process SET intent_lives_s = 0.000001 WHERE ended_at IS NULL")
 
 
-async def paid_rows(engine: EngineJournal, batch: int, most: int = 1_000) -> list[int]:
-    """Send the rows that an engine's journal gives, one at a time; return them."""
+async def pay_rows(engine: EngineJournal, batch: int, most: int = 1_000) -> list[int]:
+    """Send the rows that an engine's journal yields, one at a time, and return them."""
     sent: list[int] = []
     while len(sent) < most and (page := await engine.due(batch, limit=1)):
         (due,) = page
@@ -57,12 +57,12 @@ async def paid_rows(engine: EngineJournal, batch: int, most: int = 1_000) -> lis
     return sent
 
 
-def work(journal: WorkerJournal, most: int = 1_000) -> list[int]:
-    """Join a run and send its rows, up to `most`; return those that were sent."""
+def work_on_run(journal: WorkerJournal, most: int = 1_000) -> list[int]:
+    """Join a run and send at most `most` of its rows; return those that were sent."""
     run = journal.join_run()
     if run is None:
         return []
     with journal.for_engine() as engine:
-        sent = asyncio.run(paid_rows(engine, run.batch, most))
+        sent = asyncio.run(pay_rows(engine, run.batch, most))
     journal.leave_run()
     return sent

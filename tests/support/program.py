@@ -1,4 +1,4 @@
-"""The program as a user has it: started with arguments, in a home of its own, and asked for its JSON."""
+"""The program as a user runs it: with arguments, in its own home directory, and with JSON output."""
 
 import csv
 import json
@@ -23,12 +23,12 @@ KENYAN = "KE,{id},{amount},KES,Jane Wanjiku,254712345{n:03},+254712345{n:03}"
 
 
 def kenyan_rows(count: int, *, amount: str = "1500.50", prefix: str = "PAY") -> list[str]:
-    """Return good rows for a sheet under `HEADING`."""
+    """Return valid rows for a sheet under `HEADING`."""
     return [KENYAN.format(id=f"{prefix}-{n}", amount=amount, n=n) for n in range(1, count + 1)]
 
 
 def sandbox_toml(journal: str = "journal.sqlite3", **changes: str) -> str:
-    """Return the shipped sandbox configuration with its journal elsewhere, and with whole lines changed by key."""
+    """Return the shipped sandbox configuration with another journal, and with whole lines changed by key."""
     lines = []
     for line in (ROOT / "config" / "sandbox.toml").read_text().splitlines():
         key = line.partition("=")[0].strip()
@@ -41,7 +41,7 @@ def sandbox_toml(journal: str = "journal.sqlite3", **changes: str) -> str:
 
 @dataclass
 class Program:
-    """One user's machine: a directory, a configuration, and ways to run the program there."""
+    """One user's machine: a directory, a configuration, and ways to run the program."""
 
     home: Path
     config: Path
@@ -60,32 +60,32 @@ class Program:
         return path
 
     def run(self, *arguments: str | Path, config: bool = True, **environ: str) -> Result:
-        """Run in this process: standard output and standard error apart, and the exit code."""
+        """Run in this process, and return the exit code, standard output and standard error."""
         given = [str(argument) for argument in arguments]
         if config:
             given = ["--config", str(self.config), *given]
         return CliRunner().invoke(cli, given, env={**self.environ, **environ}, prog_name="paygw-batch")
 
     def json(self, *arguments: str | Path, **environ: str) -> dict[str, Any]:
-        """Run with --json, and return the one object that standard output is."""
+        """Run with --json, and return the object on standard output."""
         result = self.run("--json", *arguments, config=True, **environ)
         summary: dict[str, Any] = json.loads(result.stdout)
         assert summary["exit_code"] == result.exit_code, result.stderr
         return summary
 
     def make_journal(self, **environ: str) -> None:
-        """Make the journal of a real endpoint, as its user does once; the sandbox makes its own."""
-        made = self.run("journal", "new", config=True, **environ)
-        assert made.exit_code == 0, made.stderr
+        """Create the journal of a real endpoint, as its user does once. The sandbox creates its own."""
+        created = self.run("journal", "new", config=True, **environ)
+        assert created.exit_code == 0, created.stderr
 
     def start(self, *arguments: str | Path) -> "subprocess.Popen[str]":
-        """Start as a process of its own."""
+        """Start the program as a separate process."""
         words = ["--config", self.config, *arguments]
         environ = {**os.environ, **self.environ}
         return forked.start(words, environ, self.home, subprocess.PIPE, subprocess.PIPE)
 
     def record(self) -> list[dict[str, str]]:
-        """Return what the sandbox says it accepted: the judge."""
+        """Return the orders that the sandbox accepted, which tests compare with the journal."""
         path = self.home / "sandbox-record.csv"
         return read_csv(path) if path.exists() else []
 

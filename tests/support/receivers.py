@@ -1,4 +1,4 @@
-"""Receivers of notices on loopback: a mail server with TLS, a webhook, and servers that behave badly."""
+"""Receivers of notices on loopback: a mail server with TLS, a webhook, and misbehaving servers."""
 
 import contextlib
 import socket
@@ -26,27 +26,27 @@ USER, PASSWORD = "mailer", "a password of a test"
 
 @dataclass(frozen=True)
 class Trust:
-    """An authority of a test, and the file that names it."""
+    """A certificate authority for tests, and the file with its certificate."""
 
     authority: trustme.CA
     bundle: Path
 
     def context(self, name: str = "127.0.0.1") -> ssl.SSLContext:
-        """Return the context of a server whose certificate is for `name`."""
+        """Return a server context with a certificate for `name`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.authority.issue_cert(name).configure_cert(context)
         return context
 
 
-def trust_at(folder: Path) -> Trust:
+def create_authority(folder: Path) -> Trust:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "authority.pem")
     return Trust(authority, folder / "authority.pem")
 
 
 @dataclass
-class Mails:
-    """The mails that a server has taken, and how it answers: what `answers` says of a command comes first."""
+class MailSink:
+    """The mails that a server has accepted. `answers` overrides its replies to SMTP commands."""
 
     answers: dict[str, str] = field(default_factory=dict)
     taken: list[EmailMessage] = field(default_factory=list)
@@ -68,17 +68,17 @@ class Mails:
         return answer
 
 
-def _signed_in(_server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, given: Any) -> AuthResult:
+def _authenticate(_server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, given: Any) -> AuthResult:
     is_right = isinstance(given, LoginPassword) and (given.login, given.password) == (USER.encode(), PASSWORD.encode())
     return AuthResult(success=is_right, handled=False)
 
 
 @contextmanager
-def mail_server(tls: ssl.SSLContext | None, *, from_the_start: bool = False) -> Iterator[Mails]:
-    """Run a mail server: with STARTTLS, with TLS from the first byte, or (without `tls`) with none."""
-    mails, more = Mails(), dict[str, Any]()
+def mail_server(tls: ssl.SSLContext | None, *, from_the_start: bool = False) -> Iterator[MailSink]:
+    """Run a mail server with STARTTLS, with TLS from the first byte, or without TLS if `tls` is None."""
+    mails, more = MailSink(), dict[str, Any]()
     if tls is not None and not from_the_start:
-        more = {"tls_context": tls, "require_starttls": True, "authenticator": _signed_in}
+        more = {"tls_context": tls, "require_starttls": True, "authenticator": _authenticate}
     elif tls is not None:
         more = {"ssl_context": tls}
     mails.port = free_port()
@@ -91,8 +91,8 @@ def mail_server(tls: ssl.SSLContext | None, *, from_the_start: bool = False) -> 
 
 
 @dataclass
-class Posts:
-    """What a webhook got: headers by their small names (and `:path`), and bodies; the status and headers it answers."""
+class Webhook:
+    """The requests that a webhook received (lower-case headers, `:path` and bodies), and the status that it answers."""
 
     status: int = 204
     answer: dict[str, str] = field(default_factory=dict)
@@ -106,15 +106,15 @@ class Posts:
 
 
 @contextmanager
-def webhook(tls: ssl.SSLContext | None = None) -> Iterator[Posts]:
+def webhook(tls: ssl.SSLContext | None = None) -> Iterator[Webhook]:
     """Run a webhook."""
-    posts = Posts()
+    posts = Webhook()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers["Content-Length"])
             if len(body := self.rfile.read(length)) < length:
-                return  # whoever was writing it has died
+                return  # the sending process has died
             headers = {name.lower(): value for name, value in self.headers.items()}
             posts.got.append((headers | {":path": self.path}, body))
             if posts.on_post is not None:
@@ -129,7 +129,7 @@ def webhook(tls: ssl.SSLContext | None = None) -> Iterator[Posts]:
 
     class Server(HTTPServer):
         def handle_error(self, *_: object) -> None:
-            """Write nothing of a client that has gone."""
+            """Ignore a client that has disconnected."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         if tls is not None:
@@ -145,8 +145,8 @@ def webhook(tls: ssl.SSLContext | None = None) -> Iterator[Posts]:
 
 
 @contextmanager
-def peer(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Run a server that does `serve` with each connection; yields its port."""
+def running_peer(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Run a server that handles each connection with `serve`, and yield its port."""
     ended = threading.Event()
 
     def accept() -> None:
@@ -164,8 +164,8 @@ def peer(serve: Callable[[socket.socket], None]) -> Iterator[int]:
         ended.set()
 
 
-def silent(connection: socket.socket) -> None:
-    """Say nothing until the other side has gone."""
+def stay_silent(connection: socket.socket) -> None:
+    """Send nothing until the other side has closed the connection."""
     while connection.recv(4096):
         pass
 

@@ -1,7 +1,7 @@
-"""What a row's facts come to, in Python: the oracle of the tables, which move rows and show them by SQL.
+"""Derives a row's state from its facts in Python, as an oracle for the SQL tables that move and show rows.
 
-`advance` is `core.lifecycle.step` plus the columns that a person reads in the reconciliation. They are always about the
-latest attempt: an intent removes those of the one before.
+`advance` is `core.lifecycle.next_standing` plus the columns that a person reads in the reconciliation. They are always
+about the latest attempt: an intent removes those of the one before.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ from paygw_batch.core.lifecycle import (
     Standing,
     State,
     kind_of,
-    step,
+    next_standing,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.shown_states import kept, kept_text
-from paygw_batch.journal.states import PROVEN_STATEMENT, storable
+from paygw_batch.core.shown_states import encode_record, encode_text
+from paygw_batch.journal.states import PROVEN_STATEMENT, storable_text
 from paygw_batch.journal.values import RowState
 
 _FRESH = Standing()
@@ -61,12 +61,12 @@ class RowProgress(NamedTuple):
 
     @property
     def quarantined_since(self) -> str | None:
-        """When the attempt of a row that only a person calls rejected left; None for all others."""
-        return self.intended_at if waits_for_quarantine(self.standing, self.error_code) else None
+        """Return when the attempt of a row left that only a person calls rejected, or None for other rows."""
+        return self.intended_at if is_quarantined(self.standing, self.error_code) else None
 
 
-def waits_for_quarantine(standing: Standing, error_code: str | None) -> bool:
-    """Whether a row was rejected by a word that came neither from the gateway nor with proof: it may be paid."""
+def is_quarantined(standing: Standing, error_code: str | None) -> bool:
+    """Return whether a row may have been paid, because only a person without proof called it rejected."""
     return standing.is_rejected_by_word and error_code != PROVEN_STATEMENT
 
 
@@ -75,7 +75,7 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
 
     Beyond the rules of the state machine, an intent is illegal under any order id but the next one.
     """
-    after = step(before.standing, kind_of(fact), attempt)
+    after = next_standing(before.standing, kind_of(fact), attempt)
     if isinstance(after, IllegalMove):
         return after
     match fact:
@@ -94,7 +94,7 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
                 updated_at=at,
             )
         case Concluded():
-            return _concluded(before, after, fact.outcome, at)
+            return _apply_outcome(before, after, fact.outcome, at)
         case Interrupted():
             return before._replace(
                 standing=after,
@@ -120,27 +120,27 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
 
 
 def message_of(fact: Fact) -> str | None:
-    """Return the message of a row that `fact` moved, or None."""
+    """Return the message of a row after `fact`, or None."""
     match fact:
         case Intended():
             return None
         case Concluded():
-            return _message(fact.outcome)
+            return _outcome_message(fact.outcome)
         case Interrupted():
-            return kept(kind_of(fact))
+            return encode_record(kind_of(fact))
         case Resolved():
-            return storable(kept(kind_of(fact), fact.by, fact.evidence))
+            return storable_text(encode_record(kind_of(fact), fact.by, fact.evidence))
         case Released():
-            return storable(kept(kind_of(fact), fact.by))
+            return storable_text(encode_record(kind_of(fact), fact.by))
         case Returned():
-            return storable(kept(kind_of(fact), fact.evidence))
+            return storable_text(encode_record(kind_of(fact), fact.evidence))
         case Replaced():
-            return kept(kind_of(fact), fact.row, fact.batch)
+            return encode_record(kind_of(fact), fact.row, fact.batch)
         case _:
             assert_never(fact)
 
 
-def _concluded(before: RowProgress, after: Standing, outcome: Outcome, at: str) -> RowProgress:
+def _apply_outcome(before: RowProgress, after: Standing, outcome: Outcome, at: str) -> RowProgress:
     left = outcome.kind is not _NOT_SENT
     return RowProgress(
         order_id=before.order_id,
@@ -153,34 +153,34 @@ def _concluded(before: RowProgress, after: Standing, outcome: Outcome, at: str) 
         gateway_reference=_storable(outcome.gateway_reference) or before.gateway_reference,
         http_status=before.http_status if outcome.http_status is None else outcome.http_status,
         error_code=_storable(outcome.cause or outcome.error_code),
-        message=_message(outcome),
+        message=_outcome_message(outcome),
         intended_at=before.intended_at,
         first_sent_at=before.first_sent_at or before.intended_at if left else before.first_sent_at,
         updated_at=at,
     )
 
 
-def _message(outcome: Outcome) -> str | None:
-    """Return the gateway's message, else ours, else None."""
+def _outcome_message(outcome: Outcome) -> str | None:
+    """Return the gateway's message, or else ours, or None."""
     if outcome.message:
-        return _storable(kept_text(outcome.message))
+        return _storable(encode_text(outcome.message))
     if outcome.kind is _UNKNOWN or outcome.kind is _NOT_SENT:
-        return storable(kept(outcome.kind, outcome.cause or None))
+        return storable_text(encode_record(outcome.kind, outcome.cause or None))
     return None
 
 
 def _storable(text: str | None) -> str | None:
-    """Return `text` as a database can store it: a gateway may send half a surrogate pair, which is not text."""
-    return text if text is None or text.isascii() else storable(text)
+    """Return `text` as a database can store it. A gateway may send half a surrogate pair, which is not valid text."""
+    return text if text is None or text.isascii() else storable_text(text)
 
 
 def with_duplicate(message: str | None, possible_duplicate_of: int | None) -> str | None:
     """Return a stored message, marked if it is about a possible duplicate."""
-    return message if possible_duplicate_of is None else kept("duplicate", message, possible_duplicate_of)
+    return message if possible_duplicate_of is None else encode_record("duplicate", message, possible_duplicate_of)
 
 
-def amendable(standing: Standing) -> bool:
-    """Whether an amended row may replace the payment: it is rejected, or no attempt of it can have been paid.
+def is_amendable(standing: Standing) -> bool:
+    """Return whether an amended row may replace the payment: it is rejected, or no attempt of it can have been paid.
 
     A row that a person called not received is neither: it may have been paid all the same. For a row that a person
     called rejected, the quarantine must be over as well: `is_in_quarantine`.
@@ -190,8 +190,8 @@ def amendable(standing: Standing) -> bool:
     )
 
 
-def succeed(replaced: RowProgress) -> RowProgress:
-    """Return the first progress of an amended row: numbering and order id of the payment it replaces, no evidence."""
+def replacement_progress(replaced: RowProgress) -> RowProgress:
+    """Return the first progress of an amended row: the number and order id of the replaced payment, but no evidence."""
     return RowProgress(
         order_id=replaced.order_id, standing=replaced.standing, inherited_attempts=replaced.standing.attempt
     )
@@ -207,10 +207,10 @@ def next_order_id(client_orderid: str, progress: RowProgress, *, suffix: bool, i
     return attempt_order_id(client_orderid, generation)
 
 
-def row_standing(
+def build_row_state(
     row: int, instruction: int, client_orderid: str, country: str, currency: str, minor: int, progress: RowProgress
 ) -> RowState:
-    """Return the standing of a row as people read it; the message of a possible duplicate is always marked."""
+    """Return the standing of a row as shown to people. The message of a possible duplicate is always marked."""
     standing = progress.standing
     in_flight = standing.state is State.IN_FLIGHT
     return RowState(

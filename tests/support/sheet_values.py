@@ -1,4 +1,4 @@
-"""Rows and frames that the tests of sheets share."""
+"""Rows and frames for the tests of sheets."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,7 +8,7 @@ from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.model import Sheet
 
 MakeSheet = Callable[..., Sheet]
-"""Writes bytes or text to a file and reads it as a sheet: (content, name, **ReadOptions)."""
+"""Writes bytes or text to a file, and reads it as a sheet: (content, name, **ReadOptions)."""
 
 
 HEADER = "country,client_orderid,amount,currency,account_name,account_number,phone"
@@ -55,8 +55,8 @@ def lines(*rows: str, header: str = HEADER) -> str:
     return "\n".join([header, *rows]) + "\n"
 
 
-def of_rows(*rows: Mapping[str, str | None]) -> Sheet:
-    """Return a sheet with these rows, from row 2 on; every column that a row names is there."""
+def build_sheet(*rows: Mapping[str, str | None]) -> Sheet:
+    """Return a sheet with these rows from row 2 on, with every column that a row names."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     frame = pl.DataFrame(
         [{name: row.get(name) for name in names} for row in rows], schema=dict.fromkeys(names, pl.String)

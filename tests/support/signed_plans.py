@@ -1,40 +1,40 @@
-"""A plan and an order, who signed them, and the policy that they meet."""
+"""A plan and an order, their signers, and the policy for them."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of
-from paygw_batch.approval.plan_document import Content, PlanDocument, PlanFinding, unsigned_plan
-from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, SignedDocument, signed
+from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, build_people, public_key_of
+from paygw_batch.approval.plan_document import PlanContent, PlanDocument, PlanFinding, build_plan
+from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, SignedDocument, sign_document
 from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.settle.row_order import OrderedRow, RowAct, RowContent
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
 
-def private(seed: int) -> ApprovalKey:
+def create_private_key(seed: int) -> ApprovalKey:
     key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
     return ApprovalKey(public_key_of(key.public_key()), key.sign)
 
 
-ADA, SECOND, BEN, CLEO, STRANGER = (private(seed) for seed in range(1, 6))
+ADA, SECOND, BEN, CLEO, STRANGER = (create_private_key(seed) for seed in range(1, 6))
 
 
 def policy(needed: int = 1) -> ApprovalPolicy:
     both = {"ada": [ADA.public.text, SECOND.public.text], "ben": BEN.public.text}
-    return ApprovalPolicy(needed, {}, 72, people_of(both, {**both, "cleo": CLEO.public.text}))
+    return ApprovalPolicy(needed, {}, 72, build_people(both, {**both, "cleo": CLEO.public.text}))
 
 
 PLACE = {"endpoint": "gateway.example/1", "journal": "a" * 32}
 BATCH = {"operation": "payout", "batch": "b" * 16, "sheet": "payroll.csv"}
 
 
-def plan_content(**other: Any) -> Content:
+def plan_content(**other: Any) -> PlanContent:
     counts = {"rows": 2, "known": 0, "invalid": 0, "amended": 0}
     paid = {"instructions_sha256": "c" * 64, "totals": {"KES": "3001.00"}}
-    return Content(**{**PLACE, **BATCH, **counts, **paid, **other})
+    return PlanContent(**{**PLACE, **BATCH, **counts, **paid, **other})
 
 
 def order_content(**other: Any) -> RowContent:
@@ -53,16 +53,16 @@ def order_content(**other: Any) -> RowContent:
         evidence="Ticket 4711",
         basis=Basis.PERSON,
     )
-    told = {"statement": "", "statement_sha256": "", "attempts": [(1, 1)], "rows": [row]}
-    return RowContent(**{**PLACE, **BATCH, **told, **other})
+    settlement = {"statement": "", "statement_sha256": "", "attempts": [(1, 1)], "rows": [row]}
+    return RowContent(**{**PLACE, **BATCH, **settlement, **other})
 
 
 def plan() -> PlanDocument:
     findings = [PlanFinding(row=2, code="row.look_alike", message="twice")]
-    return signed(unsigned_plan(plan_content(), findings, ADA.public, NOW), ADA)
+    return sign_document(build_plan(plan_content(), findings, ADA.public, NOW), ADA)
 
 
-def signed_by(key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None) -> Approval:
-    """Return what a hostile hand would write: an approval with any key, past everything that `approve` refuses."""
+def forge_approval(key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None) -> Approval:
+    """Return an approval with any key, as a forger would write it, bypassing all checks of `approve`."""
     public, at = named or key.public, "2026-11-21T08:00:00.000Z"
     return Approval(key=public.text, approved_at=at, signature=key.sign(document.approval_text(public, at)))

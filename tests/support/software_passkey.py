@@ -1,4 +1,4 @@
-"""A passkey in software: what an authenticator and a browser make together, right or wrong as a test asks for."""
+"""A passkey in software: the parts that an authenticator and a browser make, valid or invalid as a test needs."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ PRESENT_AND_VERIFIED = 0x05
 
 
 class SoftwarePasskey:
-    """A person's passkey for one console; `party` is the page that it is used at."""
+    """A person's passkey for one console. `party` is the page on which it is used."""
 
     def __init__(self, key: EllipticCurvePrivateKey | Ed25519PrivateKey | RSAPrivateKey, party: RelyingParty) -> None:
         self._key = key
@@ -58,12 +58,12 @@ class SoftwarePasskey:
         authenticator_data: bytes | None = None,
         more: Mapping[str, object] | None = None,
     ) -> PasskeySignature:
-        """Sign `data` as a browser has it signed; what else is said is said instead."""
+        """Sign `data` as a browser does. The other parameters replace parts of the assertion."""
         collected = self.client_data(challenge_of(data), kind, more or {}) if client_data is None else client_data
-        said = self.authenticator_data() if authenticator_data is None else authenticator_data
-        plain = self.raw_signature(said + hashlib.sha256(collected).digest())
+        output = self.authenticator_data() if authenticator_data is None else authenticator_data
+        plain = self.raw_signature(output + hashlib.sha256(collected).digest())
         return PasskeySignature(
-            client_data=to_base64url(collected), authenticator_data=to_base64url(said), signature=to_base64url(plain)
+            client_data=to_base64url(collected), authenticator_data=to_base64url(output), signature=to_base64url(plain)
         )
 
     def raw_signature(self, data: bytes) -> bytes:
@@ -84,7 +84,7 @@ ELSEWHERE = RelyingParty("https://payouts.example.com.evil.test")
 
 @cache
 def passkey(name: str, party: RelyingParty = CONSOLE) -> SoftwarePasskey:
-    """Return the passkey of this name; the first letter of it says of which kind its key is."""
+    """Return the passkey of this name, whose first letter determines the kind of key."""
     if name.startswith("r"):
         return SoftwarePasskey(rsa.generate_private_key(65537, 2048), party)
     if name.startswith("e"):
@@ -93,8 +93,8 @@ def passkey(name: str, party: RelyingParty = CONSOLE) -> SoftwarePasskey:
     return SoftwarePasskey(ec.derive_private_key(secret, ec.SECP256R1()), party)
 
 
-def flipped(data: bytes) -> Iterator[bytes]:
-    """Yield `data` with each of its bits flipped."""
+def flip_each_bit(data: bytes) -> Iterator[bytes]:
+    """Yield a copy of `data` for each of its bits, with that bit flipped."""
     for place, byte in enumerate(data):
         for bit in range(8):
             yield data[:place] + bytes([byte ^ (1 << bit)]) + data[place + 1 :]

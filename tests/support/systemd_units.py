@@ -1,4 +1,4 @@
-"""The units of systemd in the documents."""
+"""The systemd units in the documents."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ DOCS = ROOT / "docs"
 UNITS = DOCS / "systemd"
 
 
-def keys(unit: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def unit_keys(unit: Path) -> dict[str, list[str]]:
+    result: dict[str, list[str]] = {}
     for line in unit.read_text().splitlines():
         if "=" in line and not line.startswith("#"):
             name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
-    return found
+            result.setdefault(name, []).append(value)
+    return result

@@ -1,4 +1,4 @@
-"""A journal as tests use it, of any store: each has what an engine does to it as plain calls, one at a time."""
+"""A journal for tests of any store, with the engine's operations as plain calls."""
 
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal

@@ -1,4 +1,4 @@
-"""Keys in tokens: SoftHSM 2, with a token of its own for a test."""
+"""Keys in tokens: SoftHSM 2, with a separate token for each test."""
 
 import os
 import shutil
@@ -19,33 +19,33 @@ PIN = "271828"
 LABEL = "paygw"
 
 
-def softhsm() -> Path | None:
-    """Return where SoftHSM's module is."""
-    found = [Path(place) for place in WHERE if Path(place).exists()]
-    return found[0] if found and shutil.which("softhsm2-util") else None
+def find_softhsm() -> Path | None:
+    """Return the path of SoftHSM's module."""
+    result = [Path(place) for place in WHERE if Path(place).exists()]
+    return result[0] if result and shutil.which("softhsm2-util") else None
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token in a folder. `environ` is what a process needs to find it."""
+    """A token in a folder. A process needs `environ` to find it."""
 
     folder: Path
     module: Path
 
     @classmethod
-    def made_in(cls, folder: Path) -> "Token":
-        """Return a new token called `LABEL`, with the PIN `PIN`, and no key."""
-        module = softhsm()
+    def create_in(cls, folder: Path) -> "Token":
+        """Return a new token called `LABEL`, with the PIN `PIN` and without keys."""
+        module = find_softhsm()
         assert module is not None
         token = cls(folder, module)
         token.slots.mkdir(parents=True)
         token.configuration.write_text(f"directories.tokendir = {token.slots}\nlog.level = ERROR\n")
-        token._tool("--init-token", "--free", "--label", LABEL, "--pin", PIN, "--so-pin", "31415926")
+        token._run_tool("--init-token", "--free", "--label", LABEL, "--pin", PIN, "--so-pin", "31415926")
         return token
 
     @property
     def slots(self) -> Path:
-        """Where SoftHSM keeps its tokens: to move it away is to unplug them."""
+        """The folder of SoftHSM's tokens. Moving it away unplugs them."""
         return self.folder / "slots"
 
     @property
@@ -57,16 +57,16 @@ class Token:
         return {"SOFTHSM2_CONF": str(self.configuration)}
 
     def import_key(self, pem: Path, name: str = "payouts", key_id: str = "01") -> None:
-        """Put a key of a file (PKCS#8) into the token."""
-        self._tool("--import", str(pem), "--token", LABEL, "--label", name, "--id", key_id, "--pin", PIN)
+        """Import a key from a PKCS#8 file into the token."""
+        self._run_tool("--import", str(pem), "--token", LABEL, "--label", name, "--id", key_id, "--pin", PIN)
 
-    def _tool(self, *arguments: str) -> None:
+    def _run_tool(self, *arguments: str) -> None:
         environ = {**os.environ, **self.environ}
         subprocess.run(["softhsm2-util", *arguments], env=environ, check=True, capture_output=True)
 
 
 def make_person_key(token: Token, label: str, kind: str) -> None:
-    """Make a key of a person in a token of this environment, as a vendor's tool does: on a curve, or `rsa`."""
+    """Create a person's key in a token, on a curve or `rsa`, as a vendor's tool does."""
     import pkcs11  # noqa: PLC0415 (an extra)
     from pkcs11 import Attribute, KeyType, Mechanism  # noqa: PLC0415
     from pkcs11.util.ec import encode_named_curve_parameters  # noqa: PLC0415

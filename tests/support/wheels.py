@@ -1,4 +1,4 @@
-"""The program as its users install it: the wheel, in a virtual environment of its own."""
+"""The program as its users install it: the wheel, in a separate virtual environment."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from tests.support.checkout import copy_versioned
 
 
 def build_wheel(into: Path, version: str | None = None) -> Path:
-    """Build the wheel of what is versioned with the build backend of the lock file; nothing is fetched."""
+    """Build the wheel of the versioned files with the lock file's build backend. Nothing is downloaded."""
     source = copy_versioned(into / "source", "")
     if version is not None:
         about = source / "pyproject.toml"
@@ -24,21 +24,21 @@ def build_wheel(into: Path, version: str | None = None) -> Path:
     return wheel
 
 
-def install(what: Path, into: Path, *words: str) -> Path:
+def install_program(what: Path, into: Path, *words: str) -> Path:
     """Install a wheel or a checkout into a new virtual environment, and return its folder of programs.
 
-    What it depends on is seen from there, and is not installed again; the checkout is not seen.
+    Its dependencies are visible there and are not installed again. The checkout is not visible.
     """
     venv.EnvBuilder(symlinks=True).create(into)
     (site_packages,) = into.glob("lib/python3*/site-packages")
     (site_packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    return pip(into / "bin", "install", "--no-index", "--no-deps", *words, str(what))
+    return run_pip(into / "bin", "install", "--no-index", "--no-deps", *words, str(what))
 
 
-def pip(programs: Path, *words: str) -> Path:
+def run_pip(programs: Path, *words: str) -> Path:
     """Run pip for the environment of a folder of programs, and return that folder."""
     command = [sys.executable, "-m", "pip", "--python", str(programs / "python"), *words]
     environ = {**os.environ, "PIP_CONFIG_FILE": "/dev/null"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert completed.returncode == 0, completed.stderr
     return programs

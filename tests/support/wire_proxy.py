@@ -1,4 +1,4 @@
-"""A TCP proxy between the program and a database: it loses answers or requests, falls silent, or plays a pooler."""
+"""A TCP proxy between the program and a database, which loses messages, falls silent, or acts as a pooler."""
 
 import contextlib
 import socket
@@ -10,7 +10,7 @@ from enum import Enum
 DELAY_S = 0.05
 
 
-class Trouble(Enum):
+class ProxyFault(Enum):
     NONE = "none"
     LOSE_ANSWER = "lose_answer"
     """The next request reaches the server; its answer is lost, and the connection with it."""
@@ -25,11 +25,11 @@ class Trouble(Enum):
 
 
 class WireProxy:
-    """Relays to `port`; `trouble` is what happens next, once: to the next request in which `only` is."""
+    """Relays to `port`. `trouble` affects the next request that contains `only`, once."""
 
     def __init__(self, port: int) -> None:
         self._target = port
-        self.trouble = Trouble.NONE
+        self.trouble = ProxyFault.NONE
         self.only = b""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -41,10 +41,10 @@ class WireProxy:
         return url.replace(f":{self._target}/", f":{self.port}/")
 
     def close(self) -> None:
-        for one in (self._listening, *self._sockets):
+        for item in (self._listening, *self._sockets):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                item.shutdown(socket.SHUT_RDWR)
+            item.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -56,44 +56,44 @@ class WireProxy:
                     client.close()
                     continue
                 self._sockets += [client, server]
-                state = {"trouble": Trouble.NONE}
-                threading.Thread(target=self._up, args=(client, server, state), daemon=True).start()
-                threading.Thread(target=self._down, args=(client, server, state), daemon=True).start()
+                state = {"trouble": ProxyFault.NONE}
+                threading.Thread(target=self._relay_requests, args=(client, server, state), daemon=True).start()
+                threading.Thread(target=self._relay_answers, args=(client, server, state), daemon=True).start()
 
-    def _up(self, client: socket.socket, server: socket.socket, state: dict[str, Trouble]) -> None:
+    def _relay_requests(self, client: socket.socket, server: socket.socket, state: dict[str, ProxyFault]) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 with self._lock:
-                    if self.trouble not in {Trouble.NONE, Trouble.POOLER} and self.only in data:
-                        state["trouble"], self.trouble = self.trouble, Trouble.NONE
-                if state["trouble"] is Trouble.LOSE_REQUEST:
+                    if self.trouble not in {ProxyFault.NONE, ProxyFault.POOLER} and self.only in data:
+                        state["trouble"], self.trouble = self.trouble, ProxyFault.NONE
+                if state["trouble"] is ProxyFault.LOSE_REQUEST:
                     break
                 server.sendall(data)
-        self._cut(client, server)
+        self._close_all(client, server)
 
-    def _down(self, client: socket.socket, server: socket.socket, state: dict[str, Trouble]) -> None:
+    def _relay_answers(self, client: socket.socket, server: socket.socket, state: dict[str, ProxyFault]) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
-                if state["trouble"] is Trouble.LOSE_ANSWER:
+                if state["trouble"] is ProxyFault.LOSE_ANSWER:
                     break
-                if state["trouble"] is Trouble.SILENCE:
+                if state["trouble"] is ProxyFault.SILENCE:
                     continue
-                if state["trouble"] is Trouble.DELAY:
+                if state["trouble"] is ProxyFault.DELAY:
                     time.sleep(DELAY_S)
-                client.sendall(_as_pooler(data) if self.trouble is Trouble.POOLER else data)
-        self._cut(client, server)
+                client.sendall(_rewrite_process_id(data) if self.trouble is ProxyFault.POOLER else data)
+        self._close_all(client, server)
 
-    def _cut(self, *both: socket.socket) -> None:
-        for one in both:
+    def _close_all(self, *both: socket.socket) -> None:
+        for item in both:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
 
 
-def _as_pooler(data: bytes) -> bytes:
-    """Return what the server says with another process id in its BackendKeyData."""
+def _rewrite_process_id(data: bytes) -> bytes:
+    """Return the server's bytes with another process id in its BackendKeyData."""
     mark = b"K\x00\x00\x00\x0c"
-    before, found, after = data.partition(mark)
-    return before + found + b"\x00\x00\x00\x07" + after[4:] if found else data
+    before, result, after = data.partition(mark)
+    return before + result + b"\x00\x00\x00\x07" + after[4:] if result else data
 
 
 @contextlib.contextmanager

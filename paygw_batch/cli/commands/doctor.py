@@ -1,6 +1,6 @@
-"""`paygw-batch doctor`: checks whether everything is ready for sending. Nothing is sent.
+"""`paygw-batch doctor`: checks whether everything is ready for sending.
 
-The command writes only a sandbox's key, and notices about a full disk or an expiring key.
+Nothing is sent. The command writes only a sandbox's key, and notices about a full disk or an expiring key.
 """
 
 import asyncio
@@ -28,32 +28,32 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, ReplyNames, Rules
 from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ConfigurationError, PaygwError
-from paygw_batch.extras import HEALTH, extra, extras
+from paygw_batch.extras import HEALTH_MODULES, extra, extras
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, KeyTrouble, KeyUnusable, SigningKey
+from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, KeyProblem, KeyUnusable, SigningKey
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.opening.gateway_access import (
     TOKEN,
-    Signing,
-    authenticity,
-    field_names,
-    gateway_of,
+    RequestSigning,
+    build_authenticity_check,
+    build_signing,
     listener_path,
-    signer_key,
-    signing_of,
+    load_signing_key,
+    notification_fields,
+    open_gateway,
 )
-from paygw_batch.opening.given_sheet import as_answered, filled_in, operation_of, rules_of
-from paygw_batch.opening.open_journal import Tell, journal_to_read, place_of
-from paygw_batch.processes import processor, python_build
+from paygw_batch.opening.given_sheet import format_defaults, operation_of, rules_of, with_reply_names
+from paygw_batch.opening.open_journal import Tell, journal_location, open_journal_to_read
+from paygw_batch.processes import processor_name, python_build
 from paygw_batch.settings.configuration import Settings, unknown_variables
 from paygw_batch.settings.sections import PayinSection, PayinTermsSection
 from paygw_batch.settle.statement import SignedStatements, TransferFolder, statement_key, statement_rule
-from paygw_batch.sheet.read.profiles import known_headings
+from paygw_batch.sheet.read.profiles import merge_headings
 from paygw_batch.show.health import Health, HealthCheck
-from paygw_batch.show.summary import ExitCode, Summary, worst
-from paygw_batch.submit.notices import tell_of_disk, tell_of_key
-from paygw_batch.submit.send import free_bytes, lacking_room
+from paygw_batch.show.summary import ExitCode, Summary, worst_code
+from paygw_batch.submit.notices import add_disk_notice, add_key_expiry_notice
+from paygw_batch.submit.send import disk_space_problem, free_bytes
 
 _TEST_TEXT = "a test of paygw-batch doctor: no payment"
 _CONFIGURATION = mark("configuration")
@@ -67,67 +67,67 @@ _JOURNAL = mark("journal")
 _CLOCK = mark("clock")
 _GATEWAY = mark("gateway")
 _PRIVATE_KEY = mark("private key")
-_KEY_PLACE = mark("where the key is")
-_KEY_END = mark("end of the key")
+_KEY_LOCATION = mark("where the key is")
+_KEY_EXPIRY = mark("end of the key")
 _SPEED = mark("speed")
-_SIGNATURES = 20
+_TIMED_SIGNATURES = 20
 
 
 @click.command("doctor", cls=HelpCommand)
 @click.pass_obj
 def doctor_command(invocation: Invocation) -> None:
     """Check configuration, key, clock, journal and connection, and show a sample signature. No payout is sent."""
-    screen = Screen(invocation, only_shows=True)
+    screen = Screen(invocation, is_read_only=True)
     distrusts: list[ConfigurationError] = []
     settings = settings_of(invocation, distrusts=distrusts)
     payout, payin = rules_of(settings, PAYOUT), rules_of(settings, PAYIN)
-    key, problem = _tried_key(settings, os.environ)
-    lacking = say("There is no configuration: `paygw-batch init` writes one.")
-    is_lacking = invocation.config is None and settings.missing_to_send()
+    key, problem = _try_key(settings, os.environ)
+    no_configuration = say("There is no configuration: `paygw-batch init` writes one.")
+    is_configuration_missing = invocation.config is None and settings.missing_to_send()
     checks = [
-        *((HealthCheck(_CONFIGURATION_FILE, Health.BAD, lacking),) if is_lacking else ()),
+        *((HealthCheck(_CONFIGURATION_FILE, Health.BAD, no_configuration),) if is_configuration_missing else ()),
         *[HealthCheck.failed(_CONFIGURATION_FILE, error) for error in distrusts],
-        *_configuration(settings),
-        *_countries(settings, payout, payin),
-        *_environment(settings, os.environ),
-        _statements(settings),
-        *_key(key, problem, is_sandbox=settings.uses_sandbox),
-        *_notifications(settings, os.environ),
-        *_journal_and_clock(settings, screen.note_aside),
-        *(check for module in extras(HEALTH) for check in module.checks(settings, os.environ)),
-        _speed(key),
+        *_check_configuration(settings),
+        *_check_countries(settings, payout, payin),
+        *_check_environment(settings, os.environ),
+        _check_statements(settings),
+        *_check_key(key, problem, is_sandbox=settings.uses_sandbox),
+        *_check_notifications(settings, os.environ),
+        *_check_journal_and_clock(settings, screen.note_on_stderr),
+        *(check for module in extras(HEALTH_MODULES) for check in module.checks(settings, os.environ)),
+        _check_speed(key),
     ]
     if key is not None:
-        tell_of_key(settings, key, screen.note_aside)
-    usable: list[Rules] = []
+        add_key_expiry_notice(settings, key, screen.note_on_stderr)
+    usable_rules: list[Rules] = []
     if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
-        usable = [rules for rules in (payout, payin) if _ready(settings, rules)]
-        checks.append(_gateway(settings, usable[0]))
-    lines = [(f"{say(check.what)} {check.of}".strip(), say(check.health.value), check.found) for check in checks]
+        usable_rules = [rules for rules in (payout, payin) if _usable_countries(settings, rules)]
+        checks.append(_check_gateway(settings, usable_rules[0]))
+    lines = [(f"{say(check.name)} {check.subject}".strip(), say(check.health.value), check.found) for check in checks]
     screen.table("", mark_all("check", "state", "found"), lines)
-    for rules in usable:
-        _show_sample(signing_of(settings, rules, os.environ), rules[_ready(settings, rules)[0]], screen)
+    for rules in usable_rules:
+        _show_sample(build_signing(settings, rules, os.environ), rules[_usable_countries(settings, rules)[0]], screen)
     codes = {check.code for check in checks if check.health is Health.BAD}
-    failed = sum(check.health is Health.BAD for check in checks)
+    failed_count = sum(check.health is Health.BAD for check in checks)
     as_json = [
-        {"check": f"{check.what} {check.of}".strip(), "state": check.health.value, "found": check.found}
+        {"check": f"{check.name} {check.subject}".strip(), "state": check.health.value, "found": check.found}
         for check in checks
     ]
     screen.finish(
         Summary(
-            worst(codes) if codes else ExitCode.DONE,
-            say("{failed} of {count} checks failed.", failed=failed, count=len(checks))
-            if failed
-            else say("Everything is in place."),
+            worst_code(codes) if codes else ExitCode.DONE,
+            say("{failed} of {count} checks failed.", failed=failed_count, count=len(checks))
+            if failed_count
+            else say("All checks passed."),
             further={"checks": as_json, "key": None if key is None else _key_as_json(key)},
         )
     )
 
 
-def _configuration(settings: Settings) -> Iterator[HealthCheck]:
+def _check_configuration(settings: Settings) -> Iterator[HealthCheck]:
     missing, gateway, payout = settings.missing_to_send(), settings.gateway, load_operation(PAYOUT)
     if missing:
-        yield HealthCheck(_CONFIGURATION, Health.BAD, _missing(missing))
+        yield HealthCheck(_CONFIGURATION, Health.BAD, _missing_keys_sentence(missing))
     else:
         sentence = say("complete, except for settings of individual countries")
         yield HealthCheck(_CONFIGURATION, Health.GOOD, sentence)
@@ -138,26 +138,26 @@ def _configuration(settings: Settings) -> Iterator[HealthCheck]:
             yield HealthCheck(_PAYOUT_ADDRESS, Health.GOOD, url)
         except PaygwError as error:
             yield HealthCheck.failed(_PAYOUT_ADDRESS, error)
-    yield HealthCheck(mark("replies"), Health.GOOD, _names_of_replies(as_answered(settings, payout).reply))
-    yield _columns(settings)
-    yield from _approval(settings)
+    yield HealthCheck(mark("replies"), Health.GOOD, _format_reply_names(with_reply_names(settings, payout).reply))
+    yield _check_columns(settings)
+    yield from _check_approval(settings)
 
 
-def _missing(keys: Sequence[str]) -> str:
+def _missing_keys_sentence(keys: Sequence[str]) -> str:
     return say("missing: {keys}", keys=", ".join(keys))
 
 
-_AMOUNT = {
+_AMOUNT_LABELS = {
     AmountUnit.MAJOR: mark("amount, as it is sent"),
     AmountUnit.MINOR: mark("amount, in the smallest unit"),
     AmountUnit.UNCHECKED: mark("amount, not compared"),
 }
 
 
-def _names_of_replies(names: ReplyNames) -> str:
+def _format_reply_names(names: ReplyNames) -> str:
     fields = (
         (say("order id"), names.order_id),
-        (say(_AMOUNT[names.amount_unit]), names.amount),
+        (say(_AMOUNT_LABELS[names.amount_unit]), names.amount),
         (say("currency"), names.currency),
         (say("reference"), names.reference),
         (say("error code"), names.error_code),
@@ -166,49 +166,51 @@ def _names_of_replies(names: ReplyNames) -> str:
     return "; ".join(say("{field}: {names}", field=field, names=", ".join(paths)) for field, paths in fields)
 
 
-def _ready(settings: Settings, rules: Rules) -> list[str]:
+def _usable_countries(settings: Settings, rules: Rules) -> list[str]:
     if settings.missing_for(operation_of(rules).name):
         return []
     return [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
 
 
-def _countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[HealthCheck]:
-    paid, collected = _ready(settings, payout), _ready(settings, payin)
-    none = Health.WARNING if collected else Health.BAD
-    sentence = say("can be paid: {countries}", countries=", ".join(paid)) if paid else say("none can be paid")
-    yield HealthCheck(mark("countries"), Health.GOOD if paid else none, sentence)
-    yield from _of_each_country(mark("country"), payout)
+def _check_countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[HealthCheck]:
+    payable, collectable = _usable_countries(settings, payout), _usable_countries(settings, payin)
+    health_if_none = Health.WARNING if collectable else Health.BAD
+    sentence = (
+        say("can be paid: {countries}", countries=", ".join(payable)) if payable else say("no country can be paid")
+    )
+    yield HealthCheck(mark("countries"), Health.GOOD if payable else health_if_none, sentence)
+    yield from _check_each_country(mark("country"), payout)
     missing = settings.missing_for(PAYIN)
-    begun = settings.payin != PayinSection() or any(
+    is_payin_configured = settings.payin != PayinSection() or any(
         country.payin != PayinTermsSection() for country in settings.countries.values()
     )
     if missing:
-        health = Health.BAD if begun else Health.WARNING
-        yield HealthCheck(_COLLECTIONS, health, _missing(missing))
-    elif collected:
-        sentence = say("can be collected from: {countries}", countries=", ".join(collected))
+        health = Health.BAD if is_payin_configured else Health.WARNING
+        yield HealthCheck(_COLLECTIONS, health, _missing_keys_sentence(missing))
+    elif collectable:
+        sentence = say("can be collected from: {countries}", countries=", ".join(collectable))
         yield HealthCheck(_COLLECTIONS, Health.GOOD, sentence)
     else:
         yield HealthCheck(_COLLECTIONS, Health.BAD, say("no country can be collected from"))
-    if begun:
-        yield from _of_each_country(_COLLECTIONS, payin)
+    if is_payin_configured:
+        yield from _check_each_country(_COLLECTIONS, payin)
 
 
-def _of_each_country(check: str, rules: Rules) -> Iterator[HealthCheck]:
+def _check_each_country(check: str, rules: Rules) -> Iterator[HealthCheck]:
     for code, rule in rules.items():
         if rule.missing_terms:
-            yield HealthCheck(check, Health.WARNING, _missing(rule.missing_terms), of=code)
+            yield HealthCheck(check, Health.WARNING, _missing_keys_sentence(rule.missing_terms), subject=code)
         elif rule.form is None:
-            yield HealthCheck(check, Health.WARNING, say(rule.unusable), of=code)
-        elif values := filled_in(rule):
+            yield HealthCheck(check, Health.WARNING, say(rule.unusable), subject=code)
+        elif values := format_defaults(rule):
             sentence = say("sent if a sheet gives no value: {values}", values=values)
-            yield HealthCheck(check, Health.GOOD, sentence, of=code)
+            yield HealthCheck(check, Health.GOOD, sentence, subject=code)
 
 
-def _columns(settings: Settings) -> HealthCheck:
+def _check_columns(settings: Settings) -> HealthCheck:
     profile = settings.sheet.column_profile
     try:
-        headings = known_headings(profile, settings.columns)
+        headings = merge_headings(profile, settings.columns)
     except PaygwError as error:
         return HealthCheck.failed(mark("columns"), error)
     profile_text = say("profile {profile}", profile=profile) if profile else say("no profile")
@@ -216,8 +218,8 @@ def _columns(settings: Settings) -> HealthCheck:
     return HealthCheck(mark("columns"), Health.GOOD, f"{profile_text}; {count_text}")
 
 
-def _approval(settings: Settings) -> Iterator[HealthCheck]:
-    """Yield the people who may prepare and approve, with their keys, and warn of makers with too few approvers."""
+def _check_approval(settings: Settings) -> Iterator[HealthCheck]:
+    """Yield the people who may prepare and approve, and warn about makers with too few approvers."""
     try:
         policy = policy_of(settings)
     except PaygwError as error:
@@ -242,7 +244,7 @@ def _approval(settings: Settings) -> Iterator[HealthCheck]:
                 "is not set",
                 fingerprint=passkeys[0].fingerprint,
             )
-            yield HealthCheck(_APPROVAL, Health.WARNING, sentence, of=person.name)
+            yield HealthCheck(_APPROVAL, Health.WARNING, sentence, subject=person.name)
         is_stuck = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
         maker, approver = (
             ", ".join(key.fingerprint for key in keys) for keys in (person.maker_keys, person.approver_keys)
@@ -253,10 +255,10 @@ def _approval(settings: Settings) -> Iterator[HealthCheck]:
             *([say("too few others may approve what this person prepares")] if is_stuck else []),
         ]
         health = Health.WARNING if is_stuck else Health.GOOD
-        yield HealthCheck(_APPROVAL, health, "; ".join(permissions), of=person.name)
+        yield HealthCheck(_APPROVAL, health, "; ".join(permissions), subject=person.name)
 
 
-def _statements(settings: Settings) -> HealthCheck:
+def _check_statements(settings: Settings) -> HealthCheck:
     try:
         rule = statement_rule(settings)
     except PaygwError as error:
@@ -264,7 +266,7 @@ def _statements(settings: Settings) -> HealthCheck:
     match rule:
         case None:
             return HealthCheck(
-                _STATEMENTS, Health.GOOD, say("not proven: each counts as the word of the person who brings it")
+                _STATEMENTS, Health.GOOD, say("not proven: each counts as the word of the person who applies it")
             )
         case SignedStatements():
             sentence = say(
@@ -286,19 +288,19 @@ def _statements(settings: Settings) -> HealthCheck:
             assert_never(rule)
 
 
-def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
+def _check_environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
     for name in unknown_variables(environ, settings):
-        sentence = say("{name} sets nothing; is it misspelt?", name=name)
+        sentence = say("{name} is not a setting; is it misspelt?", name=name)
         yield HealthCheck(mark("environment"), Health.WARNING, sentence)
 
 
-def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Check the settings and secrets of `listen`, if the callback address has a place for the token."""
+def _check_notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
+    """Check the settings and secrets of `listen`, if the callback address contains the token's placeholder."""
     if TOKEN not in (settings.gateway.server_callback_url or ""):
         return
     try:
         listener_path(settings, environ)
-        check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
+        check = build_authenticity_check(settings, notification_fields(settings, load_operation(PAYOUT)), environ)
     except PaygwError as error:
         yield HealthCheck.failed(_NOTIFICATIONS, error)
         return
@@ -306,23 +308,27 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[H
         sentence = say("checked by {proof}", proof=settings.notifications.authenticity)
         yield HealthCheck(_NOTIFICATIONS, Health.GOOD, sentence)
         return
-    asks = settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None
-    sentence = say("not proven: the gateway is asked about each") if asks else say("not proven: a person confirms each")
+    has_enquiries = settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None
+    sentence = (
+        say("not proven: the gateway is asked about each")
+        if has_enquiries
+        else say("not proven: a person confirms each")
+    )
     yield HealthCheck(_NOTIFICATIONS, Health.WARNING, sentence)
 
 
-def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
+def _try_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
     """Return the private key after it has signed a test text, or the error if it cannot sign."""
     try:
-        key = signer_key(settings, environ)
+        key = load_signing_key(settings, environ)
         if not key.public.has_signed(_TEST_TEXT, base64.b64decode(key.sign(_TEST_TEXT))):
-            raise KeyUnusable(key.custody.place, KeyTrouble.WRONG_SIGNATURE)
+            raise KeyUnusable(key.custody.place, KeyProblem.WRONG_SIGNATURE)
     except PaygwError as error:
         return None, error
     return key, None
 
 
-def _key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool) -> Iterator[HealthCheck]:
+def _check_key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool) -> Iterator[HealthCheck]:
     if key is None:
         if problem is not None:
             yield HealthCheck.failed(_PRIVATE_KEY, problem)
@@ -337,27 +343,29 @@ def _key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool
     match custody.kind:
         case KeyKind.FILE:
             sentence = say("in a file, which anyone who can read it can copy: {place}", place=custody.place)
-            yield HealthCheck(_KEY_PLACE, Health.GOOD if is_sandbox else Health.WARNING, sentence)
+            yield HealthCheck(_KEY_LOCATION, Health.GOOD if is_sandbox else Health.WARNING, sentence)
         case KeyKind.PKCS11:
-            yield _custody(custody, say("in a token: {place}", place=custody.place))
+            yield _check_custody(custody, say("in a token: {place}", place=custody.place))
         case KeyKind.AWSKMS:
-            yield _custody(custody, say("in AWS KMS: {place}", place=custody.place))
+            yield _check_custody(custody, say("in AWS KMS: {place}", place=custody.place))
         case _:
             assert_never(custody.kind)
     if custody.expires is not None:
         days = custody.days_left(utc_now().date()) or 0
         health = Health.BAD if days < 0 else Health.WARNING if days < EXPIRY_WARNING_DAYS else Health.GOOD
-        yield HealthCheck(_KEY_END, health, say("it can be used until {date}", date=custody.expires.isoformat()))
+        yield HealthCheck(_KEY_EXPIRY, health, say("it is valid until {date}", date=custody.expires.isoformat()))
 
 
-def _custody(custody: Custody, where: str) -> HealthCheck:
+def _check_custody(custody: Custody, location: str) -> HealthCheck:
     if custody.is_exportable:
-        sentence = say("{where}; it can be exported: make one that cannot", where=where)
-        return HealthCheck(_KEY_PLACE, Health.WARNING, sentence)
+        sentence = say("{where}; it can be exported: create one that cannot", where=location)
+        return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
     if custody.was_outside:
-        sentence = say("{where}; it cannot be exported, but it was once outside, so a copy may exist", where=where)
-        return HealthCheck(_KEY_PLACE, Health.WARNING, sentence)
-    return HealthCheck(_KEY_PLACE, Health.GOOD, say("{where}; it cannot be exported", where=where))
+        sentence = say(
+            "{where}; it cannot be exported, but it was not created there, so a copy may exist", where=location
+        )
+        return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
+    return HealthCheck(_KEY_LOCATION, Health.GOOD, say("{where}; it cannot be exported", where=location))
 
 
 def _key_as_json(key: SigningKey) -> dict[str, object]:
@@ -374,70 +382,77 @@ def _key_as_json(key: SigningKey) -> dict[str, object]:
     }
 
 
-def _journal_and_clock(settings: Settings, tell: Tell) -> Iterator[HealthCheck]:
-    now, wrong = utc_now(), list[str]()
+def _check_journal_and_clock(settings: Settings, tell: Tell) -> Iterator[HealthCheck]:
+    now, clock_problems = utc_now(), list[str]()
     try:
-        yield from _journal(settings, now, wrong, tell)
+        yield from _check_journal(settings, now, clock_problems, tell)
     except PaygwError as error:
         yield HealthCheck.failed(_JOURNAL, error, ExitCode.JOURNAL)
-    if wrong:
+    if clock_problems:
         sentence = say("Nothing is settled, released or amended while the clock is wrong.")
-        yield HealthCheck(_CLOCK, Health.BAD, f"{' '.join(wrong)} {sentence}")
+        yield HealthCheck(_CLOCK, Health.BAD, f"{' '.join(clock_problems)} {sentence}")
     else:
         sentence = say("it is {time}; signatures carry this time", time=timestamp(now))
         yield HealthCheck(_CLOCK, Health.GOOD, sentence)
 
 
-def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) -> Iterator[HealthCheck]:
-    """Yield the checks of the journal, and add its sentences about the clock to `wrong`."""
+def _check_journal(settings: Settings, now: datetime, clock_problems: list[str], tell: Tell) -> Iterator[HealthCheck]:
+    """Yield the checks of the journal, and append its problems with the clock to `clock_problems`."""
     path = settings.journal_place()
-    if settings.uses_sandbox and not place_of(settings).may_exist():
-        yield HealthCheck(_JOURNAL, Health.GOOD, say("{path}: not there yet; the first run creates it", path=path))
+    if settings.uses_sandbox and not journal_location(settings).may_exist():
+        yield HealthCheck(_JOURNAL, Health.GOOD, say("{path}: does not exist yet; the first run creates it", path=path))
         return
-    with journal_to_read(settings, must_be_known=True) as journal:
+    with open_journal_to_read(settings, must_be_known=True) as journal:
         records = journal.batches()
-        wrong += JournalClock.read(journal, now).sentences()
+        clock_problems += JournalClock.read(journal, now).sentences()
         sentence = say(
             "{path}: batches: {batches:,}, facts: {facts:,}", path=path, batches=len(records), facts=journal.head().seq
         )
-        due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
+        due_count = sum(
+            tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE)
+        )
     if settings.journal.url is not None:
-        yield from extra("cluster.health").checks(settings)  # an error raised here is a fault of the journal
+        yield from extra("cluster.health").checks(settings)  # the caller reports an error as one of the journal
     yield HealthCheck(_JOURNAL, Health.GOOD, sentence)
     if settings.journal.url is None:
-        folder, lacking = settings.journal_path().parent, ""
+        folder, shortage = settings.journal_path().parent, ""
         if not os.access(folder, os.W_OK):
-            lacking = say(
-                "{folder} cannot be written, so no run can record what it sends, and none will start.", folder=folder
+            shortage = say(
+                "{folder} is not writable. Runs cannot record what they send, so none will start.", folder=folder
             )
-        elif lacking := lacking_room(settings, due) or "":
-            tell_of_disk(settings, free_bytes(settings), tell)
+        elif shortage := disk_space_problem(settings, due_count) or "":
+            add_disk_notice(settings, free_bytes(settings), tell)
         room = say("{mib:,.0f} MiB are free on the disk of the journal", mib=free_bytes(settings) / 2**20)
-        yield HealthCheck(mark("room"), Health.BAD if lacking else Health.GOOD, lacking or room, ExitCode.STOPPED_EARLY)
+        yield HealthCheck(
+            mark("room"), Health.BAD if shortage else Health.GOOD, shortage or room, ExitCode.STOPPED_EARLY
+        )
 
 
-def _speed(key: SigningKey | None) -> HealthCheck:
-    """Return the limits on the speed of a run: processor, build, signing. Signatures that cost money are not timed."""
-    build = say("Python {version}, {processor}", version=platform.python_version(), processor=processor())
+def _check_speed(key: SigningKey | None) -> HealthCheck:
+    """Report the processor, the Python build and the time of a signature, which limit the speed of a run.
+
+    Only keys in files are timed, because other signatures may cost money.
+    """
+    build = say("Python {version}, {processor}", version=platform.python_version(), processor=processor_name())
     if key is not None and key.custody.kind is KeyKind.FILE:
         sign = partial(key.sign, _TEST_TEXT)
-        took_s = statistics.median(timeit.repeat(sign, timer=elapsed_s, repeat=_SIGNATURES, number=1))
-        build += "; " + say("a signature takes {ms:.2f} ms", ms=1000 * took_s)
+        signature_s = statistics.median(timeit.repeat(sign, timer=elapsed_s, repeat=_TIMED_SIGNATURES, number=1))
+        build += "; " + say("a signature takes {ms:.2f} ms", ms=1000 * signature_s)
     if python_build().has_profiles is not False:
         return HealthCheck(_SPEED, Health.GOOD, build)
     sentence = say(
-        "{found}. This Python was built without optimizations, so runs are slower: use the one of your operating "
-        "system, or build it with --enable-optimizations.",
+        "{found}. This Python was built without optimizations, so runs are slower. Use your "
+        "operating system's Python, or build it with --enable-optimizations.",
         found=build,
     )
     return HealthCheck(_SPEED, Health.WARNING, sentence)
 
 
-def _gateway(settings: Settings, rules: Rules) -> HealthCheck:
-    """Return whether the gateway can be reached, or why that could not be tried."""
+def _check_gateway(settings: Settings, rules: Rules) -> HealthCheck:
+    """Check whether the gateway can be reached."""
     url = settings.gateway.base_url
     try:
-        with gateway_of(settings, rules, os.environ) as connection:
+        with open_gateway(settings, rules, os.environ) as connection:
             fault = asyncio.run(connection.probe())
     except PaygwError as error:
         return HealthCheck.failed(_GATEWAY, error)
@@ -447,9 +462,9 @@ def _gateway(settings: Settings, rules: Rules) -> HealthCheck:
     return HealthCheck(_GATEWAY, Health.BAD, sentence, ExitCode.STOPPED_EARLY)
 
 
-def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
-    """Show how an invented row would be signed, so that a person can compare it with the gateway's own base string."""
-    instruction = _invented(rule)
+def _show_sample(signing: RequestSigning, rule: CountryRule, screen: Screen) -> None:
+    """Show the signature of an invented row, for comparison with the gateway's own base string."""
+    instruction = _sample_instruction(rule)
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S
     )
@@ -465,10 +480,10 @@ def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
     show_steps(screen, explanation, "base_string", "authorization")
 
 
-def _invented(rule: CountryRule) -> Instruction:
+def _sample_instruction(rule: CountryRule) -> Instruction:
     number = rule.numbers.dialling_code + rule.numbers.example
     local = rule.numbers.trunk_prefix + rule.numbers.example
-    invented = {
+    samples = {
         FieldKind.TEXT: "Sample",
         FieldKind.INTERNATIONAL_PHONE: f"+{number}",
         FieldKind.MASKED_PHONE: f"+{number}",
@@ -480,5 +495,5 @@ def _invented(rule: CountryRule) -> Instruction:
         FieldKind.POSTAL_CODE: "00100",
     }
     form = rule.form
-    fields = {field.name: invented[field.kind] for field in form.fields if field.kind in invented} if form else {}
+    fields = {field.name: samples[field.kind] for field in form.fields if field.kind in samples} if form else {}
     return Instruction("SAMPLE-1", rule.code, rule.currency, "1000", form.name if form else "", fields)

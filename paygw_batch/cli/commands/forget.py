@@ -1,23 +1,23 @@
-"""`paygw-batch forget`: forgets people whom the journal paid, and keeps the accounts."""
+"""`paygw-batch forget`: erases the data of people, and keeps the totals of their payments."""
 
 from typing import assert_never
 
 import click
 
-from paygw_batch.approval.policy import person as operator
+from paygw_batch.approval.policy import identify_person as operator
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of, settings_of, wait_option
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.send_batch import held
+from paygw_batch.cli.send_batch import hold_journal
 from paygw_batch.errors import UsageError
-from paygw_batch.forget_people import Forgotten, choose, files_elsewhere, forget_by_word
-from paygw_batch.journal import Forgettable, JournalReader, OldPages
+from paygw_batch.forget_people import Forgotten, choose_payments, forget_by_one_person, remaining_files
+from paygw_batch.journal import ForgettablePayments, JournalReader, RemainingData
 from paygw_batch.language import mark, mark_all, say, say_count
-from paygw_batch.opening.open_journal import journal_to_read
+from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.show.summary import ExitCode, Summary
 
-before_option = click.option("--before", metavar="DATE", help="Forget everyone whose batch was over before this date.")
+before_option = click.option("--before", metavar="DATE", help="Forget everyone whose batch ended before this date.")
 person_option = click.option(
     "--person", metavar="TEXT", help="Forget one person: the exact name, account or phone number."
 )
@@ -26,9 +26,9 @@ person_option = click.option(
 @click.command("forget", cls=HelpCommand)
 @before_option
 @person_option
-@click.option("--dry-run", is_flag=True, help="Show what would be forgotten, and change nothing. The default.")
-@click.option("--yes", is_flag=True, help="Forget them now, on your word.")
-@click.option("--by", metavar="NAME", help="With --yes: who decides this.")
+@click.option("--dry-run", is_flag=True, help="Show who would be forgotten; change nothing. The default.")
+@click.option("--yes", is_flag=True, help="Forget them now, on your decision alone.")
+@click.option("--by", metavar="NAME", help="With --yes: your name, for the record.")
 @wait_option
 @click.pass_obj
 def forget_command(
@@ -44,96 +44,100 @@ def forget_command(
     """Forget people's names, accounts, phones, sheets and messages; keep ids, sums, states and times.
 
     A batch is forgotten when it is over: nothing in it is ready, in doubt, accepted, in quarantine or contradicted.
-    Without --before and --person, [retention] years in the configuration says the date.
+    Without --before and --person, the date follows from [retention] years in the configuration.
     """
     screen, settings = Screen(invocation), settings_of(invocation)
-    require_one(before, person)
+    require_single_selector(before, person)
     if yes and dry_run:
         raise UsageError(say("--dry-run and --yes cannot be combined: choose one."))
     if yes and by is None:
         raise UsageError(say("--yes needs --by NAME: forgetting cannot be undone, and the journal records who did it."))
     guard_of(invocation, settings).check(reporting=yes)
     if yes:
-        with held(settings, "forget", screen, wait=wait) as (journal, report):
-            chosen = choose(settings, journal, before=before, person=person)
-            report.summary = forgotten(screen, journal, forget_by_word(settings, journal, chosen, operator(by)))
+        with hold_journal(settings, "forget", screen, wait=wait) as (journal, report):
+            selection = choose_payments(settings, journal, before=before, person=person)
+            report.summary = report_forgotten(
+                screen, journal, forget_by_one_person(settings, journal, selection, operator(by))
+            )
         screen.finish(report.summary)
         return
-    with journal_to_read(settings, screen.say) as reader:
-        chosen = choose(settings, reader, before=before, person=person)
-        show_chosen(screen, reader, chosen)
+    with open_journal_to_read(settings, screen.say) as reader:
+        selection = choose_payments(settings, reader, before=before, person=person)
+        show_selection(screen, reader, selection)
         message = say(
-            "The payees of {payments} would be forgotten. Nothing was changed: --yes --by NAME forgets them, or with "
-            "[approval] two people (`paygw-batch order forget`).",
-            payments=_counted(chosen),
+            "The payees of {payments} would be forgotten. Nothing was changed. To forget them, "
+            "add --yes --by NAME or, with [approval], use `paygw-batch order forget`.",
+            payments=_selection_size(selection),
         )
-        screen.finish(Summary(ExitCode.DONE, message, rows=chosen.instructions, further=chosen_told(reader, chosen)))
+        screen.finish(
+            Summary(ExitCode.DONE, message, rows=selection.instructions, further=selection_as_json(reader, selection))
+        )
 
 
-def require_one(before: str | None, person: str | None) -> None:
-    """Raise `UsageError` if both a date and a person are given."""
+def require_single_selector(before: str | None, person: str | None) -> None:
+    """Raise `UsageError` if both a date and a person are given, because only one can select people."""
     if before is not None and person is not None:
         raise UsageError(say("--before and --person cannot be combined: choose one."))
 
 
-def show_chosen(screen: Screen, journal: JournalReader, chosen: Forgettable) -> None:
+def show_selection(screen: Screen, journal: JournalReader, selection: ForgettablePayments) -> None:
     records = {record.number: record for record in journal.batches()}
     lines = [
         (records[batch].batch, records[batch].sheet_name, records[batch].opened_at, len(numbers))
-        for batch, numbers in chosen.batches.items()
+        for batch, numbers in selection.batches.items()
     ]
     screen.table("", mark_all("batch", "sheet", "opened at", "rows"), lines)
-    waits = mark(
+    waiting_text = mark(
         "Batch {batch} is not over: a row is ready, in doubt, accepted or in quarantine, a message waits, or it is so "
         "new that sheets are still compared with it. No one in it can be forgotten yet."
     )
-    for batch in chosen.waiting:
-        screen.say(say(waits, batch=records[batch].batch))
+    for batch in selection.waiting:
+        screen.say(say(waiting_text, batch=records[batch].batch))
 
 
-def _counted(chosen: Forgettable) -> str:
-    rows = say_count(chosen.instructions, "{count:,} payment", "{count:,} payments")
-    batches = say_count(len(chosen.batches), "{count:,} batch", "{count:,} batches")
+def _selection_size(selection: ForgettablePayments) -> str:
+    rows = say_count(selection.instructions, "{count:,} payment", "{count:,} payments")
+    batches = say_count(len(selection.batches), "{count:,} batch", "{count:,} batches")
     return say("{rows} in {batches}", rows=rows, batches=batches)
 
 
-def chosen_told(journal: JournalReader, chosen: Forgettable) -> dict[str, object]:
-    """Return the members of the JSON summary about the people who may be forgotten, or were."""
+def selection_as_json(journal: JournalReader, selection: ForgettablePayments) -> dict[str, object]:
+    """Return the members of the JSON summary about a selection of people."""
     names = {record.number: record.batch for record in journal.batches()}
     return {
-        "before": chosen.before,
-        "payments": chosen.instructions,
-        "batches": [names[batch] for batch in chosen.batches],
-        "waiting": [names[batch] for batch in chosen.waiting],
-        "files": [str(path) for path in files_elsewhere(journal, chosen)],
+        "before": selection.before,
+        "payments": selection.instructions,
+        "batches": [names[batch] for batch in selection.batches],
+        "waiting": [names[batch] for batch in selection.waiting],
+        "files": [str(path) for path in remaining_files(journal, selection)],
     }
 
 
-def forgotten(screen: Screen, journal: JournalReader, done: Forgotten) -> Summary:
-    """Show who was forgotten, and which files may still name them. Return the summary."""
-    chosen = done.chosen
-    show_chosen(screen, journal, chosen)
-    for path in files_elsewhere(journal, chosen):
-        screen.say(say("This file may name them. Remove it yourself: {path}", path=path))
-    if chosen.batches:
-        screen.say(say("Also remove backups of the journal and files that were written elsewhere."))
-    message = say("The payees of {payments} were forgotten.", payments=_counted(chosen))
+def report_forgotten(screen: Screen, journal: JournalReader, result: Forgotten) -> Summary:
+    """Show who was forgotten, and the files that may still name them. Return the summary."""
+    selection = result.chosen
+    show_selection(screen, journal, selection)
+    for path in remaining_files(journal, selection):
+        screen.say(say("This file may contain their data. Delete it yourself: {path}", path=path))
+    if selection.batches:
+        screen.say(say("Also delete backups of the journal, and copies of its files in other places."))
+    message = say("The payees of {payments} were forgotten.", payments=_selection_size(selection))
     code = ExitCode.DONE
-    match done.old_pages:
-        case OldPages.NOWHERE:
+    match result.old_pages:
+        case RemainingData.NOWHERE:
             pass
-        case OldPages.IN_DATABASE:
+        case RemainingData.IN_DATABASE:
             sentence = say(
                 "The server keeps the old data until the owner of the database runs ANALYZE, VACUUM FULL and "
                 "CHECKPOINT. No one can use the journal meanwhile, so run them when nothing is being sent."
             )
             screen.say(sentence)
-        case OldPages.IN_LOG:
+        case RemainingData.IN_LOG:
             code = ExitCode.STOPPED_EARLY
             message += " " + say(
                 "Another program is reading the journal, so its log still contains them. Close that program, "
                 "then run this command again."
             )
         case _:
-            assert_never(done.old_pages)
-    return Summary(code, message, rows=chosen.instructions, further=chosen_told(journal, chosen))
+            assert_never(result.old_pages)
+    return Summary(code, message, rows=selection.instructions, further=selection_as_json(journal, selection))

@@ -21,30 +21,36 @@ from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
-from paygw_batch.journal import Arrived
-from paygw_batch.journal.place import KeepBeside
+from paygw_batch.journal import Arrival
+from paygw_batch.journal.place import RecordNotes
 from paygw_batch.language import mark, say
-from paygw_batch.listener import InGroups, Limits, ListenerApp, serve
-from paygw_batch.opening.gateway_access import GatewayAccess, authenticity, field_names, gateway_of, listener_path
+from paygw_batch.listener import GroupedWriter, Limits, ListenerApp, serve
+from paygw_batch.opening.gateway_access import (
+    GatewayAccess,
+    build_authenticity_check,
+    listener_path,
+    notification_fields,
+    open_gateway,
+)
 from paygw_batch.opening.given_sheet import rules_of
-from paygw_batch.opening.open_journal import open_to_write, place_of, require_journal
+from paygw_batch.opening.open_journal import journal_location, open_to_write, require_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.summary import ExitCode, Summary
 from paygw_batch.unattended.metrics import EndedRun, write_metrics
 from paygw_batch.web_server import LOOPBACK
 
-TAKE_IN_EVERY_S = 1.0
-"""The seconds between two attempts to record the notifications that wait."""
-AT_ONCE = 200
-"""The number of notifications, about, after which the journal is released for others."""
-METRICS_EVERY_S = 10.0
-"""The minimum seconds between two writes of the metrics after notifications were recorded."""
-AFTER_TROUBLE_S = 30.0
-"""The seconds before the next attempt, after the journal could not be used."""
+JUDGE_INTERVAL_S = 1.0
+"""The interval at which waiting notifications are judged."""
+MAX_JUDGED_PER_LOCK = 200
+"""The approximate number of notifications to judge before the journal is released for other processes."""
+METRICS_INTERVAL_S = 10.0
+"""The minimum interval between two writes of the metrics."""
+FAILURE_DELAY_S = 30.0
+"""The delay before the next attempt after the journal could not be used."""
 
 
 @click.command("listen", cls=HelpCommand)
-@click.option("--port", type=WholeNumber(0, 65535), help="Port on loopback; 0: any free one.")
+@click.option("--port", type=WholeNumber(0, 65535), help="Port on loopback; 0 picks a free port.")
 @click.pass_obj
 def listen_command(invocation: Invocation, *, port: int | None) -> None:
     """Receive the gateway's notifications on loopback until interrupted, even during a run.
@@ -54,70 +60,70 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
     screen, settings = Screen(invocation), settings_of(invocation, {("notifications", "port"): port})
     guard_of(invocation, settings).check(reporting=True)
     path = listener_path(settings, os.environ)
-    names = field_names(settings, load_operation(PAYOUT))
-    check = authenticity(settings, names, os.environ)
+    names = notification_fields(settings, load_operation(PAYOUT))
+    check = build_authenticity_check(settings, names, os.environ)
     section = settings.notifications
     require_journal(settings, "listen")
-    taking = _Taking(settings, screen)
+    judge = _ArrivalJudge(settings, screen)
     with (
-        place_of(settings).beside() as keep,
-        closing(InGroups(partial(_keep, keep, taking))) as keeper,
-        _way_to_ask(settings) as connection,
+        journal_location(settings).open_note_recorder() as store,
+        closing(GroupedWriter(partial(_store_arrivals, store, judge))) as writer,
+        _enquiry_connection(settings) as connection,
     ):
         app = ListenerApp(
             path,
             read=partial(read_notification, names=names, check=check),
-            keep=keeper.keep,
+            keep=writer.keep,
             limits=Limits(section.max_body_kib * 1024, section.rate_per_s),
             now=lambda: timestamp(utc_now()),
             monotonic_s=time.monotonic,
             header=section.header,
         )
-        screen.notes(list(_notes(settings, is_checked=check is not None)))
+        screen.notes(list(_startup_notes(settings, is_checked=check is not None)))
 
         def ready(port: int) -> None:
-            where = {"host": LOOPBACK, "port": port, "journal": settings.journal_place()}
-            screen.say(say("Listening on {host}:{port}. Notifications are stored in the journal {journal}.", **where))
+            address = {"host": LOOPBACK, "port": port, "journal": settings.journal_place()}
+            screen.say(say("Listening on {host}:{port}. Notifications are stored in the journal {journal}.", **address))
 
-        async def receive() -> None:
+        async def serve_and_judge() -> None:
             async with AsyncExitStack() as stack:
                 if connection is not None:
-                    from paygw_batch.settle.settle_rows import following_up  # noqa: PLC0415 (httpx)
+                    from paygw_batch.settle.settle_rows import run_follow_up  # noqa: PLC0415 (httpx)
 
-                    asking = following_up(settings, connection, keeper.keep, lambda sentence: screen.notes([sentence]))
-                    app.follow_up = (await stack.enter_async_context(asking)).doubt
-                at_intervals = asyncio.create_task(taking.at_intervals())
+                    follow_up = run_follow_up(settings, connection, writer.keep, lambda note: screen.notes([note]))
+                    app.follow_up = (await stack.enter_async_context(follow_up)).queue_claim
+                judging = asyncio.create_task(judge.run())
                 await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=ready)
-            at_intervals.cancel()
+            judging.cancel()
             with suppress(asyncio.CancelledError):
-                await at_intervals
+                await judging
 
-        asyncio.run(receive())
-        interruption.heed_again()
-        keeper.close()  # this finishes storing, before notifications are judged for the last time
-        taking.take_what_is_left()
-    counted = dict(sorted(app.counts.items()))
+        asyncio.run(serve_and_judge())
+        interruption.restore_handlers()
+        writer.close()  # every notification must be stored before the last ones are judged
+        judge.finish()
+    counts = dict(sorted(app.counts.items()))
     summary = Summary(
         ExitCode.DONE,
         say("The listener has stopped. Notifications stored: {count:,}.", count=app.counts["kept"]),
-        further={"requests": counted, "findings": dict(sorted(taking.findings.items()))},
+        further={"requests": counts, "findings": dict(sorted(judge.findings.items()))},
     )
     if (failure := write_metrics(settings, EndedRun("listen", summary))) is not None:
         screen.notes([failure])
     screen.finish(summary)
 
 
-def _asks(settings: Settings) -> bool:
+def _has_enquiries(settings: Settings) -> bool:
     return settings.notifications.on_unproven == "refresh" and settings.status_enquiry.profile is not None
 
 
-def _way_to_ask(settings: Settings) -> AbstractContextManager[GatewayAccess | None]:
-    """Return a connection to the gateway, or None if unproven notifications lead to no enquiries."""
-    return gateway_of(settings, rules_of(settings, PAYOUT), os.environ) if _asks(settings) else nullcontext()
+def _enquiry_connection(settings: Settings) -> AbstractContextManager[GatewayAccess | None]:
+    """Return a connection to the gateway, or None if unproven notifications cause no enquiries."""
+    return open_gateway(settings, rules_of(settings, PAYOUT), os.environ) if _has_enquiries(settings) else nullcontext()
 
 
-def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
-    if _asks(settings):
+def _startup_notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
+    if _has_enquiries(settings):
         yield say("The gateway is asked at once about each notification that is not proven.")
         return
     if settings.notifications.on_unproven is not None:
@@ -126,66 +132,69 @@ def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
         yield say("No authenticity check is configured, so a person must confirm each notification.")
 
 
-def _keep(keep: KeepBeside, taking: "_Taking", contents: Sequence[str]) -> None:
+def _store_arrivals(store: RecordNotes, judge: "_ArrivalJudge", contents: Sequence[str]) -> None:
     at = timestamp(utc_now())
-    keep([Arrived(content, at) for content in contents])
-    taking.are_waiting = True
+    store([Arrival(content, at) for content in contents])
+    judge.may_have_arrivals = True
 
 
-class _Taking:
-    """Judges notifications while no run holds the journal, and only briefly, so that a run can always start."""
+class _ArrivalJudge:
+    """Judges notifications while no run holds the journal.
+
+    It holds the journal only briefly, so that a run can always start.
+    """
 
     def __init__(self, settings: Settings, screen: Screen) -> None:
         self.findings: Counter[Finding] = Counter()
-        self.are_waiting = True
-        """Whether there may be notifications that were not judged yet."""
+        self.may_have_arrivals = True
+        """Whether notifications may be waiting to be judged."""
         self._settings = settings
         self._screen = screen
-        self._told = ""
-        self._is_measured = True
-        self._measured_s = -METRICS_EVERY_S
+        self._last_note = ""
+        self._are_metrics_current = True
+        self._metrics_written_s = -METRICS_INTERVAL_S
 
-    async def at_intervals(self) -> None:
-        """Record the notifications that wait, at intervals, until cancelled. Then finish the step under way."""
+    async def run(self) -> None:
+        """Judge waiting notifications at intervals until cancelled. Then finish the step under way."""
         while True:
-            await asyncio.sleep(TAKE_IN_EVERY_S)
-            moment = asyncio.create_task(asyncio.to_thread(self._take_and_measure))
+            await asyncio.sleep(JUDGE_INTERVAL_S)
+            step = asyncio.create_task(asyncio.to_thread(self._judge_and_measure))
             try:
-                is_well = await asyncio.shield(moment)
+                is_usable = await asyncio.shield(step)
             except asyncio.CancelledError:
-                await moment
+                await step
                 raise
-            if not is_well:
-                await asyncio.sleep(AFTER_TROUBLE_S)
+            if not is_usable:
+                await asyncio.sleep(FAILURE_DELAY_S)
 
-    def take_what_is_left(self) -> None:
-        """Judge the notifications that wait when the listener ends, if the journal is free."""
-        before = -1
-        while self.are_waiting and before != self.findings.total() and self._take_for_a_moment():
-            before = self.findings.total()
+    def finish(self) -> None:
+        """Judge the remaining notifications when the listener ends, if the journal is free."""
+        judged_count = -1
+        while self.may_have_arrivals and judged_count != self.findings.total() and self._judge_some():
+            judged_count = self.findings.total()
 
-    def _take_and_measure(self) -> bool:
-        is_well = self._take_for_a_moment()
-        if not self._is_measured and time.monotonic() >= self._measured_s + METRICS_EVERY_S:
-            self._is_measured, self._measured_s = True, time.monotonic()
+    def _judge_and_measure(self) -> bool:
+        is_usable = self._judge_some()
+        if not self._are_metrics_current and time.monotonic() >= self._metrics_written_s + METRICS_INTERVAL_S:
+            self._are_metrics_current, self._metrics_written_s = True, time.monotonic()
             if (failure := write_metrics(self._settings, None)) is not None:
                 self._note_once(failure)
-        return is_well
+        return is_usable
 
-    def _take_for_a_moment(self) -> bool:
-        """Judge some of the notifications that wait. Return whether the journal can be used, even if it is busy."""
-        if not self.are_waiting:
+    def _judge_some(self) -> bool:
+        """Judge some of the waiting notifications. Return False if the journal cannot be used; busy is usable."""
+        if not self.may_have_arrivals:
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
                 journal.mark_interrupted(timestamp(utc_now()))
                 now = timestamp(utc_now())
-                self.are_waiting = False  # a notification that arrives from now on sets it again
-                findings = journal.judge_arrivals(self._settings.words(), at=now, at_most=AT_ONCE)
+                self.may_have_arrivals = False  # set again by any notification that arrives from now on
+                findings = journal.judge_arrivals(self._settings.words(), at=now, at_most=MAX_JUDGED_PER_LOCK)
                 self.findings += findings
                 if journal.has_arrivals():
-                    self.are_waiting = True
-            self._is_measured &= not findings
+                    self.may_have_arrivals = True
+            self._are_metrics_current &= not findings
         except JournalHeld:
             return True
         except JournalError as error:
@@ -195,6 +204,6 @@ class _Taking:
         return True
 
     def _note_once(self, sentence: str) -> None:
-        if sentence != self._told:
-            self._told = sentence
+        if sentence != self._last_note:
+            self._last_note = sentence
             self._screen.notes([sentence])

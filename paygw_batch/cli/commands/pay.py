@@ -1,4 +1,4 @@
-"""The commands that send rows (`submit`, `collect`, `resume`, `retry`), and `reconcile`, which writes results again."""
+"""The commands that send rows (`submit`, `collect`, `resume`, `retry`), and `reconcile`."""
 
 import os
 from collections.abc import Callable
@@ -7,81 +7,81 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.approval.policy import default_plan, person
+from paygw_batch.approval.policy import default_plan_path, identify_person
 from paygw_batch.cli.help_texts import HelpCommand, SheetCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number, WholeNumber
 from paygw_batch.cli.options import (
     ResultOptions,
+    bundle_options,
     by_option,
     choices_options,
     complete_batches,
     excel_option,
     force_option,
     guard_of,
-    made_into,
+    parse_expected_totals,
     profile_option,
     require_csv,
     result_options,
     settings_of,
     skip_invalid_option,
-    stated_totals,
     wait_option,
 )
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import (
-    Continued,
-    continued,
+    ContinuedBatch,
+    continue_batch,
+    read_submission,
     reconcile,
-    reported,
+    report_run,
     send_and_reconcile,
-    show_planned,
-    submission,
+    show_plan_findings,
     submit_and_report,
 )
 from paygw_batch.cli.sheet_questions import answers_options, show_totals
 from paygw_batch.core.batch import PAYIN, PAYOUT
-from paygw_batch.core.choices import Choices, SentBy
-from paygw_batch.core.money import with_separators
+from paygw_batch.core.choices import BatchSender, Choices
+from paygw_batch.core.money import format_amount
 from paygw_batch.countries.load import load_operation
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import UsageError
-from paygw_batch.files import write_whole
+from paygw_batch.files import write_atomically
 from paygw_batch.language import say, say_count
-from paygw_batch.opening.gateway_access import gateway_of
-from paygw_batch.opening.given_sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
+from paygw_batch.opening.gateway_access import open_gateway
+from paygw_batch.opening.given_sheet import Reading, SheetSource, minor_units_of, require_complete, rules_of
 from paygw_batch.opening.open_journal import (
     find_batch,
     journal_for_planning,
-    journal_to_read,
+    open_journal_for_run,
+    open_journal_to_read,
     require_workers,
-    run_journal,
 )
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.check.mending import read_mending
+from paygw_batch.sheet.check.corrections import read_corrections
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
-from paygw_batch.show.remittance import advices_of_batch
-from paygw_batch.show.summary import Summary, of_states
-from paygw_batch.show.totals import books_of_pieces
+from paygw_batch.show.remittance import batch_advices
+from paygw_batch.show.summary import Summary, exit_code_for
+from paygw_batch.show.totals import totals_of_pieces
 from paygw_batch.submit.approvals import named_plan
-from paygw_batch.submit.results import ResultFiles, default_out
+from paygw_batch.submit.results import ResultFiles, default_output_path
 from paygw_batch.submit.submission import (
     Conversation,
     Submission,
     plan_sheet,
-    preview,
-    refused_for_defects,
-    refused_for_questions,
+    preview_rows,
+    refuse_for_defects,
+    refuse_for_questions,
 )
 from paygw_batch.submit.submit_sheet import (
     ReleasedRows,
-    refused_summary,
-    release_rejected,
-    with_warnings_told,
+    add_warnings,
+    refusal_summary,
+    release_rejected_rows,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Typed(ResultOptions):
+class _SheetArguments(ResultOptions):
     """The argument and the options of `submit` or `collect`."""
 
     sheet: Path
@@ -98,9 +98,9 @@ class _Typed(ResultOptions):
     by: str | None
 
 
-sheet_options = made_into(
-    "typed",
-    _Typed,
+sheet_options = bundle_options(
+    "arguments",
+    _SheetArguments,
     click.argument("sheet", type=NamedFile()),
     answers_options,
     profile_option,
@@ -129,91 +129,96 @@ sheet_options = made_into(
     by_option,
     force_option,
 )
-"""Adds the argument and the options of a command that runs a sheet. The command gets them as one value, `typed`."""
+"""Adds the argument and the options of a command that runs a sheet. The command gets them as one value, `arguments`."""
 
 
 @click.command("submit", cls=SheetCommand)
 @sheet_options
 @click.pass_obj
-def submit_command(invocation: Invocation, typed: _Typed) -> None:
+def submit_command(invocation: Invocation, arguments: _SheetArguments) -> None:
     """Pay the people on SHEET: start its batch, or continue it. Running the same command again is always safe."""
-    run_sheet(invocation, PAYOUT, typed)
+    run_sheet(invocation, PAYOUT, arguments)
 
 
-def run_sheet(invocation: Invocation, operation: str, typed: _Typed) -> None:
-    screen, sheet, out = Screen(invocation), typed.sheet, typed.out
-    expected = stated_totals(typed.expect_rows, typed.expect_total)
-    require_csv(out, for_excel=typed.for_excel)
-    pace = {("submission", "concurrency"): typed.concurrency, ("submission", "rate_per_s"): typed.rate_per_s}
-    settings = settings_of(invocation, pace)
-    sent_by = _sent_by(settings, typed.choices, detach=typed.detach)
-    rules, plan = rules_of(settings, operation), typed.plan or default_plan(sheet)
+def run_sheet(invocation: Invocation, operation: str, arguments: _SheetArguments) -> None:
+    screen, sheet, out = Screen(invocation), arguments.sheet, arguments.out
+    expected = parse_expected_totals(arguments.expect_rows, arguments.expect_total)
+    require_csv(out, for_excel=arguments.for_excel)
+    limits = {("submission", "concurrency"): arguments.concurrency, ("submission", "rate_per_s"): arguments.rate_per_s}
+    settings = settings_of(invocation, limits)
+    sent_by = _choose_sender(settings, arguments.choices, detach=arguments.detach)
+    rules, plan = rules_of(settings, operation), arguments.plan or default_plan_path(sheet)
     command = load_operation(operation).command
-    guard = guard_of(invocation, settings, force=typed.force)
-    inputs = {say("the sheet"): sheet, say("the plan"): plan, say("the corrections"): typed.mended}
+    guard = guard_of(invocation, settings, force=arguments.force)
+    inputs = {say("the sheet"): sheet, say("the plan"): plan, say("the corrections"): arguments.mended}
     output = RequestedOutput("--out", out, OutputKind.RECONCILIATION, sheet)
-    guard.check(output, inputs=inputs, reporting=not typed.dry_run)
+    guard.check(output, inputs=inputs, reporting=not arguments.dry_run)
     require_complete(settings, rules, set())
-    by, mending = person(typed.by), None if typed.mended is None else read_mending(typed.mended)
+    actor = identify_person(arguments.by)
+    corrections = None if arguments.mended is None else read_corrections(arguments.mended)
     choices = replace(
-        typed.choices, sent_by=sent_by, is_plan_named=typed.plan is not None, expected=expected, decided_by=by
+        arguments.choices,
+        sent_by=sent_by,
+        is_plan_named=arguments.plan is not None,
+        expected=expected,
+        decided_by=actor,
     )
-    given_sheet = GivenSheet(settings, rules, sheet, replace(typed.reading, mending=mending))
+    given_sheet = SheetSource(settings, rules, sheet, replace(arguments.reading, corrections=corrections))
 
     def read() -> Submission:
-        request = submission(screen, given_sheet, choices, plan)
-        screen.notes(request.validated.sheet.notes)
-        request.require_allowed()
-        return request
+        read_sheet = read_submission(screen, given_sheet, choices, plan)
+        screen.notes(read_sheet.validated.sheet.notes)
+        read_sheet.require_allowed()
+        return read_sheet
 
-    if typed.dry_run:
-        screen.finish(_tried(read, settings, screen))
-    with reported(settings, command, screen) as report:
+    if arguments.dry_run:
+        screen.finish(_dry_run(read, settings, screen))
+    with report_run(settings, command, screen) as report:
         report.sheet = sheet
-        request = read()
-        place = out or default_out(sheet, request.validated.sheet.name)
-        files = ResultFiles(place, is_out_named=out is not None, for_excel=typed.for_excel)
-        files.check(guard, request)
+        read_sheet = read()
+        out_path = out or default_output_path(sheet, read_sheet.validated.sheet.name)
+        files = ResultFiles(out_path, is_out_named=out is not None, for_excel=arguments.for_excel)
+        files.check(guard, read_sheet)
         with (
-            gateway_of(settings, rules, os.environ) as gateway,
-            run_journal(settings, command, screen.say, wait=typed.wait) as journal,
+            open_gateway(settings, rules, os.environ) as gateway,
+            open_journal_for_run(settings, command, screen.say, wait=arguments.wait) as journal,
         ):
-            report.summary = submit_and_report(request, files, gateway, journal, screen)
+            report.summary = submit_and_report(read_sheet, files, gateway, journal, screen)
     screen.finish(report.summary)
 
 
-def _sent_by(settings: Settings, choices: Choices, *, detach: bool) -> SentBy:
-    """Return who sends the batch. Raises `UsageError` if workers cannot send it, or if there can be no workers."""
+def _choose_sender(settings: Settings, choices: Choices, *, detach: bool) -> BatchSender:
+    """Choose between this process and workers. Raises `UsageError` if workers are required but cannot send."""
     if detach or choices.urgent:
         require_workers(settings)
     if not detach:
-        return SentBy.WORKERS_IF_ANY
+        return BatchSender.WORKERS_IF_ANY
     if choices.first is not None:
         raise UsageError(
             say("--first and --detach cannot be combined: the command itself sends the first rows."),
             hint=say("Send the first rows without --detach, then the others with it."),
         )
-    return SentBy.WORKERS_LATER
+    return BatchSender.WORKERS_LATER
 
 
-def _tried(read: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
-    """Show the defects, warnings and totals of a submission, and return its summary. Nothing is sent or asked."""
+def _dry_run(read: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
+    """Show the findings and totals of a submission, and return its summary. Nothing is sent or asked."""
     with journal_for_planning(settings) as journal:
-        request = read()
-        plan, minor_units = plan_sheet(request, journal), minor_units_of(request.given.rules)
-        show_planned(screen, plan)
-        named_plan(request)  # a plan that cannot be read is refused first
-        if (refused := refused_for_defects(request, plan, journal)) is not None:
-            return refused_summary(refused, request)
-        counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
-        show_totals(screen, counted.lines)
-        if (refused := refused_for_questions(request, plan, journal, Conversation())) is not None:
-            return refused_summary(refused, request)
-    ready = counted.states.get("ready", 0)
-    sums = {currency: states["ready"] for currency, states in counted.totals.items() if "ready" in states}
-    sums_text = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in sums.items())
+        sheet_submission = read()
+        plan, minor_units = plan_sheet(sheet_submission, journal), minor_units_of(sheet_submission.given.rules)
+        show_plan_findings(screen, plan)
+        named_plan(sheet_submission)  # an unreadable plan is refused before anything else
+        if (refusal := refuse_for_defects(sheet_submission, plan, journal)) is not None:
+            return refusal_summary(refusal, sheet_submission)
+        totals = totals_of_pieces(preview_rows(plan, journal, minor_units), minor_units)
+        show_totals(screen, totals.lines)
+        if (refusal := refuse_for_questions(sheet_submission, plan, journal, Conversation())) is not None:
+            return refusal_summary(refusal, sheet_submission)
+    ready = totals.states.get("ready", 0)
+    sums = {currency: states["ready"] for currency, states in totals.totals.items() if "ready" in states}
+    sums_text = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in sums.items())
     summary = Summary(
-        of_states({state: count for state, count in counted.states.items() if state != "ready"}),
+        exit_code_for({state: count for state, count in totals.states.items() if state != "ready"}),
         say_count(
             ready,
             "Dry run: {count:,} row would be sent ({sums}). Nothing was sent or written.",
@@ -223,23 +228,23 @@ def _tried(read: Callable[[], Submission], settings: Settings, screen: Screen) -
         batch=plan.validated.batch,
         sheet=plan.validated.sheet.name,
         rows=ready,
-        states=counted.states,
+        states=totals.states,
         totals={currency: {"ready": amount} for currency, amount in sums.items()},
         defects=plan.validated.defects_found.rows.len(),
         known=plan.validated.payable - ready,
     )
-    return with_warnings_told(summary, plan)
+    return add_warnings(summary, plan)
 
 
 @click.command("collect", cls=SheetCommand)
 @sheet_options
 @click.pass_obj
-def collect_command(invocation: Invocation, typed: _Typed) -> None:
+def collect_command(invocation: Invocation, arguments: _SheetArguments) -> None:
     """Collect from the customers on SHEET: start its batch, or continue it. Running the same command again is safe.
 
     The batch is then resumed, retried, resolved and reconciled like any other, by its id.
     """
-    run_sheet(invocation, PAYIN, typed)
+    run_sheet(invocation, PAYIN, arguments)
 
 
 @click.command("resume", cls=HelpCommand)
@@ -253,17 +258,17 @@ def collect_command(invocation: Invocation, typed: _Typed) -> None:
 def resume_command(invocation: Invocation, *, batch: str | None, results: ResultOptions) -> None:
     """Continue BATCH (its id, a prefix of it, or its sheet's path) from the journal alone.
 
-    Without BATCH: continue the only batch that has rows left to send.
+    Without BATCH, it continues the only batch with rows left to send.
     """
     screen = Screen(invocation)
     require_csv(results.out, for_excel=results.for_excel)
     settings = settings_of(invocation)
-    with continued(invocation, settings, "resume", screen, batch, results) as run:
+    with continue_batch(invocation, settings, "resume", screen, batch, results) as run:
         run.report.summary = send_and_reconcile(run.task, run.files, screen)
     screen.finish(run.report.summary)
 
 
-SHOWN_WAITING = 20
+MAX_SHOWN_WAITING = 20
 """The maximum number of rows that are listed because they must wait, each with the time when it can be released."""
 
 
@@ -282,40 +287,40 @@ def retry_command(
 ) -> None:
     """Send the rejected rows of BATCH (its id, a prefix of it, or its sheet's path) again.
 
-    Other rows that are ready are also sent, as by `resume`. Rows in doubt are never included. `order release` has two
-    people decide it instead.
+    Like `resume`, it also sends other rows that are ready. Rows in doubt are never sent. If two people must decide, use
+    `order release`.
     """
     screen = Screen(invocation)
     require_csv(results.out, for_excel=results.for_excel)
     settings = settings_of(invocation)
-    who = person(by)
-    with continued(invocation, settings, "retry", screen, batch, results) as run:
-        run.report.summary = send_released(run, screen, release_rejected(run.task, rows, who))
+    actor = identify_person(by)
+    with continue_batch(invocation, settings, "retry", screen, batch, results) as run:
+        run.report.summary = send_released(run, screen, release_rejected_rows(run.task, rows, actor))
     screen.finish(run.report.summary)
 
 
-def send_released(run: Continued, screen: Screen, released: ReleasedRows) -> Summary:
+def send_released(run: ContinuedBatch, screen: Screen, released: ReleasedRows) -> Summary:
     """Send the released rows of a batch with all other due rows, and return the summary."""
     sentence = (
         say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
         if released.rows
         else say("There is no rejected row to retry.")
     )
-    screen.say(" ".join([sentence, *released.waiting[:SHOWN_WAITING]]))
+    screen.say(" ".join([sentence, *released.waiting[:MAX_SHOWN_WAITING]]))
     summary = send_and_reconcile(run.task, run.files, screen)
-    waiting = len(released.waiting)
-    why = (
-        say_count(waiting, "{count:,} rejected row must wait", "{count:,} rejected rows must wait")
-        if waiting
+    waiting_count = len(released.waiting)
+    reason = (
+        say_count(waiting_count, "{count:,} rejected row must wait", "{count:,} rejected rows must wait")
+        if waiting_count
         else say("no row is rejected")
     )
-    message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=why)} {summary.message}"
-    return replace(summary, message=message, further={"released": released.rows, "waiting": waiting})
+    message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=reason)} {summary.message}"
+    return replace(summary, message=message, further={"released": released.rows, "waiting": waiting_count})
 
 
 @click.command("reconcile", cls=HelpCommand)
 @click.argument("batch", shell_complete=complete_batches)
-@click.option("--out", type=NamedFile(), required=True, help="The file (.csv, .parquet or .xlsx).")
+@click.option("--out", type=NamedFile(), required=True, help="Reconciliation file (.csv, .parquet or .xlsx).")
 @click.option("--report", type=NamedFile(), help="Also write an HTML report.")
 @click.option("--advices", type=NamedFile(), help="Also write a remittance advice (HTML) for each person who is paid.")
 @excel_option
@@ -331,7 +336,7 @@ def reconcile_command(
     for_excel: bool,
     force: bool,
 ) -> None:
-    """Write the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path) again."""
+    """Rewrite the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path)."""
     screen = Screen(invocation)
     require_csv(out, for_excel=for_excel)
     settings = settings_of(invocation)
@@ -342,11 +347,11 @@ def reconcile_command(
         RequestedOutput("--advices", advices, OutputKind.REMITTANCE),
     )
     guard.check(*outputs, inputs={say("the sheet"): Path(batch)})
-    with journal_to_read(settings, screen.say) as journal:
+    with open_journal_to_read(settings, screen.say) as journal:
         record = find_batch(journal, batch)
         guard.check(*outputs, inputs={say("the sheet"): Path(record.sheet_path)})
         files, end = ResultFiles(out, for_excel=for_excel, report=report), RunEnd(0, None, interrupted=False)
         summary = reconcile(settings, rules_of(settings, record.operation), journal, record, files, screen, end)
         if advices is not None:
-            write_whole(advices, advices_of_batch(journal, record).encode())
+            write_atomically(advices, batch_advices(journal, record).encode())
     screen.finish(summary)

@@ -1,4 +1,4 @@
-"""`paygw-batch run-folder`: submits the sheets in a drop folder. A timer calls this command."""
+"""`paygw-batch run-folder`: submits the sheets in a drop folder, usually called by a timer."""
 
 import os
 from collections import Counter
@@ -12,15 +12,15 @@ from typing import Any
 
 import click
 
-from paygw_batch.approval.policy import person
+from paygw_batch.approval.policy import identify_person
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number
 from paygw_batch.cli.options import collect_option, guard_of, settings_of, strict_option, wait_option
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.send_batch import reported, submit_and_report
+from paygw_batch.cli.send_batch import report_run, submit_and_report
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.core.choices import Choices, SentBy
+from paygw_batch.core.choices import BatchSender, Choices
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import (
     ApprovalError,
@@ -32,27 +32,27 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal import Journal
 from paygw_batch.language import say, say_count
-from paygw_batch.opening.gateway_access import gateway_of, signer_key
-from paygw_batch.opening.given_sheet import GivenSheet, Reading, require_complete, rules_of
-from paygw_batch.opening.open_journal import hold_again, only_one, require_journal, run_journal
+from paygw_batch.opening.gateway_access import load_signing_key, open_gateway
+from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rules_of
+from paygw_batch.opening.open_journal import exclusive_task, open_journal_for_run, reacquire_journal, require_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.cover_note import CoverNote
 from paygw_batch.sheet.read.profiles import read_profile
 from paygw_batch.show.outputs import OutputGuard
-from paygw_batch.show.summary import ExitCode, Summary, worst
-from paygw_batch.submit.notices import tell_of_refused_sheet
+from paygw_batch.show.summary import ExitCode, Summary, worst_code
+from paygw_batch.submit.notices import add_refused_sheet_notice
 from paygw_batch.submit.results import ResultFiles
 from paygw_batch.submit.submission import Submission
-from paygw_batch.unattended.drop_folder import Claimed, Drop, adopt
+from paygw_batch.unattended.drop_folder import ClaimedSheet, DropFolder, adopt_folder
 from paygw_batch.unattended.dropped_files import NOTE_ENDING
 
-_UNFINISHED = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
-_REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
+_UNFINISHED_CODES = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
+_REFUSED_CODES = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """The values that are needed to submit each sheet of a folder."""
+class _FolderRun:
+    """Everything that is needed to submit the sheets of a folder."""
 
     settings: Settings
     rules: Rules
@@ -66,7 +66,9 @@ class _Run:
 @click.command("run-folder", cls=HelpCommand)
 @click.argument("folder", type=NamedFile())
 @click.option("--adopt", "is_adopting", is_flag=True, help="Confirm that FOLDER is a drop folder; pay nothing.")
-@click.option("--settle-s", type=Number(0), default=60.0, show_default=True, help="Skip files younger than this.")
+@click.option(
+    "--settle-s", type=Number(0), default=60.0, show_default=True, help="Skip files that changed in the last N seconds."
+)
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
 @strict_option
 @wait_option
@@ -86,13 +88,13 @@ def run_folder_command(
     """Submit every sheet in FOLDER that has not changed for a while, one after the other.
 
     Each sheet is moved to FOLDER/done or FOLDER/refused with its reports. A file that is not a sheet is moved to
-    FOLDER/refused. If another run-folder is at work there, this one does nothing.
+    FOLDER/refused. If another run-folder is running there, this one does nothing.
 
-    A folder that holds a configuration, a key or a journal is refused until --adopt confirms it.
+    A folder that contains a configuration, a key or a journal is refused until --adopt confirms it.
     """
     screen = Screen(invocation)
     if is_adopting:
-        adopt(folder)
+        adopt_folder(folder)
         message = say("{folder} is adopted as a drop folder. Nothing was sent.", folder=folder)
         screen.finish(Summary(ExitCode.DONE, message))
     settings = settings_of(invocation)
@@ -100,75 +102,75 @@ def run_folder_command(
     guard = guard_of(invocation, settings)
     guard.check(reporting=True)
     require_complete(settings, rules, set())
-    drop = Drop(folder, partial(_owner, settings, operation), guard, settle_s=settle_s, now=utc_now)
-    with reported(settings, "run-folder", screen) as report:
-        report.files = drop.counts()
-        signer_key(settings, os.environ)
+    drop_folder = DropFolder(folder, partial(_claim_owner, settings, operation), guard, settle_s=settle_s, now=utc_now)
+    with report_run(settings, "run-folder", screen) as report:
+        report.files = drop_folder.file_counts()
+        load_signing_key(settings, os.environ)
         with (
-            only_one(settings, f"run-folder {folder.resolve()} {operation}", screen.say, wait=wait),
-            run_journal(settings, "run-folder", screen.say, wait=wait) as journal,
+            exclusive_task(settings, f"run-folder {folder.resolve()} {operation}", screen.say, wait=wait),
+            open_journal_for_run(settings, "run-folder", screen.say, wait=wait) as journal,
         ):
-            choices = Choices(skip_invalid=skip_invalid, strict=strict, sent_by=SentBy.WORKERS_UNATTENDED)
-            run = _Run(settings, rules, journal, screen, guard, choices, wait)
-            sheets = list(_submit_all(drop, run))
-        report.files = drop.counts()
-        left = drop.look().left
-        for why in left.values():
-            screen.say(why)
-            screen.insist(why)
-        report.summary = _folder_summary(sheets, left)
+            choices = Choices(skip_invalid=skip_invalid, strict=strict, sent_by=BatchSender.WORKERS_UNATTENDED)
+            run = _FolderRun(settings, rules, journal, screen, guard, choices, wait)
+            sheets = list(_submit_sheets(drop_folder, run))
+        report.files = drop_folder.file_counts()
+        remaining = drop_folder.list_files().left
+        for reason in remaining.values():
+            screen.say(reason)
+            screen.insist(reason)
+        report.summary = _folder_summary(sheets, remaining)
     screen.finish(report.summary)
 
 
-def _owner(settings: Settings, operation: str) -> str:
-    """Return the owner of claimed sheets, so that no other journal or operation continues work that this one began."""
+def _claim_owner(settings: Settings, operation: str) -> str:
+    """Return the owner of claimed sheets, so that no other journal or operation continues them."""
     journal_id = ""
-    with suppress(JournalError):  # the run reports the error
+    with suppress(JournalError):  # the run itself reports the error
         journal_id = require_journal(settings, "run-folder")
     return journal_id if operation == PAYOUT else f"{journal_id} {operation}"
 
 
-def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
-    """Submit one sheet after another, an earlier run's first. Stop after a sheet that is not finished."""
-    # After workers have sent a sheet, somebody else may be using the journal.
-    for claimed in drop.claim_all(partial(hold_again, run.journal, run.screen.say, wait=run.wait)):
+def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[str, Summary]]:
+    """Submit one sheet after another, those of an earlier run first. Stop after an unfinished sheet."""
+    # While workers send a sheet, another process may take the journal.
+    for claimed in drop_folder.claim_sheets(partial(reacquire_journal, run.journal, run.screen.say, wait=run.wait)):
         run.screen.say(f"{claimed.name}:")
-        summary = _submit(claimed, run)
+        summary = _submit_sheet(claimed, run)
         if summary.exit_code is not ExitCode.DONE:
             run.screen.insist(f"{claimed.name}: {summary.message}")
         yield claimed.name, summary
-        if summary.exit_code in _UNFINISHED or summary.is_under_way:
+        if summary.exit_code in _UNFINISHED_CODES or summary.is_under_way:
             unfinished = say("{name} is not finished: the next run continues it before any other.", name=claimed.name)
             run.screen.say(unfinished)
             return
-        is_refused = summary.exit_code in _REFUSED
+        is_refused = summary.exit_code in _REFUSED_CODES
         if is_refused:
-            # The notice is written before the sheet is moved, and only once, even if a killed run is repeated.
-            tell_of_refused_sheet(
-                run.settings, claimed.name, summary.defects, claimed.answer, run.screen.say, subject=claimed.kept_as
+            # The notice is written before the sheet is moved. A run that repeats a killed one does not write it again.
+            add_refused_sheet_notice(
+                run.settings, claimed.name, summary.defects, claimed.answer, run.screen.say, subject=claimed.stored_name
             )
         claimed.finish(summary, is_refused=is_refused)
 
 
-def _submit(claimed: Claimed, run: _Run) -> Summary:
-    """Submit one sheet. An error in the sheet becomes its summary; an error of ours ends the whole run."""
+def _submit_sheet(claimed: ClaimedSheet, run: _FolderRun) -> Summary:
+    """Submit one sheet. Errors in the sheet become its summary; all other errors end the run."""
     try:
         if claimed.fault is not None:
             raise claimed.fault
-        request = _read(claimed, run)
+        submission = _read_submission(claimed, run)
     except (SheetError, ConfigurationError, ApprovalError) as error:
-        return _refusal(claimed, run, error)
+        return _refusal_summary(claimed, run, error)
     files = ResultFiles(claimed.reconciliation, rejects=claimed.rejects, report=claimed.report)
-    files.check(run.guard, request)
-    with gateway_of(run.settings, run.rules, os.environ) as gateway:
+    files.check(run.guard, submission)
+    with open_gateway(run.settings, run.rules, os.environ) as gateway:
         try:
-            return submit_and_report(request, files, gateway, run.journal, run.screen, may_ask=False)
+            return submit_and_report(submission, files, gateway, run.journal, run.screen, may_ask=False)
         except (ApprovalError, ReferenceLookAlike) as error:
-            return _refusal(claimed, run, error)
+            return _refusal_summary(claimed, run, error)
 
 
-def _read(claimed: Claimed, run: _Run) -> Submission:
-    """Read and validate a sheet as its cover note says. Raises `SheetError` or `ConfigurationError`."""
+def _read_submission(claimed: ClaimedSheet, run: _FolderRun) -> Submission:
+    """Read and validate a sheet according to its cover note. Raises `SheetError` or `ConfigurationError`."""
     note = claimed.note
     if note.column_profile is not None:
         try:
@@ -177,44 +179,44 @@ def _read(claimed: Claimed, run: _Run) -> Submission:
             raise SheetError(f"{claimed.name}{NOTE_ENDING}: {error.message}") from None
     choices = replace(
         run.choices,
-        **_values_of(note, Choices),
+        **_note_values(note, Choices),
         strict=run.choices.strict or note.strict,
         is_plan_named=os.path.lexists(claimed.plan),
         expected=note.totals,
-        decided_by=person(note.by),
+        decided_by=identify_person(note.by),
     )
-    # Plans, and all texts that people read, use the sender's name for the sheet.
-    given_sheet = GivenSheet(
-        *(run.settings, run.rules, claimed.path, Reading(**_values_of(note, Reading))),
+    # The sheet was renamed when it was claimed. Plans and messages use the sender's file name.
+    given_sheet = SheetSource(
+        *(run.settings, run.rules, claimed.path, Reading(**_note_values(note, Reading))),
         file=claimed.name,
-        moves_to=claimed.path_when_done,
+        final_path=claimed.path_when_done,
     )
-    request = Submission.read(given_sheet, choices, claimed.plan)
-    run.screen.notes(request.validated.sheet.notes)
-    request.require_allowed()
-    return request
+    submission = Submission.read(given_sheet, choices, claimed.plan)
+    run.screen.notes(submission.validated.sheet.notes)
+    submission.require_allowed()
+    return submission
 
 
-def _values_of(note: CoverNote, kind: type[Choices | Reading]) -> dict[str, Any]:
+def _note_values(note: CoverNote, kind: type[Choices | Reading]) -> dict[str, Any]:
     return note.model_dump(include={field.name for field in fields(kind)} - {"strict"}, exclude_unset=True)
 
 
-def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
+def _refusal_summary(claimed: ClaimedSheet, run: _FolderRun, error: PaygwError) -> Summary:
     run.screen.say(error.message)
     message = f"{error.message} {error.hint}".strip()
     return Summary(ExitCode(error.exit_code), message, sheet=claimed.name, option=error.option)
 
 
-def _folder_summary(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) -> Summary:
+def _folder_summary(sheets: list[tuple[str, Summary]], remaining: Mapping[str, str]) -> Summary:
     states: Counter[str] = Counter()
     sums: dict[str, dict[str, Decimal]] = {}
     for _, summary in sheets:
         states.update(summary.states)
         for currency, by_state in summary.totals.items():
-            of_currency = sums.setdefault(currency, {})
+            currency_sums = sums.setdefault(currency, {})
             for state, amount in by_state.items():
-                of_currency[state] = of_currency.get(state, Decimal(0)) + Decimal(amount)
-    listed = [
+                currency_sums[state] = currency_sums.get(state, Decimal(0)) + Decimal(amount)
+    entries = [
         {
             "sheet": name,
             "batch": summary.batch,
@@ -227,17 +229,17 @@ def _folder_summary(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) 
     message = say_count(len(sheets), "{count} sheet was processed.", "{count} sheets were processed.")
     if not sheets:
         message = say("No sheet is ready yet: files are left alone until they stop changing (--settle-s).")
-    if left:
+    if remaining:
         message += " " + say_count(
-            len(left),
+            len(remaining),
             "{count} file was left in the folder: it belongs to no sheet, or cannot be read as one.",
             "{count} files were left in the folder: they belong to no sheet, or cannot be read as one.",
         )
-    codes = {summary.exit_code for _, summary in sheets} | {ExitCode.SOME_REJECTED if left else ExitCode.DONE}
+    codes = {summary.exit_code for _, summary in sheets} | {ExitCode.SOME_REJECTED if remaining else ExitCode.DONE}
     if ExitCode.PERSON_NEEDED in codes:  # a refused sheet (3) must never hide a row in doubt (5)
         codes -= {ExitCode.DEFECTS}
     return Summary(
-        worst(codes),
+        worst_code(codes),
         message,
         rows=sum(summary.rows for _, summary in sheets),
         states=dict(states),
@@ -248,5 +250,5 @@ def _folder_summary(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) 
         defects=sum(summary.defects for _, summary in sheets),
         known=sum(summary.known for _, summary in sheets),
         sent_this_run=sum(summary.sent_this_run for _, summary in sheets),
-        further={"sheets": listed, "left": [{"file": name, "message": why} for name, why in left.items()]},
+        further={"sheets": entries, "left": [{"file": name, "message": reason} for name, reason in remaining.items()]},
     )

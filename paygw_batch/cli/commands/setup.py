@@ -1,4 +1,4 @@
-"""The commands that set up the program: `init`, `config` and `completion`."""
+"""The commands for setup: `init`, `config` and `completion`."""
 
 import os
 import shlex
@@ -15,31 +15,36 @@ from click.shell_completion import get_completion_class
 from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import complete_countries, force_option, settings_of
-from paygw_batch.cli.screen.screen import Screen, prompted
+from paygw_batch.cli.screen.screen import Screen, ask_for_text
 from paygw_batch.cli.screen.streams import standard_output
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.data import config_dir
-from paygw_batch.countries.load import country_named, load_operation, load_rules
+from paygw_batch.countries.load import find_country, load_operation, load_rules
 from paygw_batch.errors import ConfigurationError, InternalError, OutputError, PaygwError, UsageError
-from paygw_batch.files import create_once, write_whole
+from paygw_batch.files import create_if_missing, write_atomically
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.signing.key import SigningKey, new_private_key
 from paygw_batch.journal import Identity
 from paygw_batch.language import mark, mark_all, say
-from paygw_batch.opening.gateway_access import key_place, made_in_token, passphrase, signer_key
+from paygw_batch.opening.gateway_access import ensure_token_key, key_location, load_passphrase, load_signing_key
 from paygw_batch.opening.given_sheet import rules_of
-from paygw_batch.opening.open_journal import place_of
-from paygw_batch.settings.configuration import Settings, setting_origins, settings_of_text
-from paygw_batch.settings.new_configuration import NewEndpoint, endpoint_text, operator_letter, sandbox_text
+from paygw_batch.opening.open_journal import journal_location
+from paygw_batch.settings.configuration import Settings, parse_settings, setting_origins
+from paygw_batch.settings.new_configuration import (
+    NewEndpoint,
+    operator_letter,
+    render_endpoint_configuration,
+    render_sandbox_configuration,
+)
 from paygw_batch.settings.sections import KEY_SCHEMES
-from paygw_batch.settings.user_directories import default_configuration
+from paygw_batch.settings.user_directories import default_configuration_path
 from paygw_batch.sheet.write.template import write_example
 from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
 from paygw_batch.show.summary import ExitCode, Summary
 
 
 @dataclass(frozen=True, slots=True)
-class SetupPlaces:
+class SetupFiles:
     """The files that `init` writes. `letter` and `sheet` are None if they are not wanted."""
 
     configuration: Path
@@ -48,11 +53,11 @@ class SetupPlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstSetup:
-    """The result of `init`. `journal` is None, and `has_new_key` is False, if the journal or the key existed before."""
+class SetupResult:
+    """The result of `init`. `journal` is None if the journal existed before; `has_new_key` is False if the key did."""
 
     settings: Settings
-    places: SetupPlaces
+    files: SetupFiles
     private_key: Path | str
     key: SigningKey
     has_new_key: bool
@@ -61,58 +66,58 @@ class FirstSetup:
 
     @property
     def missing(self) -> list[str]:
-        """The keys that the configuration lacks before anything can be sent, except those of unused countries."""
+        """The settings that are missing for sending, except those of unused countries."""
         used = [rule for code, rule in rules_of(self.settings, PAYOUT).items() if code in self.settings.countries]
         return [*self.settings.missing_to_send(), *(key for rule in used for key in rule.missing_terms)]
 
 
 def set_up_endpoint(
-    endpoint: NewEndpoint, places: SetupPlaces, *, environ: Mapping[str, str], force: bool
-) -> FirstSetup:
+    endpoint: NewEndpoint, files: SetupFiles, *, environ: Mapping[str, str], force: bool
+) -> SetupResult:
     """Create the configuration, key and journal of a real endpoint, and the letter to its operator.
 
     An existing key or journal is used, and never replaced. The configuration is written last, so if it exists, the
     other files exist too.
     """
-    text = endpoint_text(endpoint)
-    settings = settings_of_text(text, places.configuration)
+    text = render_endpoint_configuration(endpoint)
+    settings = parse_settings(text, files.configuration)
     payout_url = operation_url(endpoint.base_url, load_operation(PAYOUT), endpoint.endpoint_id)
     rules_of(settings, PAYOUT)
-    _check_outputs(settings, places, force=force)
-    private_key, secret = key_place(settings), _passphrase(settings, environ)
-    has_new_key = made_in_token(settings, environ)
-    is_to_be_written = isinstance(private_key, Path) and not private_key.exists()
-    if not is_to_be_written:
-        signer_key(settings, environ)
-    journal = place_of(settings).make("init")
-    if isinstance(private_key, Path) and is_to_be_written:
-        _make_key(private_key, secret)
-    key = signer_key(settings, environ)
+    _check_outputs(settings, files, force=force)
+    private_key, key_passphrase = key_location(settings), _load_passphrase(settings, environ)
+    has_new_key = ensure_token_key(settings, environ)
+    needs_key_file = isinstance(private_key, Path) and not private_key.exists()
+    if not needs_key_file:
+        load_signing_key(settings, environ)
+    journal = journal_location(settings).make("init")
+    if isinstance(private_key, Path) and needs_key_file:
+        _create_key(private_key, key_passphrase)
+    key = load_signing_key(settings, environ)
     letter = operator_letter(endpoint, payout_url, key.public.public_key_pem().decode(), key.public.fingerprint())
-    if places.letter is not None:
-        write_whole(places.letter, letter.encode())
-    write_whole(places.configuration, text.encode())
-    return FirstSetup(settings, places, private_key, key, has_new_key or is_to_be_written, journal, letter)
+    if files.letter is not None:
+        write_atomically(files.letter, letter.encode())
+    write_atomically(files.configuration, text.encode())
+    return SetupResult(settings, files, private_key, key, has_new_key or needs_key_file, journal, letter)
 
 
-def set_up_sandbox(places: SetupPlaces, *, journal: str | None, force: bool) -> FirstSetup:
+def set_up_sandbox(files: SetupFiles, *, journal: str | None, force: bool) -> SetupResult:
     """Create the configuration, journal, throw-away key and example sheet of the built-in gateway."""
     shipped = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
-    text = sandbox_text(shipped, journal)
-    settings = settings_of_text(text, places.configuration)
-    _check_outputs(settings, places, force=force)
-    identity = place_of(settings).make("init")
-    private_key = key_place(settings)
-    key = signer_key(settings, {})
-    if places.sheet is not None:
+    text = render_sandbox_configuration(shipped, journal)
+    settings = parse_settings(text, files.configuration)
+    _check_outputs(settings, files, force=force)
+    identity = journal_location(settings).make("init")
+    private_key = key_location(settings)
+    key = load_signing_key(settings, {})
+    if files.sheet is not None:
         rules = rules_of(settings, PAYOUT).values()
-        write_example([rule for rule in rules if rule.form is not None], places.sheet)
-    write_whole(places.configuration, text.encode())
-    return FirstSetup(settings, places, private_key, key, has_new_key=False, journal=identity, letter="")
+        write_example([rule for rule in rules if rule.form is not None], files.sheet)
+    write_atomically(files.configuration, text.encode())
+    return SetupResult(settings, files, private_key, key, has_new_key=False, journal=identity, letter="")
 
 
 def require_no_configuration(path: Path, *, force: bool) -> None:
-    """Raise `OutputError` if there is a configuration at `path`, unless `force` says that it may be replaced."""
+    """Raise `OutputError` if there is a configuration at `path`, unless `force` allows replacing it."""
     if path.is_file() and path.stat().st_size and not force:
         raise OutputError(
             say("There is already a configuration at {path}. Nothing was created.", path=path),
@@ -122,40 +127,40 @@ def require_no_configuration(path: Path, *, force: bool) -> None:
         )
 
 
-def _check_outputs(settings: Settings, places: SetupPlaces, *, force: bool) -> None:
-    """Raise `OutputError` unless every file can be written. Only `force` replaces an existing configuration."""
-    configuration = places.configuration
+def _check_outputs(settings: Settings, files: SetupFiles, *, force: bool) -> None:
+    """Raise `OutputError` unless every file can be written. `force` allows replacing a configuration."""
+    configuration = files.configuration
     require_no_configuration(configuration, force=force)
     try:
         configuration.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        about = {"path": configuration.parent, "reason": say(error.strerror or "unknown reason").lower()}
-        raise OutputError(say("The folder {path} cannot be created: {reason}.", **about)) from None
+        values = {"path": configuration.parent, "reason": say(error.strerror or "unknown reason").lower()}
+        raise OutputError(say("The folder {path} cannot be created: {reason}.", **values)) from None
     OutputGuard(settings, None, force).check(
         RequestedOutput(say("the configuration"), configuration, OutputKind.CONFIGURATION),
-        RequestedOutput("--letter", places.letter, OutputKind.NEW),
-        RequestedOutput(say("the example"), places.sheet, OutputKind.NEW),
+        RequestedOutput("--letter", files.letter, OutputKind.NEW),
+        RequestedOutput(say("the example"), files.sheet, OutputKind.NEW),
     )
 
 
-def _passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
-    """Return the passphrase of the key, or None if the person wants none."""
+def _load_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
+    """Return the passphrase of the key, or None if no passphrase is configured."""
     variable = settings.gateway.private_key_passphrase_env
-    secret = passphrase(settings, environ)
-    if not secret and (variable or settings.gateway.private_key_passphrase_file):
+    key_passphrase = load_passphrase(settings, environ)
+    if not key_passphrase and (variable or settings.gateway.private_key_passphrase_file):
         raise ConfigurationError(
             say("The variable {variable} holds no passphrase.", variable=variable)
             if variable
             else say("The passphrase file is empty."),
             hint=say("Nothing was created. Put the passphrase there, then run the command again."),
         )
-    return secret
+    return key_passphrase
 
 
-def _make_key(path: Path, secret: bytes | None) -> None:
-    """Write a new private key (mode 0600) to `path`. Raises `ConfigurationError` if that is impossible."""
+def _create_key(path: Path, key_passphrase: bytes | None) -> None:
+    """Write a new private key (mode 0600) to `path`. Raises `ConfigurationError` if that fails."""
     try:
-        create_once(path, new_private_key(secret))
+        create_if_missing(path, new_private_key(key_passphrase))
     except OSError as error:
         reason = say(error.strerror or "unknown reason").lower()
         raise ConfigurationError(
@@ -165,31 +170,31 @@ def _make_key(path: Path, secret: bytes | None) -> None:
 
 
 EXAMPLE_SHEET = Path("sandbox-payroll.csv")
-"""The example sheet that `init --sandbox` writes to the current directory, so that a person has a sheet to pay."""
+"""The example sheet that `init --sandbox` writes to the current directory."""
 
 
-_PRIVATE_KEY = "keys/merchant.pem"
+_DEFAULT_KEY_FILE = "keys/merchant.pem"
 """The path of a new key, relative to the directory of the configuration."""
-_NEEDED = {
+_REQUIRED_QUESTIONS = {
     "base_url": mark("The gateway's base address (https://...)"),
-    "endpoint_id": mark("Our endpoint id there"),
-    "consumer_key": mark("Our consumer key (the login) there"),
-    "server_callback_url": mark("Our address for the gateway's notifications (https://...)"),
+    "endpoint_id": mark("Your endpoint id at the gateway"),
+    "consumer_key": mark("Your consumer key (login) at the gateway"),
+    "server_callback_url": mark("Your address for the gateway's notifications (https://...)"),
 }
-"""The required options, each with its question. At a terminal a missing one is asked for; elsewhere it is an error."""
-_COUNTRIES = mark("Countries that you pay in, by their codes (KE TZ ...; Enter: later)")
-_PROFILE = mark("The signature covers json-params or raw-body (Enter: not known yet, the letter asks for it)")
-_PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
+"""The question for each required option. A missing option is asked for at a terminal, and is an error elsewhere."""
+_COUNTRIES_QUESTION = mark("Countries that you pay in, such as KE TZ (Enter to skip)")
+_PROFILE_QUESTION = mark("Signature profile, json-params or raw-body (Enter to skip; the letter asks for it)")
+_PASSPHRASE_QUESTION = mark("File with a passphrase for the new key (Enter for none)")
 
 
 _PROFILES = ("json-params", "raw-body")
 _OPTION_NAMES: Mapping[str, str] = MappingProxyType({"countries": "--country", "outcomes": "--outcome"})
-"""The options whose parameters have other names."""
-_NOTHING = mark("Nothing was created.")
+"""The options whose names differ from their parameters."""
+_NOTHING_CREATED = mark("Nothing was created.")
 
 
-class _KeyPlace(NamedFile):
-    """The path of a file, or the address of a key that is not in a file."""
+class _KeyLocation(NamedFile):
+    """The path of a key file, or the address of a key in a token or a key service."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         is_address = isinstance(value, str) and value.startswith(KEY_SCHEMES)
@@ -199,9 +204,9 @@ class _KeyPlace(NamedFile):
 @click.command("init", cls=HelpCommand)
 @click.option("--sandbox", is_flag=True, help="Set up the built-in gateway to try things out: no money moves.")
 @click.option("--base-url", metavar="URL", help="The gateway's base address, https://...")
-@click.option("--endpoint-id", metavar="ID", help="Our endpoint id, issued by the gateway.")
-@click.option("--consumer-key", metavar="TEXT", help="The merchant's login at the gateway.")
-@click.option("--server-callback-url", metavar="URL", help="Our address for the gateway's notifications.")
+@click.option("--endpoint-id", metavar="ID", help="Your endpoint id, issued by the gateway's operator.")
+@click.option("--consumer-key", metavar="TEXT", help="Your login at the gateway.")
+@click.option("--server-callback-url", metavar="URL", help="Your address for the gateway's notifications.")
 @click.option(
     "--country",
     "countries",
@@ -210,16 +215,16 @@ class _KeyPlace(NamedFile):
     shell_complete=complete_countries,
     help="A country to pay in. Repeatable.",
 )
-@click.option("--signature-profile", type=click.Choice(_PROFILES), help="What the signature covers, if known.")
+@click.option("--signature-profile", type=click.Choice(_PROFILES), help="Signature profile, if you know it.")
 @click.option(
     "--outcome",
     "outcomes",
     multiple=True,
     metavar="WORD=MEANING",
-    help="What a status word means: approved=paid. Repeatable.",
+    help="Meaning of a status word, such as approved=paid. Repeatable.",
 )
 @click.option(
-    "--private-key", type=_KeyPlace(), help="The key's file, or pkcs11:... or awskms:... An existing key is used."
+    "--private-key", type=_KeyLocation(), help="Key file, pkcs11:... or awskms:... An existing key is reused."
 )
 @click.option("--pkcs11-module", type=NamedFile(), help="The module of the token's vendor, for pkcs11:...")
 @click.option("--private-key-passphrase-env", metavar="NAME", help="The variable that holds the key's passphrase.")
@@ -236,73 +241,73 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
     own configuration file, which every command reads by default.
     """
     screen = Screen(invocation)
-    configuration = invocation.config or default_configuration()
+    configuration = invocation.config or default_configuration_path()
     journal = None if invocation.journal is None else str(invocation.journal.absolute())
     if sandbox:
-        if answered := [name for name, value in answers.items() if value]:
+        if given_options := [name for name, value in answers.items() if value]:
             sentence = mark("--sandbox and {option} cannot be combined: the sandbox needs no answers.")
-            raise UsageError(say(sentence, option=f"--{answered[0].replace('_', '-')}"))
+            raise UsageError(say(sentence, option=f"--{given_options[0].replace('_', '-')}"))
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
-        done = set_up_sandbox(SetupPlaces(configuration, letter, sheet), journal=journal, force=force)
+        result = set_up_sandbox(SetupFiles(configuration, letter, sheet), journal=journal, force=force)
     else:
-        if screen.asks():  # this comes before any question, so that nobody answers in vain
+        if screen.can_ask():  # checked before any question, so that nobody answers in vain
             require_no_configuration(configuration, force=force)
-        completed = _completed(answers, screen)
+        complete_answers = _complete_answers(answers, screen)
         try:
-            endpoint = _endpoint(completed, journal)
-            done = set_up_endpoint(endpoint, SetupPlaces(configuration, letter), environ=os.environ, force=force)
+            endpoint = _build_endpoint(complete_answers, journal)
+            result = set_up_endpoint(endpoint, SetupFiles(configuration, letter), environ=os.environ, force=force)
         except PaygwError as error:
             if error.hint == say(ConfigurationError.default_hint):  # `doctor` has nothing to check yet
-                error.hint = say(_NOTHING)
-            _keep_answers(screen, completed, answers, invocation)
+                error.hint = say(_NOTHING_CREATED)
+            _print_answers_as_command(screen, complete_answers, answers, invocation)
             raise
-    _show(screen, done)
-    screen.finish(Summary(ExitCode.DONE, _message(done, invocation), further=_told(done)))
+    _show_setup(screen, result)
+    screen.finish(Summary(ExitCode.DONE, _next_step_message(result, invocation), further=_setup_as_json(result)))
 
 
-def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
-    """Return the answers, completed by a person at a terminal. Elsewhere raise `UsageError` with missing options."""
-    missing = [name for name in _NEEDED if not answers[name]]
-    if not screen.asks():
+def _complete_answers(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
+    """Ask for missing answers at a terminal. Raises `UsageError` with the missing options elsewhere."""
+    missing = [name for name in _REQUIRED_QUESTIONS if not answers[name]]
+    if not screen.can_ask():
         if missing:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
             hint = say("Add these options, or run the command at a terminal. `paygw-batch init --sandbox` needs none.")
             raise UsageError(say("init needs {flags}. Nothing was created.", flags=flags), hint=hint)
         return dict(answers)
-    completed = dict(answers)
+    complete = dict(answers)
     for name in missing:
-        completed[name] = prompted(say(_NEEDED[name]), value_proc=_CHECKED.get(name, str.strip))
+        complete[name] = ask_for_text(say(_REQUIRED_QUESTIONS[name]), value_proc=_ANSWER_PARSERS.get(name, str.strip))
     if not missing:  # a person who gave every required option is not asked about the others
-        return completed
+        return complete
     if not answers["countries"]:
-        typed = prompted(say(_COUNTRIES), default="", show_default=False, value_proc=_typed_countries)
-        completed["countries"] = _words_of_countries(typed)
+        answer = ask_for_text(say(_COUNTRIES_QUESTION), default="", show_default=False, value_proc=_parse_countries)
+        complete["countries"] = _split_countries(answer)
     if not answers["signature_profile"]:
-        typed = prompted(say(_PROFILE), default="", show_default=False, value_proc=_typed_profile)
-        completed["signature_profile"] = typed
+        answer = ask_for_text(say(_PROFILE_QUESTION), default="", show_default=False, value_proc=_parse_profile)
+        complete["signature_profile"] = answer
     if not answers["private_key_passphrase_env"] and not answers["private_key_passphrase_file"]:
-        file = prompted(say(_PASSPHRASE), default="", show_default=False, value_proc=_typed_file)
-        completed["private_key_passphrase_file"] = Path(file) if file else None
-    return completed
+        file = ask_for_text(say(_PASSPHRASE_QUESTION), default="", show_default=False, value_proc=_parse_file)
+        complete["private_key_passphrase_file"] = Path(file) if file else None
+    return complete
 
 
-def _keep_answers(
-    screen: Screen, completed: Mapping[str, Any], typed: Mapping[str, Any], invocation: Invocation
+def _print_answers_as_command(
+    screen: Screen, completed: Mapping[str, Any], typed_answers: Mapping[str, Any], invocation: Invocation
 ) -> None:
-    """Print the command with the answers as options, so that nobody has to type them again."""
-    if completed == typed:
+    """Print the command with the answers as options, so that nobody has to retype them."""
+    if completed == typed_answers:
         return
     words = ["paygw-batch", *(["--config", str(invocation.config)] if invocation.config is not None else []), "init"]
     for name, value in completed.items():
         option = _OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
         for word in value if isinstance(value, list | tuple) else [value] if value else []:
             words += [option, str(word)]
-    screen.say(say("Your answers are kept in this command:"))
+    screen.say(say("To run this again with the same answers:"))
     screen.verbatim(f"  {shlex.join(words)}")
 
 
-def _typed_base_url(text: str) -> str:
-    """Return a typed address, or raise `click.UsageError`, after which click asks again."""
+def _parse_base_url(text: str) -> str:
+    """Return the address. Raises `click.UsageError`, after which click asks again."""
     try:
         operation_url(text.strip(), load_operation(PAYOUT), "1")
     except PaygwError as error:
@@ -310,134 +315,140 @@ def _typed_base_url(text: str) -> str:
     return text.strip()
 
 
-def _typed_endpoint(text: str) -> str:
+def _parse_endpoint_id(text: str) -> str:
     if text.strip() in {"", ".", ".."}:
         raise click.UsageError(say("That is not an id. Write it as the gateway's operator issued it."))
     return text.strip()
 
 
-def _typed_profile(text: str) -> str:
+def _parse_profile(text: str) -> str:
     if text.strip() not in {*_PROFILES, ""}:
         raise click.UsageError(say("Write json-params or raw-body, or press Enter."))
     return text.strip()
 
 
-def _typed_file(text: str) -> str:
-    """Return the absolute path of a typed file name, or an empty text."""
+def _parse_file(text: str) -> str:
+    """Return the absolute path of a file, or an empty string for no answer."""
     path = Path(text.strip()).expanduser().absolute()
     if text.strip() and not path.is_file():
         raise click.UsageError(say("There is no file {path}.", path=path))
     return str(path) if text.strip() else ""
 
 
-def _typed_callback(text: str) -> str:
+def _parse_callback_url(text: str) -> str:
     if not _is_address(text.strip()):
         raise click.UsageError(say("That is not an address. Write https://..."))
     return text.strip()
 
 
-def _typed_countries(text: str) -> str:
+def _parse_countries(text: str) -> str:
     try:
-        _countries(_words_of_countries(text))
+        _country_purposes(_split_countries(text))
     except UsageError as error:
         raise click.UsageError(f"{error.message} {error.hint}".strip()) from None
     return text
 
 
-def _words_of_countries(text: str) -> list[str]:
+def _split_countries(text: str) -> list[str]:
     return [word.strip() for word in (text.split(",") if "," in text else text.split()) if word.strip()]
 
 
-_CHECKED: Mapping[str, Callable[[str], str]] = MappingProxyType(
-    {"base_url": _typed_base_url, "endpoint_id": _typed_endpoint, "server_callback_url": _typed_callback}
+_ANSWER_PARSERS: Mapping[str, Callable[[str], str]] = MappingProxyType(
+    {"base_url": _parse_base_url, "endpoint_id": _parse_endpoint_id, "server_callback_url": _parse_callback_url}
 )
-"""The functions that check answers at a prompt, by option. After an error, click shows it and asks again."""
+"""The parsers of answers at a prompt, by option. Click shows their errors and asks again."""
 
 
 def _is_address(text: str) -> bool:
     return text.startswith(("https://", "http://"))
 
 
-def _endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpoint:
+def _build_endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpoint:
     if answers["base_url"] == "sandbox":
-        raise UsageError(say("Set up the built-in gateway with `paygw-batch init --sandbox`."), hint=say(_NOTHING))
+        raise UsageError(
+            say("Set up the built-in gateway with `paygw-batch init --sandbox`."), hint=say(_NOTHING_CREATED)
+        )
     if not _is_address(answers["server_callback_url"]):
-        raise UsageError(say("--server-callback-url is not an address. Write https://..."), hint=say(_NOTHING))
-    countries = _countries(answers["countries"])
+        raise UsageError(say("--server-callback-url is not an address. Write https://..."), hint=say(_NOTHING_CREATED))
+    countries = _country_purposes(answers["countries"])
     rules = load_rules(PAYOUT, {})
     return NewEndpoint(
         base_url=answers["base_url"],
         endpoint_id=answers["endpoint_id"],
         consumer_key=answers["consumer_key"],
         server_callback_url=answers["server_callback_url"],
-        private_key=_path(answers["private_key"]) or _PRIVATE_KEY,
-        pkcs11_module=_path(answers["pkcs11_module"]),
+        private_key=_absolute_path(answers["private_key"]) or _DEFAULT_KEY_FILE,
+        pkcs11_module=_absolute_path(answers["pkcs11_module"]),
         signature_profile=answers["signature_profile"] or None,
         passphrase_env=answers["private_key_passphrase_env"],
-        passphrase_file=_path(answers["private_key_passphrase_file"]),
-        ca_bundle=_path(answers["ca_bundle"]),
+        passphrase_file=_absolute_path(answers["private_key_passphrase_file"]),
+        ca_bundle=_absolute_path(answers["ca_bundle"]),
         proxy=answers["proxy"],
         journal=journal,
-        outcomes=dict(_pair(text, "--outcome", "approved=paid") for text in answers["outcomes"]),
+        outcomes=dict(_parse_pair(text, "--outcome", "approved=paid") for text in answers["outcomes"]),
         countries=countries,
         open_keys={code: tuple(key.rpartition(".")[2] for key in rules[code].missing_terms) for code in countries},
     )
 
 
-def _countries(words: Sequence[str]) -> dict[str, str | None]:
-    """Return the purpose of each country, by its code; None if not given. `words` name countries by code or name."""
+def _country_purposes(words: Sequence[str]) -> dict[str, str | None]:
+    """Return each country's purpose, or None, by country code. `words` name countries by code or name."""
     rules = load_rules(PAYOUT, {})
     codes = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
     purposes = {}
     for country, _, purpose in (word.partition("=") for word in words):
         name = country.strip()
-        purposes[codes.get(name.casefold()) or country_named(name, rules).code] = purpose.strip() or None
+        purposes[codes.get(name.casefold()) or find_country(name, rules).code] = purpose.strip() or None
     return purposes
 
 
-def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
-    left, equals, right = text.partition("=")
-    if not left.strip() or not equals or not right.strip():
+def _parse_pair(text: str, flag: str, example: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name.strip() or not equals or not value.strip():
         raise UsageError(say("{flag} {text}: write it as {example}.", flag=flag, text=text, example=example))
-    return left.strip(), right.strip()
+    return name.strip(), value.strip()
 
 
-def _path(path: Path | str | None) -> str | None:
-    """Return the absolute path for the configuration, because people type paths from the current directory."""
+def _absolute_path(path: Path | str | None) -> str | None:
+    """Return an absolute path, because paths in the configuration are relative to its own folder."""
     return str(path.absolute()) if isinstance(path, Path) else path
 
 
-def _show(screen: Screen, done: FirstSetup) -> None:
-    """Print the created paths, the public half of the key and the letter. The JSON has them as members."""
+def _show_setup(screen: Screen, result: SetupResult) -> None:
+    """Print the created paths and the letter, which contains the public half of the key."""
     if screen.as_json:
         return
-    is_old = not done.has_new_key and not done.settings.uses_sandbox
-    key = say("{path} (an existing key, used as it is)", path=done.private_key) if is_old else str(done.private_key)
+    is_existing_key = not result.has_new_key and not result.settings.uses_sandbox
+    key = (
+        say("{path} (an existing key, used as it is)", path=result.private_key)
+        if is_existing_key
+        else str(result.private_key)
+    )
     lines = [
-        (say("Configuration:"), str(done.places.configuration)),
+        (say("Configuration:"), str(result.files.configuration)),
         (say("Private key:"), key),
-        (say("Journal:"), str(done.settings.journal_path())),
-        *([(say("Example sheet:"), str(done.places.sheet))] if done.places.sheet is not None else []),
+        (say("Journal:"), str(result.settings.journal_path())),
+        *([(say("Example sheet:"), str(result.files.sheet))] if result.files.sheet is not None else []),
     ]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         screen.say(f"{name:<{width}} {value}")
-    if done.letter:
+    if result.letter:
         screen.say("")
         screen.say(say("The public half of the key, and the questions for the gateway's operator:"))
         screen.say("")
-        screen.verbatim(done.letter.rstrip("\n"))
+        screen.verbatim(result.letter.rstrip("\n"))
 
 
-def _message(done: FirstSetup, invocation: Invocation) -> str:
+def _next_step_message(result: SetupResult, invocation: Invocation) -> str:
     named = "" if invocation.config is None else f"--config {shlex.quote(str(invocation.config))} "
-    if done.settings.uses_sandbox:
+    if result.settings.uses_sandbox:
         return say(
             "The sandbox is ready; no money moves there. Pay a sheet: paygw-batch {named}submit {sheet}",
             named=named,
             sheet=EXAMPLE_SHEET,
         )
-    if not done.missing:
+    if not result.missing:
         return say(
             "Setup is complete. Run `paygw-batch {named}doctor`, then: paygw-batch {named}submit SHEET --first 1",
             named=named,
@@ -445,25 +456,25 @@ def _message(done: FirstSetup, invocation: Invocation) -> str:
     return say(
         "Next: send the letter, and write the answers into {configuration} ({missing}). `paygw-batch {named}doctor` "
         "lists what is still missing. Then: paygw-batch {named}submit SHEET --first 1",
-        configuration=done.places.configuration,
-        missing=", ".join(done.missing),
+        configuration=result.files.configuration,
+        missing=", ".join(result.missing),
         named=named,
     )
 
 
-def _told(done: FirstSetup) -> dict[str, object]:
-    """Return the members of the JSON summary. `made` says whether the journal is new."""
-    path, sheet = str(done.settings.journal_path()), done.places.sheet
-    name = done.settings.endpoint_identity().name
-    journal = {"path": path, "endpoint": name, "made": done.journal is not None}
+def _setup_as_json(result: SetupResult) -> dict[str, object]:
+    """Return the members of the JSON summary. `made` is true if the journal is new."""
+    path, sheet = str(result.settings.journal_path()), result.files.sheet
+    name = result.settings.endpoint_identity().name
+    journal = {"path": path, "endpoint": name, "made": result.journal is not None}
     return {
-        "configuration": str(done.places.configuration),
-        "private_key": str(done.private_key),
-        "public_key": done.key.public.public_key_pem().decode(),
-        "fingerprint": done.key.public.fingerprint(),
-        "journal": journal if done.journal is None else {"id": done.journal.journal_id, **journal},
-        "missing": done.missing,
-        "letter": done.letter,
+        "configuration": str(result.files.configuration),
+        "private_key": str(result.private_key),
+        "public_key": result.key.public.public_key_pem().decode(),
+        "fingerprint": result.key.public.fingerprint(),
+        "journal": journal if result.journal is None else {"id": result.journal.journal_id, **journal},
+        "missing": result.missing,
+        "letter": result.letter,
         "example_sheet": None if sheet is None else str(sheet),
     }
 
@@ -476,30 +487,30 @@ def config_command() -> None:
 @config_command.command("show", short_help="Show every setting and its origin.")
 @click.pass_obj
 @click.pass_context
-def show(ctx: click.Context, invocation: Invocation) -> None:
+def show_settings(ctx: click.Context, invocation: Invocation) -> None:
     """Show every setting, its value and its origin: command line, environment, file or default.
 
-    No secret is shown: the configuration names only the files and variables that hold secrets, and these are not
+    No secrets are shown: the configuration only names the files and variables that contain them, and these are not
     read.
     """
-    screen, settings = Screen(invocation, only_shows=True), settings_of(invocation)
+    screen, settings = Screen(invocation, is_read_only=True), settings_of(invocation)
     journal_origin = None
     if invocation.journal is not None:
         is_variable = ctx.find_root().get_parameter_source("journal") is ParameterSource.ENVIRONMENT
         journal_origin = "environment: PAYGW_JOURNAL" if is_variable else "command line"
-    listed = list(setting_origins(settings, invocation.config, os.environ, journal_origin))
-    lines = [(setting.key, setting.value or "-", setting.origin) for setting in listed]
+    origins = list(setting_origins(settings, invocation.config, os.environ, journal_origin))
+    lines = [(setting.key, setting.value or "-", setting.origin) for setting in origins]
     screen.table("", mark_all("setting", "value", "from"), lines)
-    where, file = say("There is no configuration file."), None
+    message, file = say("There is no configuration file."), None
     if invocation.config is not None:
-        where, file = say("The file is {path}.", path=invocation.config), str(invocation.config)
-    members = [{"key": setting.key, "value": setting.value or None, "from": setting.origin} for setting in listed]
-    screen.finish(Summary(ExitCode.DONE, where, further={"configuration": file, "settings": members}))
+        message, file = say("The file is {path}.", path=invocation.config), str(invocation.config)
+    members = [{"key": setting.key, "value": setting.value or None, "from": setting.origin} for setting in origins]
+    screen.finish(Summary(ExitCode.DONE, message, further={"configuration": file, "settings": members}))
 
 
 PROGRAM = "paygw-batch"
 VARIABLE = "_PAYGW_BATCH_COMPLETE"
-"""The variable by which a shell asks the program for completions. Click derives it from the program's name."""
+"""The environment variable by which a shell requests completions. Click derives it from the program's name."""
 
 
 @click.command("completion", cls=HelpCommand)
@@ -512,11 +523,11 @@ def completion_command(ctx: click.Context, invocation: Invocation, *, shell: str
     For bash, write `eval "$(paygw-batch completion bash)"` into ~/.bashrc; for zsh, the same with zsh into ~/.zshrc,
     after compinit. For fish, write the script to ~/.config/fish/completions/paygw-batch.fish.
     """
-    kind = get_completion_class(shell)
-    if kind is None:
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
         raise InternalError(f"click completes nothing in {shell}")
-    script = kind(ctx.find_root().command, {}, PROGRAM, VARIABLE).source()
-    screen = Screen(invocation, only_shows=True)
+    script = completion_class(ctx.find_root().command, {}, PROGRAM, VARIABLE).source()
+    screen = Screen(invocation, is_read_only=True)
     if screen.as_json:
         screen.finish(Summary(ExitCode.DONE, say("The script for {shell}.", shell=shell), further={"script": script}))
     standard_output().write(f"{script.strip()}\n")

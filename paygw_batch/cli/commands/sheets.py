@@ -1,4 +1,4 @@
-"""The commands about a sheet that read no journal: `validate`, which finds its defects, and `template`."""
+"""The commands for sheets that read no journal: `validate` and `template`."""
 
 import shlex
 from collections.abc import Mapping
@@ -18,28 +18,28 @@ from paygw_batch.cli.options import (
     strict_option,
 )
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.sheet_questions import answered, answers_options, show_findings, show_totals
+from paygw_batch.cli.sheet_questions import answers_options, read_with_answers, show_findings, show_totals
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.shown_states import INVALID
-from paygw_batch.countries.load import chosen_countries
+from paygw_batch.countries.load import select_countries
 from paygw_batch.errors import UsageError
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.opening.given_sheet import GivenSheet, Reading, filled_in_notes, minor_units_of, rules_of
-from paygw_batch.sheet.check.validate import refused_as_a_whole, warnings_as_defects
-from paygw_batch.sheet.findings import listed, warnings_told
+from paygw_batch.opening.given_sheet import Reading, SheetSource, default_value_notes, minor_units_of, rules_of
+from paygw_batch.sheet.check.validate import warnings_as_defects, whole_sheet_refusal
+from paygw_batch.sheet.findings import summary_findings, warning_summary
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.guesses import write_heading_map
 from paygw_batch.sheet.read.headings import ReadOptions
-from paygw_batch.sheet.read.profiles import OWN_ENDING
-from paygw_batch.sheet.read.sheet_file import headings_in
-from paygw_batch.sheet.write.rejects import write_mendable
-from paygw_batch.sheet.write.template import GUIDE_HEADINGS, columns_of, write_template
+from paygw_batch.sheet.read.profiles import PROFILE_EXTENSION
+from paygw_batch.sheet.read.sheet_file import read_headings
+from paygw_batch.sheet.write.rejects import write_rejects
+from paygw_batch.sheet.write.template import GUIDE_HEADINGS, guide_columns, write_template
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.summary import ExitCode, Summary
-from paygw_batch.show.totals import totals_of_sheet
+from paygw_batch.show.totals import sheet_totals
 
-_CHECKED: Mapping[str, str] = {"ready": mark("payable"), INVALID: mark("with defects")}
-"""The words for the states of a checked row, which is not part of a batch yet."""
+_STATE_LABELS: Mapping[str, str] = {"ready": mark("payable"), INVALID: mark("with defects")}
+"""The labels of the states of checked rows, which are not part of a batch yet."""
 
 
 @click.command("validate", cls=HelpCommand)
@@ -78,59 +78,61 @@ def validate_command(
         inputs={say("the sheet"): sheet},
     )
     rules = rules_of(settings, operation)
-    given_sheet = GivenSheet(settings, rules, sheet, reading)
+    given_sheet = SheetSource(settings, rules, sheet, reading)
     if map_file is not None:
         _write_map(map_file, sheet, given_sheet.options, screen)
-    validated, given_sheet = answered(screen, GivenSheet.validated, given_sheet)
+    validated, given_sheet = read_with_answers(screen, SheetSource.validated, given_sheet)
     if strict:
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
-    screen.notes(filled_in_notes(rules, validated.counts["country"].to_list(), validated.sheet.headers))
+    screen.notes(default_value_notes(rules, validated.counts["country"].to_list(), validated.sheet.headers))
     headings = validated.sheet.headers
     show_findings(screen, say("Defects"), validated.defects_found, headings)
     show_findings(screen, say("Warnings"), validated.warnings_found, headings)
-    counted = totals_of_sheet(validated.counts, minor_units_of(rules))
-    show_totals(screen, [(*line[:2], _CHECKED[line[2]], *line[3:]) for line in counted.lines])
-    bad = counted.states.get(INVALID, 0)
-    whole = refused_as_a_whole(validated) if strict else ""
-    message = _message(validated, bad) if bad or not whole else whole
+    totals = sheet_totals(validated.counts, minor_units_of(rules))
+    show_totals(screen, [(*line[:2], _STATE_LABELS[line[2]], *line[3:]) for line in totals.lines])
+    invalid_count = totals.states.get(INVALID, 0)
+    sheet_refusal = whole_sheet_refusal(validated) if strict else ""
+    message = _validation_message(validated, invalid_count) if invalid_count or not sheet_refusal else sheet_refusal
     if rejects is not None:
-        message += _rejects_written(validated, bad, given_sheet, rejects, screen)
-    defects = listed(validated.defects_found, headings)
+        message += _write_rejects(validated, invalid_count, given_sheet, rejects, screen)
+    defects = summary_findings(validated.defects_found, headings)
     summary = Summary(
-        ExitCode.DEFECTS if bad or whole else ExitCode.DONE,
+        ExitCode.DEFECTS if invalid_count or sheet_refusal else ExitCode.DONE,
         message,
         batch=validated.batch,
         sheet=validated.sheet.name,
         rows=validated.height,
-        states=counted.states,
-        totals=counted.totals,
-        defects=bad + bool(whole),
-        further={"defect_list": defects, **warnings_told(validated.warnings_found, headings)},
+        states=totals.states,
+        totals=totals.totals,
+        defects=invalid_count + bool(sheet_refusal),
+        further={"defect_list": defects, **warning_summary(validated.warnings_found, headings)},
     )
     screen.finish(summary)
 
 
 def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
-    """Write the headings of a sheet to a file, even if the sheet is refused because of them."""
-    if path.suffix != OWN_ENDING:
-        raise UsageError(say("{path} does not end in {ending}.", path=path, ending=OWN_ENDING))
-    write_heading_map(path, sheet.name, headings_in(sheet, options), options.columns)
-    sentence = mark("The headings of {name} are in {path}. Look at every line; then --column-profile {path}.")
+    """Write the headings of a sheet to a file, even if they cause its refusal."""
+    if path.suffix != PROFILE_EXTENSION:
+        raise UsageError(say("{path} does not end in {ending}.", path=path, ending=PROFILE_EXTENSION))
+    write_heading_map(path, sheet.name, read_headings(sheet, options), options.columns)
+    sentence = mark("The headings of {name} are in {path}. Check every line, then use --column-profile {path}.")
     screen.say(say(sentence, name=sheet.name, path=path))
 
 
-def _message(validated: Validated, bad: int) -> str:
-    if not bad:
-        return say_count(validated.height, "{count:,} row, no defect.", "{count:,} rows, no defect.")
+def _validation_message(validated: Validated, invalid_count: int) -> str:
+    if not invalid_count:
+        return say_count(validated.height, "{count:,} row, no defects.", "{count:,} rows, no defects.")
     rows = say_count(validated.height, "{count:,} row", "{count:,} rows")
-    return say_count(bad, "{count:,} of {rows} has defects.", "{count:,} of {rows} have defects.", rows=rows)
+    return say_count(invalid_count, "{count:,} of {rows} has defects.", "{count:,} of {rows} have defects.", rows=rows)
 
 
-def _rejects_written(validated: Validated, bad: int, given_sheet: GivenSheet, rejects: Path, screen: Screen) -> str:
-    if not bad:
+def _write_rejects(
+    validated: Validated, invalid_count: int, given_sheet: SheetSource, rejects: Path, screen: Screen
+) -> str:
+    if not invalid_count:
         return " " + say("There are no refused rows to write.")
-    result = write_mendable(validated, given_sheet.path, given_sheet.options, rejects)
+    result = write_rejects(validated, given_sheet.path, given_sheet.options, rejects)
     screen.notes(result.notes)
     if result.is_workbook:
         return " " + say("Correct the red cells in {rejects}, then submit that workbook.", rejects=rejects)
@@ -139,16 +141,16 @@ def _rejects_written(validated: Validated, bad: int, given_sheet: GivenSheet, re
 
 @click.command("template", cls=HelpCommand)
 @click.argument("countries", metavar="COUNTRY...", nargs=-1, required=True, shell_complete=complete_countries)
-@click.option("--out", type=NamedFile(), required=True, help="The new file (.xlsx or .csv).")
+@click.option("--out", type=NamedFile(), required=True, help="New file (.xlsx or .csv).")
 @collect_option
 @click.pass_obj
 def template_command(invocation: Invocation, *, operation: str, countries: tuple[str, ...], out: Path) -> None:
-    """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with help beside it."""
+    """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with a guide to its columns."""
     screen, settings = Screen(invocation), settings_of(invocation)
     guard_of(invocation, settings).check(RequestedOutput("--out", out, OutputKind.NEW))
-    chosen = chosen_countries(countries, rules_of(settings, operation))
-    guides = write_template(chosen, out)
-    if missing := ", ".join(key for rule in chosen for key in rule.missing_terms):
+    country_rules = select_countries(countries, rules_of(settings, operation))
+    guides = write_template(country_rules, out)
+    if missing := ", ".join(key for rule in country_rules for key in rule.missing_terms):
         screen.notes([say("Before anything can be sent, the configuration must set {missing}.", missing=missing)])
     if out.suffix.lower() == ".csv":
         screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
@@ -158,4 +160,4 @@ def template_command(invocation: Invocation, *, operation: str, countries: tuple
         out=shlex.quote(str(out)),
         further="" if operation == PAYOUT else "--collect ",
     )
-    screen.finish(Summary(ExitCode.DONE, message, further={"template": str(out), "columns": columns_of(guides)}))
+    screen.finish(Summary(ExitCode.DONE, message, further={"template": str(out), "columns": guide_columns(guides)}))

@@ -1,4 +1,4 @@
-"""`paygw-batch sign`: shows how one row of a sheet is signed, step by step. Nothing is sent."""
+"""`paygw-batch sign`: shows step by step how a row of a sheet is signed."""
 
 import json
 import os
@@ -7,31 +7,31 @@ from pathlib import Path
 import click
 import polars as pl
 
-from paygw_batch.approval.policy import required_line
+from paygw_batch.approval.policy import require_line
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import collect_option, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.sheet_questions import answered, answers_options
+from paygw_batch.cli.sheet_questions import answers_options, read_with_answers
 from paygw_batch.core.batch import Instruction
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.sign import Explanation, SignatureProfile
 from paygw_batch.journal import NewInstruction
 from paygw_batch.language import mark, say
-from paygw_batch.opening.gateway_access import SANDBOX_URL, signing_of
-from paygw_batch.opening.given_sheet import GivenSheet, Reading, require_complete, rules_of
+from paygw_batch.opening.gateway_access import SANDBOX_URL, build_signing
+from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rules_of
 from paygw_batch.sheet.model import Validated
 from paygw_batch.show.summary import ExitCode, Summary
 
 STALE_NONCE = "0" * 32
 STALE_TIMESTAMP_S = 1_700_000_000
-"""The default timestamp, which is the same in every run, and years old."""
+"""The default timestamp: the same in every run, and so old that gateways refuse it."""
 
-WARNING = mark(
+CLEAR_DATA_WARNING = mark(
     "The following shows the row's data in clear. Body and header together are a signed payment order, which anyone "
     "who has them may be able to send. Be careful where you paste it."
 )
-_BRIEF = ("body", "authorization")
+_BRIEF_STEPS = ("body", "authorization")
 
 
 @click.command("sign", cls=HelpCommand)
@@ -39,7 +39,7 @@ _BRIEF = ("body", "authorization")
 @click.option("--explain", is_flag=True, help="Show every step, not only the body and the header.")
 @click.option("--row", type=WholeNumber(1), help="The row of the sheet. Default: the first row without a defect.")
 @click.option("--nonce", metavar="TEXT", help="The nonce to sign. Default: zeros.")
-@click.option("--timestamp", "timestamp_s", type=WholeNumber(0), help="The time to sign, in Unix seconds.")
+@click.option("--timestamp", "timestamp_s", type=WholeNumber(0), help="The timestamp to sign, in Unix seconds.")
 @click.option("--order-id", metavar="TEXT", help="The order id to send, if it is not the row's own (`ID-r2`).")
 @click.option(
     "--profile", type=click.Choice([name.value for name in SignatureProfile]), help="Use another signature profile."
@@ -67,27 +67,27 @@ def sign_command(
     Body and header together are a payment order. Without --timestamp it is dated 2023, and a gateway that checks the
     time refuses it.
     """
-    screen = Screen(invocation, only_shows=True)
+    screen = Screen(invocation, is_read_only=True)
     settings = settings_of(invocation, {("gateway", "signature_profile"): profile})
     rules = rules_of(settings, operation)
-    validated, _ = answered(screen, GivenSheet.validated, GivenSheet(settings, rules, sheet, reading))
-    entry = _row(validated, row)
+    validated, _ = read_with_answers(screen, SheetSource.validated, SheetSource(settings, rules, sheet, reading))
+    entry = _find_instruction(validated, row)
     require_complete(settings, rules, {entry.country})
     fields = json.loads(entry.fields)
     instruction = Instruction(entry.client_orderid, entry.country, entry.currency, entry.amount, entry.form, fields)
-    explanation = signing_of(settings, rules, os.environ).explain(
+    explanation = build_signing(settings, rules, os.environ).explain(
         instruction,
-        order_id=entry.client_orderid if order_id is None else required_line(order_id, "--order-id"),
-        nonce=STALE_NONCE if nonce is None else required_line(nonce, "--nonce"),
+        order_id=entry.client_orderid if order_id is None else require_line(order_id, "--order-id"),
+        nonce=STALE_NONCE if nonce is None else require_line(nonce, "--nonce"),
         timestamp_s=STALE_TIMESTAMP_S if timestamp_s is None else timestamp_s,
     )
-    notes = [say(WARNING)]
+    notes = [say(CLEAR_DATA_WARNING)]
     if settings.uses_sandbox:
         notes += [say("The built-in gateway has a new port at each start; this is signed for {url}.", url=SANDBOX_URL)]
     screen.notes(notes)
     order = {"row": entry.row, "order_id": entry.client_orderid, "url": explanation.url}
     screen.say(say("Row {row}, {order_id}: POST {url}, profile {profile}.", **order, profile=explanation.profile.value))
-    show_steps(screen, explanation, *(() if explain else _BRIEF))
+    show_steps(screen, explanation, *(() if explain else _BRIEF_STEPS))
     summary = Summary(
         ExitCode.DONE,
         say("Row {row} was signed. Nothing was sent.", row=entry.row),
@@ -100,7 +100,7 @@ def sign_command(
 
 
 def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
-    """Show the steps with these names, or all of them."""
+    """Show the steps with these names, or all steps if none is named."""
     for step in explanation.steps():
         if not names or step.name in names:
             screen.say("")
@@ -108,8 +108,11 @@ def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
             screen.verbatim(step.text)
 
 
-def _row(validated: Validated, row: int | None) -> NewInstruction:
-    """Return the instruction of a row, or of the first row without a defect. Raises an error if there is none."""
+def _find_instruction(validated: Validated, row: int | None) -> NewInstruction:
+    """Return the instruction of a row, or of the first row without defects.
+
+    Raises `UsageError` if the sheet has no such row, and `SheetError` if the row has defects.
+    """
     instructions = validated.instructions if row is None else validated.instructions.filter(pl.col("row") == row)
     if instructions.height:
         return NewInstruction(*instructions.row(0))
@@ -121,8 +124,8 @@ def _row(validated: Validated, row: int | None) -> NewInstruction:
             say("{sheet} has no row {row}.", sheet=validated.sheet.name, row=row),
             hint=say("Rows have the numbers that a spreadsheet shows."),
         )
-    about = {"row": row, "sheet": validated.sheet.name, "codes": ", ".join(codes)}
+    values = {"row": row, "sheet": validated.sheet.name, "codes": ", ".join(codes)}
     raise SheetError(
-        say("Row {row} of {sheet} has defects ({codes}), so it is not signed.", **about),
+        say("Row {row} of {sheet} has defects ({codes}), so it is not signed.", **values),
         hint=say("`paygw-batch validate SHEET` explains them."),
     )

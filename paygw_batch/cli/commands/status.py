@@ -1,4 +1,4 @@
-"""`paygw-batch status`: shows one batch, or all, with the next steps for a person and the gateway's messages."""
+"""`paygw-batch status`: shows one batch or all, with next steps and the gateway's messages."""
 
 import time
 from collections import Counter
@@ -13,27 +13,27 @@ from rich.live import Live
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of
-from paygw_batch.cli.screen.screen import SHOWN_LINES, Screen, plain
-from paygw_batch.clock import local_minute
+from paygw_batch.cli.screen.screen import MAX_SHOWN_LINES, Screen, plain_line
+from paygw_batch.clock import format_local_minute
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.money import from_minor, with_separators
+from paygw_batch.core.money import format_amount, from_minor
 from paygw_batch.core.shown_states import (
-    SHOWN_IN_DOUBT,
-    counted_finding,
-    counted_state,
-    decided_by,
-    deed_words,
-    recorded,
-    shown_state,
-    state_words,
+    DISPLAYED_IN_DOUBT,
+    action_label,
+    display_state,
+    format_decider,
+    format_finding_count,
+    format_state_count,
+    render_record,
+    state_label,
 )
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowState, StateTally
 from paygw_batch.language import mark, mark_all, say, say_count
-from paygw_batch.opening.open_journal import find_batch, journal_to_read
+from paygw_batch.opening.open_journal import find_batch, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.batch_status import (
     BatchStatus,
@@ -42,60 +42,60 @@ from paygw_batch.show.batch_status import (
     ListedBatch,
     RowStatus,
     batch_status,
+    count_states,
+    current_tallies,
     followed_batch,
     journal_status,
-    states_of,
     sums_by_currency,
-    tallies_now,
-    to_be_paid,
+    without_replaced,
 )
-from paygw_batch.show.next_step import in_command_words, step_of_state
+from paygw_batch.show.next_step import state_step, step_sentence
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.remittance import payee_of
 from paygw_batch.show.summary import Summary
 
-LOOK_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 QUIET_BEYOND_TIMEOUT_S = 30
-"""If nothing changes in a journal for the whole timeout of a request and this long, no run is writing to it."""
+"""If a journal does not change for a request's timeout plus this many seconds, no run is writing to it."""
 
 
-def follow(settings: Settings, batch: str, screen: Screen) -> None:
-    """Show the states of a batch until nothing is left to send, nothing has changed for long, or Ctrl-C is pressed."""
-    give_up_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
-    head, moved_s = -1, time.monotonic()
-    last = ""
+def watch_batch(settings: Settings, batch: str, screen: Screen) -> None:
+    """Show the states of a batch until it is sent, stops changing, or Ctrl-C is pressed."""
+    quiet_limit_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
+    last_seq, changed_s = -1, time.monotonic()
+    last_sentence = ""
     try:
         with Live(console=screen.err, refresh_per_second=4, transient=True) as live:
             while True:
-                with journal_to_read(settings) as journal:
+                with open_journal_to_read(settings) as journal:
                     record = find_batch(journal, batch)
-                    tallies = tallies_now(journal, record.number)
+                    tallies = current_tallies(journal, record.number)
                     seq = journal.head().seq
-                if seq != head:
-                    head, moved_s = seq, time.monotonic()
-                states = states_of(record, tallies)
-                counts = ", ".join(counted_state(count, state) for state, count in states.items())
-                now = say("{sheet}: {states}", sheet=record.sheet_name, states=counts)
+                if seq != last_seq:
+                    last_seq, changed_s = seq, time.monotonic()
+                states = count_states(record, tallies)
+                counts = ", ".join(format_state_count(count, state) for state, count in states.items())
+                sentence = say("{sheet}: {states}", sheet=record.sheet_name, states=counts)
                 if screen.err.is_terminal:
-                    live.update(plain(now))
-                elif now != last:
-                    screen.err.tell(now)
-                last = now
+                    live.update(plain_line(sentence))
+                elif sentence != last_sentence:
+                    screen.err.print_line(sentence)
+                last_sentence = sentence
                 if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
                     return
-                if time.monotonic() - moved_s > give_up_s:
-                    template = mark("Nothing has moved for {seconds:.0f} seconds: no run seems to be active.")
-                    screen.err.tell(say(template, seconds=give_up_s))
+                if time.monotonic() - changed_s > quiet_limit_s:
+                    template = mark("Nothing has changed for {seconds:.0f} seconds, so no run seems to be active.")
+                    screen.err.print_line(say(template, seconds=quiet_limit_s))
                     return
-                time.sleep(LOOK_EVERY_S)
+                time.sleep(POLL_INTERVAL_S)
     except KeyboardInterrupt:
-        screen.err.tell(say("No longer watching. The run continues."))
+        screen.err.print_line(say("No longer watching. The run continues."))
 
 
-_SHOWN_END = 3
-_SHORT_ID = 8
-"""The number of digits of a batch's id in the list. Every command accepts a prefix of an id."""
-_ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
+_SHOWN_DIGITS = 3
+_SHORT_ID_DIGITS = 8
+"""The number of digits of a batch id that the list shows. Every command accepts a prefix of an id."""
+_SORT_KEYS: Mapping[str, Callable[[ListedBatch], Any]] = {
     "opened": lambda listed: listed.record.number,
     "age": lambda listed: -listed.record.number,
     "sheet": lambda listed: listed.record.sheet_name,
@@ -108,10 +108,12 @@ _ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
 @click.command("status", cls=HelpCommand)
 @click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--in-doubt", is_flag=True, help="Show only the rows in doubt.")
-@click.option("--out", type=NamedFile(), help="With --in-doubt: write the question list for support.")
+@click.option(
+    "--out", type=NamedFile(), help="With --in-doubt: write the questions for the gateway's support to this file."
+)
 @click.option("--history", is_flag=True, help="Also show who did what, and when.")
 @click.option("--row", type=WholeNumber(1), help="Also show the gateway's raw replies about this row.")
-@click.option("--sort", "order", type=click.Choice(list(_ORDERS)), default="opened", help="Order of the list.")
+@click.option("--sort", "order", type=click.Choice(list(_SORT_KEYS)), default="opened", help="Sort order of the list.")
 @click.option("--watch", is_flag=True, help="Follow a running batch until it has nothing left to send.")
 @force_option
 @click.pass_obj
@@ -128,29 +130,33 @@ def status_command(
     force: bool,
 ) -> None:
     """Show the rows of BATCH (its id, a prefix of it, or its sheet's path); without BATCH, all batches."""
-    screen, settings = Screen(invocation, only_shows=True), settings_of(invocation)
+    screen, settings = Screen(invocation, is_read_only=True), settings_of(invocation)
     if out is not None and not in_doubt:
-        raise UsageError(say("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row."))
+        raise UsageError(
+            say("--out needs --in-doubt. To write every row, use `paygw-batch reconcile BATCH --out FILE`.")
+        )
     if batch is None and (in_doubt or watch or history or row is not None):
         raise UsageError(say("--in-doubt, --history, --row and --watch need a batch: name it."))
     output, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
     guard.check(output, inputs={say("the sheet"): None if batch is None else Path(batch)})
     if batch is not None and watch:
-        follow(settings, batch, screen)
-    with journal_to_read(settings, screen.say) as journal:
+        watch_batch(settings, batch, screen)
+    with open_journal_to_read(settings, screen.say) as journal:
         if batch is None:
-            summary = _all(journal_status(journal), screen, order)
+            summary = _show_all_batches(journal_status(journal), screen, order)
         else:
             record = find_batch(journal, batch)
             guard.check(output, inputs={say("the sheet"): Path(record.sheet_path)})
-            limit = None if screen.as_json else SHOWN_LINES
+            limit = None if screen.as_json else MAX_SHOWN_LINES
             status = batch_status(settings, journal, record, only_doubt=in_doubt, limit=limit)
-            shown_rows = status.rows if screen.as_json else status.rows[:SHOWN_LINES]
-            payments = journal.payments(record.number, [listed.row.row for listed in shown_rows])
+            visible_rows = status.rows if screen.as_json else status.rows[:MAX_SHOWN_LINES]
+            payments = journal.payments(record.number, [listed.row.row for listed in visible_rows])
             _show_run(followed_batch(settings, journal, record, lambda: status.tallies), screen)
-            summary = _one(status, payments, screen, only_doubt=in_doubt)
+            summary = _show_batch(status, payments, screen, only_doubt=in_doubt)
             if history:
-                summary = replace(summary, further={**summary.further, "history": _history(journal, record, screen)})
+                summary = replace(
+                    summary, further={**summary.further, "history": _show_history(journal, record, screen)}
+                )
             if row is not None:
                 replies = _show_replies(journal, record, row, screen)
                 summary = replace(summary, further={**summary.further, "replies": replies})
@@ -178,15 +184,17 @@ def _show_run(followed: FollowedBatch, screen: Screen) -> None:
     running = followed.running
     if running is None or not followed.is_sending:
         return
-    sending = mark(
+    sentence = mark(
         "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {payable:,} rows have an "
         "answer."
     )
-    about = {"command": running.command, "pid": running.pid, "since": local_minute(running.since)}
-    screen.say(say(sending, **about, answered=followed.answered, payable=followed.payable))
+    values = {"command": running.command, "pid": running.pid, "since": format_local_minute(running.since)}
+    screen.say(say(sentence, **values, answered=followed.answered, payable=followed.payable))
 
 
-def _one(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen, *, only_doubt: bool) -> Summary:
+def _show_batch(
+    status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen, *, only_doubt: bool
+) -> Summary:
     record = status.record
     sentence = say(
         "Batch {batch}: {sheet_name}, {operation}, {rows}, opened {opened_at}.",
@@ -194,7 +202,7 @@ def _one(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scre
         sheet_name=record.sheet_name,
         operation=say(record.operation),
         rows=say_count(record.rows, "{count:,} row", "{count:,} rows"),
-        opened_at=local_minute(record.opened_at),
+        opened_at=format_local_minute(record.opened_at),
     )
     screen.say(sentence)
     if not only_doubt:
@@ -205,13 +213,20 @@ def _one(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scre
             say("Contradicting messages: kept as evidence, they changed nothing"),
             mark_all("row", "order id", "state", "said", "attempt", "at"),
             [
-                (entry.row, entry.client_orderid, entry.state.value, entry.kind, entry.attempt, local_minute(entry.at))
-                for entry in status.contradictions[:SHOWN_LINES]
+                (
+                    entry.row,
+                    entry.client_orderid,
+                    entry.state.value,
+                    entry.kind,
+                    entry.attempt,
+                    format_local_minute(entry.at),
+                )
+                for entry in status.contradictions[:MAX_SHOWN_LINES]
             ],
         )
     waiting = _show_evidence(status, screen)
     in_sheet_order = sorted(status.rows, key=lambda entry: entry.row.row)
-    rows = [_row_told(entry, payments.get(entry.row.row)) for entry in in_sheet_order]
+    rows = [_row_as_json(entry, payments.get(entry.row.row)) for entry in in_sheet_order]
     return replace(
         status.summary,
         further={
@@ -227,10 +242,10 @@ def _one(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scre
 
 def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
     minor_units = minor_units_by_currency()
-    payable, rows = list(to_be_paid(tallies)), Counter[str]()
+    payable, row_counts = list(without_replaced(tallies)), Counter[str]()
     for tally in payable:
-        rows[tally.currency] += tally.count
-    lines = [("", code, "to be paid", rows[code], amount) for code, amount in sums_by_currency(payable).items()]
+        row_counts[tally.currency] += tally.count
+    lines = [("", code, "to be paid", row_counts[code], amount) for code, amount in sums_by_currency(payable).items()]
     for tally in tallies:
         amount = from_minor(tally.minor, minor_units=minor_units[tally.currency])
         lines.append((tally.country, tally.currency, tally.state.value, tally.count, amount))
@@ -238,106 +253,108 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
 
 
 def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
-    """Show the first rows that need a person, each with its next step. Rows in doubt share one instruction."""
+    """Show the first rows that need a person, each with its next step. Rows in doubt share one."""
     count = status.needing
-    next_for = say_count(
+    title = say_count(
         count, "What to do next ({count:,} row needs a person):", "What to do next ({count:,} rows need a person):"
     )
     if count:
-        screen.say(next_for)
-    listed = status.rows[:SHOWN_LINES]
+        screen.say(title)
+    listed = status.rows[:MAX_SHOWN_LINES]
     for entry in listed:
-        row, why = entry.row, f" ({entry.row.error_code})" if entry.row.error_code else ""
-        state = state_words(shown_state(row.state))
-        step_text = _doubt_told(row, payments[row.row]) if row.state in SHOWN_IN_DOUBT else _step_told(entry)
-        screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=why, step=step_text))
+        row, reason = entry.row, f" ({entry.row.error_code})" if entry.row.error_code else ""
+        state = state_label(display_state(row.state))
+        step_text = _doubt_sentence(row, payments[row.row]) if row.state in DISPLAYED_IN_DOUBT else _step_text(entry)
+        screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=reason, step=step_text))
     screen.say_more(count)
-    doubtful = [entry.row.row for entry in listed if entry.row.state in SHOWN_IN_DOUBT]
+    doubtful = [entry.row.row for entry in listed if entry.row.state in DISPLAYED_IN_DOUBT]
     if doubtful:
         operation = load_operation(status.record.operation)
-        step = step_of_state(State.IN_DOUBT, status.record, operation, first_row=doubtful[0])
+        step = state_step(State.IN_DOUBT, status.record, operation, first_row=doubtful[0])
         screen.say(step.sentence)
         settle = f"paygw-batch resolve row {status.record.batch} {doubtful[0]} --as paid --evidence TEXT"
         for line in (*step.commands, settle):
             screen.say(f"  {line}")
 
 
-def _doubt_told(row: RowState, payment: FoundPayment) -> str:
-    """Return words for a row in doubt: amount, person, order and since when, with only the end of the account."""
+def _doubt_sentence(row: RowState, payment: FoundPayment) -> str:
+    """Describe a row in doubt by amount, payee, order and time. Only the last digits of the account are shown."""
     payee = payee_of(payment.form, payment.fields)
     return say(
         "{currency} {amount} to {name} (...{end}), order {order}, since {since}",
         currency=payment.currency,
-        amount=with_separators(payment.amount),
+        amount=format_amount(payment.amount),
         name=payee.name,
-        end=payee.number[-_SHOWN_END:],
+        end=payee.number[-_SHOWN_DIGITS:],
         order=row.sent_orderid or row.client_orderid,
-        since=local_minute(row.intended_at or row.updated_at),
+        since=format_local_minute(row.intended_at or row.updated_at),
     )
 
 
-def _step_told(entry: RowStatus) -> str | None:
-    return None if entry.step is None else in_command_words(entry.step)
+def _step_text(entry: RowStatus) -> str | None:
+    return None if entry.step is None else step_sentence(entry.step)
 
 
-def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Sequence[Mapping[str, object]]:
-    """Show the history of a batch, and return its entries for the JSON, with full times and our own words."""
+def _show_history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Sequence[Mapping[str, object]]:
+    """Show the history of a batch, and return its entries for the JSON with full times."""
     lines, entries = [], []
-    for deed in journal.history(record.number):
-        by, words = decided_by(deed.by), recorded(deed.said)
-        row, attempt = ("" if number is None else str(number) for number in (deed.row, deed.attempt))
-        lines.append((local_minute(deed.at), deed_words(deed.kind), row, attempt, by, words))
+    for entry in journal.history(record.number):
+        by, words = format_decider(entry.by), render_record(entry.said)
+        row, attempt = ("" if number is None else str(number) for number in (entry.row, entry.attempt))
+        lines.append((format_local_minute(entry.at), action_label(entry.kind), row, attempt, by, words))
         entries.append(
-            {"at": deed.at, "what": deed.kind, "row": deed.row, "attempt": deed.attempt, "by": by, "said": words}
+            {"at": entry.at, "what": entry.kind, "row": entry.row, "attempt": entry.attempt, "by": by, "said": words}
         )
     screen.table(say("Who did what"), mark_all("at", "what", "row", "attempt", "by", "said"), lines)
     return entries
 
 
-def _all(status: JournalStatus, screen: Screen, order: str) -> Summary:
-    listed = sorted(status.batches, key=_ORDERS[order])
+def _show_all_batches(status: JournalStatus, screen: Screen, order: str) -> Summary:
+    listed = sorted(status.batches, key=_SORT_KEYS[order])
     if listed:
-        _show_batches(listed, screen)
+        _show_batch_table(listed, screen)
         screen.table(
             say("All batches, each row once"),
             mark_all("currency", "state", "sum"),
             [(currency, state, amount) for currency, sums in status.totals.items() for state, amount in sums.items()],
         )
     message = say_count(len(listed), "{count:,} batch in the journal", "{count:,} batches in the journal")
-    needing = say_count(status.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person.")
-    message += needing if status.needing else "."
-    _show_counts(say("Messages of the gateway"), status.evidence, screen)
+    needing_text = say_count(
+        status.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person."
+    )
+    message += needing_text if status.needing else "."
+    _show_message_counts(say("Messages of the gateway"), status.evidence, screen)
     return Summary(
         status.exit_code,
         message,
         rows=sum(status.states.values()),
         states=status.states,
         totals=status.totals,
-        further={"batches": [_batch_told(batch) for batch in listed], "evidence": status.evidence},
+        further={"batches": [_batch_as_json(batch) for batch in listed], "evidence": status.evidence},
     )
 
 
-def _show_batches(listed: Sequence[ListedBatch], screen: Screen) -> None:
-    """Show each batch on a line. The operation is shown only if some batches are collections."""
+def _show_batch_table(listed: Sequence[ListedBatch], screen: Screen) -> None:
+    """Show one batch per line. The operation is shown only if some batches are collections."""
     headings = mark_all("batch", "sheet", "opened", "rows", "paid", "to send", "person", "operation")
     lines = [
         (
-            one.record.batch[:_SHORT_ID],
-            one.record.sheet_name,
-            local_minute(one.record.opened_at)[:10],
-            one.record.rows,
-            one.states.get("paid", 0),
-            one.states.get("ready", 0) + one.states.get("in_flight", 0),
-            one.needs_person + one.contradictions,
-            say(one.record.operation),
+            batch.record.batch[:_SHORT_ID_DIGITS],
+            batch.record.sheet_name,
+            format_local_minute(batch.record.opened_at)[:10],
+            batch.record.rows,
+            batch.states.get("paid", 0),
+            batch.states.get("ready", 0) + batch.states.get("in_flight", 0),
+            batch.needs_person + batch.contradictions,
+            say(batch.record.operation),
         )
-        for one in listed
+        for batch in listed
     ]
-    shown = len(headings) if any(one.record.operation != PAYOUT for one in listed) else -1
-    screen.table("", headings[:shown], [line[:shown] for line in lines])
+    column_count = len(headings) if any(batch.record.operation != PAYOUT for batch in listed) else -1
+    screen.table("", headings[:column_count], [line[:column_count] for line in lines])
 
 
-def _batch_told(listed: ListedBatch) -> dict[str, object]:
+def _batch_as_json(listed: ListedBatch) -> dict[str, object]:
     return {
         "batch": listed.record.batch,
         "sheet": listed.record.sheet_name,
@@ -352,58 +369,64 @@ def _batch_told(listed: ListedBatch) -> dict[str, object]:
     }
 
 
-def _row_told(entry: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
-    """Return a row that needs a person, for the JSON. On the screen people see only the end of its account."""
+def _row_as_json(entry: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
+    """Return a row that needs a person for the JSON, with its whole account, unlike on the screen."""
     row, payee = entry.row, None if payment is None else payee_of(payment.form, payment.fields)
     return {
         "row": row.row,
         "client_orderid": row.client_orderid,
         "sent_orderid": row.sent_orderid,
         "endpoint_id": row.endpoint_id,
-        "state": shown_state(row.state),
+        "state": display_state(row.state),
         "attempts": row.attempts,
         "payee": None if payee is None else payee.name,
         "account": None if payee is None else payee.number,
         "amount": None if payment is None else payment.amount,
         "currency": row.currency,
-        "since": (row.intended_at if row.state in SHOWN_IN_DOUBT else None) or row.updated_at,
+        "since": (row.intended_at if row.state in DISPLAYED_IN_DOUBT else None) or row.updated_at,
         "first_sent_at": row.first_sent_at,
         "error_code": row.error_code,
         "held": entry.hold is not None,
-        "next": _step_told(entry),
+        "next": _step_text(entry),
     }
 
 
-_NOT_TOLD = frozenset({"number", "batch"})
-"""The fields of waiting evidence that are not in the JSON."""
+_OMITTED_FIELDS = frozenset({"number", "batch"})
+"""The fields of waiting evidence that the JSON leaves out."""
 
 
 def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the evidence about a batch. Return the messages that wait for a person, for the JSON."""
-    _show_counts(say("Messages of the gateway about its rows"), status.evidence, screen)
+    """Show the evidence about a batch, and return the messages that need a person for the JSON."""
+    _show_message_counts(say("Messages of the gateway about its rows"), status.evidence, screen)
     waiting = status.waiting
     if waiting:
         lines = []
-        for entry in waiting[:SHOWN_LINES]:
-            why = say(_WHY[entry.finding]) if entry.finding in _WHY else state_words(entry.finding.value)
-            at, said = local_minute(entry.taken_at), entry.said or "-"
-            lines.append((entry.row, entry.client_orderid, entry.state.value, said, why, at))
+        for entry in waiting[:MAX_SHOWN_LINES]:
+            reason = (
+                say(_WAITING_REASONS[entry.finding])
+                if entry.finding in _WAITING_REASONS
+                else state_label(entry.finding.value)
+            )
+            at, reported_status = format_local_minute(entry.taken_at), entry.said or "-"
+            lines.append((entry.row, entry.client_orderid, entry.state.value, reported_status, reason, at))
         screen.table(
             say("Messages from the gateway that need a person (they changed nothing)"),
             mark_all("row", "order id", "state", "said", "why it waits", "at"),
             lines,
         )
         screen.say_more(len(waiting))
-        ask = mark(
+        instruction = mark(
             "Ask the gateway whether they are true, then record what happened to each row: `paygw-batch resolve row "
             "{batch} N --evidence TEXT --as paid`, rejected or not-received."
         )
-        screen.say(say(ask, batch=status.record.batch))
-    return [{name: value for name, value in asdict(message).items() if name not in _NOT_TOLD} for message in waiting]
+        screen.say(say(instruction, batch=status.record.batch))
+    return [
+        {name: value for name, value in asdict(message).items() if name not in _OMITTED_FIELDS} for message in waiting
+    ]
 
 
 def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
-    """Show the stored raw replies about a row, and return them for the JSON.
+    """Show the stored replies about a row, and return them for the JSON.
 
     Raises `UsageError` if the batch has no such row.
     """
@@ -419,29 +442,29 @@ def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen:
         "Row {row} is {state}, after {count} attempt.",
         "Row {row} is {state}, after {count} attempts.",
         row=row,
-        state=state_words(shown_state(state.state)),
+        state=state_label(display_state(state.state)),
     )
     screen.say(sentence)
     if not replies:
-        screen.say(say("No reply is kept: none came, or the row was paid at once."))
+        screen.say(say("No replies are stored: none arrived, or the row was paid at once."))
     as_json: list[dict[str, object]] = []
     for attempt in replies:
         number, at, head = attempt.attempt, attempt.at, attempt.reply.head
         body = attempt.reply.body.decode("utf-8", "backslashreplace")
-        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=number, at=local_minute(at)))
+        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=number, at=format_local_minute(at)))
         for line in (*head.splitlines(), "", *body.splitlines()):
             screen.say(f"    {line}")
         as_json.append({"attempt": number, "at": at, "head": head, "body": body})
     return as_json
 
 
-def _show_counts(title: str, counts: Mapping[str, int], screen: Screen) -> None:
+def _show_message_counts(title: str, counts: Mapping[str, int], screen: Screen) -> None:
     if counts:
-        counts_text = ", ".join(counted_finding(count, finding) for finding, count in counts.items())
+        counts_text = ", ".join(format_finding_count(count, finding) for finding, count in counts.items())
         screen.say(say("{what}: {counts}.", what=title, counts=counts_text))
 
 
-_WHY: Mapping[Finding, str] = {
+_WAITING_REASONS: Mapping[Finding, str] = {
     Finding.TO_CONFIRM: mark("nothing proves who sent it"),
     Finding.AMBIGUOUS: mark("several attempts or rows have this order id"),
     Finding.UNMATCHED: mark("it names another amount or currency, or none"),

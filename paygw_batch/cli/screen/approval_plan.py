@@ -1,84 +1,85 @@
-"""Shows plans, orders and statement settlements to the people who decide, and loads a person's key."""
+"""Shows plans, orders and statements to the people who decide about them, and loads their keys."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from paygw_batch.approval.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
+from paygw_batch.approval.approval_keys import MODULE_VARIABLE, PASSPHRASE_VARIABLE, ApprovalKey, load_person_key
 from paygw_batch.approval.order import ForgetOrder
-from paygw_batch.approval.plan_document import KNOWN_SINCE, PlanDocument
-from paygw_batch.approval.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
-from paygw_batch.cli.screen.screen import SHOWN_LINES, Screen
+from paygw_batch.approval.plan_document import ACCOUNTS_FIRST_PAID, PlanDocument
+from paygw_batch.approval.signed_document import ApprovalPolicy, Signatures, SignedDocument, verify_signatures
+from paygw_batch.cli.screen.screen import MAX_SHOWN_LINES, Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYIN
-from paygw_batch.core.money import with_separators
+from paygw_batch.core.money import format_amount
 from paygw_batch.engine.quarantine import Quarantine
-from paygw_batch.files import write_whole
+from paygw_batch.files import write_atomically
 from paygw_batch.language import mark, mark_all, say, say_count
-from paygw_batch.settle.match_statement import Matched
+from paygw_batch.settle.match_statement import StatementMatch
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.show.summary import ExitCode, Summary
-from paygw_batch.submit.plan_to_approve import payees, people_lines, plan_lines, plan_page, sentence_of
+from paygw_batch.submit.plan_to_approve import finding_sentence, listed_payees, people_lines, plan_lines, plan_page
 
 
-def own_key(path: Path) -> ApprovalKey:
-    """Return the key of the person who runs this command, from a file or a token."""
-    passphrase = os.environ.get(PASSPHRASE)
-    return approval_key_at(path, None if passphrase is None else passphrase.encode(), os.environ.get(MODULE))
+def load_own_key(path: Path) -> ApprovalKey:
+    """Load the key of the person who runs this command from a file or a token."""
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
+    return load_person_key(path, None if passphrase is None else passphrase.encode(), os.environ.get(MODULE_VARIABLE))
 
 
-def show_content(
+def show_document(
     screen: Screen,
     document: SignedDocument,
     policy: ApprovalPolicy,
     quarantine_h: float,
     *,
-    own: PlanDocument | None = None,
-    with_people: bool = False,
+    recompute_plan: PlanDocument | None = None,
+    lists_people: bool = False,
 ) -> None:
-    """Show the content of a plan or an order. `quarantine_h` is how many hours the rows of an order wait.
+    """Show the content of a plan or an order.
 
-    `own` is the plan as its approver finds it, which is shown instead. `with_people` lists everyone whom a plan pays.
+    `quarantine_h` is how many hours the rows of an order wait. `recompute_plan` is the approver's view of a plan, which
+    is shown instead. `lists_people` also lists everyone whom a plan pays.
     Raises `ApprovalError` if the document was changed, or if the policy does not know its maker.
     """
-    signatures_of(document, policy, utc_now())
+    verify_signatures(document, policy, utc_now())
     if isinstance(document, PlanDocument):
-        _show_plan(screen, own or document, with_people=with_people)
+        _show_plan(screen, recompute_plan or document, lists_people=lists_people)
     if isinstance(document, RowOrder):
         _show_order(screen, document, Quarantine(quarantine_h))
     if isinstance(document, ForgetOrder):
-        _show_forgotten(screen, document)
+        _show_forget_order(screen, document)
 
 
 def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
-    signatures = signatures_of(document, policy, utc_now())
+    signatures = verify_signatures(document, policy, utc_now())
     for sentence in _signature_sentences(document, signatures):
         screen.say(sentence)
 
 
 def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Sequence[str]:
-    compare = mark("The code of this {noun} is {code}. Compare it with its maker's by phone.")
+    code_sentence = mark("The code of this {noun} is {code}. Compare it with its maker's by phone.")
     return [
-        say(compare, noun=say(document.noun), code=document.code),
+        say(code_sentence, noun=say(document.noun), code=document.code),
         say("Prepared by {name} at {made_at}.", name=signatures.maker.name, made_at=document.made_at),
         *(
             say("Approved by {name} at {approved_at}.", name=person.name, approved_at=approval.approved_at)
             for person, approval in signatures.valid.items()
         ),
-        *(say("An approval that does not count: {problem}.", problem=problem) for problem in signatures.wrong),
+        *(say("An approval that does not count: {problem}.", problem=problem) for problem in signatures.problems),
     ]
 
 
 def write_plan_page(
-    document: PlanDocument, policy: ApprovalPolicy, path: Path, *, own: PlanDocument | None = None
+    document: PlanDocument, policy: ApprovalPolicy, path: Path, *, recompute_plan: PlanDocument | None = None
 ) -> None:
-    """Write a plan as a page, with its maker and present approvers. `own` is as for `show_content`."""
-    signatures = _signature_sentences(document, signatures_of(document, policy, utc_now()))
-    write_whole(path, plan_page(own or document, _headline(document), signatures).encode())
+    """Write a plan as an HTML page with its maker and approvers. `recompute_plan` is shown instead, if given."""
+    signatures = _signature_sentences(document, verify_signatures(document, policy, utc_now()))
+    write_atomically(path, plan_page(recompute_plan or document, _plan_headline(document), signatures).encode())
 
 
-def _headline(document: PlanDocument) -> str:
+def _plan_headline(document: PlanDocument) -> str:
     content = document.content
     rows = say_count(content.rows, "{count:,} row", "{count:,} rows")
     if content.amended:
@@ -87,17 +88,17 @@ def _headline(document: PlanDocument) -> str:
         rows += say_count(content.known, " ({count:,} more was sent before)", " ({count:,} more were sent before)")
     if content.invalid:
         rows += say_count(content.invalid, " ({count:,} more left out)")
-    about = {"sheet": content.sheet, "rows": rows, "endpoint": content.endpoint, "journal": content.journal[:8]}
+    values = {"sheet": content.sheet, "rows": rows, "endpoint": content.endpoint, "journal": content.journal[:8]}
     if content.operation == PAYIN:
-        return say("{sheet}: {rows}, to collect from customers at {endpoint}, from the journal {journal}.", **about)
-    return say("{sheet}: {rows}, to pay out at {endpoint}, from the journal {journal}.", **about)
+        return say("{sheet}: {rows}, to collect from customers at {endpoint}, from the journal {journal}.", **values)
+    return say("{sheet}: {rows}, to pay out at {endpoint}, from the journal {journal}.", **values)
 
 
-def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> None:
-    """Show the sums, and every difference from earlier payments: approvers vouch for these."""
-    sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in document.content.totals.items())
-    lines = [_headline(document), say("In all: {sums}.", sums=sums or say("nothing")), *plan_lines(document)]
-    screen.pages([*lines, *(people_lines(document) if with_people and not screen.as_json else ())])
+def _show_plan(screen: Screen, document: PlanDocument, *, lists_people: bool) -> None:
+    """Show the sums, and every difference from earlier payments, which approvers must check."""
+    sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in document.content.totals.items())
+    lines = [_plan_headline(document), say("In all: {sums}.", sums=sums or say("nothing")), *plan_lines(document)]
+    screen.pages([*lines, *(people_lines(document) if lists_people and not screen.as_json else ())])
 
 
 def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None:
@@ -132,18 +133,18 @@ def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None
             for row in content.rows
         ],
     )
-    reasons = [(row.row, row.whose_word, row.consequence(quarantine)) for row in content.rows]
+    reasons = [(row.row, row.basis_text, row.consequence(quarantine)) for row in content.rows]
     screen.table("", mark_all("row", "whose word", "then"), reasons)
     screen.table("", mark_all("becomes", "currency", "rows", "sum"), order.sums)
 
 
-def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
+def _show_forget_order(screen: Screen, document: ForgetOrder) -> None:
     content, before = document.content, document.content.before
     rows = say_count(document.rows, "{count:,} row", "{count:,} rows")
-    who = say("everyone from before {before}", before=before) if before else say("one person")
+    people = say("everyone from before {before}", before=before) if before else say("one person")
     sentence = say(
         "An order to forget {who}: {rows}, at {endpoint}, in the journal {journal}. This cannot be undone.",
-        who=who,
+        who=people,
         rows=rows,
         endpoint=content.endpoint,
         journal=content.journal[:8],
@@ -153,8 +154,8 @@ def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
     screen.table("", mark_all("batch", "sheet", "rows"), batches)
 
 
-def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
-    signatures, summary = signatures_of(document, policy, utc_now()), Summary(ExitCode.DONE, message)
+def document_summary(document: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
+    signatures, summary = verify_signatures(document, policy, utc_now()), Summary(ExitCode.DONE, message)
     further: dict[str, object] = {
         "document": document.noun,
         "operation": "" if isinstance(document, ForgetOrder) else document.content.operation,
@@ -171,11 +172,11 @@ def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: st
         further |= {
             "plan_sha256": document.digest(),
             "findings": [
-                {**dict(finding), "message": sentence_of(finding)}
+                {**dict(finding), "message": finding_sentence(finding)}
                 for finding in document.findings
-                if finding.code != KNOWN_SINCE
+                if finding.code != ACCOUNTS_FIRST_PAID
             ],
-            "people": [asdict(payee) for payee in payees(document)],
+            "people": [asdict(payee) for payee in listed_payees(document)],
         }
     if isinstance(document, RowOrder):
         summary = replace(summary, batch=document.batch, sheet=document.content.sheet, rows=document.rows)
@@ -187,22 +188,22 @@ def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: st
     return replace(summary, further=further)
 
 
-def show_matched(screen: Screen, matched: Matched) -> None:
+def show_statement_match(screen: Screen, matched: StatementMatch) -> None:
     if matched.settlements:
         screen.table(
-            say("What the statement settles"),
+            say("Rows that the statement settles"),
             mark_all("row", "becomes", "evidence"),
-            [(entry.row, entry.resolution.value, entry.said) for entry in matched.settlements[:SHOWN_LINES]],
+            [(entry.row, entry.resolution.value, entry.said) for entry in matched.settlements[:MAX_SHOWN_LINES]],
         )
         screen.say_more(len(matched.settlements))
     if matched.differences:
         screen.table(
-            say("What does not match the journal"),
+            say("Lines that do not match the journal"),
             mark_all("line", "order id", "why"),
-            [(line.line, line.order_id, line.sentence) for line in matched.differences[:SHOWN_LINES]],
+            [(line.line, line.order_id, line.sentence) for line in matched.differences[:MAX_SHOWN_LINES]],
         )
         screen.say_more(len(matched.differences))
-    counted = [
+    counts = [
         (
             matched.agreeing,
             say_count(
@@ -220,14 +221,14 @@ def show_matched(screen: Screen, matched: Matched) -> None:
             say_count(matched.waiting, "{count:,} row is not decided yet", "{count:,} rows are not decided yet"),
         ),
         (
-            len(matched.silent),
-            say_count(len(matched.silent), "{count:,} row stays in doubt", "{count:,} rows stay in doubt"),
+            len(matched.unsettled_rows),
+            say_count(len(matched.unsettled_rows), "{count:,} row stays in doubt", "{count:,} rows stay in doubt"),
         ),
     ]
-    if sentences := [sentence for count, sentence in counted if count]:
+    if sentences := [sentence for count, sentence in counts if count]:
         screen.say("; ".join(sentences) + ".")
 
 
-def differences_counted(matched: Matched) -> str:
+def count_differences(matched: StatementMatch) -> str:
     count = len(matched.differences)
     return say_count(count, "{count:,} line does not match the journal", "{count:,} lines do not match the journal")

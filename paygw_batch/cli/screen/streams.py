@@ -1,25 +1,26 @@
-"""Writes to standard output and standard error. If that fails (a full disk, no reader), the run continues."""
+"""Writes to standard output and standard error without ever failing the run."""
 
 import io
 import os
 import sys
 from typing import TextIO, cast
 
-from paygw_batch.core.text import fit_in_print
+from paygw_batch.core.text import escape_layout
 from paygw_batch.language import say
 
 
 class Stream(io.TextIOBase):
-    """Passes text on to standard output or standard error. After the first failure it drops the text.
+    """Forwards text to standard output or standard error, and discards it after the first failure.
 
-    When a run prints something, money has already moved. A write therefore never raises; `failure` has the reason.
+    When a run prints its results, money has already moved. So a full disk or a missing reader never raises an error;
+    `failure` has the reason.
     """
 
     def __init__(self, target: TextIO) -> None:
         self.failure: str | None = None
-        """The reason why the text could not be written, once that has happened."""
+        """The reason for the first failure, or None."""
         self.is_unread = False
-        """Whether the failure was that the reader has left (`| head -1`)."""
+        """Whether the failure was a closed pipe (`| head -1`)."""
         self._target = target
 
     @property
@@ -32,16 +33,16 @@ class Stream(io.TextIOBase):
         return self._target.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write `text` at once. Control characters, and characters that the encoding lacks, are escaped."""
+        """Write text at once. Control characters and unencodable characters are escaped."""
         if self.failure is None:
-            fit = fit_in_print(text)
+            printable = escape_layout(text)
             try:
-                self._target.write(_encodable(fit, self.encoding))
+                self._target.write(_escape_unencodable(printable, self.encoding))
                 self._target.flush()
             except OSError as error:
                 self.failure = say(error.strerror or "unknown reason").lower()
                 self.is_unread = isinstance(error, BrokenPipeError)
-                _drop_the_rest(self._target)
+                _discard_output(self._target)
         return len(text)
 
     def flush(self) -> None:
@@ -54,8 +55,8 @@ class Stream(io.TextIOBase):
         return self._target.fileno()
 
 
-def _encodable(text: str, encoding: str) -> str:
-    """Return the text in characters of an encoding: plain no-break spaces for narrow ones, escapes for the rest."""
+def _escape_unencodable(text: str, encoding: str) -> str:
+    """Replace narrow no-break spaces by plain ones, and escape other characters that the encoding lacks."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -64,15 +65,15 @@ def _encodable(text: str, encoding: str) -> str:
     return text
 
 
-def _drop_the_rest(target: TextIO) -> None:
-    """Point the descriptor at /dev/null, because buffered text would fail again when the process ends (exit 120)."""
+def _discard_output(target: TextIO) -> None:
+    """Redirect the descriptor to /dev/null, because flushing at exit would fail again (exit code 120)."""
     try:
         descriptor = target.fileno()
     except (OSError, ValueError):
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    null_device = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null_device, descriptor)
+    os.close(null_device)
 
 
 def standard_output() -> Stream:

@@ -1,4 +1,4 @@
-"""The pages of a new payout: people upload a sheet, say how to read it, and state the totals that they expect."""
+"""The pages on which people upload a sheet, say how to read it, and state the totals that they expect."""
 
 import re
 import shutil
@@ -11,45 +11,45 @@ from typing import Any, get_args
 from starlette.responses import Response
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.console.check_payout import digest_of
+from paygw_batch.console.check_payout import sheet_digest
 from paygw_batch.console.pages.agreement import withdraw
-from paygw_batch.console.pages.check_page import SHOWN_HEADINGS, cell_texts, mending_of
+from paygw_batch.console.pages.check_page import SHOWN_HEADINGS, read_cell_texts, require_corrections
 from paygw_batch.console.pages.preparing import (
-    Check,
-    changing,
-    checked,
-    checked_or_reading,
-    folder,
-    readable,
+    CheckResult,
+    check_or_start,
+    check_result,
+    lock_for_change,
     recheck,
+    require_folder,
+    require_readable,
     require_version,
 )
 from paygw_batch.console.payout_folder import (
     PayoutFolder,
     UnreadableSheet,
     UploadedSheet,
+    create_payout_folder,
     is_folder_name,
-    new_folder,
-    new_folder_name,
     plain_file_name,
+    random_folder_name,
 )
-from paygw_batch.console.sheet_process import MARKING
+from paygw_batch.console.sheet_process import MARK_PROGRAM
 from paygw_batch.console.visits import (
     FieldRefused,
     PageNotFound,
     PageOutdated,
     Visit,
-    file_to_take_away,
-    kept_upload,
-    made_once,
-    required_ending,
+    download_response,
+    hold_lock,
+    require_extension,
+    temporary_upload,
 )
 from paygw_batch.core.money import parse_amount
-from paygw_batch.errors import Asked, SheetError, UsageError
+from paygw_batch.errors import QuestionKind, SheetError, UsageError
 from paygw_batch.language import say
 from paygw_batch.opening.given_sheet import Reading
 from paygw_batch.settings.sections import Names, Numbers
-from paygw_batch.sheet.check.mending import Mending, with_headings, write_mending
+from paygw_batch.sheet.check.corrections import Corrections, set_headings, write_corrections
 from paygw_batch.sheet.write.rejects import NO_MARKED_WORKBOOK
 from paygw_batch.sheet.write.template import write_template
 
@@ -63,64 +63,64 @@ _MAX_DECIMALS = 4
 _MAX_ROWS_DIGITS = 9
 
 
-def _sample(visit: Visit) -> Path | None:
-    """Return the path of the sample sheet beside the configuration of a sandbox; None if there is no such file."""
+def _sample_path(visit: Visit) -> Path | None:
+    """Return the path of the sandbox's sample sheet, or None if it does not exist."""
     path = visit.console.config.with_name(SAMPLE)
     return path if visit.console.settings.uses_sandbox and path.is_file() else None
 
 
 def download_sample(visit: Visit) -> Response:
-    sample = _sample(visit)
+    sample = _sample_path(visit)
     if sample is None:
-        raise PageNotFound(say("There is no such file."))
+        raise PageNotFound(say("This file does not exist."))
 
     def write(path: Path) -> str:
         shutil.copyfile(sample, path)
         return SAMPLE
 
-    return file_to_take_away(visit, "csv", write)
+    return download_response(visit, "csv", write)
 
 
-def new_payout(visit: Visit) -> Response:
+def show_new_payout(visit: Visit) -> Response:
     console = visit.console
     countries = sorted((say(rule.name), code) for code, rule in console.rules.items() if rule.form is not None)
     return visit.page(
         "new.html",
-        # The page already names the new folder, so that a form sent twice creates only one folder.
-        number=new_folder_name(),
+        # The form names the new folder, so that sending it twice creates only one.
+        number=random_folder_name(),
         most_mib=console.settings.console.max_upload_mib,
         most_rows=console.settings.limits.max_rows,
         countries=countries,
-        has_sample=_sample(visit) is not None,
+        has_sample=_sample_path(visit) is not None,
     )
 
 
 def download_template(visit: Visit) -> Response:
     """Return an empty sheet with the columns of a country."""
-    code, ending = visit.query("country"), required_ending(visit.query("ending"), "csv", "xlsx")
+    code, extension = visit.query("country"), require_extension(visit.query("ending"), "csv", "xlsx")
     rule = visit.console.rules.get(code)
     if rule is None or rule.form is None:
-        raise PageNotFound(say("There is no such file."))
+        raise PageNotFound(say("This file does not exist."))
 
     def write(path: Path) -> str:
-        path.unlink()  # a template never overwrites a file
+        path.unlink()  # Writing a template never overwrites a file.
         write_template([rule], path)
-        return f"template-{code.lower()}.{ending}"
+        return f"template-{code.lower()}.{extension}"
 
-    return file_to_take_away(visit, ending, write)
+    return download_response(visit, extension, write)
 
 
-def upload(visit: Visit) -> Response:
-    """Store and check an uploaded sheet, and redirect to the results. A form sent twice leads to the same sheet."""
-    rows, sums = _stated(visit)
+def upload_sheet(visit: Visit) -> Response:
+    """Store and check an uploaded sheet. A form sent twice leads to the same sheet."""
+    rows, sums = _parse_control_totals(visit)
     number = visit.form.get("number", "")
-    number = number if is_folder_name(number) else new_folder_name()
-    with made_once(number), _kept(visit) as (name, content):
-        before = PayoutFolder.named(visit.console.directory, number)
-        if before is not None:
-            if before.uploaded.by != visit.member.name or not before.has_sheet(name, content):
+    number = number if is_folder_name(number) else random_folder_name()
+    with hold_lock(number), _uploaded_sheet(visit) as (name, content):
+        existing = PayoutFolder.find(visit.console.directory, number)
+        if existing is not None:
+            if existing.uploaded.by != visit.member.name or not existing.has_sheet(name, content):
                 raise PageOutdated
-            return visit.go_to(f"/sheets/{number}")
+            return visit.redirect(f"/sheets/{number}")
         uploaded = UploadedSheet(
             name,
             visit.member.name,
@@ -129,73 +129,79 @@ def upload(visit: Visit) -> Response:
             reference=visit.form.get("reference", "").strip() or None,
             stated_rows=rows,
             stated_sums=sums,
-            title=_title(visit),
+            title=_parse_title(visit),
         )
-        payout = new_folder(visit.console.directory, uploaded, content, number)
-    checked_or_reading(visit, payout)
-    return visit.go_to(f"/sheets/{payout.number}")
+        payout = create_payout_folder(visit.console.directory, uploaded, content, number)
+    check_or_start(visit, payout)
+    return visit.redirect(f"/sheets/{payout.number}")
 
 
-def upload_again(visit: Visit) -> Response:
-    """Replace a sheet with a corrected file, which is read in the same way. Left-out rows stay so if unchanged."""
-    with changing(visit) as payout, _kept(visit) as (name, content):
+def replace_upload(visit: Visit) -> Response:
+    """Replace a sheet with a corrected file, read the same way. Rows left out stay so if unchanged."""
+    with lock_for_change(visit) as payout, _uploaded_sheet(visit) as (name, content):
         if payout.has_sheet(name, content):
-            return visit.go_to(f"/sheets/{payout.number}")
+            return visit.redirect(f"/sheets/{payout.number}")
         require_version(visit, payout)
-        before = payout.mending
+        before = payout.corrections
         left_out = (
-            {} if before is None or not payout.was_read else cell_texts(payout, [row.row for row in before.left_out])
+            {}
+            if before is None or not payout.was_read
+            else read_cell_texts(payout, [row.row for row in before.left_out])
         )
         withdraw(visit, payout.plan)
         payout.replace_sheet(name, content)
         if before is not None:
-            write_mending(Mending(digest_of(payout.sheet), headings=before.headings), payout.mending_file)
-            _leave_out_again(visit, payout, before, left_out)
-        checked_or_reading(visit, payout)
-    return visit.go_to(f"/sheets/{payout.number}")
+            write_corrections(
+                Corrections(sheet_digest(payout.sheet), headings=before.headings), payout.corrections_file
+            )
+            _keep_rows_left_out(visit, payout, before, left_out)
+        check_or_start(visit, payout)
+    return visit.redirect(f"/sheets/{payout.number}")
 
 
 def choose_reading(visit: Visit) -> Response:
-    """Read a sheet in another way, such as with another worksheet, encoding, or meaning of its headings."""
-    with changing(visit) as payout:
-        result, uploaded, mending = checked(visit, payout), payout.uploaded, mending_of(payout)
+    """Read a sheet differently, such as with another worksheet, encoding, or meaning of its headings."""
+    with lock_for_change(visit) as payout:
+        result, uploaded, corrections = check_result(visit, payout), payout.uploaded, require_corrections(payout)
         worksheet = visit.form.get("worksheet", uploaded.worksheet or "").strip() or None
-        encoding, spelling = _encoding(visit, result, uploaded), _spelling(visit, uploaded)
-        if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # the rows or the texts change
-            mending = replace(mending, edits=(), left_out=())
-        meant = _meant(visit, result)
+        encoding, spelling = _chosen_encoding(visit, result, uploaded), _chosen_spelling(visit, uploaded)
+        if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # The rows or texts will differ.
+            corrections = replace(corrections, edits=(), left_out=())
+        chosen_columns = _chosen_columns(visit, result)
         reference = visit.form.get("reference", uploaded.reference or "").strip() or None
         known = {guess.heading: guess.column for guess in result.guesses if guess.is_known}
-        is_read_so = meant == {heading: known.get(heading, "") for heading in meant}
+        has_same_columns = chosen_columns == {heading: known.get(heading, "") for heading in chosen_columns}
         reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, **spelling)
-        if is_read_so and reading == uploaded.reading:
-            return visit.go_to(f"/sheets/{payout.number}")
+        if has_same_columns and reading == uploaded.reading:
+            return visit.redirect(f"/sheets/{payout.number}")
         require_version(visit, payout)
-        if not is_read_so:
-            mending = with_headings(mending, meant, by=visit.member.name, at=timestamp(utc_now()))
-        recheck(visit, payout, mending, worksheet=worksheet, reference=reference, encoding=encoding, **spelling)
-    return visit.go_to(f"/sheets/{payout.number}")
+        if not has_same_columns:
+            corrections = set_headings(corrections, chosen_columns, by=visit.member.name, at=timestamp(utc_now()))
+        recheck(visit, payout, corrections, worksheet=worksheet, reference=reference, encoding=encoding, **spelling)
+    return visit.redirect(f"/sheets/{payout.number}")
 
 
-def _title(visit: Visit) -> str:
-    """Return the name of the payout from the form, or empty if the file's name is meant. Raises `FieldRefused`."""
+def _parse_title(visit: Visit) -> str:
+    """Parse the payout's name from the form. Empty means the file name. Raises `FieldRefused`."""
     title = visit.form.get("title", "").strip()
     if title and not (title.isprintable() and len(title) <= _MAX_TITLE):
         raise FieldRefused("title", say("A name is one line of at most {most} characters.", most=_MAX_TITLE))
     return title
 
 
-def _encoding(visit: Visit, result: Check, uploaded: UploadedSheet) -> str | None:
-    """Return the encoding from the form. Raises `PageNotFound` if the page does not offer this encoding."""
+def _chosen_encoding(visit: Visit, result: CheckResult, uploaded: UploadedSheet) -> str | None:
+    """Return the encoding in the form. Raises `PageNotFound` if the page did not offer it."""
     encoding = visit.form.get("encoding", uploaded.encoding or "") or None
-    offered = result.choices if isinstance(result, UnreadableSheet) and result.asks == Asked.ENCODING.value else ()
+    offered = (
+        result.choices if isinstance(result, UnreadableSheet) and result.asks == QuestionKind.ENCODING.value else ()
+    )
     if encoding not in {uploaded.encoding, *offered}:
         raise PageNotFound(say("This text encoding is not on the page. Reload the page and choose again."))
     return encoding
 
 
-def _spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
-    """Return the answers about numbers and names from the form. Raises `PageNotFound` for an unknown answer."""
+def _chosen_spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
+    """Return how numbers and names are written, from the form. Raises `PageNotFound` for an unknown answer."""
     known = {"numbers": get_args(Numbers), "names": get_args(Names)}
     answers = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in known}
     if any(answer not in {None, *known[name]} for name, answer in answers.items()):
@@ -204,70 +210,74 @@ def _spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
 
 
 def state_totals(visit: Visit) -> Response:
-    rows, sums = _stated(visit)
-    with changing(visit) as payout:
+    rows, sums = _parse_control_totals(visit)
+    with lock_for_change(visit) as payout:
         if (rows, dict(sums)) == (payout.uploaded.stated_rows, dict(payout.uploaded.stated_sums)):
-            return visit.go_to(f"/sheets/{payout.number}")
+            return visit.redirect(f"/sheets/{payout.number}")
         require_version(visit, payout)
-        recheck(visit, payout, mending_of(payout), stated_rows=rows, stated_sums=sums)
-    return visit.go_to(f"/sheets/{payout.number}")
+        recheck(visit, payout, require_corrections(payout), stated_rows=rows, stated_sums=sums)
+    return visit.redirect(f"/sheets/{payout.number}")
 
 
 def download_marked(visit: Visit) -> Response:
-    """Return the sheet as a workbook with all corrections and marked defects. Raises `SheetError` if that fails."""
-    payout = folder(visit)
-    readable(visit, payout)
+    """Return the corrected sheet as a workbook with its defects marked. Raises `SheetError` if that fails."""
+    payout = require_folder(visit)
+    require_readable(visit, payout)
 
     def write(path: Path) -> str:
-        if not visit.console.ran_within_limits(MARKING, str(payout.path), str(path)):
+        if not visit.console.run_on_upload(MARK_PROGRAM, str(payout.path), str(path)):
             raise SheetError(
                 say(NO_MARKED_WORKBOOK),
                 hint=say("Correct the cells on the page, or correct the file itself and upload it again."),
             )
         return f"{payout.sheet.stem.removesuffix('.marked')}.marked.xlsx"
 
-    return file_to_take_away(visit, "xlsx", write)
+    return download_response(visit, "xlsx", write)
 
 
 @contextmanager
-def _kept(visit: Visit) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path (`kept_upload`) of an uploaded sheet. Raises `FieldRefused` without a usable file."""
+def _uploaded_sheet(visit: Visit) -> Iterator[tuple[str, Path]]:
+    """Yield the name and temporary path of the uploaded sheet. Raises `FieldRefused` without a usable file."""
     upload = visit.upload
     if upload is None or not upload.filename:
-        raise FieldRefused("sheet", say("No file was chosen."), hint=say("Choose the sheet, and upload it again."))
+        raise FieldRefused("sheet", say("No file was chosen."), hint=say("Choose the sheet and upload it again."))
     try:
         plain_file_name(upload.filename)
     except UsageError as error:
         raise FieldRefused("sheet", error.message, hint=error.hint) from None
-    with kept_upload(visit, upload) as content:
+    with temporary_upload(visit, upload) as content:
         yield upload.filename, content
 
 
-def _leave_out_again(
-    visit: Visit, payout: PayoutFolder, before: Mending, cells: Mapping[int, Mapping[str, str | None]]
+def _keep_rows_left_out(
+    visit: Visit, payout: PayoutFolder, before: Corrections, cells: Mapping[int, Mapping[str, str | None]]
 ) -> None:
-    """Leave out the rows that were left out of the previous file, if their texts are the same in this file."""
-    if not cells or isinstance(checked(visit, payout), UnreadableSheet):
+    """Leave out the rows that were left out of the previous file, unless their texts have changed."""
+    if not cells or isinstance(check_result(visit, payout), UnreadableSheet):
         return
-    now = cell_texts(payout, list(cells))
-    same = {row for row, texts in cells.items() if now.get(row) == texts}
-    payout.mend(replace(mending_of(payout), left_out=tuple(row for row in before.left_out if row.row in same)))
-    payout.note(replace(payout.uploaded, look_again=[row for row in payout.uploaded.look_again if row not in same]))
+    texts_now = read_cell_texts(payout, list(cells))
+    unchanged = {row for row, texts in cells.items() if texts_now.get(row) == texts}
+    payout.replace_mending(
+        replace(require_corrections(payout), left_out=tuple(row for row in before.left_out if row.row in unchanged))
+    )
+    payout.write_upload(
+        replace(payout.uploaded, look_again=[row for row in payout.uploaded.look_again if row not in unchanged])
+    )
 
 
-def _meant(visit: Visit, result: Check) -> Mapping[str, str]:
-    """Return the column chosen for each heading, or empty. Raises `PageNotFound` for an unknown column."""
+def _chosen_columns(visit: Visit, result: CheckResult) -> Mapping[str, str]:
+    """Return the column chosen for each heading, or an empty string. Raises `PageNotFound` for an unknown one."""
     form = visit.form
-    places = [place for place in range(SHOWN_HEADINGS) if f"heading-{place}" in form]
-    meant = {form[f"heading-{place}"]: form.get(f"column-{place}", "") for place in places}
-    if not set(meant.values()) <= {"", *result.known_columns}:
-        raise PageNotFound(say("The sheet has no such column."))
-    return meant
+    positions = [position for position in range(SHOWN_HEADINGS) if f"heading-{position}" in form]
+    chosen_columns = {form[f"heading-{position}"]: form.get(f"column-{position}", "") for position in positions}
+    if not set(chosen_columns.values()) <= {"", *result.known_columns}:
+        raise PageNotFound(say("The sheet does not have this column."))
+    return chosen_columns
 
 
-def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
-    """Return the control totals in a form: the number of rows, and the sum by currency. Raises `FieldRefused`."""
-    rows = _without_separators(visit.form.get("stated_rows", "").strip())
+def _parse_control_totals(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
+    """Parse the control totals: the number of rows and the sums by currency. Raises `FieldRefused`."""
+    rows = _strip_separators(visit.form.get("stated_rows", "").strip())
     if not (rows == "" or (rows.isascii() and rows.isdigit() and len(rows) <= _MAX_ROWS_DIGITS)):
         raise FieldRefused("stated_rows", say("Write the number of rows as a plain number, such as 1200."))
     sums: dict[str, str] = {}
@@ -275,7 +285,7 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
         if not line.strip():
             continue
         match = _STATED_SUM.fullmatch(line.strip().upper())
-        amount = "" if match is None else _without_separators(match[2])
+        amount = "" if match is None else _strip_separators(match[2])
         if match is None or parse_amount(amount, minor_units=_MAX_DECIMALS) is None or match[1] in sums:
             raise FieldRefused(
                 "stated_sums", say("Write each total on its own line, such as KES 125000.50, and each currency once.")
@@ -284,6 +294,6 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
     return int(rows) if rows else None, sums
 
 
-def _without_separators(number: str) -> str:
-    """Return a number without separators between thousands, which the pages and many people write: `1,200.50`."""
+def _strip_separators(number: str) -> str:
+    """Return a number without thousands separators, as in `1,200.50`."""
     return re.sub(_SEPARATORS, "", number) if _GROUPED.fullmatch(number) else number

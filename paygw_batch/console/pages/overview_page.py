@@ -1,4 +1,4 @@
-"""The overview, with the payouts that need this person and then all payouts, and the search for payments."""
+"""The overview of tasks and payouts, and the search for payments."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -8,82 +8,82 @@ from itertools import islice
 from starlette.responses import Response
 
 from paygw_batch.clock import utc_now
-from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
+from paygw_batch.console.pages.agreement import ListedAgreement, Stage, build_list_entry, progress_of
 from paygw_batch.console.pages.orders import open_orders
-from paygw_batch.console.pages.payout_page import remittance_advice
+from paygw_batch.console.pages.payout_page import remittance_response
 from paygw_batch.console.pages.plan_page import PlanAgreement
-from paygw_batch.console.payout_folder import UploadedSheet, all_folders, uploads_by_batch
-from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import STATES_SHOWN, day_of, page_links
+from paygw_batch.console.payout_folder import UploadedSheet, payout_folders, uploads_by_batch
+from paygw_batch.console.permissions import Action
+from paygw_batch.console.rendering import SHOWN_STATES, local_date, page_links
 from paygw_batch.console.visits import Visit
-from paygw_batch.core.shown_states import shown_state
+from paygw_batch.core.shown_states import display_state
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.show.batch_status import (
     ListedBatch,
+    combined_tallies,
     listed_batch,
-    payment_search,
+    parse_payment_search,
+    sum_totals,
     sums_by_currency,
-    tallies_once,
-    to_be_paid,
-    totals_of,
+    without_replaced,
 )
-from paygw_batch.show.remittance import paid_out, payee_of
+from paygw_batch.show.remittance import paid_payouts, payee_of
 
-_SHORTEST = 2
+_MIN_TYPED = 2
 SHOWN_PAYMENTS = 100
-"""The maximum number of payments on a page. With more matches, a person must type more of the name."""
+"""Maximum number of payments on a page. If more match, the person must type more of the name."""
 
 
-def find_payee(visit: Visit) -> Response:
+def search_payees(visit: Visit) -> Response:
     typed = visit.query("text").strip()
-    payments = _payments(visit, typed)
+    payments = _search_payments(visit, typed)
     return visit.page(
         "payee.html",
         typed=typed,
-        is_asked=len(typed) >= _SHORTEST,
+        is_asked=len(typed) >= _MIN_TYPED,
         has_more=len(payments) > SHOWN_PAYMENTS,
-        found=[(payee_of(row.form, row.fields), shown_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
-        # A remittance advice can be made only if exactly one person was found, and was paid.
-        has_advice=bool(_paid_to_one(payments)),
+        found=[(payee_of(row.form, row.fields), display_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
+        # A remittance advice is possible only if all matches are one person, who was paid.
+        has_advice=bool(_payments_to_only_payee(payments)),
     )
 
 
-def payee_advice(visit: Visit) -> Response:
-    """Return the remittance advice for the only person that a text matches. Raises `UsageError` for several people."""
+def download_payee_advice(visit: Visit) -> Response:
+    """Return the remittance advice of the only matching person. Raises `UsageError` unless there is one."""
     typed = visit.query("text").strip()
-    paid = _paid_to_one(_payments(visit, typed))
-    if not paid:
+    payments = _payments_to_only_payee(_search_payments(visit, typed))
+    if not payments:
         raise UsageError(
-            say("The text matches no one who was paid, or several people."),
+            say("The search must match exactly one person who was paid."),
             hint=say("Write the number or the order id."),
         )
-    return remittance_advice([paid])
+    return remittance_response([payments])
 
 
-def _payments(visit: Visit, typed: str) -> Sequence[FoundPayment]:
-    if len(typed) < _SHORTEST:
+def _search_payments(visit: Visit, typed: str) -> Sequence[FoundPayment]:
+    if len(typed) < _MIN_TYPED:
         return []
-    search = payment_search(typed, [rule.numbers for rule in visit.console.rules.values()])
+    search = parse_payment_search(typed, [rule.numbers for rule in visit.console.rules.values()])
     with journal_for_planning(visit.console.settings) as journal:
         return journal.find_payments(search, limit=SHOWN_PAYMENTS + 1)
 
 
-def _paid_to_one(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
-    """Return the paid payouts to the only person found; empty if several people were found."""
+def _payments_to_only_payee(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
+    """Return the paid payouts of the only person found. Empty if several people were found."""
     people = {payee_of(payment.form, payment.fields).person for payment in payments}
-    return paid_out(payments) if len(people) == 1 else []
+    return paid_payouts(payments) if len(people) == 1 else []
 
 
 PAYOUTS_A_PAGE = 50
-_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True)
-class NeededAct:
-    """A task for the person at the page: an address, the reasons, since when, and how much for how many people."""
+class Task:
+    """A task for the visitor: where, why and since when, and the sums and number of people concerned."""
 
     path: str
     name: str
@@ -95,19 +95,19 @@ class NeededAct:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayout:
-    """A payout in the list. `by` prepared it on these pages; empty if it was prepared elsewhere."""
+    """A payout in the list. `by` prepared it on these pages, or is empty if it was prepared elsewhere."""
 
     record: BatchRecord
     name: str
     by: str
     counts: Mapping[str, int]
     sums: Mapping[str, str]
-    """The sums of its rows, by currency."""
+    """The sums of its rows by currency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for payouts, by words of the name or of the person who prepared it, by days, and by a state."""
+    """A search for payouts by words of the name or the maker, by dates and by a state."""
 
     words: str
     since: str
@@ -115,54 +115,54 @@ class Search:
     state: str
 
     @classmethod
-    def of(cls, visit: Visit) -> "Search":
-        """Return the search in the query of a request."""
-        days = [visit.query(name) for name in ("since", "until")]
-        since, until = (day if _DAY.fullmatch(day) else "" for day in days)
+    def from_query(cls, visit: Visit) -> "Search":
+        """Parse the search in the query of a request."""
+        dates = [visit.query(name) for name in ("since", "until")]
+        since, until = (date if _DATE.fullmatch(date) else "" for date in dates)
         state = visit.query("state")
-        return cls(visit.query("words").strip(), since, until, state if state in STATES_SHOWN else "")
+        return cls(visit.query("words").strip(), since, until, state if state in SHOWN_STATES else "")
 
     @property
-    def is_any(self) -> bool:
+    def has_criteria(self) -> bool:
         """Whether there are any search criteria."""
         return any((self.words, self.since, self.until, self.state))
 
-    def has_record(self, record: BatchRecord, uploaded: UploadedSheet | None) -> bool:
-        """Return whether a payout matches the words and the days. The state needs a count, and is checked later."""
-        texts = [record.sheet_name, *([] if uploaded is None else [uploaded.called, uploaded.by])]
+    def matches(self, record: BatchRecord, uploaded: UploadedSheet | None) -> bool:
+        """Return whether a payout matches the words and dates. The state needs a count, so it is checked later."""
+        texts = [record.sheet_name, *([] if uploaded is None else [uploaded.display_name, uploaded.by])]
         has_words = all(any(word in text.casefold() for text in texts) for word in self.words.casefold().split())
-        day = day_of(record.opened_at)
-        return has_words and (not self.since or day >= self.since) and (not self.until or day <= self.until)
+        date = local_date(record.opened_at)
+        return has_words and (not self.since or date >= self.since) and (not self.until or date <= self.until)
 
 
-def overview(visit: Visit) -> Response:
+def show_overview(visit: Visit) -> Response:
     with journal_for_planning(visit.console.settings) as journal:
         records = list(journal.batches())
         before = visit.query_number("before") or len(records) + 1
-        uploads, search, now = uploads_by_batch(visit.console.directory), Search.of(visit), utc_now()
+        uploads, search, now = uploads_by_batch(visit.console.directory), Search.from_query(visit), utc_now()
         batches = []
         for record in reversed(records):
-            if record.number >= before or not search.has_record(record, uploads.get(record.batch)):
+            if record.number >= before or not search.matches(record, uploads.get(record.batch)):
                 continue
             batch = listed_batch(journal, record, now)
-            if not search.state or _counts(batch).get(search.state):
+            if not search.state or _state_counts(batch).get(search.state):
                 batches.append(batch)
             if len(batches) == PAYOUTS_A_PAGE:
                 break
-        shown = [batch.record for batch in reversed(batches)]
+        shown_records = [batch.record for batch in reversed(batches)]
         notes = journal.notes if hasattr(journal, "notes") else ()
-        prepared = list(_prepared(visit, journal, {record.batch for record in records}))
+        prepared = list(_payouts_in_preparation(visit, journal, {record.batch for record in records}))
     orders = open_orders(visit)
-    lines = [_line(batch, uploads.get(batch.record.batch)) for batch in batches]
-    waiting = [
-        NeededAct(line.path, line.name, [line.needs], line.at, line.people, line.sums)
+    lines = [_list_payout(batch, uploads.get(batch.record.batch)) for batch in batches]
+    tasks = [
+        Task(line.path, line.name, [line.needs], line.at, line.people, line.sums)
         for line in (*prepared, *orders)
         if line.needs
     ]
-    totals = totals_of(tallies_once(batches))
+    totals = sum_totals(combined_tallies(batches))
     return visit.page(
         "overview.html",
-        needing=[*waiting, *_needing(visit, lines)],
+        needing=[*tasks, *_payout_tasks(visit, lines)],
         prepared=prepared,
         orders=orders,
         payouts=lines,
@@ -173,51 +173,51 @@ def overview(visit: Visit) -> Response:
                 say("Newer payouts"): min(before + PAYOUTS_A_PAGE, len(records) + 1)
                 if before <= len(records)
                 else None,
-                say("Older payouts"): shown[0].number
-                if len(shown) == PAYOUTS_A_PAGE and shown[0].number > records[0].number
+                say("Older payouts"): shown_records[0].number
+                if len(shown_records) == PAYOUTS_A_PAGE and shown_records[0].number > records[0].number
                 else None,
             },
             **asdict(search),
         ),
         totals=totals,
-        states=[name for name in STATES_SHOWN if any(name in sums for sums in totals.values())],
+        states=[name for name in SHOWN_STATES if any(name in sums for sums in totals.values())],
         notes=notes,
     )
 
 
-def _line(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
-    name, by = (batch.record.sheet_name, "") if uploaded is None else (uploaded.called, uploaded.by)
-    return ListedPayout(batch.record, name, by, _counts(batch), sums_by_currency(to_be_paid(batch.tallies)))
+def _list_payout(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
+    name, by = (batch.record.sheet_name, "") if uploaded is None else (uploaded.display_name, uploaded.by)
+    return ListedPayout(batch.record, name, by, _state_counts(batch), sums_by_currency(without_replaced(batch.tallies)))
 
 
-def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
-    """Yield the payouts in preparation that are not in the journal yet, the newest first."""
-    folders = (folder for folder in all_folders(visit.console.directory) if folder.named_by_batch[0] not in opened)
+def _payouts_in_preparation(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
+    """Yield the payouts in preparation that are not in the journal yet, newest first."""
+    folders = (folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] not in opened)
     for folder in islice(folders, PAYOUTS_A_PAGE):
         agreement, uploaded = PlanAgreement(visit, folder), folder.uploaded
         progress = progress_of(journal, agreement)
-        if progress.stage is not Stage.DONE:  # a payout that is done has been opened meanwhile
-            line = listed(agreement, progress, uploaded.called, uploaded.at)
+        if progress.stage is not Stage.DONE:  # A payout that is done was opened meanwhile.
+            line = build_list_entry(agreement, progress, uploaded.display_name, uploaded.at)
             content = None if agreement.document is None else agreement.document.content
             yield line if content is None else replace(line, people=content.rows, sums=content.totals)
 
 
-def _counts(batch: ListedBatch) -> Mapping[str, int]:
-    """Return the number of rows in each state, in the order in which the pages show states."""
-    return {name: batch.states[name] for name in STATES_SHOWN if batch.states.get(name)}
+def _state_counts(batch: ListedBatch) -> Mapping[str, int]:
+    """Return the number of rows in each state, in display order."""
+    return {name: batch.states[name] for name in SHOWN_STATES if batch.states.get(name)}
 
 
-def _needing(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[NeededAct]:
-    if not visit.may(Act.SETTLE):
+def _payout_tasks(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[Task]:
+    if not visit.may(Action.SETTLE):
         return
     for line in lines:
-        sentences = list(_sentences(line.counts))
+        sentences = list(_task_sentences(line.counts))
         if sentences:
             record = line.record
-            yield NeededAct(f"/payouts/{record.batch}", line.name, sentences, record.opened_at, record.rows, line.sums)
+            yield Task(f"/payouts/{record.batch}", line.name, sentences, record.opened_at, record.rows, line.sums)
 
 
-def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
+def _task_sentences(counts: Mapping[str, int]) -> Iterator[str]:
     if count := counts.get("in_doubt"):
         yield say_count(
             count,

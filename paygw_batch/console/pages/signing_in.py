@@ -1,6 +1,6 @@
-"""The pages for signing in and out, for creating a passkey by invitation, and for choosing the language.
+"""The pages on which people sign in and out, create a passkey by invitation, and choose the language.
 
-Only in the sandbox can people choose their name from a list. The public key of a new passkey is shown, but not stored.
+Only in the sandbox can people choose their name from a list. The public key of a new passkey is shown but not stored.
 """
 
 from starlette.responses import PlainTextResponse, Response
@@ -8,12 +8,12 @@ from starlette.responses import PlainTextResponse, Response
 from paygw_batch.approval.approval_keys import RelyingParty, challenge_of
 from paygw_batch.console.passkey_access import (
     SignedInKey,
-    SignInWay,
+    SignInMethod,
+    find_signing_key,
     invitation_challenge,
-    key_that_signed,
-    new_passkey,
+    parse_new_passkey,
+    parse_signature,
     sign_in_text,
-    signature_in,
 )
 from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import LANGUAGE_COOKIE
@@ -22,17 +22,17 @@ from paygw_batch.console.visits import (
     PageNotFound,
     PageOutdated,
     Visit,
-    cookie_of,
-    first_page,
-    forget_cookie,
+    delete_session_cookie,
+    home_path,
     own_path,
+    session_cookie,
 )
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import languages, mark, say
 
 
-def sign_in_page(visit: Visit) -> Response:
-    """Show the button for a passkey and, in the sandbox, the people who may sign in."""
+def show_sign_in_page(visit: Visit) -> Response:
+    """Show the passkey button and, in the sandbox, the people who may sign in."""
     access = visit.console.access
     passkey = None
     if access.party is not None:
@@ -52,26 +52,26 @@ def sign_in_page(visit: Visit) -> Response:
     )
 
 
-def session_left(visit: Visit) -> Response:
-    """Answer with the seconds until an unused session ends. A request that is not a poll counts as a use."""
+def send_session_left(visit: Visit) -> Response:
+    """Send the seconds until the idle session ends. A request that is not a poll counts as use."""
     return PlainTextResponse("" if visit.session is None else str(int(visit.session.left_s)))
 
 
 def use_passkey(visit: Visit) -> Response:
     access, form = visit.console.access, visit.form
-    nonce, signature, party = form.get("nonce", ""), signature_in(form), access.party
+    nonce, signature, party = form.get("nonce", ""), parse_signature(form), access.party
     was_open = access.sign_ins.end(nonce)
     if not was_open and party is not None and (own := visit.passkey) is not None:
-        is_second_click = key_that_signed(nonce, signature, [own.key], party) is not None
+        is_second_click = find_signing_key(nonce, signature, [own.key], party) is not None
         if is_second_click:
-            return visit.go_to(first_page(visit.member))
+            return visit.redirect(home_path(visit.member))
     if not was_open or party is None:
         raise ActRefused(say("This page was open for too long. Reload it and sign in."))
-    key = key_that_signed(nonce, signature, access.keys, party)
+    key = find_signing_key(nonce, signature, access.keys, party)
     if key is None:
         raise ActRefused(say("This passkey isn't registered. Ask your administrator."))
-    visit.note(mark("sign in"), key.fingerprint, AuditResult.DONE, who=access.keys[key].name)
-    return _signed_in(visit, access.keys[key], SignInWay.PASSKEY, SignedInKey(key, form.get("credential", "")))
+    visit.record_action(mark("sign in"), key.fingerprint, AuditResult.DONE, who=access.keys[key].name)
+    return _start_session(visit, access.keys[key], SignInMethod.PASSKEY, SignedInKey(key, form.get("credential", "")))
 
 
 def choose_person(visit: Visit) -> Response:
@@ -79,24 +79,24 @@ def choose_person(visit: Visit) -> Response:
         raise ActRefused(say("You can choose a name from a list only in the sandbox."))
     member = next((member for member in visit.console.members if member.name == visit.form.get("name")), None)
     if member is None:
-        raise ActRefused(say("There is no such person."))
-    visit.note(mark("sign in"), "sandbox", AuditResult.DONE, who=member.name)
-    return _signed_in(visit, member, SignInWay.LIST)
+        raise ActRefused(say("This person does not exist."))
+    visit.record_action(mark("sign in"), "sandbox", AuditResult.DONE, who=member.name)
+    return _start_session(visit, member, SignInMethod.LIST)
 
 
-def _signed_in(visit: Visit, member: Member, way: SignInWay, passkey: SignedInKey | None = None) -> Response:
-    """Begin a session for a person, and redirect to the requested page or to the person's first page."""
+def _start_session(visit: Visit, member: Member, way: SignInMethod, passkey: SignedInKey | None = None) -> Response:
+    """Begin a session for a person and redirect to the requested page or to the person's first page."""
     console = visit.console
-    session_id = console.sessions.sign_in(member, cookie_of(visit), way, passkey)
-    answer = visit.go_to(own_path(visit.form.get("to", "")) or first_page(member))
+    session_id = console.sessions.sign_in(member, session_cookie(visit), way, passkey)
+    answer = visit.redirect(own_path(visit.form.get("to", "")) or home_path(member))
     answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")
     return answer
 
 
 def sign_out(visit: Visit) -> Response:
-    visit.console.sessions.sign_out(cookie_of(visit))
-    answer = visit.go_to("/sign-in")
-    forget_cookie(visit, answer)
+    visit.console.sessions.sign_out(session_cookie(visit))
+    answer = visit.redirect("/sign-in")
+    delete_session_cookie(visit, answer)
     return answer
 
 
@@ -104,13 +104,13 @@ _A_YEAR_S = 365 * 24 * 3600
 
 
 def choose_language(visit: Visit) -> Response:
-    """Set the cookie for the language, and redirect to the page. An unknown language changes nothing."""
-    chosen = visit.form.get("language", "")
-    answer = visit.go_to(own_path(visit.form.get("back", "")) or "/")
-    if chosen in languages():
+    """Set the cookie for the language and redirect to the page. An unknown language changes nothing."""
+    code = visit.form.get("language", "")
+    answer = visit.redirect(own_path(visit.form.get("back", "")) or "/")
+    if code in languages():
         answer.set_cookie(
             LANGUAGE_COOKIE,
-            chosen,
+            code,
             max_age=_A_YEAR_S,
             path="/",
             secure=visit.console.is_secure,
@@ -120,12 +120,12 @@ def choose_language(visit: Visit) -> Response:
     return answer
 
 
-_SHOWN = 22
-"""The length of the part of the token that is the authenticator's id of the person: 16 random bytes."""
+_USER_ID_LENGTH = 22
+"""Length of the token's part that identifies the person to the authenticator: 16 random bytes."""
 
 
-def invited(visit: Visit) -> Response:
-    token, party = visit.path("token"), _party(visit)
+def show_invitation(visit: Visit) -> Response:
+    token, party = visit.path("token"), _require_party(visit)
     invitation = visit.console.access.invitations.invitation(token, visit.console.now())
     if invitation is None:
         raise PageNotFound(say("This link was used before, or is older than a day. Ask for another one."))
@@ -134,27 +134,27 @@ def invited(visit: Visit) -> Response:
         "challenge": invitation_challenge(token),
         "rp_id": party.rp_id,
         "user_name": invitation["name"],
-        "user_id": token[:_SHOWN],
+        "user_id": token[:_USER_ID_LENGTH],
     }
     return visit.page("invitation.html", passkey=passkey, name=invitation["name"])
 
 
-def take_invitation(visit: Visit) -> Response:
-    """Show the line and fingerprint of the new passkey once. Raises `PageOutdated` if the invitation was used."""
+def accept_invitation(visit: Visit) -> Response:
+    """Show the new passkey's line and fingerprint once. Raises `PageOutdated` if the invitation was used."""
     token, form, console = visit.path("token"), visit.form, visit.console
-    key = new_passkey(form, token, _party(visit))
+    key = parse_new_passkey(form, token, _require_party(visit))
     if key is None:
-        raise ActRefused(say("The passkey was not made. Open the link again, and make it there."))
-    used = console.access.invitations.use(token, key.fingerprint, console.now())
-    if used is None:
+        raise ActRefused(say("The passkey was not created. Open the link again and create it there."))
+    use = console.access.invitations.use(token, key.fingerprint, console.now())
+    if use is None:
         raise PageOutdated(say("This link was used before, or is older than a day. Ask for another one."))
-    name, is_first = used
-    if is_first:
-        visit.note(mark("make a passkey"), key.fingerprint, AuditResult.DONE, who=name)
+    name, is_first_use = use
+    if is_first_use:
+        visit.record_action(mark("make a passkey"), key.fingerprint, AuditResult.DONE, who=name)
     return visit.page("new_passkey.html", name=name, line=key.text, fingerprint=key.fingerprint)
 
 
-def _party(visit: Visit) -> RelyingParty:
+def _require_party(visit: Visit) -> RelyingParty:
     party = visit.console.access.party
     if party is None:
         raise PageNotFound

@@ -1,4 +1,4 @@
-"""The pages that settle rows by a statement of the gateway: its questions, its upload, its preview, and its use."""
+"""The pages that settle rows by a gateway statement: questions, upload, preview and use."""
 
 import hashlib
 from collections import Counter
@@ -8,38 +8,38 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from paygw_batch.approval.policy import person, required_line
+from paygw_batch.approval.policy import identify_person, require_line
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.pages.agreement import signing_key
 from paygw_batch.console.pages.orders import (
-    FIRST_PERSON,
+    ASK_MAKER_MESSAGE,
     StatementFolder,
     UploadedStatement,
     UsedStatement,
     choice_name,
-    drafted_order,
+    find_order_folder,
     new_statement_folder,
     open_orders,
-    order_folder_of,
     orders_directory,
     read_in_process,
     statement_folders,
     statements_directory,
+    store_draft,
 )
-from paygw_batch.console.payout_folder import is_folder_name, new_folder_name, plain_file_name
-from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import pages_after
+from paygw_batch.console.payout_folder import is_folder_name, plain_file_name, random_folder_name
+from paygw_batch.console.permissions import Action
+from paygw_batch.console.rendering import next_page_links
 from paygw_batch.console.visits import (
     ActRefused,
     PageNotFound,
     PageOutdated,
     Visit,
-    file_to_take_away,
-    kept_upload,
-    made_once,
-    payout_at,
-    payout_record,
-    required_ending,
+    download_response,
+    hold_lock,
+    open_payout,
+    require_extension,
+    require_payout,
+    temporary_upload,
 )
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.countries.load import minor_units_by_currency
@@ -47,32 +47,32 @@ from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say
-from paygw_batch.opening.open_journal import journal_for_planning, run_journal
-from paygw_batch.settle.match_statement import Matched
-from paygw_batch.settle.resolve import standings_of
+from paygw_batch.opening.open_journal import journal_for_planning, open_journal_for_run
+from paygw_batch.settle.match_statement import StatementMatch
+from paygw_batch.settle.resolve import row_states
 from paygw_batch.settle.row_order import Decision
 from paygw_batch.settle.settle_rows import (
     as_of_time,
     carry_out_statement,
     compare_statement,
     draft_order,
-    hold_contrary,
-    needs_order,
+    hold_blocked_orders,
+    rows_needing_order,
 )
 from paygw_batch.settle.statement import proof_sentence
 from paygw_batch.sheet.write.table import write_frame
-from paygw_batch.show.batch_status import FollowedRow, followed_batch, running_now, with_payees
+from paygw_batch.show.batch_status import FollowedRow, followed_batch, running_process, with_payees
 from paygw_batch.show.reconcile import questions
 
 LINES_A_PAGE = 50
 MAX_LISTED = 20
-"""The maximum number of statements that are listed for a payout, the newest first."""
+"""Maximum number of statements listed for a payout, newest first."""
 _MAX_SIGNATURE_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A line of a statement, or a `row`, in the preview. `becomes` is the outcome; empty if the row is not settled."""
+    """A line of a statement or a `row` in the preview. `becomes` is the outcome, or empty if it is not settled."""
 
     number: int
     order_id: str
@@ -82,25 +82,25 @@ class ShownLine:
 
 
 def download_questions(visit: Visit) -> Response:
-    ending = required_ending(visit.path("ending"), "csv", "xlsx")
+    extension = require_extension(visit.path("ending"), "csv", "xlsx")
 
     def write(path: Path) -> str:
-        with payout_at(visit) as (journal, record):
+        with open_payout(visit) as (journal, record):
             write_frame(questions(journal, record, minor_units_by_currency()), path)
-        return f"{Path(record.sheet_name).stem}.questions.{ending}"
+        return f"{Path(record.sheet_name).stem}.questions.{extension}"
 
-    return file_to_take_away(visit, ending, write)
+    return download_response(visit, extension, write)
 
 
-def statement_form(visit: Visit) -> Response:
-    with payout_at(visit) as (journal, record):
+def show_statement_form(visit: Visit) -> Response:
+    with open_payout(visit) as (journal, record):
         followed = followed_batch(visit.console.settings, journal, record)
     folders = statement_folders(statements_directory(visit), record.batch)[:MAX_LISTED]
     return visit.page(
         "statement.html",
         record=record,
-        # The page already names the new folder, so that a form sent twice creates only one folder.
-        upload=new_folder_name(),
+        # The form names the new folder, so that sending it twice creates only one.
+        upload=random_folder_name(),
         in_doubt=followed.counts.get("in_doubt", 0),
         takes_signature=visit.console.settings.evidence.statement_key is not None,
         statements=[(f"/statements/{folder.number}", folder.uploaded) for folder in folders],
@@ -109,12 +109,12 @@ def statement_form(visit: Visit) -> Response:
 
 
 def upload_statement(visit: Visit) -> Response:
-    """Store a statement, read it, and redirect to its preview. An unreadable statement is not kept."""
+    """Store and read a statement, and redirect to its preview. An unreadable statement is not kept."""
     console, upload, form = visit.console, visit.upload, visit.form
-    with payout_at(visit) as (_journal, record):
+    with open_payout(visit) as (_journal, record):
         batch = record.batch
     if upload is None or not upload.filename:
-        raise UsageError(say("No file was chosen."), hint=say("Choose the statement, and upload it again."))
+        raise UsageError(say("No file was chosen."), hint=say("Choose the statement and upload it again."))
     words, as_of = form.get("words", "").strip(), form.get("as_of", "").strip()
     if as_of:
         as_of_time(as_of, say("The time"))
@@ -123,26 +123,26 @@ def upload_statement(visit: Visit) -> Response:
         name=plain_file_name(upload.filename),
         by=visit.member.name,
         at=timestamp(console.now()),
-        words=required_line(words, say("How you got the statement")) if words else "",
+        words=require_line(words, say("How you got the statement")) if words else "",
         as_of=as_of,
     )
-    with kept_upload(visit, upload) as content:
-        return visit.go_to(f"/statements/{_read_once(visit, content, uploaded)}")
+    with temporary_upload(visit, upload) as content:
+        return visit.redirect(f"/statements/{_store_and_read(visit, content, uploaded)}")
 
 
-def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
-    """Store a statement, read it, and return its number. A form sent twice stores the statement only once."""
+def _store_and_read(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
+    """Store and read a statement, and return its number. A form sent twice stores it once."""
     number = visit.form.get("upload", "")
-    number = number if is_folder_name(number) else new_folder_name()
-    with made_once(number):
-        before = StatementFolder.named(statements_directory(visit), number)
-        if before is not None:
-            if not before.has_file(uploaded, content):
+    number = number if is_folder_name(number) else random_folder_name()
+    with hold_lock(number):
+        existing = StatementFolder.find(statements_directory(visit), number)
+        if existing is not None:
+            if not existing.has_file(uploaded, content):
                 raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
             return number
         folder = new_statement_folder(statements_directory(visit), content, uploaded, number)
         if visit.signature is not None:
-            folder.keep_signature(visit.signature.file.read(_MAX_SIGNATURE_BYTES))
+            folder.write_signature(visit.signature.file.read(_MAX_SIGNATURE_BYTES))
         try:
             read_in_process(folder, visit.console)
         except SheetError:
@@ -151,17 +151,17 @@ def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
     return number
 
 
-def statement_preview(visit: Visit) -> Response:
-    """Show the rows that a statement would settle, and why other lines do not match. The page changes nothing."""
-    folder = _required(visit)
-    asked_statement, settings = folder.asked(visit.member.name), visit.console.settings
+def show_statement_preview(visit: Visit) -> Response:
+    """Show the rows that a statement would settle, and why other lines do not match. Read-only."""
+    folder = _require_statement(visit)
+    asked_statement, settings = folder.build_asked_statement(visit.member.name), visit.console.settings
     with journal_for_planning(settings) as journal:
-        record = payout_record(journal, folder.uploaded.batch)
+        record = require_payout(journal, folder.uploaded.batch)
         matched = compare_statement(settings, journal, record, asked_statement)
         counts = Counter(settlement.resolution for settlement in matched.settlements)
-        wanted = visit.query("show") or ("settles" if matched.settlements else "differs")
+        kind = visit.query("show") or ("settles" if matched.settlements else "differs")
         start = visit.query_number("after")
-        lines = _shown(journal, record, matched, wanted, start)
+        lines = _page_lines(journal, record, matched, kind, start)
         return visit.page(
             "statement_preview.html",
             record=record,
@@ -170,102 +170,105 @@ def statement_preview(visit: Visit) -> Response:
             matched=matched,
             words=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
             proof=proof_sentence(asked_statement.statement.proof),
-            needs_two=bool(needs_order(settings, journal, record, matched.settlements)),
-            # The code is a digest of the statement's effect, and changes if the statement would have another effect.
-            code=_code(matched),
+            needs_two=bool(rows_needing_order(settings, journal, record, matched.settlements)),
+            # This digest of the statement's effect changes if the statement would do something else.
+            code=_effect_code(matched),
             orders=open_orders(visit, record.batch),
-            done=asked_statement.carried_out_before(journal, record),
+            done=asked_statement.earlier_use_sentence(journal, record),
             notes=JournalClock.read(journal, utc_now()).sentences(),
-            is_running=running_now(settings) is not None,
-            wanted=wanted,
+            is_running=running_process(settings) is not None,
+            wanted=kind,
             lines=lines[:LINES_A_PAGE],
-            pages=pages_after(start, start + LINES_A_PAGE if len(lines) > LINES_A_PAGE else 0, "lines", show=wanted),
+            pages=next_page_links(start, start + LINES_A_PAGE if len(lines) > LINES_A_PAGE else 0, "lines", show=kind),
         )
 
 
-def use_statement(visit: Visit) -> Response:
-    """Carry out a statement at once, or draft an order of two people if a line lets a row be sent again.
+def apply_statement(visit: Visit) -> Response:
+    """Carry out a statement, or draft an order for two people if a line lets a row be sent again.
 
-    If a line says that the gateway already has a row that a run could still send, the row is held at once.
+    A row that a run could still send is held at once if a line says that the gateway already has it.
     """
-    folder, settings = _required(visit), visit.console.settings
-    asked_statement = folder.asked(person(visit.member.name))
-    with run_journal(settings, "console", lambda _sentence: None) as journal:
-        record = payout_record(journal, folder.uploaded.batch)
-        if asked_statement.carried_out_before(journal, record):  # a second click
-            return visit.go_to(f"/payouts/{record.batch}")
+    folder, settings = _require_statement(visit), visit.console.settings
+    asked_statement = folder.build_asked_statement(identify_person(visit.member.name))
+    with open_journal_for_run(settings, "console", lambda _sentence: None) as journal:
+        record = require_payout(journal, folder.uploaded.batch)
+        if asked_statement.earlier_use_sentence(journal, record):  # This is a second click.
+            return visit.redirect(f"/payouts/{record.batch}")
         matched = compare_statement(settings, journal, record, asked_statement)
-        if (order := _drafted_before(visit, folder)) is not None:
-            return visit.go_to(f"/orders/{order}")
+        if (order := _earlier_order(visit, folder)) is not None:
+            return visit.redirect(f"/orders/{order}")
         _require_code(visit, matched)
-        if not needs_order(settings, journal, record, matched.settlements):
+        if not rows_needing_order(settings, journal, record, matched.settlements):
             carry_out_statement(settings, journal, record, asked_statement, lambda _matched, _held: None)
-            return visit.go_to(f"/payouts/{record.batch}")
-        if not visit.may(Act.ORDER):
-            raise ActRefused(say(FIRST_PERSON))
-        # The gateway already has some rows that a run could still send. These rows are held now, because two people may
-        # need days to agree on the order.
-        hold_contrary(settings, journal, record, asked_statement, matched)
-        decisions = [Decision.of(settlement) for settlement in asked_statement.settlements(matched)]
+            return visit.redirect(f"/payouts/{record.batch}")
+        if not visit.may(Action.ORDER):
+            raise ActRefused(say(ASK_MAKER_MESSAGE))
+        # Rows that the gateway already has, but that a run could still send, are held now, because two people may need
+        # days to agree on the order.
+        hold_blocked_orders(settings, journal, record, asked_statement, matched)
+        decisions = [Decision.from_settlement(settlement) for settlement in asked_statement.settlements(matched)]
         key = signing_key(visit)
         draft = draft_order(settings, journal, record, decisions, key, statement=asked_statement.statement)
-        order = drafted_order(visit, draft).number
-        folder.note_used(UsedStatement(visit.member.name, _code(matched), order))
-    return visit.go_to(f"/orders/{order}")
+        order = store_draft(visit, draft).number
+        folder.record_use(UsedStatement(visit.member.name, _effect_code(matched), order))
+    return visit.redirect(f"/orders/{order}")
 
 
-def _drafted_before(visit: Visit, folder: StatementFolder) -> str | None:
-    """Return the number of the order that the first click on this form drafted; None if there is no such order."""
+def _earlier_order(visit: Visit, folder: StatementFolder) -> str | None:
+    """Return the number of the order drafted by the first click on this form, or None if there is none."""
     used = folder.used
     if used is None or (used.by, used.code) != (visit.member.name, visit.form.get("code")):
         return None
-    return used.order if order_folder_of(orders_directory(visit), used.order) is not None else None
+    return used.order if find_order_folder(orders_directory(visit), used.order) is not None else None
 
 
-def _require_code(visit: Visit, matched: Matched) -> None:
+def _require_code(visit: Visit, matched: StatementMatch) -> None:
     """Raise `PageOutdated` unless the statement would still make the changes that the page showed."""
-    if _code(matched) != visit.form.get("code"):
+    if _effect_code(matched) != visit.form.get("code"):
         raise PageOutdated(say("Rows of this payout have changed since this page was opened."))
 
 
 def remove_statement(visit: Visit) -> Response:
-    """Remove an uploaded statement. Rows that were settled by it stay settled."""
-    folder = StatementFolder.named(statements_directory(visit), visit.path("statement"))
+    """Remove an uploaded statement. The rows that it settled stay settled."""
+    folder = StatementFolder.find(statements_directory(visit), visit.path("statement"))
     with journal_for_planning(visit.console.settings) as journal:
-        batch = payout_record(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
+        batch = require_payout(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
         if folder is not None and folder.lines_file.exists():
             _require_code(
-                visit, compare_statement(visit.console.settings, journal, batch, folder.asked(visit.member.name))
+                visit,
+                compare_statement(
+                    visit.console.settings, journal, batch, folder.build_asked_statement(visit.member.name)
+                ),
             )
     if folder is not None:
         folder.remove()
-    return visit.go_to(f"/payouts/{batch.batch}/statement")
+    return visit.redirect(f"/payouts/{batch.batch}/statement")
 
 
-def _required(visit: Visit) -> StatementFolder:
-    folder = StatementFolder.named(statements_directory(visit), visit.path("statement"))
+def _require_statement(visit: Visit) -> StatementFolder:
+    folder = StatementFolder.find(statements_directory(visit), visit.path("statement"))
     if folder is None or not folder.lines_file.exists():
-        raise visit.gone(say("There is no such statement. It may have been removed."))
+        raise visit.missing_error(say("This statement does not exist. It may have been removed."))
     return folder
 
 
-def _code(matched: Matched) -> str:
-    """Return a value that changes whenever a statement would have another effect."""
-    contrary = [line.order_id for line in matched.contrary]
-    text = repr((list(matched.settlements), list(matched.differences), contrary))
+def _effect_code(matched: StatementMatch) -> str:
+    """Return a digest that changes whenever the statement would have another effect."""
+    blocking = [line.order_id for line in matched.blocking]
+    text = repr((list(matched.settlements), list(matched.differences), blocking))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _shown(
-    journal: JournalReader, record: BatchRecord, matched: Matched, wanted: str, start: int
+def _page_lines(
+    journal: JournalReader, record: BatchRecord, matched: StatementMatch, kind: str, start: int
 ) -> Sequence[ShownLine]:
-    """Return the `wanted` lines from `start`: a page of lines, and one more if there is another page."""
+    """Return a page of the lines of a kind from `start`, plus one line if there are more."""
     part = slice(start, start + LINES_A_PAGE + 1)
-    match wanted:
+    match kind:
         case "settles":
             settled = matched.settlements[part]
-            known = standings_of(journal, record, [line.row for line in settled])
-            followed = with_payees(journal, record, [known[line.row] for line in settled], None)
+            states = row_states(journal, record, [line.row for line in settled])
+            followed = with_payees(journal, record, [states[line.row] for line in settled], None)
             return [
                 ShownLine(line.row, row.standing.sent_orderid or "", line.said, choice_name(line.resolution), row)
                 for line, row in zip(settled, followed, strict=True)
@@ -274,7 +277,7 @@ def _shown(
             return [ShownLine(line.line, line.order_id, line.sentence) for line in matched.differences[part]]
         case "silent":
             why = say("The statement doesn't settle it.")
-            followed = with_payees(journal, record, matched.silent[part], None)
+            followed = with_payees(journal, record, matched.unsettled_rows[part], None)
             return [ShownLine(row.standing.row, row.standing.sent_orderid or "", why, row=row) for row in followed]
         case _:
-            raise PageNotFound(say("There is no such page."))
+            raise PageNotFound(say("This page does not exist."))

@@ -1,22 +1,22 @@
-// Asks for a passkey when a form that needs one is sent, and puts what it signed into the form.
+// Asks for a passkey when a form that needs one is submitted, and adds the signature to the form.
 //
-// A form says so by its data: data-passkey="get" or "create", data-challenge, data-rp-id, and for "get" data-credential
-// (empty: any passkey of this site), for "create" data-user-name and data-user-id. Bytes are base64url. What the person
-// reads when it fails is in the element [data-passkey-problem] of the form: it is hidden until then.
+// Such a form has data-passkey="get" or "create", data-challenge and data-rp-id; "get" also has data-credential (if
+// empty, any passkey of this site will do), and "create" has data-user-name and data-user-id. Bytes are base64url. The
+// element [data-passkey-problem] of the form is shown if the passkey fails.
 "use strict";
 (() => {
   const bytesOf = (text) => {
     const plain = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
-    return Uint8Array.from(plain, (one) => one.charCodeAt(0));
+    return Uint8Array.from(plain, (character) => character.charCodeAt(0));
   };
   const textOf = (buffer) => {
     const plain = String.fromCharCode(...new Uint8Array(buffer));
     return btoa(plain).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
   };
 
-  const signed = async (data) => {
+  const sign = async (data) => {
     const allowed = data.credential ? [{ type: "public-key", id: bytesOf(data.credential) }] : [];
-    const found = await navigator.credentials.get({
+    const credential = await navigator.credentials.get({
       publicKey: {
         challenge: bytesOf(data.challenge),
         rpId: data.rpId,
@@ -25,15 +25,15 @@
       },
     });
     return {
-      credential: found.id,
-      client_data: textOf(found.response.clientDataJSON),
-      authenticator_data: textOf(found.response.authenticatorData),
-      signature: textOf(found.response.signature),
+      credential: credential.id,
+      client_data: textOf(credential.response.clientDataJSON),
+      authenticator_data: textOf(credential.response.authenticatorData),
+      signature: textOf(credential.response.signature),
     };
   };
 
-  const made = async (data) => {
-    const found = await navigator.credentials.create({
+  const create = async (data) => {
+    const credential = await navigator.credentials.create({
       publicKey: {
         challenge: bytesOf(data.challenge),
         rp: { id: data.rpId, name: document.title },
@@ -44,13 +44,13 @@
       },
     });
     return {
-      client_data: textOf(found.response.clientDataJSON),
-      authenticator_data: textOf(found.response.getAuthenticatorData()),
-      public_key: textOf(found.response.getPublicKey()),
+      client_data: textOf(credential.response.clientDataJSON),
+      authenticator_data: textOf(credential.response.getAuthenticatorData()),
+      public_key: textOf(credential.response.getPublicKey()),
     };
   };
 
-  const put = (form, name, value) => {
+  const setField = (form, name, value) => {
     let field = form.elements.namedItem(name);
     if (!field) {
       field = document.createElement("input");
@@ -74,11 +74,11 @@
       button.disabled = true;
     }
     try {
-      const parts = await (form.dataset.passkey === "create" ? made(form.dataset) : signed(form.dataset));
-      Object.entries(parts).forEach(([name, value]) => put(form, name, value));
+      const parts = await (form.dataset.passkey === "create" ? create(form.dataset) : sign(form.dataset));
+      Object.entries(parts).forEach(([name, value]) => setField(form, name, value));
       form.submit();
     } catch {
-      // The person closed the prompt, or there is no passkey here: nothing was signed, and nothing is sent.
+      // The person closed the prompt, or has no passkey here. Nothing was signed, so nothing is sent.
       problem.hidden = false;
       if (button) {
         button.disabled = false;

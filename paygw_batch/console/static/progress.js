@@ -1,10 +1,10 @@
-// Asks every two seconds whether a payout has moved, and shows its part of the page anew. Slower in a hidden tab.
+// Polls a payout every two seconds, or less often in a hidden tab, and replaces the live part of its page.
 "use strict";
 (() => {
-  const VISIBLE_MS = 2000, HIDDEN_MS = 15000, AFTER_TROUBLE_MS = 10000;
+  const VISIBLE_MS = 2000, HIDDEN_MS = 15000, AFTER_ERROR_MS = 10000;
   const part = document.getElementById("live");
   if (!part) return;
-  async function look() {
+  async function poll() {
     let next = document.hidden ? HIDDEN_MS : VISIBLE_MS;
     try {
       const address = new URL(part.dataset.from, location.href);
@@ -12,7 +12,7 @@
       const answer = await fetch(address, { headers: { accept: "text/html" }, redirect: "error" });
       if (answer.status === 200) {
         const text = await answer.text();
-        // What a person is using (a link that has the focus, an open list) is not taken away under the hand.
+        // Do not replace elements while a person is using one of them, such as a focused link.
         if (!part.contains(document.activeElement)) {
           part.innerHTML = text;
           part.dataset.seen = answer.headers.get("x-seen") || "";
@@ -21,12 +21,12 @@
         location.reload();
         return;
       } else if (answer.status !== 204) {
-        next = AFTER_TROUBLE_MS;
+        next = AFTER_ERROR_MS;
       }
     } catch {
-      next = AFTER_TROUBLE_MS;
+      next = AFTER_ERROR_MS;
     }
-    setTimeout(look, next);
+    setTimeout(poll, next);
   }
-  setTimeout(look, VISIBLE_MS);
+  setTimeout(poll, VISIBLE_MS);
 })();

@@ -1,5 +1,4 @@
-// Loads a page anew after a while, where it shows something that goes on without it: [data-reload-ms] says after how long.
-// Not while somebody types.
+// Reloads a page that shows something in progress after [data-reload-ms], but not while somebody is typing.
 "use strict";
 (() => {
   const part = document.querySelector("[data-reload-ms]");

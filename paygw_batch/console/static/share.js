@@ -1,5 +1,5 @@
-// Copies the text of an element (data-copy: its id), or hands it to the telephone's own menu (data-share). The buttons
-// are hidden until the browser has shown that it can.
+// Copies the text of an element (data-copy has its id) or opens the phone's share menu for it (data-share). Buttons are
+// hidden unless the browser supports them.
 "use strict";
 (() => {
   const offer = (button, act) => {
@@ -9,14 +9,14 @@
         await act(document.getElementById(button.dataset.copy || button.dataset.share).textContent);
         button.parentElement.querySelector("[data-copied]").hidden = false;
       } catch {
-        // The person closed the menu: the text is still on the page, to be selected.
+        // The person closed the menu. The text can still be selected on the page.
       }
     });
   };
   if (navigator.clipboard) {
-    document.querySelectorAll("[data-copy]").forEach((one) => offer(one, (text) => navigator.clipboard.writeText(text)));
+    document.querySelectorAll("[data-copy]").forEach((button) => offer(button, (text) => navigator.clipboard.writeText(text)));
   }
   if (navigator.share) {
-    document.querySelectorAll("[data-share]").forEach((one) => offer(one, (text) => navigator.share({ text })));
+    document.querySelectorAll("[data-share]").forEach((button) => offer(button, (text) => navigator.share({ text })));
   }
 })();

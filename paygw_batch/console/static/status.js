@@ -1,10 +1,10 @@
-// Says what was just done: a screen reader reads a status when it changes, and not when the page is loaded with it.
+// Announces the last change: screen readers announce a status that changes, but not one that the page loads with.
 "use strict";
 (() => {
   const DELAY_MS = 200;
   const status = document.querySelector("[role=status]");
   if (!status) return;
-  const said = [...status.childNodes];
+  const content = [...status.childNodes];
   status.replaceChildren();
-  setTimeout(() => status.replaceChildren(...said), DELAY_MS);
+  setTimeout(() => status.replaceChildren(...content), DELAY_MS);
 })();

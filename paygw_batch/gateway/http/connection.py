@@ -14,16 +14,16 @@ from enum import Enum, auto
 from typing import cast
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.http.http1 import Broken, ReplyReader, TunnelReader, connect_request
+from paygw_batch.gateway.http.http1 import BrokenReply, ReplyReader, TunnelReader, connect_request
 from paygw_batch.gateway.http.tls import TlsChannel
-from paygw_batch.gateway.message import FaultKind, MayLeave, RawReply, TransportFault
+from paygw_batch.gateway.message import FaultKind, RawReply, SendGuard, TransportFault
 
 _COUNT = struct.Struct("i")
 _ROUND_TRIP_US = struct.Struct("68xI")
 """The round trip in microseconds, from `struct tcp_info` of linux/tcp.h, a fixed part of the kernel's interface."""
 
 
-class Arrivals:
+class SocketStatus:
     """Asks the kernel about one connected socket. Reads no bytes from the socket, and never waits."""
 
     def __init__(self, descriptor: int) -> None:
@@ -58,11 +58,11 @@ class Arrivals:
         return float(_ROUND_TRIP_US.unpack(info)[0]) / 1_000_000
 
 
-LOOKS_AGAIN_AFTER_S = 0.002
+RECORD_POLL_INTERVAL_S = 0.002
 """How long to wait for the rest of a TLS record that began to arrive on a silent connection."""
 
 
-class CannotOpen(Exception):
+class ConnectFailed(Exception):
     """A connection could not be made ready; no byte of a request has left."""
 
     def __init__(self, kind: FaultKind, detail: str) -> None:
@@ -71,7 +71,7 @@ class CannotOpen(Exception):
         self.detail = detail
 
 
-_SPOKE_FIRST = (FaultKind.EARLY_REPLY, "the gateway spoke before it was asked")
+_EARLY_BYTES = (FaultKind.EARLY_REPLY, "the gateway spoke before it was asked")
 
 
 class _Stage(Enum):
@@ -90,20 +90,20 @@ class Connection(asyncio.Protocol):
     The caller limits the time to open it. Each exchange has its own limits: a maximum silence and a deadline.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, living: set["Connection"]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, open_connections: set["Connection"]) -> None:
         self.quiet_since_s = 0.0
         self.opening_kind = FaultKind.CONNECT_TIMEOUT
         """The kind of fault if the peer closes the connection, or time runs out, during the current step of opening."""
-        self.gone = asyncio.Event()
+        self.closed = asyncio.Event()
         """Set once the connection is closed."""
         self._loop = loop
-        self._living = living
+        self._open_connections = open_connections
         self._transport: asyncio.Transport | None = None
         self._stage = _Stage.OPENING
-        self._why_spent = (FaultKind.CONNECT_FAILED, "the connection was closed")
-        self._arrivals: Arrivals | None = None
+        self._spent_reason = (FaultKind.CONNECT_FAILED, "the connection was closed")
+        self._arrivals: SocketStatus | None = None
         # These fields are used while the connection opens.
-        self._step: asyncio.Future[CannotOpen | None] | None = None
+        self._step: asyncio.Future[ConnectFailed | None] | None = None
         self._tunnel: TunnelReader | None = None
         self._tunnel_s = 0.0
         self._tls: TlsChannel | None = None
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
     # The transport calls the methods from here on.
 
     async def open_tunnel(self, destination: str) -> None:
-        """Ask the proxy at the other end to connect us to `destination` (host:port). Raises `CannotOpen`."""
+        """Ask the proxy at the other end to connect us to `destination` (host:port). Raises `ConnectFailed`."""
         self.opening_kind = FaultKind.PROXY_FAILED
         self._tunnel = TunnelReader()
         began_s = self._loop.time()
@@ -133,13 +133,13 @@ class Connection(asyncio.Protocol):
         self._tunnel_s = self._loop.time() - began_s
 
     async def open_tls(self, channel: TlsChannel) -> None:
-        """Make the TLS handshake, and encrypt all further bytes. Raises `CannotOpen`."""
+        """Make the TLS handshake, and encrypt all further bytes. Raises `ConnectFailed`."""
         self.opening_kind = FaultKind.TLS_FAILED
         self._tls = channel
         try:
             channel.handshake()
         except ssl.SSLError as error:
-            raise CannotOpen(FaultKind.TLS_FAILED, _reason(error)) from None
+            raise ConnectFailed(FaultKind.TLS_FAILED, _tls_error_name(error)) from None
         await self._wait_for_step(channel.outgoing())
 
     def round_trip_s(self) -> float:
@@ -149,22 +149,22 @@ class Connection(asyncio.Protocol):
         """
         return self._tunnel_s or (self._arrivals.round_trip_s() if self._arrivals is not None else 0.0)
 
-    async def listen(self, listening_s: float, until_s: float) -> None:
+    async def wait_for_silence(self, listening_s: float, until_s: float) -> None:
         """Wait `listening_s` while the peer must stay silent.
 
         An exchange may follow at once, without an `await` between. Bytes that arrive before the request would be taken
-        for its reply. TLS tickets are accepted, until `until_s` by the loop's clock. Raises `CannotOpen`.
+        for its reply. TLS tickets are accepted, until `until_s` by the loop's clock. Raises `ConnectFailed`.
         """
         self._stage = _Stage.QUIET if self._stage is _Stage.OPENING else self._stage
         while listening_s or not self.is_fit():
             with suppress(TimeoutError):
-                async with asyncio.timeout(listening_s or LOOKS_AGAIN_AFTER_S):
-                    await self.gone.wait()
+                async with asyncio.timeout(listening_s or RECORD_POLL_INTERVAL_S):
+                    await self.closed.wait()
             listening_s = 0
             if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
-                raise CannotOpen(*self._why_spent)
+                raise ConnectFailed(*self._spent_reason)
             if self._loop.time() >= until_s and not self.is_fit():
-                raise CannotOpen(FaultKind.EARLY_REPLY, "the gateway kept sending before it was asked")
+                raise ConnectFailed(FaultKind.EARLY_REPLY, "the gateway kept sending before it was asked")
 
     @property
     def is_quiet(self) -> bool:
@@ -172,13 +172,13 @@ class Connection(asyncio.Protocol):
         return self._stage is _Stage.QUIET
 
     def is_fit(self) -> bool:
-        """Whether an exchange may start: no bytes and no end of stream arrived since the last one, not even unread."""
+        """Return whether an exchange may start: nothing has arrived since the last one, not even unread."""
         if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
             return False
         return not self._has_unread() and not (self._tls is not None and self._tls.is_inside_record)
 
     def exchange(
-        self, request: bytes, may_leave: MayLeave, *, read_timeout_s: float, deadline_s: float
+        self, request: bytes, may_leave: SendGuard, *, read_timeout_s: float, deadline_s: float
     ) -> "asyncio.Future[RawReply | TransportFault]":
         """Send the bytes of one whole request, once, and return a future of the reply or fault.
 
@@ -202,15 +202,15 @@ class Connection(asyncio.Protocol):
         self._request_bytes = len(request)
         self._read_timeout_s, self._deadline_s = read_timeout_s, deadline_s
         self._silent_since_s = self._loop.time()
-        self._arm()
-        self._hand_over(transport, request, may_leave)
+        self._set_timer()
+        self._send_request(transport, request, may_leave)
         return result
 
-    def _hand_over(self, transport: asyncio.Transport, request: bytes, may_leave: MayLeave) -> None:
+    def _send_request(self, transport: asyncio.Transport, request: bytes, may_leave: SendGuard) -> None:
         # Since the intent was committed, this process may have been frozen, or the connection may have opened slowly,
         # and another process may have taken the row. No `await` may come between this question and the write.
         if not may_leave():
-            self._fail(FaultKind.INTENT_STALE, "the request came too late to leave")
+            self._end_with_fault(FaultKind.INTENT_STALE, "the request came too late to leave")
             return
         # This sets the first-byte witness. From here on a byte may have left. No earlier line writes any part of the
         # request, and only the next exchange resets the witness.
@@ -219,13 +219,13 @@ class Connection(asyncio.Protocol):
             try:
                 self._tls.encrypt(request)
             except ssl.SSLError as error:
-                self._fail(FaultKind.TLS_FAILED, _reason(error))
+                self._end_with_fault(FaultKind.TLS_FAILED, _tls_error_name(error))
                 return
             transport.write(self._tls.outgoing())
         else:
             transport.write(request)
         if transport.is_closing():
-            self._fail(FaultKind.WRITE_FAILED, "the connection was gone")
+            self._end_with_fault(FaultKind.WRITE_FAILED, "the connection was gone")
         else:
             self._bytes_written = max(0, self._request_bytes - transport.get_write_buffer_size())
 
@@ -238,17 +238,17 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         if self._tls is not None and self._stage is not _Stage.OPENING:
-            transport.write(self._tls.say_goodbye())
+            transport.write(self._tls.close_notify())
         self._stage = _Stage.SPENT
         transport.close()
 
     def abort(self, kind: FaultKind = FaultKind.CANCELLED, detail: str = "given up") -> None:
         """Cut the connection, and end an exchange under way with this fault."""
         if self._stage is _Stage.EXCHANGE:
-            self._fail(kind, detail)
+            self._end_with_fault(kind, detail)
             return
         self._fail_step(kind, detail)
-        self._stage, self._why_spent = _Stage.SPENT, (kind, detail)
+        self._stage, self._spent_reason = _Stage.SPENT, (kind, detail)
         if self._transport is not None:
             self._transport.abort()
 
@@ -256,26 +256,26 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._arrivals = Arrivals(transport.get_extra_info("socket").fileno())
+        self._arrivals = SocketStatus(transport.get_extra_info("socket").fileno())
         # With a limit of 0, asyncio calls `resume_writing` when the kernel has taken the whole request.
         self._transport.set_write_buffer_limits(0)
-        self._living.add(self)
+        self._open_connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         match self._stage:
             case _Stage.OPENING:
-                self._go_on_opening(data)
+                self._continue_opening(data)
             case _Stage.EXCHANGE:
                 if self._tls is None:
-                    self._note_early_bytes()
-                    self._take(data)
+                    self._detect_early_bytes()
+                    self._read_reply(data)
                 else:
-                    self._take_encrypted(self._tls, data)
+                    self._read_encrypted(self._tls, data)
             case _Stage.QUIET:
                 # TLS may send session tickets between exchanges, and nothing else may arrive.
                 if self._tls is None or self._tls.decrypt(data):
-                    self.abort(*_SPOKE_FIRST)
-                elif self._tls.ended or self._tls.failure:
+                    self.abort(*_EARLY_BYTES)
+                elif self._tls.is_ended or self._tls.failure:
                     self.abort(FaultKind.TLS_FAILED, "the connection was closed")
             case _Stage.SPENT:
                 pass
@@ -285,19 +285,19 @@ class Connection(asyncio.Protocol):
         if self._stage is _Stage.EXCHANGE:
             # Under TLS this means that the connection was cut. A peer that means to end it sends close_notify first,
             # which would have been handled before.
-            self._end(cleanly=self._tls is None)
+            self._end_stream(cleanly=self._tls is None)
         elif self._stage is _Stage.OPENING:
             self._fail_step(self.opening_kind, "the connection was closed")
         else:
             self._stage = _Stage.SPENT
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._living.discard(self)
-        self.gone.set()
+        self._open_connections.discard(self)
+        self.closed.set()
         detail = type(exc).__name__ if exc is not None else "closed"
         if self._stage is _Stage.EXCHANGE:
             whole = self._bytes_written >= self._request_bytes
-            self._fail(FaultKind.CONNECTION_LOST if whole else FaultKind.WRITE_FAILED, detail)
+            self._end_with_fault(FaultKind.CONNECTION_LOST if whole else FaultKind.WRITE_FAILED, detail)
         else:
             self._fail_step(self.opening_kind, detail)
             self._stage = _Stage.SPENT
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
 
     async def _wait_for_step(self, first_bytes: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
-            raise CannotOpen(self.opening_kind, "the connection was closed")
+            raise ConnectFailed(self.opening_kind, "the connection was closed")
         self._step = self._loop.create_future()
         self._transport.write(first_bytes)
         if (problem := await self._step) is not None:
@@ -323,12 +323,12 @@ class Connection(asyncio.Protocol):
 
     def _fail_step(self, kind: FaultKind, detail: str) -> None:
         if self._step is not None and not self._step.done():
-            self._step.set_result(CannotOpen(kind, detail))
+            self._step.set_result(ConnectFailed(kind, detail))
 
-    def _go_on_opening(self, data: bytes) -> None:
+    def _continue_opening(self, data: bytes) -> None:
         if self._step is None or self._step.done():
             # No honest gateway sends anything before we ask.
-            self.abort(*_SPOKE_FIRST)
+            self.abort(*_EARLY_BYTES)
         elif self._tunnel is not None:
             self._tunnel.feed(data)
             if self._tunnel.problem:
@@ -336,18 +336,18 @@ class Connection(asyncio.Protocol):
             elif self._tunnel.is_open:
                 self._step.set_result(None)
         elif self._tls is not None:
-            self._go_on_with_handshake(self._tls, data)
+            self._continue_handshake(self._tls, data)
 
-    def _go_on_with_handshake(self, tls: TlsChannel, data: bytes) -> None:
+    def _continue_handshake(self, tls: TlsChannel, data: bytes) -> None:
         try:
             complete = tls.handshake(data)
         except ssl.SSLCertVerificationError as error:
             self._fail_step(FaultKind.TLS_UNTRUSTED, error.verify_message)
         except ssl.SSLError as error:
-            self._fail_step(FaultKind.TLS_FAILED, _reason(error))
+            self._fail_step(FaultKind.TLS_FAILED, _tls_error_name(error))
         else:
             if complete and tls.decrypt(b""):
-                self._fail_step(*_SPOKE_FIRST)
+                self._fail_step(*_EARLY_BYTES)
             elif complete and self._step is not None:
                 self._step.set_result(None)
         if self._transport is not None:
@@ -358,91 +358,91 @@ class Connection(asyncio.Protocol):
     def _has_unread(self) -> bool:
         return self._arrivals is not None and self._arrivals.has_unread()
 
-    def _is_leaving(self, transport: asyncio.Transport) -> bool:
-        """Whether part of the request is still unsent or not acknowledged."""
+    def _is_request_unacknowledged(self, transport: asyncio.Transport) -> bool:
+        """Return whether part of the request is still unsent or not acknowledged."""
         return transport.get_write_buffer_size() > 0 or (
             self._reader.bytes_read == 0 and self._arrivals is not None and self._arrivals.has_unacknowledged()
         )
 
-    def _take_encrypted(self, tls: TlsChannel, data: bytes) -> None:
-        self._note_early_bytes()
+    def _read_encrypted(self, tls: TlsChannel, data: bytes) -> None:
+        self._detect_early_bytes()
         plain = tls.decrypt(data)
         if plain:
-            self._take(plain)
+            self._read_reply(plain)
         elif not tls.is_inside_record:
             # The early bytes were a complete TLS ticket, and not a reply.
             self._began_early = False
         if self._stage is _Stage.EXCHANGE:
             if tls.failure is not None:
-                self._fail(FaultKind.TLS_FAILED, _reason(tls.failure))
-            elif tls.ended:
-                self._end(cleanly=True)
+                self._end_with_fault(FaultKind.TLS_FAILED, _tls_error_name(tls.failure))
+            elif tls.is_ended:
+                self._end_stream(cleanly=True)
 
-    def _note_early_bytes(self) -> None:
+    def _detect_early_bytes(self) -> None:
         if self._transport is None:
             raise InternalError("bytes came from a connection that was never made")
-        if not self._began_early and self._is_leaving(self._transport):
+        if not self._began_early and self._is_request_unacknowledged(self._transport):
             self._began_early = True
 
-    def _take(self, data: bytes) -> None:
+    def _read_reply(self, data: bytes) -> None:
         self._silent_since_s = self._loop.time()
         if self._began_early:
-            self._fail(FaultKind.EARLY_REPLY, "a reply began before the whole request had left")
+            self._end_with_fault(FaultKind.EARLY_REPLY, "a reply began before the whole request had left")
             return
         self._bytes_written = self._request_bytes
         self._reader.feed(data)
-        self._look_at_reader()
+        self._handle_result()
 
-    def _end(self, *, cleanly: bool) -> None:
+    def _end_stream(self, *, cleanly: bool) -> None:
         self._reader.end(cleanly=cleanly)
-        self._reader.may_serve_on = False
-        self._look_at_reader()
+        self._reader.is_reusable = False
+        self._handle_result()
 
-    def _look_at_reader(self) -> None:
+    def _handle_result(self) -> None:
         match self._reader.result:
             case RawReply() as reply:
-                self._stage = _Stage.QUIET if self._reader.may_serve_on else _Stage.SPENT
+                self._stage = _Stage.QUIET if self._reader.is_reusable else _Stage.SPENT
                 self.quiet_since_s = self._silent_since_s
-                self._conclude(reply)
-            case Broken(kind, detail):
-                self._fail(kind, detail)
+                self._set_result(reply)
+            case BrokenReply(kind, detail):
+                self._end_with_fault(kind, detail)
             case None:
                 pass
 
-    def _fail(self, kind: FaultKind, detail: str) -> None:
+    def _end_with_fault(self, kind: FaultKind, detail: str) -> None:
         """End the exchange with a fault. The connection cannot be used again."""
         self._stage = _Stage.SPENT
-        self._conclude(
+        self._set_result(
             TransportFault(kind, self._first_byte_left, self._bytes_written, self._reader.bytes_read, detail)
         )
         if self._transport is not None:
             self._transport.abort()
 
-    def _conclude(self, result: RawReply | TransportFault) -> None:
+    def _set_result(self, result: RawReply | TransportFault) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._result is not None and not self._result.done():
             self._result.set_result(result)
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         due_s = min(self._silent_since_s + self._read_timeout_s, self._deadline_s)
-        self._timer = self._loop.call_at(due_s, self._look_at_clock)
+        self._timer = self._loop.call_at(due_s, self._check_time_limits)
 
-    def _look_at_clock(self) -> None:
+    def _check_time_limits(self) -> None:
         """Check whether a time limit has passed; if not, set the timer to the next one. An exchange has one timer."""
         now_s = self._loop.time()
         is_writing = self._transport is not None and self._transport.get_write_buffer_size() > 0
         if now_s >= self._deadline_s:
-            self._fail(FaultKind.TOTAL_TIMEOUT, "the whole request took too long")
+            self._end_with_fault(FaultKind.TOTAL_TIMEOUT, "the whole request took too long")
         elif now_s < self._silent_since_s + self._read_timeout_s:
-            self._arm()
+            self._set_timer()
         elif is_writing:
-            self._fail(FaultKind.WRITE_TIMEOUT, "the gateway took nothing more of the request")
+            self._end_with_fault(FaultKind.WRITE_TIMEOUT, "the gateway took nothing more of the request")
         else:
-            self._fail(FaultKind.READ_TIMEOUT, "the gateway was silent")
+            self._end_with_fault(FaultKind.READ_TIMEOUT, "the gateway was silent")
 
 
-def _reason(error: ssl.SSLError) -> str:
+def _tls_error_name(error: ssl.SSLError) -> str:
     """Return the TLS library's own name for the error, which contains nothing that was sent."""
     return error.reason or type(error).__name__

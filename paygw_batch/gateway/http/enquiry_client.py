@@ -15,7 +15,7 @@ import httpx
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import TransportSettings, gateway_origin, proxy_origin
-from paygw_batch.gateway.http.http1 import MAX_BODY_BYTES, Broken, framing_fault, unpacked
+from paygw_batch.gateway.http.http1 import MAX_BODY_BYTES, BrokenReply, framing_fault, unpack_body
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
 
@@ -77,11 +77,11 @@ class EnquiryClient:
         sending = self._client.stream("POST", url, content=request.body, headers=headers)
         try:
             async with asyncio.timeout(self._total_timeout_s), sending as response:
-                return await _read(response)
+                return await _read_response(response)
         except TimeoutError:
             return TransportFault(FaultKind.TOTAL_TIMEOUT, first_byte_left=True, detail="the enquiry took too long")
         except httpx.HTTPError as error:
-            return _fault(error, has_proxy=self._has_proxy)
+            return _build_fault(error, has_proxy=self._has_proxy)
 
     async def __aenter__(self) -> Self:
         return self
@@ -92,7 +92,7 @@ class EnquiryClient:
         await self._client.aclose()
 
 
-async def _read(response: httpx.Response) -> RawReply | TransportFault:
+async def _read_response(response: httpx.Response) -> RawReply | TransportFault:
     """Return the reply, or a fault if it is broken or its body is longer than `MAX_BODY_BYTES`."""
     headers = tuple((name.lower(), value.strip(" \t")) for name, value in response.headers.multi_items())
     broken = framing_fault(response.http_version.removeprefix("HTTP/"), headers)
@@ -101,18 +101,18 @@ async def _read(response: httpx.Response) -> RawReply | TransportFault:
         async for piece in response.aiter_raw():
             packed += piece
             if len(packed) > MAX_BODY_BYTES:
-                broken = Broken(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+                broken = BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
                 break
-    body = broken or unpacked(headers, packed)
-    if isinstance(body, Broken):
+    body = broken or unpack_body(headers, packed)
+    if isinstance(body, BrokenReply):
         return TransportFault(body.kind, first_byte_left=True, detail=body.detail)
     # httpx cannot show whether a reply began before its request had left, or whether a second reply followed. So a
     # reply counts only if it names the order, as over a reused connection.
     return RawReply(response.status_code, headers, body, reused_connection=True)
 
 
-def _fault(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
-    causes = list(_causes(error))
+def _build_fault(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
+    causes = list(_exception_chain(error))
     detail = type(causes[-1]).__name__
     if isinstance(error, httpx.ConnectError):
         kind = next(kind for sort, kind in _CONNECT_FAULTS if any(isinstance(cause, sort) for cause in causes))
@@ -125,7 +125,7 @@ def _fault(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
     return TransportFault(FaultKind.CONNECTION_LOST, first_byte_left=True, detail=detail)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def _exception_chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         if isinstance(error, BaseExceptionGroup):

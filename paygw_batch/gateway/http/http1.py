@@ -22,7 +22,7 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_REPLY_BYTES = MAX_BODY_BYTES + 16 * 1024
 """The maximum number of bytes that are read for one reply, with its head, interim replies and chunk framing."""
 MAX_INTERIM_REPLIES = 8
-_PACKED = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}
+_ZLIB_WINDOWS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}
 """Codings of a body that some gateways use although we ask for none, with zlib's windows for each.
 
 Some servers send deflate without the frame that RFC 9110 (section 8.4.1.2) prescribes.
@@ -37,23 +37,25 @@ def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> 
     """
     start = _payout_head_start(request.url, origin)
     end = f"Content-Length: {len(request.body)}\r\n" + ("Connection: close\r\n\r\n" if close else "\r\n")
-    return f"{start}Authorization: {_one_line(request.authorization)}\r\n{end}".encode("latin-1") + request.body
+    return (
+        f"{start}Authorization: {_require_single_line(request.authorization)}\r\n{end}".encode("latin-1") + request.body
+    )
 
 
 @lru_cache(maxsize=8)
 def _payout_head_start(url: str, origin: Origin) -> str:
     """Return the start of the head, which all payouts share, up to the Authorization line."""
-    place = str(origin)
-    target = url.removeprefix(place)
+    origin_text = str(origin)
+    target = url.removeprefix(origin_text)
     if len(target) == len(url) or not target.startswith("/"):
         raise InternalError("a request was signed for another place than the one it would be sent to")
     return (
-        f"POST {_one_line(target)} HTTP/1.1\r\nHost: {origin.authority}\r\nUser-Agent: paygw-batch\r\n"
+        f"POST {_require_single_line(target)} HTTP/1.1\r\nHost: {origin.authority}\r\nUser-Agent: paygw-batch\r\n"
         "Accept-Encoding: identity\r\nContent-Type: application/json\r\nAccept: application/json\r\n"
     )
 
 
-def _one_line(text: str) -> str:
+def _require_single_line(text: str) -> str:
     """Return `text`. Raises `InternalError` if it contains a line break or a NUL."""
     if "\r" in text or "\n" in text or "\0" in text:
         raise InternalError("a request would have had a line break inside a header")
@@ -61,50 +63,50 @@ def _one_line(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenReply:
     """The reason why bytes are not a reply that we can trust."""
 
     kind: FaultKind
     detail: str
 
 
-def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> Broken | None:
-    """Return why the body under this head may differ from the one that was sent, or None if it cannot."""
-    transfer, length = _elements(headers, "transfer-encoding"), _elements(headers, "content-length")
+def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> BrokenReply | None:
+    """Return the reason why this head makes the body unreliable, or None if it does not."""
+    transfer, length = _list_elements(headers, "transfer-encoding"), _list_elements(headers, "content-length")
     if version not in {"1.0", "1.1"}:
-        return Broken(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
+        return BrokenReply(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
     codings = _codings(headers)
-    if len(codings) > 1 or any(coding not in _PACKED for coding in codings):
-        return Broken(FaultKind.REPLY_ENCODED, "Content-Encoding")
+    if len(codings) > 1 or any(coding not in _ZLIB_WINDOWS for coding in codings):
+        return BrokenReply(FaultKind.REPLY_ENCODED, "Content-Encoding")
     if transfer and (length or version == "1.0"):
-        return Broken(FaultKind.PROTOCOL_ERROR, "Transfer-Encoding beside a length, or in HTTP/1.0")
+        return BrokenReply(FaultKind.PROTOCOL_ERROR, "Transfer-Encoding beside a length, or in HTTP/1.0")
     if transfer not in ([], ["chunked"]):
-        return Broken(FaultKind.REPLY_ENCODED, "Transfer-Encoding")
+        return BrokenReply(FaultKind.REPLY_ENCODED, "Transfer-Encoding")
     if length and int(length[0]) > MAX_BODY_BYTES:
-        return Broken(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+        return BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
     return None
 
 
 def _codings(headers: Iterable[tuple[str, str]]) -> list[str]:
-    return [coding for coding in _elements(headers, "content-encoding") if coding not in {"", "identity"}]
+    return [coding for coding in _list_elements(headers, "content-encoding") if coding not in {"", "identity"}]
 
 
-def unpacked(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | Broken:
+def unpack_body(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | BrokenReply:
     """Return a whole body without its coding. The unpacked body may be as long as a plain one."""
-    for window in (window for coding in _codings(headers) for window in _PACKED[coding]):
+    for window in (window for coding in _codings(headers) for window in _ZLIB_WINDOWS[coding]):
         stream = zlib.decompressobj(window)
         try:
             plain = stream.decompress(body, MAX_BODY_BYTES + 1)  # more would let a zip bomb fill the memory
         except zlib.error:
             continue
         if len(plain) > MAX_BODY_BYTES:
-            return Broken(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+            return BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
         if stream.eof and not stream.unused_data:
             return plain
-    return Broken(FaultKind.REPLY_ENCODED, "Content-Encoding") if _codings(headers) else body
+    return BrokenReply(FaultKind.REPLY_ENCODED, "Content-Encoding") if _codings(headers) else body
 
 
-def _elements(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
+def _list_elements(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
     """Return the elements of a list header, in lower case."""
     return [element.strip().lower() for header, value in headers if header == name for element in value.split(",")]
 
@@ -121,13 +123,13 @@ class ReplyReader:
     """
 
     def __init__(self, *, reused_connection: bool = False) -> None:
-        self.result: RawReply | Broken | None = None
-        self.may_serve_on = False
+        self.result: RawReply | BrokenReply | None = None
+        self.is_reusable = False
         """Whether the connection can carry another request after this reply."""
         self.bytes_read = 0
         self._reused = reused_connection
         self._parser = httptools.HttpResponseParser(self)
-        self._broken: Broken | None = None
+        self._broken: BrokenReply | None = None
         self._headers: list[tuple[str, str]] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -145,52 +147,52 @@ class ReplyReader:
             raise InternalError("bytes were fed to a reply that was complete")
         if self.bytes_read == 0 and data[:1] != b"H":
             # llhttp would skip blank lines, and would take RTSP for HTTP.
-            self._break(FaultKind.PROTOCOL_ERROR, "does not start with HTTP/")
+            self._set_fault(FaultKind.PROTOCOL_ERROR, "does not start with HTTP/")
         self.bytes_read += len(data)
         if self.bytes_read > MAX_REPLY_BYTES:
-            self._break(FaultKind.REPLY_TOO_LARGE, f"more than {MAX_REPLY_BYTES} bytes")
+            self._set_fault(FaultKind.REPLY_TOO_LARGE, f"more than {MAX_REPLY_BYTES} bytes")
         if self._broken is None:
             try:
                 self._parser.feed_data(data)
             except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
                 # The parser's reason is a fixed text that never quotes the reply.
-                self._break(FaultKind.PROTOCOL_ERROR, str(error))
+                self._set_fault(FaultKind.PROTOCOL_ERROR, str(error))
         if self._broken is not None:
-            self._settle(self._broken)
+            self._set_result(self._broken)
         elif self._complete:
-            self.may_serve_on = self.may_serve_on and self._ends(data)
-            self._settle(self._reply())
+            self.is_reusable = self.is_reusable and self._ends_with_reply(data)
+            self._set_result(self._build_reply())
 
     def end(self, *, cleanly: bool) -> None:
         """Handle the end of the stream. `cleanly` says that the sender certainly meant to end it here."""
         if self.result is not None:
             return
         if self._head_read and self._until_end and cleanly:
-            self._settle(self._reply())
+            self._set_result(self._build_reply())
         else:
-            self._settle(Broken(FaultKind.CONNECTION_LOST, f"ended after {self.bytes_read} bytes"))
+            self._set_result(BrokenReply(FaultKind.CONNECTION_LOST, f"ended after {self.bytes_read} bytes"))
 
-    def _ends(self, data: bytes) -> bool:
-        """Whether `data` certainly ends with the reply's own last bytes.
+    def _ends_with_reply(self, data: bytes) -> bool:
+        """Return whether `data` certainly ends with the reply's own last bytes.
 
         The parser silently skips blank lines after a reply. Such a reply counts, but its connection is not used again.
         """
-        own = b"0\r\n\r\n" if self._is_chunked else self._last_piece
-        return bool(own.strip()) and data.endswith(own)
+        last_bytes = b"0\r\n\r\n" if self._is_chunked else self._last_piece
+        return bool(last_bytes.strip()) and data.endswith(last_bytes)
 
-    def _settle(self, result: RawReply | Broken) -> None:
+    def _set_result(self, result: RawReply | BrokenReply) -> None:
         self.result = result
         # The parser refers to our methods and we refer to the parser. Dropping it breaks the cycle, so that memory is
         # freed without garbage collection.
         del self._parser
 
-    def _break(self, kind: FaultKind, detail: str) -> None:
+    def _set_fault(self, kind: FaultKind, detail: str) -> None:
         if self._broken is None:
-            self._broken = Broken(kind, detail)
+            self._broken = BrokenReply(kind, detail)
 
-    def _reply(self) -> RawReply | Broken:
-        body = unpacked(self._headers, b"".join(self._body))
-        if isinstance(body, Broken):
+    def _build_reply(self) -> RawReply | BrokenReply:
+        body = unpack_body(self._headers, b"".join(self._body))
+        if isinstance(body, BrokenReply):
             return body
         return RawReply(self._status, tuple(self._headers), body, reused_connection=self._reused)
 
@@ -199,7 +201,7 @@ class ReplyReader:
     def on_message_begin(self) -> None:
         """Note the start of a reply. After a complete reply, another one is a fault."""
         if self._complete:
-            self._break(FaultKind.PROTOCOL_ERROR, "more bytes than one reply")
+            self._set_fault(FaultKind.PROTOCOL_ERROR, "more bytes than one reply")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header of the head. Trailers after a chunked body are dropped."""
@@ -209,24 +211,24 @@ class ReplyReader:
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status == 101:  # noqa: PLR2004 (Switching Protocols)
-            self._break(FaultKind.PROTOCOL_ERROR, "switched protocols")
+            self._set_fault(FaultKind.PROTOCOL_ERROR, "switched protocols")
         elif status < 200:  # noqa: PLR2004 (interim)
             self._interim_replies += 1
             self._headers.clear()
             if self._interim_replies > MAX_INTERIM_REPLIES:
-                self._break(FaultKind.PROTOCOL_ERROR, f"more than {MAX_INTERIM_REPLIES} interim replies")
+                self._set_fault(FaultKind.PROTOCOL_ERROR, f"more than {MAX_INTERIM_REPLIES} interim replies")
         else:
             self._status = status
             self._head_read = True
             if (fault := framing_fault(self._parser.get_http_version(), self._headers)) is not None:
-                self._break(fault.kind, fault.detail)
-            self._is_chunked = bool(_elements(self._headers, "transfer-encoding"))
-            self._until_end = not self._is_chunked and not _elements(self._headers, "content-length")
+                self._set_fault(fault.kind, fault.detail)
+            self._is_chunked = bool(_list_elements(self._headers, "transfer-encoding"))
+            self._until_end = not self._is_chunked and not _list_elements(self._headers, "content-length")
 
     def on_body(self, piece: bytes) -> None:
         self._body_bytes += len(piece)
         if self._body_bytes > MAX_BODY_BYTES:
-            self._break(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+            self._set_fault(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
         self._body.append(piece)
         self._last_piece = piece
 
@@ -234,7 +236,7 @@ class ReplyReader:
         """Note that the reply is complete, unless it was an interim one."""
         if self._head_read:
             self._complete = True
-            self.may_serve_on = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+            self.is_reusable = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
 
 
 _MAX_ANSWER_BYTES = 8 * 1024

@@ -50,7 +50,7 @@ class TlsChannel:
     """
 
     def __init__(self, context: ssl.SSLContext, host: str, session: ssl.SSLSession | None = None) -> None:
-        self.ended = False
+        self.is_ended = False
         """Whether the peer has ended its side (close_notify)."""
         self.failure: ssl.SSLError | None = None
         """The TLS error after which nothing more can be read, or None."""
@@ -62,12 +62,12 @@ class TlsChannel:
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """The session that later connections to the same server may resume; None before the server sends a ticket."""
+        """The session that later connections may resume, or None before the server sends a ticket."""
         session = self._side.session
         return session if session is not None and session.has_ticket else None
 
     @property
-    def resumed(self) -> bool:
+    def is_resumed(self) -> bool:
         return bool(self._side.session_reused)
 
     @property
@@ -78,7 +78,7 @@ class TlsChannel:
     def handshake(self, arrived: bytes = b"") -> bool:
         """Continue the handshake with the bytes that `arrived`, and return whether it is complete."""
         if arrived:
-            self._arrive(arrived)
+            self._receive(arrived)
         try:
             self._side.do_handshake()
         except ssl.SSLWantReadError:
@@ -87,25 +87,25 @@ class TlsChannel:
 
     def encrypt(self, data: bytes) -> None:
         """Encrypt bytes of the application. `outgoing` then returns the result."""
-        left = memoryview(data)
-        while left:
-            left = left[self._side.write(left) :]
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[self._side.write(remaining) :]
 
     def decrypt(self, arrived: bytes) -> bytes:
-        """Return the decrypted bytes of `arrived`. Sets `ended` or `failure` if the stream ends or breaks."""
-        self._arrive(arrived)
+        """Return the decrypted bytes of `arrived`. Sets `is_ended` or `failure` if the stream ends or breaks."""
+        self._receive(arrived)
         pieces = []
         try:
             while piece := self._side.read(_READ_BYTES):
                 pieces.append(piece)
-            self.ended = True
+            self.is_ended = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
             self.failure = error
         return b"".join(pieces)
 
-    def _arrive(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         """Pass bytes from the wire to the library, and track where records begin and end (RFC 8446 section 5.1)."""
         self._incoming.write(data)
         position = 0
@@ -125,7 +125,7 @@ class TlsChannel:
         """Return the bytes that must be sent now."""
         return self._outgoing.read()
 
-    def say_goodbye(self) -> bytes:
+    def close_notify(self) -> bytes:
         """Return the bytes that end our half of the connection (close_notify)."""
         # `unwrap` also waits for the peer's close_notify, or the connection has failed before. Neither matters here,
         # because we close it.

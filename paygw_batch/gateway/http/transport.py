@@ -15,43 +15,43 @@ from typing import TYPE_CHECKING, Self
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, Origin, TransportSettings, gateway_origin, proxy_origin
-from paygw_batch.gateway.http.connection import CannotOpen, Connection
+from paygw_batch.gateway.http.connection import ConnectFailed, Connection
 from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.http.tls import TlsChannel, client_context
-from paygw_batch.gateway.message import FaultKind, MayLeave, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, SendGuard, TransportFault
 
 if TYPE_CHECKING:
     from ssl import SSLSession
 
-KEPT_S = 5.0
+ADDRESS_LIFETIME_S = 5.0
 """How long a resolved address is used. It is short, because a gateway may move during a run."""
 
 
-class KeptAddresses:
-    """Caches addresses, so that a run does not ask the name service for each connection."""
+class AddressCache:
+    """Caches resolved addresses, so that a run does not query DNS for each connection."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[Sequence[str], float]] = {}
+        self._entries: dict[str, tuple[Sequence[str], float]] = {}
         """Maps each host to its addresses, and the time by the loop's clock when they expire."""
 
-    async def of(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
-        """Return the addresses of `host`, in the order that the system prefers. Raises `CannotOpen` if it has none."""
+    async def resolve(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
+        """Return the addresses of `host`, the system's preferred one first. Raises `ConnectFailed` if it has none."""
         if _is_address(host):
             return [host]
-        addresses, kept_until_s = self._found.get(host, ((), 0.0))
+        addresses, kept_until_s = self._entries.get(host, ((), 0.0))
         if not addresses or loop.time() >= kept_until_s:
             try:
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                results = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError) as error:
                 detail = error.strerror if isinstance(error, OSError) else None
-                raise CannotOpen(FaultKind.NAME_NOT_RESOLVED, detail or type(error).__name__) from None
-            addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
-            self._found[host] = (addresses, loop.time() + KEPT_S)
+                raise ConnectFailed(FaultKind.NAME_NOT_RESOLVED, detail or type(error).__name__) from None
+            addresses = list(dict.fromkeys(str(address[0]) for *_, address in results))
+            self._entries[host] = (addresses, loop.time() + ADDRESS_LIFETIME_S)
         return addresses
 
     def forget(self, host: str) -> None:
         """Forget the addresses of `host`, because none of them answered."""
-        self._found.pop(host, None)
+        self._entries.pop(host, None)
 
 
 @lru_cache(maxsize=16)
@@ -63,14 +63,14 @@ def _is_address(host: str) -> bool:
     return True
 
 
-CLOSED_WITHIN_S = 2.0
+CLOSE_TIMEOUT_S = 2.0
 """How long `aclose` waits for cut connections. uvloop never reports the end of one that timed out while opening."""
 MAX_QUIET_S = 1.0
 """A connection that was idle for longer is not used again: the server may close it just as we send."""
 
-FIRST_LISTENING_S = 0.05
+FIRST_SILENCE_S = 0.05
 """How long the first connection must be silent before we send, on top of one round trip."""
-SHORTEST_LISTENING_S = 0.001
+MIN_SILENCE_S = 0.001
 """For a shorter time no timer is set: the kernel is only asked whether bytes have arrived."""
 
 
@@ -93,15 +93,15 @@ class PayoutTransport:
         self._proxy = proxy_origin(settings.proxy, gateway=self._origin) if settings.proxy is not None else None
         self._context = client_context(settings.ca_bundle) if self._origin.is_tls else None
         self._session: SSLSession | None = None
-        self._addresses = KeptAddresses()
+        self._addresses = AddressCache()
         self._reuse = settings.connections is Connections.REUSE
         self._idle: list[Connection] = []
-        self._living: set[Connection] = set()
-        self._answer_s: float | None = None
+        self._open_connections: set[Connection] = set()
+        self._last_response_s: float | None = None
         """How long the gateway's latest reply took, or None before the first one."""
         self._is_closed = False
 
-    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
+    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
         """Send one payout and wait for its reply. Problems of the network are returned as a fault, never raised.
 
         `may_leave` is called immediately before the first byte, on any connection. If it returns False, nothing is
@@ -125,9 +125,9 @@ class PayoutTransport:
                 content, may_leave, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
             )
             served = isinstance(result, RawReply)
-            self._answer_s = loop.time() - asked_s if served else self._answer_s
+            self._last_response_s = loop.time() - asked_s if served else self._last_response_s
         finally:
-            self._let_go(connection, served=served)
+            self._release_connection(connection, served=served)
         return result
 
     async def probe(self) -> TransportFault | None:
@@ -151,12 +151,12 @@ class PayoutTransport:
         """Cut every connection. An exchange under way ends with the fault CANCELLED and its witness."""
         self._is_closed = True
         self._idle.clear()
-        for connection in list(self._living):
+        for connection in list(self._open_connections):
             connection.abort()
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSED_WITHIN_S):
-                for connection in list(self._living):
-                    await connection.gone.wait()
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for connection in list(self._open_connections):
+                    await connection.closed.wait()
 
     def _take_idle(self, now_s: float) -> Connection | None:
         """Return the most recently used connection that is still fit, and close those that are not."""
@@ -167,7 +167,7 @@ class PayoutTransport:
             connection.close()
         return None
 
-    def _let_go(self, connection: Connection, *, served: bool) -> None:
+    def _release_connection(self, connection: Connection, *, served: bool) -> None:
         """Keep a connection that can be reused, and close any other."""
         if not served:
             connection.abort()
@@ -186,77 +186,81 @@ class PayoutTransport:
     # The methods from here on open a connection (name, TCP, proxy, TLS), and know nothing of the request.
 
     async def _open(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> Connection | TransportFault:
-        connection = Connection(loop, self._living)
+        connection = Connection(loop, self._open_connections)
         bound_s = min(loop.time() + self._settings.connect_timeout_s, deadline_s)
         try:
             async with asyncio.timeout_at(bound_s):
-                await self._open_step_by_step(loop, connection)
-            await connection.listen(self._listening_s(connection), loop.time() + self._settings.connect_timeout_s)
+                await self._establish(loop, connection)
+            await connection.wait_for_silence(
+                self._required_silence_s(connection), loop.time() + self._settings.connect_timeout_s
+            )
         except TimeoutError:
             connection.abort()
             is_total = bound_s == deadline_s
-            return _not_sent(FaultKind.TOTAL_TIMEOUT if is_total else connection.opening_kind, "no connection in time")
-        except CannotOpen as error:
+            return _not_sent_fault(
+                FaultKind.TOTAL_TIMEOUT if is_total else connection.opening_kind, "no connection in time"
+            )
+        except ConnectFailed as error:
             connection.abort()
             # The session may have caused the failure, so the next try goes without it.
             self._session = None
-            return _not_sent(error.kind, error.detail)
+            return _not_sent_fault(error.kind, error.detail)
         except BaseException:
             connection.abort()
             raise
         if self._is_closed:
             connection.abort()
-            return _not_sent(FaultKind.CANCELLED, "given up")
+            return _not_sent_fault(FaultKind.CANCELLED, "given up")
         return connection
 
-    def _listening_s(self, connection: Connection) -> float:
-        """Return how long a new connection must be silent before we send on it.
+    def _required_silence_s(self, connection: Connection) -> float:
+        """Return the time for which a new connection must be silent before a request is sent.
 
         The first connection must be silent for longer, because a run begins with it alone. Later ones must be silent
         for a round trip, or for a tenth of the gateway's last response time if that is less.
         """
-        if self._answer_s is None:
-            return connection.round_trip_s() + FIRST_LISTENING_S
-        most_s = self._answer_s / 10
-        listening_s = min(connection.round_trip_s(), most_s) if most_s >= SHORTEST_LISTENING_S else 0.0
-        return listening_s if listening_s >= SHORTEST_LISTENING_S else 0.0
+        if self._last_response_s is None:
+            return connection.round_trip_s() + FIRST_SILENCE_S
+        max_s = self._last_response_s / 10
+        listening_s = min(connection.round_trip_s(), max_s) if max_s >= MIN_SILENCE_S else 0.0
+        return listening_s if listening_s >= MIN_SILENCE_S else 0.0
 
-    async def _open_step_by_step(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+    async def _establish(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
         if self._proxy is None:
             await self._connect(loop, connection, self._origin)
         else:
             try:
                 await self._connect(loop, connection, self._proxy)
-            except CannotOpen as error:
-                raise CannotOpen(FaultKind.PROXY_FAILED, error.detail) from None
+            except ConnectFailed as error:
+                raise ConnectFailed(FaultKind.PROXY_FAILED, error.detail) from None
             await connection.open_tunnel(self._origin.host_and_port)
         if self._context is not None:
             channel = TlsChannel(self._context, self._origin.host, self._session)
             await connection.open_tls(channel)
-            if not channel.resumed:
+            if not channel.is_resumed:
                 # There was no session, or the gateway no longer accepts it. The next session is read after this
                 # exchange.
                 self._session = None
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection, to: Origin) -> None:
-        """Connect to the first address of a host that answers. If none does, raises `CannotOpen` for the last one."""
-        problem = CannotOpen(FaultKind.NAME_NOT_RESOLVED, "the name has no address")
-        for address in await self._addresses.of(loop, to.host, to.port):
+        """Connect to the first address of a host that answers. Raises `ConnectFailed` if none does."""
+        problem = ConnectFailed(FaultKind.NAME_NOT_RESOLVED, "the name has no address")
+        for address in await self._addresses.resolve(loop, to.host, to.port):
             try:
                 await loop.create_connection(lambda: connection, address, to.port)
             except OSError as error:
-                problem = CannotOpen(_kind_of(error), error.strerror or type(error).__name__)
+                problem = ConnectFailed(_connect_fault_kind(error), error.strerror or type(error).__name__)
             else:
                 return
         self._addresses.forget(to.host)
         raise problem
 
 
-def _not_sent(kind: FaultKind, detail: str) -> TransportFault:
+def _not_sent_fault(kind: FaultKind, detail: str) -> TransportFault:
     return TransportFault(kind, first_byte_left=False, detail=detail)
 
 
-def _kind_of(error: OSError) -> FaultKind:
+def _connect_fault_kind(error: OSError) -> FaultKind:
     match error:
         case ConnectionRefusedError():
             return FaultKind.CONNECT_REFUSED

@@ -1,7 +1,7 @@
 """Loads the merchant's RSA key, which signs, and the gateway's, which verifies.
 
 All cryptography for the gateway is here. The module also reads the address of a key that is not in a file, `pkcs11:`
-(RFC 7512) or `awskms:`, and words the errors about it.
+(RFC 7512) or `awskms:`, and explains why a key cannot be used.
 """
 
 import base64
@@ -41,7 +41,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from paygw_batch.errors import ConfigurationError, InternalError, SigningFailed
 from paygw_batch.language import mark, say
-from paygw_batch.trusted_files import Others, read_trusted
+from paygw_batch.trusted_files import OtherUsers, read_trusted_file
 
 PKCS11 = "pkcs11:"
 AWSKMS = "awskms:"
@@ -61,7 +61,7 @@ class TokenAddress:
     key_id: bytes | None = None
 
 
-_TEXTS = {
+_ADDRESS_FIELDS = {
     "token": "token",
     "serial": "serial",
     "manufacturer": "manufacturer",
@@ -78,10 +78,10 @@ _MODULE = ("module-path", "module-name")
 def token_address(uri: str) -> TokenAddress:
     """Return the address that a `pkcs11:` URI states. Raises `ConfigurationError` for a part that is not supported."""
     path, _, query = uri.removeprefix(PKCS11).partition("?")
-    attributes = {**_attributes(uri, path, ";"), **_attributes(uri, query, "&")}
+    attributes = {**_parse_attributes(uri, path, ";"), **_parse_attributes(uri, query, "&")}
     if any(name in attributes for name in _SECRET):
         raise ConfigurationError(
-            say("The address of the key holds a PIN, or says where one is."),
+            say("The address of the key contains a PIN, or names its location."),
             hint=say("Remove it: the PIN belongs in a file or an environment variable (docs/keys.md)."),
         )
     if any(name in attributes for name in _MODULE):
@@ -93,14 +93,15 @@ def token_address(uri: str) -> TokenAddress:
         raise ConfigurationError(
             say("The address of the key does not ask for a private key."), hint=say("Leave `type` out.")
         )
-    if unknown := sorted(attributes.keys() - _TEXTS.keys()):
-        raise _wrong(uri, unknown[0])
+    if unknown := sorted(attributes.keys() - _ADDRESS_FIELDS.keys()):
+        raise _address_error(uri, unknown[0])
     if not attributes.keys() & {"object", "id"}:
         raise ConfigurationError(
             say("The address of the key does not say which key of the token is meant."),
             hint=say('Write it like "pkcs11:token=paygw;object=payouts".'),
         )
-    return TokenAddress(uri, **{_TEXTS[name]: _value(uri, name, value) for name, value in attributes.items()})  # type: ignore[arg-type]
+    fields = {_ADDRESS_FIELDS[name]: _parse_attribute(uri, name, value) for name, value in attributes.items()}
+    return TokenAddress(uri, **fields)  # type: ignore[arg-type]
 
 
 def kms_key_id(address: str) -> str:
@@ -114,34 +115,34 @@ def kms_key_id(address: str) -> str:
     return key_id
 
 
-def _attributes(uri: str, text: str, separator: str) -> Mapping[str, bytes]:
+def _parse_attributes(uri: str, text: str, separator: str) -> Mapping[str, bytes]:
     attributes: dict[str, bytes] = {}
     for pair in filter(None, text.split(separator)):
         name, equals, value = pair.partition("=")
         if not equals or name in attributes:
-            raise _wrong(uri, name)
+            raise _address_error(uri, name)
         attributes[name] = unquote_to_bytes(value)
     return attributes
 
 
-def _value(uri: str, name: str, value: bytes) -> str | bytes | int:
+def _parse_attribute(uri: str, name: str, value: bytes) -> str | bytes | int:
     if name == "id":
         return value
     try:
         text = value.decode()
         return int(text) if name == "slot-id" else text
     except ValueError:
-        raise _wrong(uri, name) from None
+        raise _address_error(uri, name) from None
 
 
-def _wrong(uri: str, name: str) -> ConfigurationError:
+def _address_error(uri: str, name: str) -> ConfigurationError:
     return ConfigurationError(
         say("The address of the key is {uri}; its part {name} cannot be read.", uri=uri, name=name or "="),
         hint=say('Write it like "pkcs11:token=paygw;object=payouts" (RFC 7512).'),
     )
 
 
-class KeyTrouble(StrEnum):
+class KeyProblem(StrEnum):
     """Why a key cannot be used."""
 
     MODULE = "module"
@@ -167,109 +168,109 @@ class KeyTrouble(StrEnum):
 
 
 _SENTENCES = {
-    KeyTrouble.MODULE: (
+    KeyProblem.MODULE: (
         mark("The PKCS#11 module {detail} cannot be used."),
         mark("Set gateway.pkcs11_module to the module of the token's vendor, a file that ends in .so."),
     ),
-    KeyTrouble.TOKEN_GONE: (
-        mark("The token of {key} is not there."),
+    KeyProblem.TOKEN_GONE: (
+        mark("The token of {key} was not found."),
         mark("Plug it in, or correct the token's name in gateway.private_key."),
     ),
-    KeyTrouble.SEVERAL_TOKENS: (
+    KeyProblem.SEVERAL_TOKENS: (
         mark("{key} matches several tokens."),
         mark("Add the serial number of the right one to gateway.private_key: `serial=...`."),
     ),
-    KeyTrouble.PIN_MISSING: (
+    KeyProblem.PIN_MISSING: (
         mark("There is no PIN for {key}."),
         mark("Set gateway.private_key_passphrase_env or private_key_passphrase_file."),
     ),
-    KeyTrouble.PIN_WRONG: (
+    KeyProblem.PIN_WRONG: (
         mark("The token refuses the PIN for {key}."),
         mark("Correct the PIN before you try again: after a few wrong ones the token locks itself."),
     ),
-    KeyTrouble.PIN_LOCKED: (
+    KeyProblem.PIN_LOCKED: (
         mark("The token of {key} is locked: the PIN was wrong too often, or it has expired."),
         mark("Its security officer can set a new PIN with the vendor's tool."),
     ),
-    KeyTrouble.KEY_MISSING: (
+    KeyProblem.KEY_MISSING: (
         mark("There is no private key {key}."),
         mark("Correct gateway.private_key. `paygw-batch init` can make a key in a token."),
     ),
-    KeyTrouble.SEVERAL_KEYS: (
+    KeyProblem.SEVERAL_KEYS: (
         mark("{key} matches several private keys."),
         mark("Add the id of the right one to gateway.private_key: `id=%01`."),
     ),
-    KeyTrouble.WRONG_KIND: (
+    KeyProblem.WRONG_KIND: (
         mark("{key} is not an RSA key that may sign."),
         mark("The gateway accepts only RSA signatures. Name an RSA key for signing (KMS: SIGN_VERIFY), or make one."),
     ),
-    KeyTrouble.TOO_SHORT: (
+    KeyProblem.TOO_SHORT: (
         mark("{key} has {detail} bits; at least {needed} are needed."),
         mark("Make a longer one, and give its public half to the gateway's operator."),
     ),
-    KeyTrouble.NO_REGION: (
+    KeyProblem.NO_REGION: (
         mark("The region of {key} is not set, or does not exist."),
         mark("Set AWS_REGION to the key's region, or write the key's ARN."),
     ),
-    KeyTrouble.NO_CREDENTIALS: (
+    KeyProblem.NO_CREDENTIALS: (
         mark("AWS does not accept the credentials for {key}, or there are none."),
         mark("Give this account a role or credentials, as for any AWS program (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."),
     ),
-    KeyTrouble.EXPIRED: (mark("The AWS credentials for {key} have expired."), mark("Sign in again, or renew them.")),
-    KeyTrouble.FORBIDDEN: (
+    KeyProblem.EXPIRED: (mark("The AWS credentials for {key} have expired."), mark("Sign in again, or renew them.")),
+    KeyProblem.FORBIDDEN: (
         mark("These AWS credentials may not use {key} ({detail})."),
         mark("Allow them kms:Sign, kms:GetPublicKey and kms:DescribeKey on the key."),
     ),
-    KeyTrouble.DISABLED: (
+    KeyProblem.DISABLED: (
         mark("{key} is disabled, or is about to be deleted."),
         mark("Enable it in AWS, or name another key."),
     ),
-    KeyTrouble.UNREACHABLE: (
+    KeyProblem.UNREACHABLE: (
         mark("AWS cannot be reached for {key} ({detail})."),
         mark("Check the region and the network (AWS_REGION, AWS_ENDPOINT_URL_KMS, a proxy)."),
     ),
-    KeyTrouble.THROTTLED: (
+    KeyProblem.THROTTLED: (
         mark("AWS is not signing with {key} for now: there were too many requests."),
         mark(
             "Wait, lower gateway.signing_concurrency, or ask AWS for a higher limit. Then run the same command again."
         ),
     ),
-    KeyTrouble.SLOW: (
+    KeyProblem.SLOW: (
         mark("{key} made no signature within {detail} seconds."),
         mark("Find out whether the token or the service hangs. Then run the same command again."),
     ),
-    KeyTrouble.WRONG_SIGNATURE: (
+    KeyProblem.WRONG_SIGNATURE: (
         mark("{key} made a signature that its public half does not verify."),
         mark("Do not use this key: the token, its module or the key is damaged."),
     ),
-    KeyTrouble.BROKEN: (
+    KeyProblem.BROKEN: (
         mark("{key} cannot be used ({detail})."),
-        mark("Look this word up in the documentation of the token's vendor or of AWS."),
+        mark("Look up this error in the documentation of the token's vendor or of AWS."),
     ),
 }
 
 
 class KeyUnusable(ConfigurationError):
-    """A key that is not a file cannot sign. `key` is its address; `detail` has no secret and nobody's data."""
+    """A key in a token or in AWS cannot sign. `key` is its address; `detail` contains no secret or personal data."""
 
-    def __init__(self, key: str, trouble: KeyTrouble, detail: str = "") -> None:
-        self.key, self.trouble, self.detail = key, trouble, detail
-        message, hint = _SENTENCES[trouble]
-        shown = detail or say("no reason given")
-        super().__init__(say(message, key=key, detail=shown, needed=MIN_KEY_BITS), hint=say(hint))
+    def __init__(self, key: str, problem: KeyProblem, detail: str = "") -> None:
+        self.key, self.problem, self.detail = key, problem, detail
+        message, hint = _SENTENCES[problem]
+        detail_text = detail or say("no reason given")
+        super().__init__(say(message, key=key, detail=detail_text, needed=MIN_KEY_BITS), hint=say(hint))
 
-    def as_line(self) -> bytes:
+    def to_error_line(self) -> bytes:
         """Return the error as one line of ASCII, for the process that asked for signatures."""
-        return json.dumps([self.key, self.trouble, self.detail]).encode("ascii")
+        return json.dumps([self.key, self.problem, self.detail]).encode("ascii")
 
-    def for_run(self) -> SigningFailed:
+    def to_signing_failed(self) -> SigningFailed:
         return SigningFailed(self.message, hint=self.hint)
 
 
-def trouble_of_line(line: bytes) -> KeyUnusable:
-    """Return the error from a line written by `KeyUnusable.as_line`."""
-    key, trouble, detail = json.loads(line)
-    return KeyUnusable(key, KeyTrouble(trouble), detail)
+def parse_error_line(line: bytes) -> KeyUnusable:
+    """Return the error from a line written by `KeyUnusable.to_error_line`."""
+    key, problem, detail = json.loads(line)
+    return KeyUnusable(key, KeyProblem(problem), detail)
 
 
 MIN_KEY_BITS = 2048
@@ -285,7 +286,7 @@ _DIGEST = SHA256()
 
 
 class KeyKind(StrEnum):
-    """The place where a private key is kept."""
+    """The kind of storage that holds a private key."""
 
     FILE = "file"
     PKCS11 = "pkcs11"
@@ -295,12 +296,12 @@ class KeyKind(StrEnum):
 
 
 EXPIRY_WARNING_DAYS = 30
-"""The number of days before a key expires from which people are warned."""
+"""People are warned this many days before a key expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Custody:
-    """The place of a private key, in words for a person, and whether the key can be copied."""
+    """The location of a private key, as shown to people, and whether the key can be copied."""
 
     kind: KeyKind
     place: str
@@ -315,8 +316,8 @@ class Custody:
 
 
 @dataclass(frozen=True, slots=True)
-class Staff:
-    """The number of processes that sign for a run, and of threads in each.
+class SigningCapacity:
+    """The number of signing processes for a run, and of threads in each.
 
     If `is_slow`, signatures are requested one by one, each with a time limit, far enough ahead to keep threads busy.
     """
@@ -352,7 +353,7 @@ class PublicHalf:
         return hashlib.sha256(der).hexdigest()
 
     def has_signed(self, text: str, signature: bytes) -> bool:
-        """Whether `signature` is a signature of `text` by the private half."""
+        """Return whether `signature` is a signature of `text` by the private half."""
         try:
             self._key.verify(signature, text.encode(), _PADDING, _DIGEST)
         except InvalidSignature:
@@ -373,7 +374,7 @@ class SigningKey(ABC):
     @property
     @abstractmethod
     def custody(self) -> Custody:
-        """The place where the private half is kept."""
+        """The location of the private half."""
 
     def sign(self, text: str) -> str:
         """Return the signature of `text` in UTF-8: RSASSA-PKCS1-v1_5 with SHA-256, in base64. Raises `KeyUnusable`."""
@@ -381,16 +382,16 @@ class SigningKey(ABC):
             return sign(text)
 
     @abstractmethod
-    def hand_over(self) -> bytes:
-        """Return one line with all that a signing process needs. Write it only to that process's standard input."""
+    def serialise(self) -> bytes:
+        """Return the key as one line for a signing process. Write it only to that process's standard input."""
 
     @abstractmethod
-    def staff(self, cores: int) -> Staff:
-        """Return the signers for a long run on a machine with this number of cores."""
+    def signing_capacity(self, cores: int) -> SigningCapacity:
+        """Return the signing capacity for a long run on a machine with this number of cores."""
 
     @abstractmethod
     def at_work(self) -> AbstractContextManager[Callable[[str], str]]:
-        """Return a context that yields a function, which signs one text at a time. Raises `KeyUnusable`."""
+        """Return a context that yields a function to sign one text at a time. Raises `KeyUnusable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,16 +414,16 @@ class PrivateKey(SigningKey):
     def at_work(self) -> Iterator[Callable[[str], str]]:
         yield lambda text: base64.b64encode(self._key.sign(text.encode(), _PADDING, _DIGEST)).decode("ascii")
 
-    def hand_over(self) -> bytes:
+    def serialise(self) -> bytes:
         """Return the private key itself (PKCS#8, DER, base64)."""
         der = self._key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
         return json.dumps({"kind": KeyKind.FILE, "der": base64.b64encode(der).decode("ascii")}).encode()
 
-    def staff(self, cores: int) -> Staff:
-        return Staff(cores)
+    def signing_capacity(self, cores: int) -> SigningCapacity:
+        return SigningCapacity(cores)
 
 
-def public_half_of(der: bytes) -> PublicHalf | None:
+def parse_public_half(der: bytes) -> PublicHalf | None:
     """Return the RSA key in `der` (SubjectPublicKeyInfo), or None if it is unreadable or another kind of key."""
     try:
         key = load_der_public_key(der)
@@ -437,8 +438,8 @@ def public_half_from(modulus: bytes, exponent: bytes) -> PublicHalf:
     return PublicHalf(numbers.public_key())
 
 
-def file_key_handed_over(fields: dict[str, str]) -> PrivateKey:
-    """Return the key that `PrivateKey.hand_over` gave to this process."""
+def deserialise_file_key(fields: dict[str, str]) -> PrivateKey:
+    """Return the key that `PrivateKey.serialise` gave to this process."""
     key = load_der_private_key(base64.b64decode(fields["der"]), None)
     if not isinstance(key, RSAPrivateKey):
         raise InternalError("a signing process was given something else than an RSA key")
@@ -464,7 +465,7 @@ class GatewayKey:
     algorithm: SignatureAlgorithm
 
     def has_signed(self, content: bytes, signature: bytes) -> bool:
-        """Whether `signature` is a signature of `content` by the private half of this key."""
+        """Return whether `signature` is a signature of `content` by the private half of this key."""
         digest = SHA512() if self.algorithm is SignatureAlgorithm.RSA_SHA512 else SHA256()
         is_pss = self.algorithm is SignatureAlgorithm.RSA_PSS_SHA256
         padding = PSS(MGF1(digest), PSS.AUTO) if is_pss else PKCS1v15()
@@ -475,7 +476,7 @@ class GatewayKey:
         return True
 
 
-def gateway_key_of(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> GatewayKey:
+def parse_gateway_key(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> GatewayKey:
     """Return the RSA public key in `pem`. Raises `ConfigurationError`, which calls the key `name`, if there is none."""
     try:
         key = load_pem_public_key(pem)
@@ -505,8 +506,10 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     access to it, if it is not an RSA private key in PEM, if the key is too short, or if the passphrase does not decrypt
     it.
     """
-    key = _decrypt(
-        path, read_trusted(path, say("The private key {path}", path=path), Others.MAY_NOTHING), passphrase or None
+    key = _load_key(
+        path,
+        read_trusted_file(path, say("The private key {path}", path=path), OtherUsers.MAY_NOTHING),
+        passphrase or None,
     )
     if not isinstance(key, RSAPrivateKey):
         raise ConfigurationError(
@@ -547,7 +550,7 @@ encrypted key names its PKCS#5 scheme.
 """
 
 
-def _refuse_other_format(path: Path, content: bytes) -> None:
+def _reject_other_format(path: Path, content: bytes) -> None:
     """Raise `ConfigurationError`, with the command that converts it, for a private key in another known format."""
     names = {"file": shlex.quote(str(path)), "new": shlex.quote(f"{path}.pem")}
     for pattern, kind, command in _OTHER_FORMATS:
@@ -558,9 +561,9 @@ def _refuse_other_format(path: Path, content: bytes) -> None:
             )
 
 
-def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
+def _load_key(path: Path, pem: bytes, passphrase: bytes | None) -> object:
     """Return the key in `pem`, of any kind. Errors leave out the library's own text, which may quote the file."""
-    _refuse_other_format(path, pem)
+    _reject_other_format(path, pem)
     if b"-----BEGIN " not in pem:
         raise ConfigurationError(
             say("The private key {path} is not PEM.", path=path),
@@ -575,7 +578,7 @@ def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
                 say("The private key {path} is encrypted, but no passphrase is set.", path=path),
                 hint=say("Set gateway.private_key_passphrase_env or private_key_passphrase_file."),
             ) from None
-        return _decrypt(path, pem, None)
+        return _load_key(path, pem, None)
     except ValueError:
         if passphrase is not None and b"ENCRYPTED" in pem:
             raise ConfigurationError(

@@ -1,6 +1,6 @@
 """Runs a signing process, which reads a key and then texts to sign from standard input until the input ends.
 
-Only `signers.SigningProcesses` starts it. The first line of the input identifies the key (`SigningKey.hand_over`).
+Only `signers.SigningProcesses` starts it. The first line of the input identifies the key (`SigningKey.serialise`).
 Groups follow: a line with a count, then that many lines to sign. For each line of a group, the process writes one line
 of base64. If the key cannot sign, the process writes one line that begins with `!` and ends.
 """
@@ -15,15 +15,15 @@ from queue import SimpleQueue
 from typing import BinaryIO
 
 from paygw_batch.extras import extra
-from paygw_batch.gateway.signing.key import KeyKind, KeyUnusable, SigningKey, file_key_handed_over
+from paygw_batch.gateway.signing.key import KeyKind, KeyUnusable, SigningKey, deserialise_file_key
 from paygw_batch.processes import forbid_core_dumps
 
-LESS_URGENT = 19
+NICENESS_INCREMENT = 19
 """Added to the niceness. Signatures are made ahead, while replies and the journal must not wait for a processor.
 
 It is not added for a slow key, which computes elsewhere and has a time limit for each signature.
 """
-TROUBLE = b"!"
+ERROR_MARK = b"!"
 """The start of a line that is an error. Base64 has no such character."""
 
 Sign = Callable[[str], str]
@@ -36,62 +36,62 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     source, out = sys.stdin.buffer, sys.stdout.buffer
     try:
-        key = _handed_over(source.readline())
-        staff = key.staff(1)
-        if not staff.is_slow:
-            os.nice(LESS_URGENT)
+        key = _deserialise_key(source.readline())
+        signing_capacity = key.signing_capacity(1)
+        if not signing_capacity.is_slow:
+            os.nice(NICENESS_INCREMENT)
         with key.at_work() as sign:
-            if staff.threads == 1:
-                _sign_in_turn(source, out, sign)
+            if signing_capacity.threads == 1:
+                _sign_sequentially(source, out, sign)
             else:
-                _sign_at_once(source, out, sign, staff.threads)
+                _sign_concurrently(source, out, sign, signing_capacity.threads)
     except KeyUnusable as error:
-        out.write(TROUBLE + error.as_line() + b"\n")
+        out.write(ERROR_MARK + error.to_error_line() + b"\n")
         out.flush()
 
 
-def _handed_over(line: bytes) -> SigningKey:
+def _deserialise_key(line: bytes) -> SigningKey:
     fields = json.loads(line)
     key: SigningKey
     match KeyKind(fields["kind"]):
         case KeyKind.FILE:
-            key = file_key_handed_over(fields)
+            key = deserialise_file_key(fields)
         case KeyKind.PKCS11:
-            key = extra("custody.token_key").token_key_handed_over(fields)
+            key = extra("custody.token_key").deserialise_token_key(fields)
         case KeyKind.AWSKMS:
-            key = extra("custody.kms_key").kms_key_handed_over(fields)
+            key = extra("custody.kms_key").deserialise_kms_key(fields)
     return key
 
 
-def _groups(source: BinaryIO) -> Iterator[list[str]]:
+def _read_groups(source: BinaryIO) -> Iterator[list[str]]:
     while count := source.readline():
         yield [source.readline().decode("ascii").removesuffix("\n") for _ in range(int(count))]
 
 
-def _sign_in_turn(source: BinaryIO, out: BinaryIO, sign: Sign) -> None:
-    for texts in _groups(source):
+def _sign_sequentially(source: BinaryIO, out: BinaryIO, sign: Sign) -> None:
+    for texts in _read_groups(source):
         out.writelines([sign(text).encode() + b"\n" for text in texts])
         out.flush()
 
 
-def _sign_at_once(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> None:
+def _sign_concurrently(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> None:
     """Sign in several threads, because each waits for a service. Signatures are written in the order of the texts."""
     signatures: SimpleQueue[Future[str] | None] = SimpleQueue()
     with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as writer:
-        written = writer.submit(_write, signatures, out)
-        for texts in _groups(source):
+        written = writer.submit(_write_signatures, signatures, out)
+        for texts in _read_groups(source):
             for text in texts:
                 signatures.put(pool.submit(sign, text))
         signatures.put(None)
         written.result()
 
 
-def _write(signatures: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
+def _write_signatures(signatures: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
     """Write each signature as soon as it is made. An error is the last line, after which the run closes the input."""
     try:
         while (signed := signatures.get()) is not None:
             out.write(signed.result().encode() + b"\n")
             out.flush()
     except KeyUnusable as error:
-        out.write(TROUBLE + error.as_line() + b"\n")
+        out.write(ERROR_MARK + error.to_error_line() + b"\n")
         out.flush()

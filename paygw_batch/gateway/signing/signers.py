@@ -18,8 +18,8 @@ from operator import attrgetter
 from typing import Protocol, Self
 
 from paygw_batch.errors import SigningFailed
-from paygw_batch.gateway.signing.key import KeyTrouble, KeyUnusable, SigningKey, Staff, trouble_of_line
-from paygw_batch.gateway.signing.process import TROUBLE
+from paygw_batch.gateway.signing.key import KeyProblem, KeyUnusable, SigningCapacity, SigningKey, parse_error_line
+from paygw_batch.gateway.signing.process import ERROR_MARK
 from paygw_batch.language import mark, say
 from paygw_batch.processes import child_environment, python_command
 
@@ -28,16 +28,16 @@ MAX_SIGNERS = 8
 """More would be idle: each signer has two groups of texts ahead, and one event loop keeps only two or three busy."""
 LONG_RUN_PAYOUTS = 2_000
 """The number of payouts from which processes are used. While they start, two threads would sign about as many."""
-_STARTING_TIMEOUT_S = 60.0
-_CLOSING_TIMEOUT_S = 5.0
+_START_TIMEOUT_S = 60.0
+_CLOSE_TIMEOUT_S = 5.0
 _TRIAL = "trial"
-SIGN_WITHIN_S = 20.0
+SIGNATURE_TIMEOUT_S = 20.0
 """The time limit for one signature of a slow key. It keeps a signature younger than the engine allows."""
-_AHEAD_OF_EACH = 4
+_TEXTS_PER_THREAD = 4
 """The number of texts waiting for each thread of a slow key, so that it never waits for the event loop."""
 
 
-def signers_on(cores: int) -> int:
+def signer_count(cores: int) -> int:
     """Return the number of signers for a machine: one for each core except one, which the event loop needs."""
     return max(MIN_SIGNERS, min(cores - 1, MAX_SIGNERS))
 
@@ -65,32 +65,36 @@ class Signers(Protocol):
 
 def signers_for(key: SigningKey, payouts: int) -> Signers:
     """Return the signers for a run: threads for a short run with a key in a file, otherwise processes."""
-    is_worth_it = payouts >= LONG_RUN_PAYOUTS or staff_of(key).is_slow
+    is_worth_it = payouts >= LONG_RUN_PAYOUTS or signing_capacity_of(key).is_slow
     return SigningProcesses(key) if is_worth_it else SigningThreads(key)
 
 
-def staff_of(key: SigningKey) -> Staff:
+def signing_capacity_of(key: SigningKey) -> SigningCapacity:
     """Return the number of processes and threads that sign for a long run on this machine."""
-    return key.staff(signers_on(usable_cores()))
+    return key.signing_capacity(signer_count(usable_cores()))
 
 
-def signed_ahead(key: SigningKey) -> int | None:
-    """Return the number of texts to request ahead of a slow key, one by one, or None if the key is not slow.
+def signing_lookahead(key: SigningKey) -> int | None:
+    """Return the number of signatures to request in advance from a slow key, or None if the key is not slow.
 
     With more texts, the last signatures would be too old when they are sent.
     """
-    staff = staff_of(key)
-    return (_AHEAD_OF_EACH + 1) * staff.processes * staff.threads if staff.is_slow else None
+    signing_capacity = signing_capacity_of(key)
+    return (
+        (_TEXTS_PER_THREAD + 1) * signing_capacity.processes * signing_capacity.threads
+        if signing_capacity.is_slow
+        else None
+    )
 
 
 @asynccontextmanager
-async def signers_at_work(key: SigningKey, payouts: int, tell: Callable[[str], None]) -> AsyncIterator[Signers]:
+async def running_signers(key: SigningKey, payouts: int, tell: Callable[[str], None]) -> AsyncIterator[Signers]:
     """Yield the signers for a run. If processes for a key in a file fail to start, call `tell` and yield threads."""
     async with AsyncExitStack() as stack:
         try:
             signers = await stack.enter_async_context(signers_for(key, payouts))
         except SigningFailed as problem:
-            if staff_of(key).is_slow:
+            if signing_capacity_of(key).is_slow:
                 raise
             tell(f"{problem.message} {say('This run signs in threads, which takes longer.')}")
             signers = await stack.enter_async_context(SigningThreads(key))
@@ -102,7 +106,7 @@ class SigningThreads:
 
     def __init__(self, key: SigningKey) -> None:
         self._key = key
-        self._threads = ThreadPoolExecutor(signers_on(usable_cores()), thread_name_prefix="sign")
+        self._threads = ThreadPoolExecutor(signer_count(usable_cores()), thread_name_prefix="sign")
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
         return await asyncio.get_running_loop().run_in_executor(
@@ -124,32 +128,34 @@ class SigningProcesses:
 
     def __init__(self, key: SigningKey) -> None:
         self._key = key
-        self._staff = staff_of(key)
-        self._working: list[_AtWork] = []
+        self._staff = signing_capacity_of(key)
+        self._signers: list[_ProcessSigner] = []
 
     @property
     def processes(self) -> Sequence[subprocess.Popen[bytes]]:
-        return [signer.process for signer in self._working]
+        return [signer.process for signer in self._signers]
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the signature of each text. Raises `SigningFailed` if a process ended or a slow key takes too long."""
-        least_busy = min(self._working, key=attrgetter("waiting"))
+        least_busy = min(self._signers, key=attrgetter("waiting"))
         try:
-            async with asyncio.timeout(SIGN_WITHIN_S if self._staff.is_slow else None):
+            async with asyncio.timeout(SIGNATURE_TIMEOUT_S if self._staff.is_slow else None):
                 return await least_busy.sign(texts)
         except TimeoutError:
-            raise KeyUnusable(self._key.custody.place, KeyTrouble.SLOW, f"{SIGN_WITHIN_S:.0f}").for_run() from None
+            raise KeyUnusable(
+                self._key.custody.place, KeyProblem.SLOW, f"{SIGNATURE_TIMEOUT_S:.0f}"
+            ).to_signing_failed() from None
 
     async def __aenter__(self) -> Self:
-        """Start all processes and let each sign one text. If one fails, end all. Raises `SigningFailed`."""
+        """Start all processes and have each sign one text. If one fails, stop all. Raises `SigningFailed`."""
         try:
             for _ in range(self._staff.processes):
-                self._working.append(await self._started())
-            async with asyncio.timeout(_STARTING_TIMEOUT_S):
-                await asyncio.gather(*[signer.sign([_TRIAL]) for signer in self._working])
+                self._signers.append(await self._start_signer())
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await asyncio.gather(*[signer.sign([_TRIAL]) for signer in self._signers])
         except (OSError, SigningFailed) as problem:
             await self.__aexit__()
-            if any(signer.trouble is not None for signer in self._working):
+            if any(signer.problem is not None for signer in self._signers):
                 raise
             reason = say("it ended at once")
             if isinstance(problem, OSError):  # a TimeoutError is one too, without `strerror`
@@ -160,24 +166,24 @@ class SigningProcesses:
             raise
         return self
 
-    async def _started(self) -> "_AtWork":
+    async def _start_signer(self) -> "_ProcessSigner":
         loop = asyncio.get_running_loop()
         # A vendor's module and the AWS SDK need more variables than our own processes.
         environ = os.environ if self._staff.is_slow else child_environment(os.environ)
-        signer = _AtWork(_process(environ), self._key.public.signature_characters + 1)
+        signer = _ProcessSigner(_start_process(environ), self._key.public.signature_characters + 1)
         await loop.connect_read_pipe(lambda: signer, signer.process.stdout)
         signer.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, signer.process.stdin)
-        signer.input.write(self._key.hand_over() + b"\n")
+        signer.input.write(self._key.serialise() + b"\n")
         return signer
 
     async def __aexit__(self, *_: object) -> None:
-        for signer in self._working:
+        for signer in self._signers:
             signer.input.close()
-        await asyncio.gather(*[asyncio.to_thread(_ended, process) for process in self.processes])
+        await asyncio.gather(*[asyncio.to_thread(_wait_or_kill, process) for process in self.processes])
 
 
-class _AtWork(asyncio.Protocol):
-    """A signing process and the groups of texts that it has. It has the next group before it finishes one.
+class _ProcessSigner(asyncio.Protocol):
+    """Sends groups of texts to one signing process. The next group is queued before the current one is finished.
 
     Signatures come back in the order of the groups, also for groups whose caller no longer waits.
     """
@@ -192,7 +198,7 @@ class _AtWork(asyncio.Protocol):
         self._groups: deque[tuple[int, asyncio.Future[list[str]]]] = deque()
         self._read = bytearray()
         self._has_ended = False
-        self.trouble: KeyUnusable | None = None
+        self.problem: KeyUnusable | None = None
         """The reason why the key cannot sign, if the process reported one."""
 
     async def sign(self, texts: Sequence[str]) -> list[str]:
@@ -210,7 +216,7 @@ class _AtWork(asyncio.Protocol):
         """Pass the signatures of each complete group to its caller."""
         self._read += data
         while self._groups and len(self._read) >= (size := self._groups[0][0] * self._width):
-            if TROUBLE in self._read[:size]:
+            if ERROR_MARK in self._read[:size]:
                 break
             count, signed = self._groups.popleft()
             self.waiting -= count
@@ -218,8 +224,8 @@ class _AtWork(asyncio.Protocol):
             del self._read[:size]
             if not signed.done():
                 signed.set_result(signatures)
-        if (begin := self._read.find(TROUBLE)) >= 0 and self._read.endswith(b"\n"):
-            self.trouble = trouble_of_line(bytes(self._read[begin + 1 :]))
+        if (begin := self._read.find(ERROR_MARK)) >= 0 and self._read.endswith(b"\n"):
+            self.problem = parse_error_line(bytes(self._read[begin + 1 :]))
             self.connection_lost(None)
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -231,19 +237,19 @@ class _AtWork(asyncio.Protocol):
                 signed.set_exception(self._failure())
 
     def _failure(self) -> SigningFailed:
-        return SigningFailed() if self.trouble is None else self.trouble.for_run()
+        return SigningFailed() if self.problem is None else self.problem.to_signing_failed()
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
     """Wait until a process has ended, and kill it if it hangs."""
     try:
-        process.wait(_CLOSING_TIMEOUT_S)
+        process.wait(_CLOSE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def _process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start_process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = python_command("from paygw_batch.gateway.signing.process import main; main()")
     if command is None:
         raise FileNotFoundError(errno.ENOENT, mark("this program does not run in plain Python"))

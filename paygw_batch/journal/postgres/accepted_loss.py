@@ -1,10 +1,10 @@
-"""Accepts the loss of a host's commits: puts the rows sent in them in doubt, or holds them (`journal/lost.py`).
+"""Accepts the loss of a host's commits: puts the rows sent in them in doubt, or holds them (see `journal/lost.py`).
 
-If the host knows that nothing of an attempt left, its row in flight becomes not sent. All other rows stay as the
-database has them, and can be sent.
+If the host knows that nothing of an attempt left, its row in flight becomes not sent. All other rows keep their state
+in the database, and can be sent.
 
-A host that will never answer again is retired. It could have sent any row in commits that are lost. So each row that is
-ready or in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
+A host that will never answer again is retired. It may have sent any row in lost commits. So each row that is ready or
+in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
 """
 
 from collections.abc import Sequence
@@ -14,78 +14,78 @@ from psycopg import Connection
 from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import InternalError, JournalHeld
-from paygw_batch.journal.lost import GUESSED, Loss, LostRows
+from paygw_batch.journal.lost import ASSUMED_ATTEMPT, Loss, LostRows
 from paygw_batch.journal.postgres.fact_writer import FactWriter
-from paygw_batch.journal.postgres.session import Row, fetch, tables_on
+from paygw_batch.journal.postgres.session import Row, fetch, postgres_tables
 from paygw_batch.journal.postgres.workers import dead_processes
 from paygw_batch.journal.values import AcceptedRows, Entry, Identity, MoveResult, Remark
 from paygw_batch.language import say
 
-_AT_ONCE = 1_000
-_IN_FLIGHT = """SELECT s.instruction, s.attempt, f.at, is_left(f.process, %s)
+_CHUNK_SIZE = 1_000
+_ROWS_IN_FLIGHT = """SELECT s.instruction, s.attempt, f.at, is_left(f.process, %s)
     FROM state s JOIN fact f ON f.number = s.intent
     WHERE s.instruction = ANY (%s) AND s.state = 'in_flight' ORDER BY 1"""
 _ANY_IN_FLIGHT = "SELECT FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight' LIMIT 1"
-_READY = f"""SELECT s.instruction, s.attempt + 1, coalesce(s.order_id, i.client_orderid)
+_READY_ROWS = f"""SELECT s.instruction, s.attempt + 1, coalesce(s.order_id, i.client_orderid)
     FROM state s JOIN instruction i ON i.number = s.instruction
     WHERE s.instruction > %s AND s.state = 'ready'
         AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
-    ORDER BY 1 LIMIT {_AT_ONCE}"""  # noqa: S608 - constants of ours
+    ORDER BY 1 LIMIT {_CHUNK_SIZE}"""  # noqa: S608 - constants of ours
 """Rows that evidence holds are left out, because no process sends them before a person has settled them."""
 
 
 class LossWriter:
-    """Writes the loss of this host to the database. Its calls can be interrupted and repeated."""
+    """Writes the loss of this host to the database. An interrupted call can be repeated."""
 
     def __init__(
         self, connection: Connection[Row], identity: Identity, writer: FactWriter, loss: Loss, *, by: str, at: str
     ) -> None:
         self._connection, self._writer, self._loss, self._at = connection, writer, loss, at
-        self._tables = tables_on(connection, identity)
+        self._tables = postgres_tables(connection, identity)
         self._lost = LostRows(self._tables, loss, by=by, at=at)
 
     def write(self) -> AcceptedRows:
-        """Put the rows in doubt that may have left. Raises `JournalHeld` while another process sends one of them."""
+        """Put the rows that may have left in doubt. Raises `JournalHeld` while another process sends one of them."""
         prepare_to_accept(self._connection)
         unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost.numbers))
-        # Rows are written in the order in which they left: times in a chain never decrease, and the times of later
+        # Rows are written in the order of sending, because times in a chain never decrease, and the times of later
         # answers are compared with them.
         for numbers in (unsent, self._lost.numbers):
-            for start in range(0, len(numbers), _AT_ONCE):
-                self._end_in_flight(numbers[start : start + _AT_ONCE])
-        self._at_desk(self._write_again())
+            for start in range(0, len(numbers), _CHUNK_SIZE):
+                self._end_in_flight(numbers[start : start + _CHUNK_SIZE])
+        self._record_holds(self._restore_attempts())
         return self._lost.rows
 
     def write_guess(self) -> AcceptedRows:
-        """Put every row in doubt that this host could have sent. Raises `JournalHeld` while another process sends."""
-        undone = put_undone_in_doubt(self._connection, self._writer, self._at)
-        held = self._write_again()
-        self._lost.rows.in_doubt = undone
-        self._at_desk(held)
+        """Put every row that this host could have sent in doubt. Raises `JournalHeld` while another process sends."""
+        unfinished_count = put_unfinished_in_doubt(self._connection, self._writer, self._at)
+        holds = self._restore_attempts()
+        self._lost.rows.in_doubt = unfinished_count
+        self._record_holds(holds)
         return self._lost.rows
 
-    def _write_again(self) -> list[Remark]:
-        """Write the lost attempts of rows that are ready again; return the remarks that hold the others."""
-        held: list[Remark] = []
-        for start in range(0, len(self._lost.numbers), _AT_ONCE):
-            sent, others = self._lost.judge(self._lost.numbers[start : start + _AT_ONCE])
-            held += others
-            self._append(sent)
-        return held
+    def _restore_attempts(self) -> list[Remark]:
+        """Restore the lost attempts of rows that are ready; return remarks that hold the other rows."""
+        holds: list[Remark] = []
+        for start in range(0, len(self._lost.numbers), _CHUNK_SIZE):
+            restored, remarks = self._lost.judge(self._lost.numbers[start : start + _CHUNK_SIZE])
+            holds += remarks
+            self._append(restored)
+        return holds
 
-    def _at_desk(self, held: Sequence[Entry | Remark]) -> None:
-        """Hold rows, and record the orders that the database does not know, so that no later sheet sends them."""
-        if held or self._lost.rows.unknown_orders:
-            self._writer.take_desk()
-            with self._writer.at_desk():
-                self._writer.record(held)
-                self._lost.keep_unknown(self._writer.record)
+    def _record_holds(self, holds: Sequence[Entry | Remark]) -> None:
+        """Record holds, and the orders that the database does not know, so that no later sheet sends them."""
+        if holds or self._lost.rows.unknown_orders:
+            self._writer.acquire_decision_lock()
+            with self._writer.decision_transaction():
+                self._writer.record(holds)
+                self._lost.record_unknown_orders(self._writer.record)
 
     def _end_in_flight(self, numbers: Sequence[int]) -> None:
-        """Put those of some rows that are in flight in doubt, or mark them as not sent if this host knows that."""
+        """Put the in-flight rows among `numbers` in doubt, or mark them as not sent if this host knows that."""
         entries = []
         dead = dead_processes(self._connection)
-        for number, attempt, sent_at, is_left in fetch(self._connection, _IN_FLIGHT, (dead, list(numbers))):
+        for number, attempt, sent_at, is_left in fetch(self._connection, _ROWS_IN_FLIGHT, (dead, list(numbers))):
             if not is_left:
                 raise JournalHeld(say("Another process still sends rows of this journal."))
             is_unsent = (number, attempt) in self._loss.unsent
@@ -96,23 +96,23 @@ class LossWriter:
 
     def _append(self, entries: Sequence[Entry]) -> None:
         if MoveResult.NOT_MOVED in self._writer.append(entries):
-            raise InternalError("a lost attempt does not follow from what the database says of its row")
+            raise InternalError("a lost attempt does not fit the state of its row in the database")
 
 
-def put_undone_in_doubt(connection: Connection[Row], writer: FactWriter, at: str) -> int:
+def put_unfinished_in_doubt(connection: Connection[Row], writer: FactWriter, at: str) -> int:
     """Put every row that is ready or in flight in doubt, and return their number. It can be repeated after a crash.
 
     Raises `JournalHeld` while another process has a row in flight, because that process could still record that nothing
-    of the row left, and the row would be ready again.
+    of the row left, which would make the row ready.
     """
     prepare_to_accept(connection)
-    rows, after = writer.conclude(at), 0
+    rows, after = writer.mark_interrupted(at), 0
     if fetch(connection, _ANY_IN_FLIGHT):
         raise JournalHeld(say("Another process still sends rows of this journal."))
-    while lines := fetch(connection, _READY, (after,)):
+    while lines := fetch(connection, _READY_ROWS, (after,)):
         entries = []
         for number, attempt, order_id in lines:
-            fact = Intended(order_id, GUESSED, 0, None)
+            fact = Intended(order_id, ASSUMED_ATTEMPT, 0, None)
             entries += [Entry(number, attempt, fact, at), Entry(number, attempt, Interrupted(), at)]
         writer.append(entries)
         rows, after = rows + len(lines), lines[-1][0]

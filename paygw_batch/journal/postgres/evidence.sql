@@ -5,20 +5,20 @@
 (SELECT max(head_at) FROM process)
 
 -- name: withdraw_in_turn
--- A person can withdraw a plan while another process has the desk and opens its batch: one of them is first.
+-- A person can withdraw a plan while another process, which has the decision lock, opens its batch. One of them comes first.
 SELECT pg_advisory_xact_lock(7022)
 
 -- name: lock_rows
--- Waits for who moves these instructions now; nobody else does until the transaction ends.
+-- Waits for processes that move these instructions, then keeps others from moving them until the transaction ends.
 SELECT lock_rows(:numbers)
 
 -- name: left_in_flight
--- The rows in flight that nobody sends any more.
+-- The abandoned rows in flight.
 SELECT s.instruction, s.attempt, f.at FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight'
 JOIN fact f ON f.number = s.intent WHERE is_left(f.process, :dead) ORDER BY 1
 
 -- name: spelled_as_lost
--- The instructions from `first` on that go by one of some order ids, in any spelling, and are not held for it yet.
+-- The instructions from `first` on with one of some order ids, in any spelling, that are not held for it yet.
 SELECT o.instruction, min(o.order_id) FROM order_id o WHERE o.spelling = ANY (:spellings) AND o.instruction >= :first
     AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = o.instruction AND e.source = 'witness')
 GROUP BY 1 ORDER BY 1

@@ -1,7 +1,7 @@
-"""Adds facts to the chain of this process, and determines the fate of a commit that got no answer.
+"""Adds facts to the chain of this process, and finds out whether an unanswered commit succeeded.
 
-A run adds each group of facts with one call. People's decisions and evidence need the desk, and are written in
-transactions of several statements.
+A run adds each group of facts with one call. People's decisions and evidence need the decision lock, and are
+written in transactions of several statements.
 """
 
 import json
@@ -16,14 +16,21 @@ from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
 from paygw_batch.core.lifecycle import Intended, Interrupted
-from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalWentBack, RowsMoved
-from paygw_batch.journal.facts import Line, chained
-from paygw_batch.journal.left import noted_of
+from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalTooOld, StaleRows
+from paygw_batch.journal.facts import Line, chain_facts
 from paygw_batch.journal.new_batch import new_salt
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.session import PostgresTables, Row, evidence_in, fetch, limited, reason_of_failure
-from paygw_batch.journal.postgres.workers import OwnProcess, SignsOfLife, dead_processes, desk_taken, end_life, enrol
-from paygw_batch.journal.values import Entry, Identity, Link, MoveResult, NotedBeside, Remark
+from paygw_batch.journal.postgres.session import PostgresTables, Row, evidence_log, fetch, reason_of_failure, time_limit
+from paygw_batch.journal.postgres.workers import (
+    OwnProcess,
+    SignsOfLife,
+    dead_processes,
+    decision_lock_error,
+    end_life,
+    enrol,
+)
+from paygw_batch.journal.sent_log import attempts_to_log
+from paygw_batch.journal.values import ConcurrentNote, Entry, Identity, Link, MoveResult, Remark
 from paygw_batch.language import say
 
 T = TypeVar("T")
@@ -32,22 +39,22 @@ CALL = "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
 """Commits facts. The values are a process, the end of its chain (seq and hash), facts, their personal data, and raw
 replies; the last three are lists of objects with the names of columns. Returns for each fact its seq, its number, its
 time, and whether it moved its row."""
-_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_encode_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 FENCED, MOVED, HELD, RUN_OVER, STOPPED = "PW001", "PW002", "PW004", "PW005", "PW006"
-"""The error codes with which the call is refused. In order: the chain has another end, or another process has the desk;
-a fact does not fit its row; evidence holds a row; the run of this process is over; no worker may send."""
+"""The error codes with which the call is refused. In order: the chain has another end, or another process has the
+decision lock; a fact does not fit its row; evidence holds a row; this process's run is over; no worker may send."""
 _FORGED = "PW010"
 NOT_OVER = "PW013"
-"""The error code if people of a batch may not be forgotten: it is not over, or a row moved after it was read."""
+"""The error code if people of a batch may not be forgotten: it is not over, or a row has moved since it was read."""
 DEADLOCK = "40P01"
-"""The error code if two processes waited for each other's rows, and the server undid this call."""
+"""The error code if two processes waited for each other's rows and the server rolled this call back."""
 _MAX_TRIES = 5
 _MAX_DEADLOCKS = 10
 _AFTER_DEADLOCK_S = 0.02
-"""The pause before the first try after a deadlock; it grows with each. The server needs a second to find a deadlock."""
-_AT_ONCE = 1_000
-_BESIDE = "beside a run"
+"""The pause after a deadlock; it grows with each. The server takes a second to detect a deadlock."""
+_CHUNK_SIZE = 1_000
+_NOTES_COMMAND = "beside a run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +67,25 @@ class StagedFacts:
 
 
 def stage_facts(entries: Sequence[Entry | Remark], end: Link) -> StagedFacts:
-    lines, texts = chained(entries, end, new_salt)
-    said = [{**text._asdict(), "salt": _hex(text.salt)} for text in texts]
+    lines, texts = chain_facts(entries, end, new_salt)
+    text_objects = [{**text._asdict(), "salt": _hex(text.salt)} for text in texts]
     replies = [
         {"seq": line.seq, "head": _hex(entry.reply.head.encode()), "body": _hex(entry.reply.body)}
         for entry, line in zip(entries, lines, strict=True)
         if isinstance(entry, Entry) and entry.reply is not None
     ]
     last = lines[-1]
-    values = (end.seq, end.hash, _json([_fact(line) for line in lines]), _json(said), _json(replies))
+    values = (
+        end.seq,
+        end.hash,
+        _encode_json([_fact_object(line) for line in lines]),
+        _encode_json(text_objects),
+        _encode_json(replies),
+    )
     return StagedFacts(values, end, Link(last.seq, last.hash, last.at))
 
 
-def _fact(line: Line) -> Mapping[str, Any]:
+def _fact_object(line: Line) -> Mapping[str, Any]:
     """Return a line for the table, whose columns are named like the fields of `Line`."""
     columns = zip(Line._fields, line, strict=True)
     return {name: _hex(value) if isinstance(value, bytes) else value for name, value in columns if value is not None}
@@ -93,9 +106,9 @@ class FactWriter:
         self._tables = PostgresTables(lambda: guarded.connection, identity)
         self._departs_within_s = intent_lives_s / 2
         self._newest = 0
-        """The number of the newest fact of the open transaction at the desk."""
-        self.has_desk = False
-        """Whether this process has the desk, as far as it knows."""
+        """The number of the newest fact of the open decision transaction."""
+        self.has_decision_lock = False
+        """Whether this process has the decision lock, as far as it knows."""
         self.is_stopped = False
         """Whether the run of this process is over, so that none of its rows may be sent any more."""
 
@@ -109,13 +122,13 @@ class FactWriter:
 
     def ask(self, call: Callable[[Connection[Row]], T], *, is_long: bool = False) -> T:
         """Make a call that can be repeated, on a new connection if the old one is lost."""
-        with self._guarded.failing():
-            return self._guarded.again(lambda: call(self._guarded.connection), is_long=is_long)
+        with self._guarded.barring_on_failure():
+            return self._guarded.retry(lambda: call(self._guarded.connection), is_long=is_long)
 
-    def conclude(self, at: str) -> int:
-        """Put in doubt the rows in flight that nobody sends any more, and return their number.
+    def mark_interrupted(self, at: str) -> int:
+        """Put in-flight rows in doubt if no living process sends them; return their number.
 
-        Do not call it while this process sends. The rows of other living processes are not touched.
+        Do not call it while this process sends. The rows of other living processes do not change.
         """
         self._guarded.require_writable()
         in_flight = self.ask(
@@ -125,64 +138,68 @@ class FactWriter:
         entries = [Entry(number, attempt, Interrupted(), max(at, sent_at)) for number, attempt, sent_at in in_flight]
         results = [
             result
-            for start in range(0, len(entries), _AT_ONCE)
-            for result in self.append(entries[start : start + _AT_ONCE])
+            for start in range(0, len(entries), _CHUNK_SIZE)
+            for result in self.append(entries[start : start + _CHUNK_SIZE])
         ]
         return results.count(MoveResult.MOVED)
 
     def close(self) -> None:
-        """Sign off. Rows in flight are left to the next process."""
+        """Sign off. The next process puts rows in flight in doubt."""
         try:
             self._signs.close()
-            if self._guarded.connection.closed:  # otherwise this process would count as alive for a while
+            if (
+                self._guarded.connection.closed
+            ):  # without a connection to sign off, this process would count as alive for a while
                 self._guarded.session.reconnect()
-            with limited(self._guarded.connection, self._guarded.session.server.commit_limit_s):
+            with time_limit(self._guarded.connection, self._guarded.session.server.commit_limit_s):
                 end_life(self._guarded.connection, self._own.number)
         except (psycopg.Error, JournalError):
-            return  # nothing is lost: after a time without a sign, this process counts as dead
+            return  # without signs of life, this process counts as dead after a while
         finally:
             self._guarded.close()
 
-    def take_desk(self) -> None:
-        """Take the desk. Raises `JournalHeld` if another process has it."""
-        with self._guarded.failing():
-            self.has_desk = self._guarded.again(lambda: take_desk(self._guarded.connection, self._own.number))
-        if not self.has_desk:
-            raise desk_taken(self._guarded.connection)
+    def acquire_decision_lock(self) -> None:
+        """Acquire the decision lock. Raises `JournalHeld` if another process has it."""
+        with self._guarded.barring_on_failure():
+            self.has_decision_lock = self._guarded.retry(
+                lambda: acquire_decision_lock(self._guarded.connection, self._own.number)
+            )
+        if not self.has_decision_lock:
+            raise decision_lock_error(self._guarded.connection)
 
-    def leave_desk(self) -> None:
-        """Release the desk to other processes; nothing can be written there until it is taken again."""
-        self.has_desk = False
+    def release_decision_lock(self) -> None:
+        """Release the decision lock. Decisions need it to be acquired again."""
+        self.has_decision_lock = False
         self.ask(lambda connection: fetch(connection, "SELECT leave_desk(%s)", (self._own.number,)))
 
     @contextmanager
-    def at_desk(self) -> Iterator[Connection[Row]]:
-        """Run one transaction at the desk. When it ends, all is durable and noted as left; on an error, nothing is."""
+    def decision_transaction(self) -> Iterator[Connection[Row]]:
+        """Run one transaction under the decision lock. It is durable and in the sent log at the end, or rolled back."""
         self._guarded.require_writable()
         connection = self._guarded.connection
         before, self._newest = self._own.end, 0
         try:
             fetch(connection, "BEGIN")
             if fetch(connection, "SELECT hold_desk(%s)", (self._own.number,)) != [(True,)]:
-                raise _taken_over()  # noqa: TRY301 - the handler below rolls the transaction back
+                raise _takeover_error()  # noqa: TRY301 - the handler below rolls the transaction back
             yield connection
-            self._commit_desk(before)
+            self._commit_decisions(before)
         except BaseException as error:
             self._roll_back()
             self._own.end = before
             if isinstance(error, psycopg.Error):
-                raise self._failed_at_desk(error) from None
+                raise self._decision_error(error) from None
             raise
-        # The line follows the commit: a line without its commit would make a good database look like an older copy.
+        # The log line follows the commit, because a line without its commit would make this database look like a copy.
         if self._own.end.seq != before.seq:
             self._guarded.note(self._newest, self._own.end)
 
-    def not_before(self, at: str) -> None:
-        """Give no further fact a time before `at`."""
+    def advance_time(self, at: str) -> None:
+        """Give no later fact a time before `at`."""
         self._own.end = self._own.end._replace(at=max(self._own.end.at, at))
 
     def record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
-        """Add facts inside `at_desk`; return for each its number, its time, and whether it moved its row."""
+        """Add facts to the open transaction; return for each its number, its time, and whether it moved its row."""
         if not entries:
             return []
         staged = stage_facts(entries, self._own.end)
@@ -199,26 +216,26 @@ class FactWriter:
         if not entries:
             return []
         self._guarded.require_writable()
-        results = dict.fromkeys(_repeated(entries), MoveResult.NOT_MOVED)
+        results = dict.fromkeys(_repeated_intents(entries), MoveResult.NOT_MOVED)
         for _ in range(_MAX_TRIES):
             if self.is_stopped:
                 results |= {at: MoveResult.HELD for at, entry in enumerate(entries) if isinstance(entry.fact, Intended)}
-            places = [at for at in range(len(entries)) if at not in results]
-            if not places:
+            remaining = [at for at in range(len(entries)) if at not in results]
+            if not remaining:
                 break
             try:
-                with self._guarded.failing():
-                    answer = self._try([entries[at] for at in places])
+                with self._guarded.barring_on_failure():
+                    answer = self._try([entries[at] for at in remaining])
             except JournalError:
                 self._note_unsent(entries)
                 raise
-            if not isinstance(answer, _Refused):
+            if not isinstance(answer, _Refusal):
                 moves = (MoveResult.MOVED if has_moved else MoveResult.NOT_MOVED for has_moved in answer)
-                results |= dict(zip(places, moves, strict=True))
+                results |= dict(zip(remaining, moves, strict=True))
                 break
             results |= {
                 at: answer.result
-                for at in places
+                for at in remaining
                 if entries[at].instruction in answer.numbers and isinstance(entries[at].fact, Intended | Interrupted)
             }
         else:
@@ -226,75 +243,75 @@ class FactWriter:
         return [results[at] for at in range(len(entries))]
 
     def may_leave(self, age_s: float) -> bool:
-        """Whether no other process can have put a row in doubt whose intent was passed to `append` `age_s` seconds ago.
+        """Whether a row whose intent was passed to `append` `age_s` seconds ago cannot have been put in doubt.
 
-        Another process does that only after this one gave no sign for twice the time checked here. The commit of the
-        intent was such a sign.
+        Another process does that only after this one gave no sign of life for twice the time checked here. The commit
+        of the intent was such a sign.
         """
         return not self._guarded.has_failed and age_s < self._departs_within_s
 
-    def _try(self, entries: Sequence[Entry]) -> "Sequence[bool] | _Refused":
-        """Commit facts; return whether each moved its row, or the rows whose facts may not be kept."""
+    def _try(self, entries: Sequence[Entry]) -> "Sequence[bool] | _Refusal":
+        """Commit facts; return whether each moved its row, or a refusal with the rows whose facts are not kept."""
         staged = stage_facts(entries, self._own.end)
         deadlocks = 0
         while True:
             try:
-                added = self._called(staged)
+                added = self._commit(staged)
             except psycopg.errors.Error as error:
-                if error.sqlstate == DEADLOCK and deadlocks < _MAX_DEADLOCKS:  # the server undid the whole call
+                if error.sqlstate == DEADLOCK and deadlocks < _MAX_DEADLOCKS:  # the server rolled the whole call back
                     deadlocks += 1
                     time.sleep(_AFTER_DEADLOCK_S * deadlocks)
                     continue
-                return self._refused(error, entries)
+                return self._refusal(error, entries)
             if added is not None:
-                self._done(staged, entries, added)
+                self._finish_commit(staged, entries, added)
                 return [has_moved for *_, has_moved in added]
 
-    def _refused(self, error: psycopg.Error, entries: Sequence[Entry]) -> "_Refused":
-        """Record why a call was refused; return the instructions that may not be sent."""
+    def _refusal(self, error: psycopg.Error, entries: Sequence[Entry]) -> "_Refusal":
+        """Return the refusal of a call, and record whether the run is over. Raises any other error."""
         if error.sqlstate in {HELD, MOVED}:
             numbers = frozenset(map(int, (error.diag.message_detail or "").split()))
-            return _Refused(numbers, MoveResult.HELD if error.sqlstate == HELD else MoveResult.NOT_MOVED)
+            return _Refusal(numbers, MoveResult.HELD if error.sqlstate == HELD else MoveResult.NOT_MOVED)
         if error.sqlstate == _FORGED:
             raise InternalError(reason_of_failure(error)) from None
         if error.sqlstate not in {RUN_OVER, STOPPED}:
             raise error
         self.is_stopped |= error.sqlstate == RUN_OVER
         intents = (entry.instruction for entry in entries if isinstance(entry.fact, Intended))
-        return _Refused(frozenset(intents), MoveResult.HELD)
+        return _Refusal(frozenset(intents), MoveResult.HELD)
 
-    def _called(self, staged: StagedFacts) -> list[Row] | None:
-        """Make the call that commits, and return the added facts; None if it failed and can be repeated."""
+    def _commit(self, staged: StagedFacts) -> list[Row] | None:
+        """Make the call that commits; return the added facts, or None if it failed and can be repeated."""
         guarded = self._guarded
-        with guarded.confirmed():
+        with guarded.confirming_commit():
             try:
-                with limited(guarded.connection, guarded.session.server.commit_limit_s):
+                with time_limit(guarded.connection, guarded.session.server.commit_limit_s):
                     return self._call(staged)
             except psycopg.Error as error:
                 if error.sqlstate != FENCED:
                     if not guarded.is_lost(error):
                         raise
-                    # The commit may have succeeded although its answer was lost, or may yet succeed. Repeating it
-                    # could write intents twice; assuming that it failed would leave rows in flight. The end of the
-                    # chain shows whether it succeeded, and lets only one of two equal calls succeed.
+                    # The commit may have succeeded although its answer was lost, or may still succeed. Repeating it
+                    # could write intents twice, and assuming that it failed would leave rows in flight. The end of
+                    # the chain shows whether it succeeded, and lets only one of two equal calls succeed.
                     guarded.reconnect()
                 if self._is_committed(staged.before, staged.end):
-                    return self._added(staged)
+                    return self._find_added_facts(staged)
                 if error.sqlstate == FENCED:
-                    raise InternalError("a commit was refused although its chain is as it was left") from None
+                    raise InternalError("a commit was refused although its chain has not changed") from None
                 return None
 
-    def _commit_desk(self, before: Link) -> None:
-        """Commit the transaction at the desk. If no answer comes, find out whether it was committed."""
+    def _commit_decisions(self, before: Link) -> None:
+        """Commit the decision transaction. If no answer comes, find out whether it was committed."""
         guarded, end = self._guarded, self._own.end
-        with guarded.confirmed():
+        with guarded.confirming_commit():
             try:
                 fetch(guarded.connection, "COMMIT")
             except psycopg.Error as error:
                 if not guarded.is_lost(error):
                     raise
                 guarded.reconnect()
-                # A transaction without a fact leaves no trace in the chain: nobody knows whether it was committed.
+                # A transaction without a fact leaves no trace in the chain, so nobody knows whether it was committed.
                 if end.seq == before.seq or not self._is_committed(before, end):
                     raise
 
@@ -302,48 +319,48 @@ class FactWriter:
         """Send facts, and return for each its seq, its number, its time, and whether it moved its row."""
         return fetch(self._guarded.connection, CALL, (self._own.number, *staged.values))
 
-    def _added(self, staged: StagedFacts) -> list[Row]:
-        """Return the result of `_call` for facts whose commit got no answer."""
+    def _find_added_facts(self, staged: StagedFacts) -> list[Row]:
+        """Return the result of `_call` for facts whose commit was not answered."""
         query = """SELECT f.seq, f.number, f.at, c.fact IS NULL FROM fact f
             LEFT JOIN contradiction c ON c.fact = f.number
             WHERE f.process = %s AND f.seq > %s AND f.seq <= %s ORDER BY 1"""
         return fetch(self._guarded.connection, query, (self._own.number, staged.before.seq, staged.end.seq))
 
     def _is_committed(self, before: Link, after: Link) -> bool:
-        """Whether a commit succeeded, by the end of the chain. Raises `JournalWentBack` if that is neither end."""
+        """Whether a commit succeeded, by the end of the chain. Raises `JournalTooOld` if that is neither end."""
         query = "SELECT head_seq, head_hash FROM process WHERE number = %s"
         head = fetch(self._guarded.connection, query, (self._own.number,))
-        # The end that was read may be on this server alone: a standby that takes over now could lack the commit, and
-        # its rows would be sent again. So it is believed only once a later write is durable.
+        # Only this server may have the end that was read. A standby that takes over now could lack the commit, and its
+        # rows would be sent again. So the end is trusted only once a later write is durable.
         self._guarded.flush()
         if head == [(after.seq, after.hash)]:
             return True
         if head == [(before.seq, before.hash)]:
             return False
         self._guarded.give_up(say("the database is an older copy"))
-        raise JournalWentBack(
+        raise JournalTooOld(
             say("The database is an older copy: it lacks commits of this process."),
-            hint=say("Nothing more was sent. First of all, restore the newest data of the database."),
+            hint=say("Nothing more was sent. Restore the newest data of the database first."),
         )
 
-    def _done(self, staged: StagedFacts, entries: Sequence[Entry], added: Sequence[Row]) -> None:
+    def _finish_commit(self, staged: StagedFacts, entries: Sequence[Entry], added: Sequence[Row]) -> None:
         self._own.end = staged.end
-        # They are noted before any of them leaves: after a failover only noted attempts may have left from this host.
+        # They are logged before any of them leaves, so after a failover only logged attempts can have left this host.
         moved = [entry for entry, (*_, has_moved) in zip(entries, added, strict=True) if has_moved]
-        self._guarded.note(added[-1][1], staged.end, noted_of(moved))
+        self._guarded.note(added[-1][1], staged.end, attempts_to_log(moved))
 
     def _note_unsent(self, entries: Sequence[Entry]) -> None:
-        """Note the attempts of which nothing left, because the database may never receive these facts."""
-        unsent = [noted for noted in noted_of(entries) if noted.order_id is None]
+        """Log the attempts of which nothing left, because the database may never receive these facts."""
+        unsent = [attempt for attempt in attempts_to_log(entries) if attempt.order_id is None]
         if unsent:
-            with suppress(JournalError):  # without the note, these attempts are in doubt
+            with suppress(JournalError):  # without a log line, these attempts are in doubt
                 self._guarded.note_unsent(unsent)
 
-    def _failed_at_desk(self, error: psycopg.Error) -> JournalError | InternalError:
+    def _decision_error(self, error: psycopg.Error) -> JournalError | InternalError:
         if error.sqlstate in {MOVED, DEADLOCK, NOT_OVER}:
-            return RowsMoved()
+            return StaleRows()
         if error.sqlstate == FENCED:
-            return _taken_over()
+            return _takeover_error()
         return self._guarded.give_up(reason_of_failure(error))
 
     def _roll_back(self) -> None:
@@ -357,32 +374,32 @@ class FactWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
+class _Refusal:
     """A commit that was refused: the rows whose facts are not kept, and the result for them."""
 
     numbers: frozenset[int]
     result: MoveResult
 
 
-def take_desk(connection: Connection[Row], process: int) -> bool:
-    """Take the desk unless another living process has it; return whether this process now has it."""
+def acquire_decision_lock(connection: Connection[Row], process: int) -> bool:
+    """Acquire the decision lock unless another living process has it; return whether this process has it."""
     query = "SELECT take_desk(%s, %s)"
     return fetch(connection, query, (process, dead_processes(connection))) == [(True,)]
 
 
-class BesideWriter:
-    """Writes notes on a separate chain, without the desk, which a run may hold for hours. Useless after an error."""
+class ConcurrentNoteWriter:
+    """Writes notes on a separate chain, because a run may hold the decision lock for hours. Unusable after an error."""
 
     def __init__(self, connection: Connection[Row], identity: Identity, intent_lives_s: float) -> None:
-        self._connection, self._evidence = connection, evidence_in(connection, identity)
-        own = enrol(connection, command=_BESIDE, kind=HolderKind.LISTENER, intent_lives_s=intent_lives_s)
+        self._connection, self._evidence = connection, evidence_log(connection, identity)
+        own = enrol(connection, command=_NOTES_COMMAND, kind=HolderKind.LISTENER, intent_lives_s=intent_lives_s)
         self._process, self._number, self.end = own.number, 0, own.end
 
-    def keep(self, notes: Sequence[NotedBeside]) -> tuple[int, str, str]:
+    def record_notes(self, notes: Sequence[ConcurrentNote]) -> tuple[int, str, str]:
         """Record notes in one transaction; return number, hash and time of the last one."""
         with self._connection.transaction():
-            self._evidence.keep(self._record, *notes)
-        return self._number, *self.end.noted[1:]
+            self._evidence.record_notes(self._record, *notes)
+        return self._number, *self.end.log_fields[1:]
 
     def close(self) -> None:
         with suppress(psycopg.Error):  # after a time without a sign, this process counts as dead
@@ -395,18 +412,18 @@ class BesideWriter:
         return added
 
 
-def _repeated(entries: Iterable[Entry]) -> Iterator[int]:
-    """Yield the places of intents for an attempt that an earlier intent of the same call is for."""
-    seen = set[tuple[int, int]]()
-    for place, entry in enumerate(entries):
+def _repeated_intents(entries: Iterable[Entry]) -> Iterator[int]:
+    """Yield the indexes of intents for an attempt that already has an intent in the same call."""
+    attempts = set[tuple[int, int]]()
+    for index, entry in enumerate(entries):
         if isinstance(entry.fact, Intended):
-            if (entry.instruction, entry.attempt) in seen:
-                yield place
-            seen.add((entry.instruction, entry.attempt))
+            if (entry.instruction, entry.attempt) in attempts:
+                yield index
+            attempts.add((entry.instruction, entry.attempt))
 
 
-def _taken_over() -> JournalError:
+def _takeover_error() -> JournalError:
     return JournalError(
         say("Another process has taken over the journal, because this one was silent for too long."),
-        hint=say("Run the same command again: what was committed by then is kept."),
+        hint=say("Run the same command again. Everything that was committed is kept."),
     )

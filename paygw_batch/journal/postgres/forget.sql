@@ -1,7 +1,7 @@
--- The statements of `forget.py` and of what `journal.py` may forget, for PostgreSQL.
+-- The statements of `forget.py`, and those of `journal.py` that forget, for PostgreSQL.
 
 -- name: knowing
--- The rows of other batches that are the given instructions.
+-- The rows of other batches with the given instructions.
 SELECT batch, instruction FROM known WHERE instruction = ANY (:numbers)
 
 -- name: begin_forgetting
@@ -9,11 +9,11 @@ SELECT batch, instruction FROM known WHERE instruction = ANY (:numbers)
 SELECT begin_forgetting(:batch)
 
 -- name: forget_people
--- Empties what instructions say of people.
+-- Empties the payees' data of instructions.
 SELECT forget_people(:numbers::bigint[])
 
 -- name: forget_said
--- Removes what facts say of the people of some instructions.
+-- Removes the personal data in the facts of the given instructions.
 SELECT forget_said(:numbers::bigint[])
 
 -- name: forget_texts
@@ -21,7 +21,7 @@ SELECT forget_said(:numbers::bigint[])
 SELECT forget_texts(:numbers::bigint[])
 
 -- name: forget_heard
--- Removes what the evidence about no instruction from before a time says, and some orders.
+-- Removes the texts of evidence without an instruction from before a time, and of the given orders.
 SELECT forget_heard(ARRAY({heard_to_forget}))
 
 -- name: forget_sheet
@@ -29,5 +29,5 @@ SELECT forget_heard(ARRAY({heard_to_forget}))
 SELECT forget_sheet(:batch)
 
 -- name: forget_plans
--- Removes the plans of the batches that are being forgotten, and those from before a day that opened no batch.
+-- Removes the plans of the batches that are being forgotten, and those from before a date that opened no batch.
 SELECT forget_plans(:before)

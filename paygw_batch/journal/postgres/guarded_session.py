@@ -1,4 +1,4 @@
-"""Guards the session of a writer: replaces a lost connection, makes a failure final, and notes commits."""
+"""Guards the session of a writer: replaces a lost connection, makes a failure final, and logs commits."""
 
 import math
 import os
@@ -10,11 +10,11 @@ from typing import TypeVar
 import psycopg
 from psycopg import Connection
 
-from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
-from paygw_batch.journal.left import LeftWriter, Noted, noting_failed, unwritable
+from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, OpenRollCall
 from paygw_batch.journal.postgres.hosts import LifeOver, RollCall
 from paygw_batch.journal.postgres.schema import identity_in
-from paygw_batch.journal.postgres.session import Row, Session, fetch, limited, reason_of_failure
+from paygw_batch.journal.postgres.session import Row, Session, fetch, reason_of_failure, time_limit
+from paygw_batch.journal.sent_log import LoggedAttempt, SentLogWriter, log_failure_reason, unwritable_message
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import mark, say
 
@@ -23,26 +23,28 @@ T = TypeVar("T")
 _MAX_TRIES = 5
 _RECONNECT_LIMIT_S = 60.0
 _HURRIED_LIMIT_S = 10.0
-"""How long a process that is ending waits for the server, in order to record its rows in flight."""
+"""How long an ending process waits for the server to record its rows in flight."""
 _RECONNECT_EVERY_S = 0.25
 _WAIT_CANCELLED = "01000"
-"""The warning with which a commit returns if its wait for a standby was cancelled. It is not an error."""
+"""The warning, not an error, with which a commit returns if its wait for a standby was cancelled."""
 _HINT = mark("Fix the database, then run again.")
-_ENDINGS = ("08", "57P", "25P03")
-"""The beginnings of the error codes with which a server ends a connection."""
+_DISCONNECT_CODES = ("08", "57P", "25P03")
+"""The prefixes of the error codes with which a server ends a connection."""
 
 
 class GuardedSession:
     """The session of a process that writes. After a final failure it never writes again."""
 
-    def __init__(self, session: Session, identity: Identity, left: LeftWriter, roll: RollCall | None = None) -> None:
+    def __init__(
+        self, session: Session, identity: Identity, sent_log: SentLogWriter, roll: RollCall | None = None
+    ) -> None:
         self.session = session
         self._identity = identity
-        self._left = left
+        self._sent_log = sent_log
         self._roll = roll
         self._process = os.getpid()
         self._failure: str | None = None
-        self._noted: tuple[int, Link] | None = None
+        self._last_commit: tuple[int, Link] | None = None
         self._has_warned = False
         self._hurried_until_s = math.inf
         self._watch_warnings()
@@ -57,39 +59,39 @@ class GuardedSession:
 
     def is_lost(self, error: psycopg.Error) -> bool:
         """Whether an error means that the connection, and the answer with it, is lost."""
-        return self.connection.closed or (error.sqlstate or "").startswith(_ENDINGS)
+        return self.connection.closed or (error.sqlstate or "").startswith(_DISCONNECT_CODES)
 
     def hurry(self) -> None:
-        """From now on, give up soon if the server does not come back. May be called repeatedly, from any thread."""
+        """From now on, give up soon if the server does not come back. Can be called repeatedly, from any thread."""
         self._hurried_until_s = min(self._hurried_until_s, time.monotonic() + _HURRIED_LIMIT_S)
 
     def reconnect(self) -> None:
         """Open a new connection, and wait as long as a server may take to restart. Raises `JournalUnwritable`."""
-        give_up_s = time.monotonic() + _RECONNECT_LIMIT_S
+        deadline_s = time.monotonic() + _RECONNECT_LIMIT_S
         while True:
             try:
                 self.session.reconnect()
                 break
             except JournalError as error:
-                if time.monotonic() > min(give_up_s, self._hurried_until_s):
+                if time.monotonic() > min(deadline_s, self._hurried_until_s):
                     raise self.give_up(error.message.removesuffix(".")) from None
                 time.sleep(_RECONNECT_EVERY_S)
         self._watch_warnings()
-        # The address can lead to another database by now, or to a restored copy or a lagging standby of the same one.
-        # Both are excluded before anything is written.
+        # The address may now lead to another database, or to a restored copy or lagging standby of the same one. Both
+        # are ruled out before anything is written.
         if identity_in(self.connection, self.session.server) != self._identity:
             raise self.give_up(say("another journal is in its place"))
         if self._roll is not None:
-            self._answer(self._roll, give_up_s)
+            self._answer(self._roll, deadline_s)
 
-    def _answer(self, roll: RollCall, give_up_s: float) -> None:
-        """Answer the roll-call of a database that may be another one; wait for hosts that are doing the same."""
+    def _answer(self, roll: RollCall, deadline_s: float) -> None:
+        """Answer the roll-call of a database that may have been replaced. Wait for other hosts to answer."""
         while True:
             try:
-                with limited(self.connection, self.session.server.commit_limit_s):
+                with time_limit(self.connection, self.session.server.commit_limit_s):
                     roll.answer(self.connection)
-            except RollCallOpen as error:
-                if time.monotonic() > min(give_up_s, self._hurried_until_s):
+            except OpenRollCall as error:
+                if time.monotonic() > min(deadline_s, self._hurried_until_s):
                     raise self.give_up(error.message.removesuffix(".")) from None
                 time.sleep(_RECONNECT_EVERY_S)
             except JournalError:
@@ -98,68 +100,68 @@ class GuardedSession:
             else:
                 return
 
-    def again(self, call: Callable[[], T], *, is_long: bool = False) -> T:
-        """Make a call that can be repeated, on a new connection if the old one is lost or silent.
+    def retry(self, call: Callable[[], T], *, is_long: bool = False) -> T:
+        """Make a repeatable call, on a new connection if the old one is lost or silent.
 
         A call that `is_long` may read a whole batch, so it has no time limit.
         """
         limit_s = None if is_long else self.session.server.commit_limit_s
         try:
-            with limited(self.connection, limit_s):
+            with time_limit(self.connection, limit_s):
                 return call()
         except psycopg.Error as error:
             if not self.is_lost(error):
                 raise
             self.reconnect()
-            with limited(self.connection, limit_s):
+            with time_limit(self.connection, limit_s):
                 return call()
 
     @contextmanager
-    def confirmed(self) -> Iterator[None]:
-        """Make sure that a commit in the block is durable: a server can return from it before a standby has it."""
+    def confirming_commit(self) -> Iterator[None]:
+        """Make sure that a commit in the block is durable, because a server can return before a standby has it."""
         self._has_warned = False
         yield
         if self._has_warned:
             self.flush()
 
     def flush(self) -> None:
-        """Make one more write durable. Once it is durable, all that was read before it is durable too."""
+        """Make another write durable, so that all data that was read before is durable too."""
         for _ in range(_MAX_TRIES):
             self._has_warned = False
-            with limited(self.connection, self.session.server.commit_limit_s):
+            with time_limit(self.connection, self.session.server.commit_limit_s):
                 fetch(self.connection, "SELECT pg_logical_emit_message(true, 'paygw', '')")
             if not self._has_warned:
                 return
         raise self.give_up(say("no standby confirms the writes"))
 
-    def note(self, number: int, end: Link, noted: Sequence[Noted] = ()) -> None:
-        """Note a commit by the number of its newest fact, the `end` of its chain, and the attempts that may leave."""
-        self._noted = number, end
-        line = number, *end.noted[1:], noted
+    def note(self, number: int, end: Link, attempts: Sequence[LoggedAttempt] = ()) -> None:
+        """Log a commit: the number of its newest fact, the `end` of its chain, and the attempts that may leave."""
+        self._last_commit = number, end
+        line = number, *end.log_fields[1:], attempts
         try:
             try:
-                self._left.note(*line)
+                self._sent_log.note(*line)
             except LifeOver:
                 # Another process of this host has entered another life of the database, which may lack the commit.
                 self.reconnect()
                 if fetch(self.connection, "SELECT hash FROM fact WHERE number = %s", (number,)) != [(end.hash,)]:
                     raise self.give_up(say("the database is an older copy")) from None
                 self.flush()
-                self._left.note(*line)
+                self._sent_log.note(*line)
         except LifeOver:
             raise self.give_up(say("the database is an older copy")) from None
         except OSError as error:
-            raise self.give_up(noting_failed(error)) from None
+            raise self.give_up(log_failure_reason(error)) from None
 
-    def note_unsent(self, noted: Sequence[Noted]) -> None:
-        """Note attempts of which nothing left. The newest commit stays the same."""
-        if self._noted is not None:
-            self.note(*self._noted, noted)
+    def note_unsent(self, attempts: Sequence[LoggedAttempt]) -> None:
+        """Log attempts of which nothing left, under the newest commit."""
+        if self._last_commit is not None:
+            self.note(*self._last_commit, attempts)
 
     def give_up(self, reason: str) -> JournalUnwritable:
         """Bar this process from writing to the journal again, and return the error for it."""
         if self._failure is None:
-            self._failure = unwritable(self.session.server.place, reason)
+            self._failure = unwritable_message(self.session.server.place, reason)
         return JournalUnwritable(self._failure, hint=say(_HINT))
 
     def require_writable(self) -> None:
@@ -170,19 +172,19 @@ class GuardedSession:
             raise InternalError("a journal was written from a process that did not open it")
 
     @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Bar this process from writing if the database fails in the block."""
+    def barring_on_failure(self) -> Iterator[None]:
+        """Bar this process from writing if the database fails in the block. Raises `JournalUnwritable`."""
         try:
             yield
         except psycopg.Error as error:
             raise self.give_up(reason_of_failure(error)) from None
 
     def close(self) -> None:
-        """Release the lines of this process, so that another process can use them."""
-        self._left.close()
+        """Release the sent log of this process, so that another process can use it."""
+        self._sent_log.close()
 
     def _watch_warnings(self) -> None:
-        def take_note(notice: psycopg.errors.Diagnostic) -> None:
+        def record_warning(notice: psycopg.errors.Diagnostic) -> None:
             self._has_warned |= notice.sqlstate == _WAIT_CANCELLED
 
-        self.connection.add_notice_handler(take_note)
+        self.connection.add_notice_handler(record_warning)

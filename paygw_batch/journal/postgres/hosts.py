@@ -1,8 +1,8 @@
-"""Compares this host's record of its commits with the database, and answers the roll-call.
+"""Compares this host's sent log with the database, and answers the roll-call.
 
 A database that was restored, or a lagging standby that was promoted, is consistent, and would pay rows again. Only a
-host that sent rows in the lost commits can detect that, by the lines in the journal's folder. So no host sends before
-all hosts have compared their lines with the database.
+host that sent rows in the lost commits can detect that, by its sent log. So no host sends before all hosts have
+compared their sent logs with the database.
 """
 
 import fcntl
@@ -21,11 +21,19 @@ from pathlib import Path
 import psycopg
 from psycopg import Connection
 
-from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack, RollCallOpen
-from paygw_batch.files import replacing
-from paygw_batch.journal.left import Left, LeftLine, Noted, alone_in, newest, newest_lines, writers
-from paygw_batch.journal.lock import LockWait, RunLock, check_file, open_private, refusing
+from paygw_batch.errors import JournalError, JournalHeld, JournalTooOld, OpenRollCall
+from paygw_batch.files import replacement_file
+from paygw_batch.journal.lock import LockWait, RunLock, check_file, open_private, translating_os_errors
 from paygw_batch.journal.postgres.session import Row, Server, fetch
+from paygw_batch.journal.sent_log import (
+    LoggedAttempt,
+    SentLog,
+    SentLogLine,
+    lock_folder,
+    newest_line,
+    newest_lines,
+    writer_names,
+)
 from paygw_batch.language import mark, say
 
 _LOST = mark(
@@ -36,18 +44,18 @@ _LOST = mark(
 
 
 class LifeOver(Exception):
-    """Another process of this host has compared its lines with another life of the database."""
+    """Another process of this host has compared the sent log with another life of the database."""
 
 
 _LIFE_BYTES = 128
 
 
 class HostLife:
-    """The life of the database with which this host's lines were last compared: its cluster, timeline and database.
+    """The life of the database that this host's sent log was last compared with: cluster, timeline and database.
 
-    A process that notes a commit holds the file of the life, which must contain the life that the process is connected
-    to. A process that compares the lines with another life first writes that life to the file. So either a commit is
-    among the compared lines, or none of it leaves, even if its process was frozen before it noted the commit.
+    A process that logs a commit locks the file of the life, which must contain the life that the process is connected
+    to. A process that compares the log with another life first writes that life to the file. So either a commit is in
+    the compared log, or none of it leaves, even if its process was frozen before it logged the commit.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,42 +65,42 @@ class HostLife:
         self._entered = ""
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
-        """Hold the life that this process entered. Raises `LifeOver` if the file contains another life."""
+    def holding_life(self) -> Iterator[None]:
+        """Lock the file during the block. Raises `LifeOver` unless it contains the life that this process entered."""
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         try:
-            if self._written() != self._entered:
+            if self._life_in_file() != self._entered:
                 raise LifeOver
             yield
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def enter(self, life: str) -> None:
-        """Enter a life of the database. After that, the caller compares the lines.
+        """Enter a life of the database. The caller compares the sent log afterwards.
 
-        Raises `JournalWentBack` for an earlier timeline of the life in the file, and `RollCallOpen` while another
-        process of this host notes a commit.
+        Raises `JournalTooOld` for an earlier timeline of the life in the file, and `OpenRollCall` while another
+        process of this host logs a commit.
         """
-        if self._written() != life:
+        if self._life_in_file() != life:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RollCallOpen(say("Another process of this machine is still noting what it sends.")) from None
+                raise OpenRollCall(say("Another process of this machine is still recording its payments.")) from None
             try:
-                self._require_not_before(life)
+                self._require_not_earlier(life)
                 os.pwrite(self._fd, life.encode("ascii").ljust(_LIFE_BYTES), 0)
                 os.fsync(self._fd)
             finally:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._entered = life
 
-    def _written(self) -> str:
+    def _life_in_file(self) -> str:
         return os.pread(self._fd, _LIFE_BYTES, 0).decode("ascii", "replace").strip()
 
-    def _require_not_before(self, life: str) -> None:
-        (cluster, timeline, database), written = life.split(), self._written().split()
+    def _require_not_earlier(self, life: str) -> None:
+        (cluster, timeline, database), written = life.split(), self._life_in_file().split()
         if written[::2] == [cluster, database] and timeline < written[1]:
-            raise JournalWentBack(
+            raise JournalTooOld(
                 say("This machine has seen a newer timeline of the database than this one: a standby took over."),
                 hint=say(
                     "Nothing was sent. Name the newest database in [journal] url. Only if it is lost for good, remove "
@@ -102,56 +110,57 @@ class HostLife:
             )
 
 
-class LeftOfProcess:
-    """The lines of one process. It holds the first free ones in the `folder` of its journal until `close`."""
+class ProcessSentLog:
+    """The sent log of one process: the first free one in the `folder` of its journal, locked until `close`."""
 
     def __init__(self, folder: Path, life: HostLife, *, now: str, command: str) -> None:
         self._life = life
         for number in count(1):
             name = f"left-{number}"
             with suppress(JournalHeld):
-                self._lock = hold_lines(folder, name, now=now, command=command)
+                self._lock = lock_log(folder, name, now=now, command=command)
                 break
         try:
-            seen = newest(folder, name)
-            self._left = Left(folder, name, (0, "", now) if seen is None else (seen.number, seen.hash, seen.at))
+            seen = newest_line(folder, name)
+            self._log = SentLog(folder, name, (0, "", now) if seen is None else (seen.number, seen.hash, seen.at))
         except BaseException:
             self._lock.close()
             raise
 
-    def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
-        """Write a line durably about a commit: its newest fact and its attempts. Raises `OSError` and `LifeOver`."""
-        with self._life.noting():
-            self._left.note(number, digest, at, noted)
+    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+        """Add a line for a commit durably. Raises `OSError` and `LifeOver`."""
+        with self._life.holding_life():
+            self._log.note(number, digest, at, attempts)
 
     def close(self) -> None:
-        self._left.close()
+        self._log.close()
         self._lock.close()
 
 
-def hold_lines(folder: Path, name: str, *, now: str, command: str) -> RunLock:
-    """Hold the lines of one writer of this host. Raises `JournalHeld` if another process holds them."""
+def lock_log(folder: Path, name: str, *, now: str, command: str) -> RunLock:
+    """Lock the sent log of a writer of this host. Raises `JournalHeld` if another process has it."""
     return RunLock(folder / f"{name}.lock", now=now, command=command, wait=LockWait(limit_s=0.0))
 
 
-def host_id_in(folder: Path) -> str:
+def load_host_id(folder: Path) -> str:
     """Return this host's secret id for a journal, from a file in its folder; create a missing file.
 
     The file is durable before anything is sent, because a host without its files is another host. Raises
     `JournalError`.
     """
     path = folder / "host"
-    # If two processes do this at the same moment, the lock lets only one create the file.
-    with refusing(mark("{path} cannot be written: {reason}."), path=path), alone_in(folder):
+    # The lock lets only one of two simultaneous processes create the file.
+    with translating_os_errors(mark("{path} cannot be written: {reason}."), path=path), lock_folder(folder):
         if not check_file(path):
-            with replacing(path) as file:
+            with replacement_file(path) as file:
                 file.write(secrets.token_hex(16).encode())
     host_id = path.read_text(encoding="ascii", errors="replace")
     if re.fullmatch("[0-9a-f]{32}", host_id) is None:
         raise JournalError(
             say("{path} is damaged: it does not name this host.", path=path),
             hint=say(
-                "Nothing was sent. Remove it: this host is then a new one, and the roll-call asks for the old one."
+                "Nothing was sent. Remove the file. This host then counts as a new one, and the roll-call "
+                "asks for the old one."
             ),
         )
     return host_id
@@ -162,26 +171,26 @@ def public_id(host_id: str) -> str:
     return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
 
 
-def counts_in(folder: Path) -> list[int]:
-    """Return the number of commits that each process of this host has noted, by its number."""
+def commit_counts(folder: Path) -> list[int]:
+    """Return the number of commits that each process of this host has logged, in the order of their numbers."""
     counts: dict[int, int] = {}
-    for name in writers(folder):
+    for name in writer_names(folder):
         number = name.removeprefix("left-")
-        if number.isdecimal() and (seen := newest(folder, name)) is not None:
-            counts[int(number)] = seen.count - 1
+        if number.isdecimal() and (line := newest_line(folder, name)) is not None:
+            counts[int(number)] = line.count - 1
     return [counts.get(number, 0) for number in range(1, max(counts, default=0) + 1)]
 
 
-def check_left(connection: Connection[Row], server: Server, folder: Path) -> None:
-    """Raise `JournalWentBack` unless the database has the newest commit that each process of this host noted."""
-    seen = newest_lines(folder)
-    present = present_in(connection, seen)
-    for line in seen:
+def check_sent_log(connection: Connection[Row], server: Server, folder: Path) -> None:
+    """Raise `JournalTooOld` unless the database has the newest commit that each process of this host logged."""
+    lines = newest_lines(folder)
+    present = find_present_lines(connection, lines)
+    for line in lines:
         if line not in present:
-            raise JournalWentBack(
+            raise JournalTooOld(
                 say(
-                    "The journal in {place} does not have fact {number}, on which this machine has sent or which it "
-                    "recorded: the database is an older copy.",
+                    "The journal in {place} does not have fact {number}, which this machine recorded: the "
+                    "database is an older copy.",
                     place=server.place,
                     number=line.number,
                 ),
@@ -189,15 +198,15 @@ def check_left(connection: Connection[Row], server: Server, folder: Path) -> Non
             )
 
 
-def present_in(connection: Connection[Row], lines: Sequence[LeftLine]) -> Collection[LeftLine]:
-    """Return those of the lines whose facts the database has."""
+def find_present_lines(connection: Connection[Row], lines: Sequence[SentLogLine]) -> Collection[SentLogLine]:
+    """Return the lines whose facts the database has."""
     query = "SELECT number, hash FROM fact WHERE number = ANY (%s)"
     hashes: dict[int, bytes] = dict(fetch(connection, query, ([line.number for line in lines],))) if lines else {}
     return {line for line in lines if not line.number or hashes.get(line.number) == bytes.fromhex(line.hash)}
 
 
-def end_in(connection: Connection[Row]) -> tuple[int, str, str]:
-    """Return the number, hash (hex) and time of the newest fact of a database, as a line has them."""
+def newest_fact(connection: Connection[Row]) -> tuple[int, str, str]:
+    """Return the number, hash (hex) and time of the newest fact in a database."""
     lines = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
     return (lines[0][0], lines[0][1].hex(), lines[0][2]) if lines else (0, "", "")
 
@@ -217,20 +226,20 @@ class MissingHost:
 
 
 class RollCall:
-    """This host's part in the roll-call of one journal. `folder` has this host's lines (see `left.py`)."""
+    """This host's part in the roll-call of one journal. `folder` has the sent log of this host."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server, self._folder = server, folder
-        self._secret = host_id_in(folder)
+        self._secret = load_host_id(folder)
         self.host_id = public_id(self._secret)
         self.life = HostLife(folder)
 
     def answer(self, connection: Connection[Row]) -> None:
-        """Answer for this host. Raises `JournalWentBack`, and `RollCallOpen` while other hosts have not answered."""
+        """Answer for this host. Raises `JournalTooOld`, and `OpenRollCall` while other hosts have not answered."""
         missing = self.missing(connection)
         if missing:
             names = ", ".join(f"{host.name} (last seen {host.seen_at})" for host in missing)
-            raise RollCallOpen(
+            raise OpenRollCall(
                 say(
                     "The database {place} was restored, or a standby took over. Nothing is sent until every host has "
                     "checked that its rows are there. Missing: {names}.",
@@ -240,32 +249,32 @@ class RollCall:
             )
 
     def missing(self, connection: Connection[Row]) -> Sequence[MissingHost]:
-        """Answer for this host, and return the hosts that have not answered. Raises `JournalWentBack`."""
+        """Answer for this host, and return the hosts that have not answered. Raises `JournalTooOld`."""
         ((life,),) = fetch(connection, "SELECT database_life()")
         try:
-            # The life is entered before the lines are compared. From here on, a process that still notes a commit of
+            # The life is entered before the sent log is compared. From here on, a process that still logs a commit of
             # the old life is refused, so no line is added after the comparison.
             self.life.enter(life)
-            check_left(connection, self._server, self._folder)
-            return [MissingHost(*line) for line in self._shown(connection)]
-        except JournalWentBack:
+            check_sent_log(connection, self._server, self._folder)
+            return [MissingHost(*line) for line in self._send_answer(connection)]
+        except JournalTooOld:
             fetch(connection, "SELECT call_roll(%s, %s)", (self._secret, socket.gethostname()))
             raise
 
-    def _shown(self, connection: Connection[Row]) -> list[Row]:
+    def _send_answer(self, connection: Connection[Row]) -> list[Row]:
         is_synchronous = self._server.replication == "synchronous"
         try:
             return fetch(
                 connection,
                 "SELECT host_id, name, seen_at FROM answer_roll(%s, %s, %s, %s)",
-                (self._secret, socket.gethostname(), is_synchronous, counts_in(self._folder)),
+                (self._secret, socket.gethostname(), is_synchronous, commit_counts(self._folder)),
             )
         except psycopg.Error as error:
             if error.sqlstate == _RETIRED:
-                raise self.retired() from None
+                raise self.retired_error() from None
             if error.sqlstate != _OLDER:
                 raise
-            raise JournalWentBack(
+            raise JournalTooOld(
                 say(
                     "This computer's record of the payments it sent ({folder}) has fewer entries than when it last "
                     "answered: it is an older copy, or a part of it is gone.",
@@ -277,7 +286,7 @@ class RollCall:
                 ),
             ) from None
 
-    def retired(self) -> JournalError:
+    def retired_error(self) -> JournalError:
         return JournalError(
             say(
                 "This host was retired from the journal in {place}: the rows that it had not finished are in doubt.",
@@ -291,8 +300,8 @@ class RollCall:
         )
 
     def is_older(self, connection: Connection[Row]) -> bool:
-        """Whether this host has noted fewer commits than when it last answered."""
-        counts = counts_in(self._folder)
+        """Whether this host has logged fewer commits than when it last answered."""
+        counts = commit_counts(self._folder)
         return fetch(connection, "SELECT left_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]
 
     def is_retired(self, connection: Connection[Row]) -> bool:
@@ -301,7 +310,7 @@ class RollCall:
 
 
 def missing_hosts(connection: Connection[Row]) -> Sequence[MissingHost]:
-    """Return the hosts that have not answered, with times for people to read."""
+    """Return the hosts that have not answered, with human-readable times."""
     query = """SELECT host_id, name, to_char(seen_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"'), lives(host_id)
         FROM missing_host ORDER BY 2, 1"""
     return [MissingHost(*line) for line in fetch(connection, query)]

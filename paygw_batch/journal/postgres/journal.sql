@@ -19,8 +19,8 @@ SELECT {newest_fact}
 {batches_as_recorded} WHERE plan_sha256 = :plan_sha256 ORDER BY number
 
 -- name: compare
--- The instruction that has the order id of a row, and whether that is the id and the content that it began with: not if its payee
--- was forgotten.
+-- The instruction that has the order id of a row, and whether its original id and content are those of the row. The content of
+-- a forgotten payee never matches.
 SELECT u.row, u.order_id, i.number, i.client_orderid = u.order_id, coalesce(i.content = u.content, false), s.state,
     s.possible_duplicate_of, {quarantined_since}, b.batch, i.row, b.opened_at
 FROM unnest(:row::bigint[], :order_id::text[], :content::text[]) WITH ORDINALITY u(row, order_id, content, place)
@@ -28,7 +28,7 @@ JOIN order_id o ON o.operation = :operation AND o.order_id = u.order_id
 JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch {told} ORDER BY u.place
 
 -- name: look_alikes
--- The instructions that pay what a row pays, under another id, oldest first.
+-- The instructions that make the same payment as a row under another id, oldest first.
 SELECT u.row, u.order_id, i.client_orderid, b.batch, b.opened_at
 FROM unnest(:row::bigint[], :order_id::text[], :payee::text[], :currency::text[], :minor::bigint[])
     WITH ORDINALITY u(row, order_id, payee, currency, minor, place)
@@ -43,7 +43,7 @@ FROM unnest(:row::bigint[], :order_id::text[], :spelling::text[]) WITH ORDINALIT
 WHERE EXISTS (SELECT FROM order_id o WHERE o.operation = :operation AND o.spelling = u.spelling) ORDER BY u.place
 
 -- name: used_spellings
--- The newest order id that differs from that of a row in its spelling alone, where the row's own was never used.
+-- The newest order id that differs from a row's id only in spelling, if the row's own id was never used.
 SELECT u.row, other.order_id, other.batch, other.opened_at
 FROM unnest(:row::bigint[], :order_id::text[], :spelling::text[]) WITH ORDINALITY u(row, order_id, spelling, place)
 CROSS JOIN LATERAL (
@@ -55,7 +55,7 @@ WHERE NOT EXISTS (SELECT FROM order_id own WHERE own.operation = :operation AND 
 ORDER BY u.place
 
 -- name: repeated
--- The batches opened after `since` that pay what rows pay, under another id, and how many of the rows.
+-- The batches opened after `since` that make the same payments as some rows under other ids, with the number of those rows.
 SELECT pair.batch, count(*) FROM (
     SELECT DISTINCT u.place, i.batch
     FROM unnest(:order_id::text[], :payee::text[], :currency::text[], :minor::bigint[])
@@ -74,7 +74,7 @@ SELECT order_id, instruction FROM order_id WHERE operation = :operation AND spel
 SELECT 1 FROM order_id WHERE operation = :operation AND spelling = :spelling LIMIT 1
 
 -- name: numbered
--- Those of some rows that a batch has, with their instructions.
+-- The given rows that a batch has, with their instructions.
 SELECT row, instruction FROM covered WHERE batch = :batch AND row = ANY (:rows) ORDER BY row
 
 -- name: payments_fitting
@@ -90,5 +90,5 @@ SELECT {newest_fact}, (SELECT max(number) FROM batch), (SELECT max(number) FROM 
 INSERT INTO order_id VALUES (:operation, :order_id, :instruction, :spelling)
 
 -- name: note_in_turn
--- Lets no other transaction add to the audit trail until the open one ends.
+-- Locks the audit trail against other transactions until the open one ends.
 SELECT pg_advisory_xact_lock(7024)

@@ -1,7 +1,7 @@
 """Reads and writes a journal in PostgreSQL, and gives an engine its due rows, outside the event loop.
 
-A single run reads the rows of its batch one after the other (`OwnRun`). A worker first claims the rows that it is going
-to send (`ClaimedRows`). If two processes try to send the same row, the database accepts one intent, and the other
+A single run reads the rows of its batch one after the other (`SingleRun`). A worker first claims the rows that it will
+send (`ClaimedRows`). If two processes try to send the same row, the database accepts one intent, and the other
 process skips the row.
 """
 
@@ -23,17 +23,17 @@ from paygw_batch.core.batch import reference_of
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Concluded, Intended, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.journal import Journal, JournalReader
-from paygw_batch.journal.new_batch import BatchPart, OpeningDigests, new_salts, one_ahead
+from paygw_batch.journal.new_batch import BatchPart, OpeningDigests, new_salts, prefetch
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.port import (
-    CallsInTurn,
     RowBeingSent,
-    RunNow,
     SendingJournal,
+    SerializedCalls,
     SharedRun,
+    UnfinishedRun,
     VerifyProgress,
     WorkerLife,
 )
@@ -43,11 +43,11 @@ from paygw_batch.journal.postgres.session import (
     PostgresTables,
     Row,
     Session,
-    conflicting_lines,
     fetch,
-    payee_words_of,
+    payee_search_words,
+    search_words,
+    translating_conflicts,
     translating_errors,
-    words_of,
 )
 from paygw_batch.journal.postgres.verify import verify_journal
 from paygw_batch.journal.states import due_rows
@@ -55,16 +55,16 @@ from paygw_batch.journal.tables import ON_POSTGRES, named_sql
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,
-    Due,
+    DueRow,
     Entry,
-    Forgettable,
+    ForgettablePayments,
     Identity,
-    Known,
+    KnownRow,
     MoveResult,
     NewBatch,
     NewNotice,
-    OldPages,
     PaymentSearch,
+    RemainingData,
     Remark,
     TallyKind,
 )
@@ -72,7 +72,7 @@ from paygw_batch.journal.values import (
 T = TypeVar("T")
 
 
-class OwnRun(CallsInTurn):
+class SingleRun(SerializedCalls):
     """Implements `EngineJournal` for one run, on a journal in PostgreSQL."""
 
     def __init__(self, journal: SendingJournal, may_leave: Callable[[float], bool]) -> None:
@@ -80,42 +80,44 @@ class OwnRun(CallsInTurn):
         self.may_leave = may_leave
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        return await self.call(partial(self._appended, entries))
+        return await self.call(partial(self._append, entries))
 
-    def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append facts. An intent is held if another process or a person moved its row after it was read as due."""
+    def _append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Append facts. An intent is held if another process or a person has moved its row since it was read as due."""
         return [
             MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
             for entry, result in zip(entries, self._journal.append(entries), strict=True)
         ]
 
 
-class ClaimedRows(OwnRun):
+class ClaimedRows(SingleRun):
     """Implements `EngineJournal` for a worker in a run that workers share."""
 
     def __init__(
         self,
         journal: SendingJournal,
         may_leave: Callable[[float], bool],
-        claim: Callable[[Sequence[Due], int], Sequence[Due]],
+        claim: Callable[[Sequence[DueRow], int], Sequence[DueRow]],
         rows: int,
     ) -> None:
-        """Send the due rows that `claim` returns; `claim` also gets the number of rows sent, which begins at `rows`."""
+        """Send the due rows that `claim` returns. `claim` also gets the number of sent rows, which begins at `rows`."""
         super().__init__(journal, may_leave)
         self._claim = claim
         self.rows = rows
         """The number of rows that this worker has sent."""
 
-    def _next(self, batch: int, limit: int) -> Sequence[Due]:
-        while page := super()._next(batch, limit):
+    def _next_page(self, batch: int, limit: int) -> Sequence[DueRow]:
+        while page := super()._next_page(batch, limit):
             if claimed := self._claim(page, self.rows):
                 return claimed
         return ()
 
-    def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        results = super()._appended(entries)
+    def _append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        results = super()._append(entries)
         facts = (entry.fact for entry in entries)
-        self.rows += sum(isinstance(f, Concluded) and f.outcome.kind is not OutcomeKind.NOT_SENT for f in facts)
+        self.rows += sum(
+            isinstance(fact, Concluded) and fact.outcome.kind is not OutcomeKind.NOT_SENT for fact in facts
+        )
         return results
 
 
@@ -129,26 +131,26 @@ class PostgresOutbox(Outbox):
         self._connection = connection
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str, process: int) -> None:
-        """Make the notices of a run durable that begins. They are due when `process` and the run have ended."""
-        with self._writing():
+        """Make the notices of a starting run durable. They are due when `process` and the run have ended."""
+        with self._write_transaction():
             self._add(notices, at, process)
 
     @property
     def may_send(self) -> bool:
-        """Whether the login belongs to people: a worker may not mark a notice as sent."""
+        """Whether the login may mark notices as sent, which a worker may not."""
         return self._run("may_decide") == [(True,)]
 
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         return fetch(self._connection, _QUERIES[name], values)
 
-    def _writing(self) -> AbstractContextManager[object]:
+    def _write_transaction(self) -> AbstractContextManager[object]:
         return self._connection.transaction()
 
 
 class PostgresReader(JournalReader):
     """The journal in PostgreSQL, opened for reading.
 
-    A reader sees one snapshot throughout. For the writer, each call has a new snapshot.
+    A reader sees one snapshot throughout. A writer gets a new snapshot for each call.
     """
 
     def __init__(self, session: Session, identity: Identity, notes: tuple[str, ...] = ()) -> None:
@@ -157,21 +159,21 @@ class PostgresReader(JournalReader):
         self._identity = identity
 
     def workers(self) -> Sequence[WorkerLife]:
-        """Return living workers, and dead ones that left rows in flight, the newest sign of life first."""
+        """Return living workers, and dead ones with rows in flight, the newest sign of life first."""
         with self._snapshot() as connection:
-            return workers.workers_in(connection)
+            return workers.list_workers(connection)
 
-    def runs_now(self) -> Sequence[RunNow]:
+    def current_runs(self) -> Sequence[UnfinishedRun]:
         """Return the runs that are not over, the urgent ones first."""
         with self._snapshot() as connection:
             runs = workers.unfinished_runs(connection)
         records = {record.number: record for record in self.batches()} if runs else {}
-        found = []
+        unfinished = []
         for run in runs:
             record, due = records[run.batch], self.tallies(run.batch, kind=TallyKind.DUE)
-            left, is_stopped = sum(tally.count for tally in due), run.stop_reason is not None
-            found.append(RunNow(record.batch, record.sheet_name, left, run.is_urgent, is_stopped))
-        return found
+            row_count, is_stopped = sum(tally.count for tally in due), run.stop_reason is not None
+            unfinished.append(UnfinishedRun(record.batch, record.sheet_name, row_count, run.is_urgent, is_stopped))
+        return unfinished
 
     def close(self) -> None:
         self._session.close()
@@ -183,7 +185,7 @@ class PostgresReader(JournalReader):
             facts += seq
         return facts, ends.hexdigest()
 
-    def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
+    def rows_being_sent(self, batch: int) -> Sequence[RowBeingSent]:
         with self._snapshot() as connection:
             return workers.rows_being_sent(connection, batch)
 
@@ -193,7 +195,7 @@ class PostgresReader(JournalReader):
         for alternatives in search.words:
             group = []
             for word in alternatives:
-                parts = words_of([word.removesuffix("*")])
+                parts = search_words([word.removesuffix("*")])
                 ending = ":*" if word.endswith("*") else ""
                 group.append(" & ".join(f"'{part}'{ending}" for part in parts))
             groups.append(" | ".join(f"({term})" for term in group if term))
@@ -231,25 +233,27 @@ def copy_batch(
     plan_sha256: str,
     digests: OpeningDigests,
     parts: Iterable[BatchPart],
-    known: Iterable[Known],
+    known: Iterable[KnownRow],
     replaced: Mapping[int, int],
 ) -> str:
-    """Write a whole batch; return the reference that its order ids were derived from (empty: they were not)."""
+    """Write a whole batch; return the reference that its order ids were derived from, or an empty text."""
     number = record.number
     first = digests.first_instruction
-    with closing(one_ahead(parts)) as coming:
-        for part in coming:
+    with closing(prefetch(parts)) as prefetched:
+        for part in prefetched:
             for page in part.pages:
                 fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
-                digests.page(page)
+                digests.add_page(page)
             start = digests.next_instruction
             salts = new_salts(len(part.instructions))
-            people = digests.instructions(part.instructions, replaced, salts)
+            people = digests.add_instructions(part.instructions, replaced, salts)
             with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
-                for place, (new, *own) in enumerate(zip(part.instructions, salts, people, strict=True), start=start):
+                for place, (new, *digest_columns) in enumerate(
+                    zip(part.instructions, salts, people, strict=True), start=start
+                ):
                     row, client_orderid, country, currency, amount, minor, *paid = new
-                    kept = (row, client_orderid, country, currency, minor, replaced.get(row), amount, *paid)
-                    copy.write_row((place, number, *kept, *own))
+                    stored_columns = (row, client_orderid, country, currency, minor, replaced.get(row), amount, *paid)
+                    copy.write_row((place, number, *stored_columns, *digest_columns))
     last = first
     reference = ""
     query = (
@@ -262,28 +266,36 @@ def copy_batch(
         last = lines[-1][0] + 1
     with connection.cursor() as cursor, cursor.copy("COPY known FROM STDIN") as copy:
         for known_row in sorted(known, key=attrgetter("row")):
-            digests.known(known_row)
+            digests.add_known(known_row)
             copy.write_row((number, known_row.row, known_row.instruction))
-    line = (number, record.batch, record.operation, record.sheet_name, record.sheet_sha256, record.rows, record.defects)
-    more = (record.opened_at, record.sheet_path, plan_sha256, reference)
-    fetch(connection, f"INSERT INTO batch VALUES ({', '.join(['%s'] * 11)})", (*line, *more))  # noqa: S608 - places alone
+    batch_columns = (
+        number,
+        record.batch,
+        record.operation,
+        record.sheet_name,
+        record.sheet_sha256,
+        record.rows,
+        record.defects,
+    )
+    opening_columns = (record.opened_at, record.sheet_path, plan_sha256, reference)
+    fetch(connection, f"INSERT INTO batch VALUES ({', '.join(['%s'] * 11)})", (*batch_columns, *opening_columns))  # noqa: S608 - places alone
     query = """INSERT INTO state (instruction, batch, country, currency, minor)
         SELECT number, batch, country, currency, minor FROM instruction WHERE number >= %s AND number < %s ORDER BY 1"""
     fetch(connection, query, (first, last))
-    twice = "SELECT FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = %s LIMIT 1"
-    if fetch(connection, twice, (number,)):
+    duplicate_query = "SELECT FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = %s LIMIT 1"
+    if fetch(connection, duplicate_query, (number,)):
         raise InternalError("a row of a batch is both new and known")
     return reference
 
 
 def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> None:
-    """Write the order ids of new instructions, and the words of their payees."""
-    own = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in lines if replaces is None)
+    """Write the order ids and the payees' words of new instructions."""
+    new_ids = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in lines if replaces is None)
     with connection.cursor() as cursor, cursor.copy("COPY order_id FROM STDIN") as copy:
-        for client_orderid, number in own:
-            copy.write_row((operation, client_orderid, number, spelled_alike(client_orderid)))
+        for client_orderid, number in new_ids:
+            copy.write_row((operation, client_orderid, number, normalise_spelling(client_orderid)))
     numbers = [line[0] for line in lines]
-    words = [" ".join(payee_words_of(line[2])) for line in lines]
+    words = [" ".join(payee_search_words(line[2])) for line in lines]
     query = """INSERT INTO payee_words
         SELECT number, array_to_tsvector(string_to_array(nullif(words, ''), ' ')) FROM unnest(%s::bigint[], %s::text[])
         u(number, words) WHERE words <> ''"""
@@ -292,25 +304,25 @@ def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> 
 
 @dataclass(frozen=True, slots=True)
 class OfferedRun:
-    """A run that was handed over to workers, as the command that handed it over sees it (see `RunOfWorkers`)."""
+    """A shared run, as the command that started it sees it (see `SharedRunHandle`)."""
 
     number: int
     writer: FactWriter
 
-    def look(self) -> SharedRun:
-        """Return the current state of the run. If it was stopped and no worker sends for it, end it first."""
+    def read_state(self) -> SharedRun:
+        """Return the current state of the run, after ending it if it was stopped and no worker sends for it."""
 
-        def looked(connection: Connection[Row]) -> SharedRun:
-            run = workers.run_now(connection, self.number)
+        def end_or_load(connection: Connection[Row]) -> SharedRun:
+            run = workers.load_run(connection, self.number)
             if run.stop_reason is None or run.is_over:
                 return run
-            workers.tend_run(connection, self.number)
-            return workers.run_now(connection, self.number)
+            workers.end_finished_run(connection, self.number)
+            return workers.load_run(connection, self.number)
 
-        return self.writer.ask(looked)
+        return self.writer.ask(end_or_load)
 
     def has_workers(self) -> bool:
-        return self.writer.ask(lambda connection: any(worker.is_alive for worker in workers.workers_in(connection)))
+        return self.writer.ask(lambda connection: any(worker.is_alive for worker in workers.list_workers(connection)))
 
     def stop(self, reason: str) -> None:
         self.writer.ask(lambda connection: workers.stop_run(connection, self.number, reason))
@@ -328,29 +340,29 @@ class PostgresJournal(PostgresReader, Journal):
         batch: NewBatch,
         *,
         parts: Iterable[BatchPart],
-        known: Iterable[Known],
+        known: Iterable[KnownRow],
         amendments: Iterable[Amendment],
         at: str,
     ) -> BatchRecord:
-        """Make a whole batch durable, as every journal does, and let the server count its lines."""
+        """Make a whole batch durable, as every journal does, and update the server's statistics."""
         record = super().open_batch(batch, parts=parts, known=known, amendments=amendments, at=at)
-        with suppress(psycopg.Error):  # without new statistics the server guesses the batch's size, and reads all of it
+        with suppress(psycopg.Error):  # without new statistics, the server would scan the whole batch
             fetch(self._session.connection, "ANALYZE instruction, known, order_id, state")
         return record
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append as `EngineJournal`. Raises `InternalError` for releases and replacements, which reserve order ids."""
+        """Append facts as `EngineJournal` does. Raises `InternalError` for releases and replacements."""
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
         return self.writer.append(entries)
 
-    def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[Due]:
+    def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[DueRow]:
         """Return due rows as every journal does, on a new connection if the old one is lost."""
         return self.writer.ask(lambda _: due_rows(self._tables, batch, after_row, limit))
 
     def mark_interrupted(self, at: str) -> int:
-        """Put the instructions in flight that nobody sends any more in doubt, and return their number."""
-        return self.writer.conclude(at)
+        """Put in-flight instructions in doubt if no living process sends them; return their number."""
+        return self.writer.mark_interrupted(at)
 
     def start_shared_run(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
         if not waits and not any(worker.is_alive for worker in self.workers()):
@@ -358,27 +370,27 @@ class PostgresJournal(PostgresReader, Journal):
             return None
         start = partial(workers.start_run, batch=batch, process=self.writer.process, is_urgent=is_urgent)
         run = self.writer.ask(start, is_long=True)
-        self.writer.leave_desk()
+        self.writer.release_decision_lock()
         return OfferedRun(run.number, self.writer)
 
-    def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
+    def schedule_end_notices(self, notices: Sequence[NewNotice], at: str) -> None:
         self.writer.ask(lambda connection: PostgresOutbox(connection).add_for_run(notices, at, self.writer.process))
 
-    def hold_again(self) -> None:
-        if not self.writer.has_desk:
-            self.writer.take_desk()
+    def reacquire_lock(self) -> None:
+        if not self.writer.has_decision_lock:
+            self.writer.acquire_decision_lock()
 
     @contextmanager
-    def for_engine(self) -> Iterator[OwnRun]:
-        with closing(OwnRun(self, self.writer.may_leave)) as engine_journal:
+    def for_engine(self) -> Iterator[SingleRun]:
+        with closing(SingleRun(self, self.writer.may_leave)) as engine_journal:
             yield engine_journal
 
     def gate(self) -> workers.PostgresGate:
         return workers.PostgresGate(self._session.server, self.writer.process)
 
-    def scrub(self) -> OldPages:
-        """Do nothing, because old lines only disappear when the owner of the tables rewrites these."""
-        return OldPages.IN_DATABASE
+    def scrub(self) -> RemainingData:
+        """Do nothing, because old lines disappear only when the owner rewrites the tables."""
+        return RemainingData.IN_DATABASE
 
     def close(self) -> None:
         try:
@@ -387,11 +399,11 @@ class PostgresJournal(PostgresReader, Journal):
             super().close()
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Run the block in one transaction at the desk. Its facts are no earlier than any fact of the journal."""
-        with self.writer.at_desk():
+    def _write_transaction(self) -> Iterator[None]:
+        """Run the block in one decision transaction, with facts no earlier than any other fact."""
+        with self.writer.decision_transaction():
             ((newest,),) = self._tables.run("newest_fact_time")
-            self.writer.not_before(newest or "")
+            self.writer.advance_time(newest or "")
             yield
 
     def _store_batch(
@@ -400,17 +412,17 @@ class PostgresJournal(PostgresReader, Journal):
         plan_sha256: str,
         digests: OpeningDigests,
         parts: Iterable[BatchPart],
-        known: Iterable[Known],
+        known: Iterable[KnownRow],
         replaced: Mapping[int, int],
     ) -> BatchRecord:
         connection = self._session.connection
-        with conflicting_lines(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
+        with translating_conflicts(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
             reference = copy_batch(connection, record, plan_sha256, digests, parts, known, replaced)
         return replace(record, reference=reference)
 
     @contextmanager
-    def _forgetting(self, chosen: Forgettable) -> Iterator[None]:
-        with self._writing():
+    def _forget_transaction(self, chosen: ForgettablePayments) -> Iterator[None]:
+        with self._write_transaction():
             for batch in chosen.batches:
                 self._tables.run("begin_forgetting", batch=batch)
             yield
@@ -427,17 +439,17 @@ class WorkerJournal(PostgresJournal):
     """The run that this worker has joined."""
     sent_rows = 0
     """The number of rows that this worker has sent."""
-    _given: ClaimedRows | None = None
+    _engine_journal: ClaimedRows | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
-        """Join the first of these runs (None: of all) that waits for a worker, and return it; None if no run waits.
+        """Join the first of `runs` (None: all) that waits for a worker, and return it; None if no run waits.
 
-        Rows that dead processes left in flight are put in doubt first. Runs with nothing left to send are ended.
+        Puts the in-flight rows of dead processes in doubt first. Ends runs that have nothing to send.
         """
         for run in self.runs() if runs is None else runs:
-            if self.writer.ask(partial(workers.waits, run=run), is_long=True):
+            if self.writer.ask(partial(workers.is_waiting, run=run), is_long=True):
                 self.writer.ask(partial(workers.join_run, process=self.writer.process, run=run.number))
-                self.writer.conclude(timestamp(utc_now()))
+                self.writer.mark_interrupted(timestamp(utc_now()))
                 self.writer.is_stopped = False
                 self.run = run
                 return run
@@ -448,16 +460,16 @@ class WorkerJournal(PostgresJournal):
         return self.writer.ask(workers.unfinished_runs)
 
     def waiting_runs(self) -> Sequence[SharedRun]:
-        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left to send are ended."""
+        """Return the runs that wait for a worker, urgent ones first. Ends runs that have nothing to send."""
         return self.writer.ask(workers.waiting_runs, is_long=True)
 
-    def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[Due]:
-        """Return due rows as every journal does, but none once the run is over, because they would not be sent."""
+    def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[DueRow]:
+        """Return due rows as every journal does; none once the run is over, because they could not be sent."""
         return () if self.writer.is_stopped else super().due(batch, after_row=after_row, limit=limit)
 
     def leave_run(self) -> None:
-        """Leave the run, and record how many rows were sent. Rows that were claimed and not sent become free."""
-        self._claimed((), self.sent_rows)
+        """Leave the run, and record the number of sent rows. Claimed rows that were not sent become free."""
+        self._claim((), self.sent_rows)
         self.writer.ask(partial(workers.join_run, process=self.writer.process, run=None))
         self.run = None
 
@@ -465,19 +477,19 @@ class WorkerJournal(PostgresJournal):
     def for_engine(self) -> Iterator[ClaimedRows]:
         if self.run is None:
             raise InternalError("a worker was about to send without a run")
-        with closing(ClaimedRows(self, self.writer.may_leave, self._claimed, self.sent_rows)) as claimed_rows:
-            self._given = claimed_rows
+        with closing(ClaimedRows(self, self.writer.may_leave, self._claim, self.sent_rows)) as claimed_rows:
+            self._engine_journal = claimed_rows
             try:
                 yield claimed_rows
             finally:
-                self._given, self.sent_rows = None, claimed_rows.rows
+                self._engine_journal, self.sent_rows = None, claimed_rows.rows
 
     async def is_overtaken(self) -> bool:
-        """Whether an urgent run waits for a worker, while this worker's engine sends for another run."""
-        if self._given is None or self.run is None:
+        """Whether an urgent run waits for a worker while this worker sends for another run."""
+        if self._engine_journal is None or self.run is None:
             return False
         ask = partial(workers.is_overtaken, run=self.run)
-        return await self._given.call(lambda: self.writer.ask(ask))
+        return await self._engine_journal.call(lambda: self.writer.ask(ask))
 
     def stop_run(self, run: SharedRun, reason: str) -> None:
         self.writer.ask(partial(workers.stop_run, number=run.number, reason=reason))
@@ -489,32 +501,32 @@ class WorkerJournal(PostgresJournal):
         at: str,  # noqa: ARG002
         at_most: int | None = None,  # noqa: ARG002
     ) -> Counter[Finding]:
-        """Judge nothing: the listener of this host, or the next command, does it."""
+        """Judge nothing, because the listener of this host or the next command does."""
         return Counter()
 
     def hurry(self) -> None:
-        """From now on, wait only briefly for a server that does not answer, because this process is to end."""
+        """From now on, wait only briefly for a server that does not answer, because this process is ending."""
         self.writer.hurry()
 
     def may_decide(self) -> bool:
-        """Whether the role of this worker may write at the desk."""
+        """Whether the role of this worker may write decisions."""
         return self.writer.ask(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
 
     def wait_for_server(self) -> None:
         """Wait for a server that restarts. Raises `JournalUnwritable` if it does not come back."""
         self.writer.ask(lambda connection: fetch(connection, "SELECT"))
 
-    def _claimed(self, rows: Sequence[Due], sent: int) -> Sequence[Due]:
+    def _claim(self, rows: Sequence[DueRow], sent: int) -> Sequence[DueRow]:
         numbers = [due.number for due in rows]
         claim = partial(workers.claim_rows, process=self.writer.process, instructions=numbers, sent=sent)
         claimed = self.writer.ask(claim)
         return [due for due in rows if due.number in claimed]
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self.writer.take_desk()
+    def _write_transaction(self) -> Iterator[None]:
+        self.writer.acquire_decision_lock()
         try:
-            with super()._writing():
+            with super()._write_transaction():
                 yield
         finally:
-            self.writer.leave_desk()
+            self.writer.release_decision_lock()

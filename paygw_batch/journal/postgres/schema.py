@@ -1,7 +1,7 @@
 """Creates and upgrades the tables of a journal in PostgreSQL and of its workers' jobs, and grants rights to roles.
 
-The script of a later version changes no existing line. A function that would have another meaning for an older program
-gets another name, and the old one is removed, so that the older program is refused.
+The script of a later version changes no existing line. A function that changes its meaning gets another name, and
+the old one is removed, so that an older program is refused.
 
 A role is a group without a login, named after the database: NAME_worker sends, NAME_desk also opens, releases, settles
 and sets limits, NAME_reader reads. Logins are members of these roles. The owner of the tables needs none.
@@ -19,9 +19,9 @@ from procrastinate.schema import SchemaManager
 from psycopg import Connection, sql
 
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
-from paygw_batch.journal.facts import text_in_sql
+from paygw_batch.journal.facts import line_text_sql
 from paygw_batch.journal.port import JOBS_SCHEMA, TimetableJob
-from paygw_batch.journal.postgres.session import SCHEMA, TIME, Row, Server, fetch, limited
+from paygw_batch.journal.postgres.session import SCHEMA, TIME, Row, Server, fetch, time_limit
 from paygw_batch.journal.tables import MOVE_LINES, with_triggers
 from paygw_batch.journal.values import Identity
 from paygw_batch.language import say
@@ -36,21 +36,21 @@ class JournalRole(StrEnum):
     READER = "reader"
 
 
-_TAKEN_BACK = (
+_REVOCATIONS = (
     "REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role}",
     "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {schema} FROM {role}",
     "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM {role}",
     "REVOKE ALL ON ALL TABLES IN SCHEMA {jobs} FROM {role}",
     "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {jobs} FROM {role}",
 )
-"""Takes all rights from a role before they are granted, so that it keeps none that an earlier version granted."""
-_EVERYBODY = (
+"""Revokes all rights of a role before they are granted, so that it keeps none from an earlier version."""
+_READER_RIGHTS = (
     "GRANT USAGE ON SCHEMA {schema}, {jobs} TO {role}",
     "GRANT SELECT ON ALL TABLES IN SCHEMA {schema}, {jobs} TO {role}",
     "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}",
 )
-_WORKERS = (
-    *_EVERYBODY,
+_WORKER_RIGHTS = (
+    *_READER_RIGHTS,
     "GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {jobs} TO {role}",
     "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {jobs} TO {role}",
     "GRANT UPDATE (stop_reason, ended_at) ON run TO {role}",
@@ -59,10 +59,10 @@ _WORKERS = (
     "GRANT EXECUTE ON FUNCTION database_life, answer_roll, call_roll, lives TO {role}",
 )
 _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
-    JournalRole.READER: _EVERYBODY,
-    JournalRole.WORKER: (*_WORKERS, "REVOKE SELECT ON audit FROM {role}"),
+    JournalRole.READER: _READER_RIGHTS,
+    JournalRole.WORKER: (*_WORKER_RIGHTS, "REVOKE SELECT ON audit FROM {role}"),
     JournalRole.DESK: (
-        *_WORKERS,
+        *_WORKER_RIGHTS,
         "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words TO {role}",
         "GRANT INSERT (instruction, batch, country, currency, minor) ON state TO {role}",
         "GRANT INSERT ON run TO {role}",
@@ -78,16 +78,16 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
 }
 
 
-def give_rights(connection: Connection[Row]) -> list[str]:
+def grant_rights(connection: Connection[Row]) -> list[str]:
     """Create the missing roles, and grant each role its rights; return their names."""
     names = []
     with connection.transaction():
         fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
         for role, rights in _RIGHTS.items():
-            name = _name(connection, role)
+            name = _role_name(connection, role)
             if not fetch(connection, "SELECT FROM pg_roles WHERE rolname = %s", (name,)):
                 connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name)))
-            for right in (*_TAKEN_BACK, *rights):
+            for right in (*_REVOCATIONS, *rights):
                 names_of = {"schema": SCHEMA, "jobs": JOBS_SCHEMA, "role": name}
                 statement = sql.SQL(right).format(**{key: sql.Identifier(value) for key, value in names_of.items()})
                 connection.execute(statement)
@@ -97,7 +97,7 @@ def give_rights(connection: Connection[Row]) -> list[str]:
 
 def has_rights(connection: Connection[Row]) -> bool:
     query = "SELECT has_schema_privilege(oid, %s, 'USAGE') FROM pg_roles WHERE rolname = %s"
-    return fetch(connection, query, (SCHEMA, _name(connection, JournalRole.DESK))) == [(True,)]
+    return fetch(connection, query, (SCHEMA, _role_name(connection, JournalRole.DESK))) == [(True,)]
 
 
 def role_of(connection: Connection[Row]) -> JournalRole | None:
@@ -107,18 +107,18 @@ def role_of(connection: Connection[Row]) -> JournalRole | None:
         return JournalRole.OWNER
     query = "SELECT pg_has_role(current_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = %s"
     for role in (JournalRole.DESK, JournalRole.WORKER, JournalRole.READER):
-        if fetch(connection, query, (_name(connection, role),)) == [(True,)]:
+        if fetch(connection, query, (_role_name(connection, role),)) == [(True,)]:
             return role
     return None
 
 
-def _name(connection: Connection[Row], role: JournalRole) -> str:
+def _role_name(connection: Connection[Row], role: JournalRole) -> str:
     ((database,),) = fetch(connection, "SELECT current_database()")
     return f"{database}_{role.value}"
 
 
-_RESULTS = """CREATE TABLE paygw_result (job text PRIMARY KEY, host text, began_at timestamptz, ended_at timestamptz,
-    exit_code integer, missed_at timestamptz)"""
+_RESULT_TABLE = """CREATE TABLE paygw_result (job text PRIMARY KEY, host text, began_at timestamptz,
+    ended_at timestamptz, exit_code integer, missed_at timestamptz)"""
 _TIMETABLE = f"""SELECT coalesce(r.job, j.queue_name), coalesce(j.status = 'doing', false), coalesce(j.attempts, 0),
         {TIME.format("j.scheduled_at")}, r.host, {TIME.format("r.began_at")}, {TIME.format("r.ended_at")},
         r.exit_code, {TIME.format("r.missed_at")}
@@ -127,17 +127,17 @@ _TIMETABLE = f"""SELECT coalesce(r.job, j.queue_name), coalesce(j.status = 'doin
         FROM {JOBS_SCHEMA}.procrastinate_jobs WHERE queue_name <> 'share' AND status IN ('todo', 'doing')
         ORDER BY queue_name, status = 'doing' DESC
     ) j ON j.queue_name = r.job ORDER BY 1"""  # noqa: S608 - constants of ours
-_COMMENT = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s"""
+_VERSION_QUERY = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s"""
 
 
 def newest_jobs_version() -> str:
-    """Return the version of the job tables that the installed procrastinate needs: the name of its last migration."""
+    """Return the version of the job tables that the installed procrastinate needs (the name of its last migration)."""
     return _migrations()[-1].stem
 
 
 def jobs_version_in(connection: Connection[Row]) -> str:
     """Return the version of the job tables; empty if there are none."""
-    lines = fetch(connection, _COMMENT, (JOBS_SCHEMA,))
+    lines = fetch(connection, _VERSION_QUERY, (JOBS_SCHEMA,))
     return (lines[0][0] or "") if lines else ""
 
 
@@ -147,8 +147,8 @@ def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
     return [TimetableJob(*line) for line in fetch(connection, _TIMETABLE)]
 
 
-def bring_jobs_up(connection: Connection[Row]) -> tuple[str, str]:
-    """Create or upgrade the job tables inside the open transaction; return their version before and after."""
+def upgrade_job_tables(connection: Connection[Row]) -> tuple[str, str]:
+    """Create or upgrade the job tables in the open transaction; return their version before and after."""
     before, newest = jobs_version_in(connection), newest_jobs_version()
     if before >= newest:
         return before, before
@@ -167,7 +167,7 @@ def check_jobs(connection: Connection[Row], server: Server) -> str:
     version = jobs_version_in(connection)
     if version < newest_jobs_version():
         raise JournalOutdated(
-            say("The tables of jobs in {place} are missing or of an older version.", place=server.place),
+            say("The job tables in {place} are missing or outdated.", place=server.place),
             hint=say(
                 "Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] "
                 "url, upgrades them. After that every host needs this version."
@@ -175,7 +175,7 @@ def check_jobs(connection: Connection[Row], server: Server) -> str:
         )
     if version > newest_jobs_version():
         raise JournalError(
-            say("The tables of jobs in {place} were made by a newer version of procrastinate.", place=server.place),
+            say("The job tables in {place} were created by a newer version of procrastinate.", place=server.place),
             hint=say("Nothing was sent. Install that version, or a later one."),
         )
     return version
@@ -183,7 +183,7 @@ def check_jobs(connection: Connection[Row], server: Server) -> str:
 
 def _scripts_after(version: str) -> list[str]:
     if not version:
-        return [SchemaManager.get_schema(), _RESULTS]
+        return [SchemaManager.get_schema(), _RESULT_TABLE]
     return [file.read_text(encoding="utf-8") for file in _migrations() if file.stem > version]
 
 
@@ -198,7 +198,7 @@ def scripts() -> tuple[str, ...]:
     folder = resources.files(__package__)
     parts = ("schema-1.sql", "roll_call.sql", "forgetting.sql")
     script = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts)
-    return (with_triggers(script).replace("{chained}", text_in_sql("l", "l.seq", "chr(10)", "::text")),)
+    return (with_triggers(script).replace("{chained}", line_text_sql("l", "l.seq", "chr(10)", "::text")),)
 
 
 def newest_version() -> int:
@@ -214,7 +214,7 @@ def version_in(connection: Connection[Row]) -> int:
 
 
 def make_tables(connection: Connection[Row], identity: Identity) -> bool:
-    """Create the journal in one transaction, and return whether it was created: False if one exists."""
+    """Create the journal in one transaction. Return False if one exists already."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # so that only one of two processes creates it
         if version_in(connection):
@@ -224,7 +224,7 @@ def make_tables(connection: Connection[Row], identity: Identity) -> bool:
 
 
 def fill_tables(connection: Connection[Row], identity: Identity) -> None:
-    """Create the tables of a journal inside the open transaction, and store its identity."""
+    """Create the tables of a journal in the open transaction, and store its identity."""
     connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
     for number, script in enumerate(scripts(), start=1):
         connection.execute(script.encode())
@@ -235,15 +235,15 @@ def fill_tables(connection: Connection[Row], identity: Identity) -> None:
     fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
     fetch(connection, "INSERT INTO gate (endpoint) VALUES (%s)", (identity.endpoint,))
     fetch(connection, "INSERT INTO roll_call VALUES (1, database_life(), 'the journal was made', true)")
-    bring_jobs_up(connection)
+    upgrade_job_tables(connection)
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
-    """Upgrade the journal's tables and the job tables in one transaction; return their former version.
+    """Upgrade the journal's tables and the job tables in one transaction; return the former version.
 
-    Raises `JournalHeld` while another process uses the tables, because it knows only the former ones.
+    Raises `JournalHeld` while another process uses the tables, because it knows only the former version.
     """
-    with limited(connection, math.inf), connection.transaction():
+    with time_limit(connection, math.inf), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
         version = version_in(connection)
         if version == newest_version() and jobs_version_in(connection) >= newest_jobs_version():
@@ -261,19 +261,19 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
                     host=host,
                 ),
                 hint=say(
-                    "Nothing was changed. End the workers, listeners and runs of all hosts, wait for "
-                    "half a minute, then run this again."
+                    "Nothing was changed. Stop the workers, listeners and runs of all hosts, wait half a "
+                    "minute, then run this again."
                 ),
             )
         for number, script in enumerate(scripts()[version:], start=version + 1):
             connection.execute(script.encode())
             fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, now))
-        bring_jobs_up(connection)
+        upgrade_job_tables(connection)
     return version
 
 
 def check_version(connection: Connection[Row], server: Server) -> None:
-    """Raise `JournalMissing` if the database has no journal, `JournalError` if its tables are of another version."""
+    """Raise `JournalMissing` if the database has no journal, and `JournalError` for tables of another version."""
     version = version_in(connection)
     if version == 0:
         raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))

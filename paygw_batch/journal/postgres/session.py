@@ -1,7 +1,7 @@
 """Opens a connection to PostgreSQL whose commits are durable, and checks that they are.
 
-Each condition that cannot be relied on is refused in one sentence: a server that does not flush, a pooler in between, a
-clock that is wrong, a database with another encoding.
+A server that does not flush, a pooler in between, a wrong clock and a database with another encoding are each refused
+with one sentence.
 """
 
 import re
@@ -19,7 +19,7 @@ import psycopg
 from psycopg import Connection, conninfo
 from psycopg.pq import TransactionStatus
 
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import ConfigurationError, InternalError, JournalCorrupt, JournalError
 from paygw_batch.journal.evidence import PARTS, EvidenceLog
 from paygw_batch.journal.new_batch import payee_texts
@@ -34,19 +34,19 @@ MAX_CLOCK_SKEW_S = 30
 OLDEST_SERVER = 150_000
 _USUAL_PORT = "5432"
 IDLE_LIMIT = "5min"
-"""How long a process may pause between statements of a transaction; a large batch is opened in one transaction."""
+"""How long a process may pause within a transaction. It is long, because a large batch is opened in one transaction."""
 WORKER_IDLE_LIMIT = "5s"
-"""The same limit for a worker, which never pauses there: a frozen worker must not keep locks that others wait for."""
+"""The same limit for a worker. It is short, because a frozen worker must not keep locks that others wait for."""
 _CONNECT_TIMEOUT_S = 10
 _DEAD_PEER_MS = 10_000
 _KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-"""How soon a vanished peer is noticed while nobody sends, here and by the server. The server then releases the locks of
-a host that lost its power."""
+"""How soon a vanished peer is noticed on an idle connection, here and by the server. The server then releases the locks
+of a host that lost its power."""
 _SILENCE_LIMIT_S = 300.0
-"""How long any statement may take: a network may lose an answer and keep the connection. As long as `IDLE_LIMIT`."""
-_LINES_AT_ONCE = 5_000
+"""How long any statement may take, because a network can lose an answer and keep the connection. As `IDLE_LIMIT`."""
+_LINES_PER_FETCH = 5_000
 _HINT = mark("Nothing was sent. Check [journal] url and the server, then run the same command again.")
-_ABOUT = """SELECT current_setting('server_version_num')::integer, current_setting('fsync'),
+_SERVER_SETTINGS = """SELECT current_setting('server_version_num')::integer, current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit'),
     current_setting('synchronous_standby_names'), pg_is_in_recovery(), pg_backend_pid(),
     extract(epoch FROM clock_timestamp())::double precision, current_setting('server_encoding')"""
@@ -58,7 +58,7 @@ TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address of the database, and how the operator says that its data is replicated."""
+    """The address of the database, and its replication as the operator configured it."""
 
     url: str
     replication: str = "none"
@@ -70,44 +70,43 @@ class Server:
     @property
     def place(self) -> str:
         """The address without a password, for people. The port is left out if it is the usual one."""
-        about = conninfo.conninfo_to_dict(self.url)
-        host, port = about.get("host") or "localhost", str(about.get("port") or "")
-        name = about.get("dbname") or about.get("user") or "postgres"
+        parameters = conninfo.conninfo_to_dict(self.url)
+        host, port = parameters.get("host") or "localhost", str(parameters.get("port") or "")
+        name = parameters.get("dbname") or parameters.get("user") or "postgres"
         return f"{name} on {host}" if port in {"", _USUAL_PORT} else f"{name} on {host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseCopies:
-    """How a server replicates: the standbys that it waits for, how a commit waits, and how many standbys follow it."""
+class ReplicationState:
+    """How a server replicates: the standbys that it waits for, how a commit waits, and the number of standbys."""
 
     waits_for: str
     synchronous_commit: str
     standbys: int
 
 
-def copies_of(connection: Connection[Row]) -> DatabaseCopies:
-    """Return how the server replicates its database, by its own settings and not by those of our sessions."""
+def replication_state(connection: Connection[Row]) -> ReplicationState:
+    """Return the replication of a server by its own settings, not by those of our sessions."""
     query = """SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
         (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL OR state = 'streaming')"""
     ((waits_for, synchronous_commit, standbys),) = fetch(connection, query)
-    return DatabaseCopies(waits_for.strip(), synchronous_commit, standbys)
+    return ReplicationState(waits_for.strip(), synchronous_commit, standbys)
 
 
 def check_url(url: str) -> None:
     """Raise `ConfigurationError` unless `url` is the address of a database, without a password."""
     try:
-        about = conninfo.conninfo_to_dict(url)
+        parameters = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         raise ConfigurationError(
             say("journal.url cannot be read: {reason}.", reason=reason_of_failure(error))
         ) from None
-    if about.get("password"):
+    if parameters.get("password"):
         raise ConfigurationError(
-            say("journal.url holds a password."),
+            say("journal.url contains a password."),
             hint=say(
-                "Keep it out of the configuration: write it into a file of your own (mode 0600), "
-                "and name that file in the environment variable PGPASSFILE. Or use a client "
-                "certificate."
+                "Keep it out of the configuration: write it to a private file (mode 0600), and name that "
+                "file in the environment variable PGPASSFILE. Or use a client certificate."
             ),
         )
 
@@ -138,7 +137,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
             hint=say(_HINT),
         ) from None
     try:
-        with limited(connection, server.commit_limit_s):
+        with time_limit(connection, server.commit_limit_s):
             _prepare(connection, server, idle_limit if write else None)
     except psycopg.Error as error:
         connection.close()
@@ -165,7 +164,7 @@ class Session:
         """Open a new connection in place of the old one. Raises `JournalError`."""
         self.connection.close()
         self.connection = self._connect(self.server)
-        if self._is_closed:  # another thread has closed the session while this one waited for the server
+        if self._is_closed:  # another thread closed the session while this one waited for the server
             self.connection.close()
 
     def close(self) -> None:
@@ -175,7 +174,7 @@ class Session:
 
 
 class _LimitedConnection(Connection[Row]):
-    """A connection with a time limit for the answer to each statement, because a network may lose the answer."""
+    """A connection with a time limit for each statement, because a network may lose the answer."""
 
     limit_s: float | None = None
 
@@ -191,8 +190,8 @@ class _LimitedConnection(Connection[Row]):
 
 
 @contextmanager
-def limited(connection: Connection[Row], limit_s: float | None) -> Iterator[None]:
-    """Limit the time of each statement in the block. After that time the connection is lost, and the fate unknown."""
+def time_limit(connection: Connection[Row], limit_s: float | None) -> Iterator[None]:
+    """Limit the time of each statement in the block. After that time, the connection and the result are lost."""
     assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
     before, connection.limit_s = connection.limit_s, limit_s
     try:
@@ -207,25 +206,29 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     connection.execute("SET jit = off")
     connection.execute("; ".join(f"SET tcp_{name} = {value}" for name, value in _KEEPALIVES.items()))
     connection.execute("SET random_page_cost = 1.1")  # most statements look up single rows, which are cached
-    for way in ("seqscan", "hashjoin", "mergejoin"):  # after an opening, the server's statistics may be out of date
-        connection.execute(f"SET enable_{way} = off")
+    for strategy in (
+        "seqscan",
+        "hashjoin",
+        "mergejoin",
+    ):  # after an opening, the server's statistics may be out of date
+        connection.execute(f"SET enable_{strategy} = off")
     if idle_limit is not None:
-        # After a wait for a line, a statement must see its newest version: so a commit learns who moved its rows.
+        # A statement that waited for a line must see its newest version, so that a commit notices moved rows.
         connection.execute("SET default_transaction_isolation = 'read committed'")
         connection.execute("SET synchronous_commit = on")
         connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (idle_limit,))
-    before_s = datetime.now(UTC).timestamp()
-    (settings,) = fetch(connection, _ABOUT)
-    middle_s = (before_s + datetime.now(UTC).timestamp()) / 2
+    start_s = datetime.now(UTC).timestamp()
+    (settings,) = fetch(connection, _SERVER_SETTINGS)
+    middle_s = (start_s + datetime.now(UTC).timestamp()) / 2
     version, fsync, full_pages, synchronous, standbys, is_standby, pid, clock_s, encoding = settings
     if version < OLDEST_SERVER:
         raise JournalError(
-            say("The server of {place} is too old: PostgreSQL 15 is the oldest that can be used.", place=server.place),
+            say("The server of {place} is too old: PostgreSQL 15 or later is needed.", place=server.place),
             hint=say("Nothing was sent. Name another server in [journal] url, or start this one."),
         )
     if encoding != "UTF8":
         raise JournalError(
-            say("The database {place} is in the encoding {encoding}.", place=server.place, encoding=encoding),
+            say("The database {place} uses the encoding {encoding}.", place=server.place, encoding=encoding),
             hint=say("Nothing was sent. Create a database with UTF8, and name it in [journal] url."),
         )
     if pid != connection.info.backend_pid:
@@ -254,7 +257,7 @@ def _check_durable(
 ) -> None:
     if is_standby:
         raise JournalError(
-            say("{place} is a standby: it cannot be written.", place=server.place),
+            say("{place} is a read-only standby.", place=server.place),
             hint=say("Nothing was sent. Name all servers in [journal] url, with target_session_attrs=read-write."),
         )
     for name, value in (("fsync", fsync), ("full_page_writes", full_pages), ("synchronous_commit", synchronous)):
@@ -272,8 +275,8 @@ def _check_durable(
         raise JournalError(
             say('[journal] replication is "synchronous", but {place} waits for no standby.', place=server.place),
             hint=say(
-                "Nothing was sent. Set synchronous_standby_names on the server, or say in [journal] replication how "
-                'its data is kept: "asynchronous", "provider" or "none".'
+                "Nothing was sent. Set synchronous_standby_names on the server, or set [journal] "
+                'replication to the way its data is replicated: "asynchronous", "provider" or "none".'
             ),
         )
 
@@ -288,12 +291,12 @@ def fetch(connection: Connection[Row], query: str, values: Values = ()) -> list[
     return cursor.fetchall() if cursor.description is not None else []
 
 
-def streamed(connection: Connection[Row], query: str, values: Values = ()) -> Iterator[Row]:
-    """Run a query inside the open transaction, and yield its rows without holding all of them."""
-    # A cursor of psycopg would warn if it is collected before the iterator that closes it.
+def stream_rows(connection: Connection[Row], query: str, values: Values = ()) -> Iterator[Row]:
+    """Run a query in the open transaction, and yield its rows without holding all of them in memory."""
+    # A cursor of psycopg would warn if it was garbage-collected before the iterator that closes it.
     name = f"paygw_{time.monotonic_ns()}"
     fetch(connection, f"DECLARE {name} NO SCROLL CURSOR FOR {query}", values)
-    while lines := fetch(connection, f"FETCH {_LINES_AT_ONCE} FROM {name}"):
+    while lines := fetch(connection, f"FETCH {_LINES_PER_FETCH} FROM {name}"):
         yield from lines
     fetch(connection, f"CLOSE {name}")
 
@@ -326,7 +329,7 @@ def translating_errors(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def conflicting_lines(message: str) -> Iterator[None]:
+def translating_conflicts(message: str) -> Iterator[None]:
     """Turn a violated constraint of the tables into an `InternalError` with the caller's message."""
     try:
         yield
@@ -335,7 +338,7 @@ def conflicting_lines(message: str) -> Iterator[None]:
 
 
 def reason_of_failure(error: psycopg.Error) -> str:
-    """Return the first line of the database's error, without values of rows, which are in its DETAIL."""
+    """Return the first line of the database's error, without its DETAIL, which has values of rows."""
     text = error.diag.message_primary or str(error)
     return text.strip().partition("\n")[0].removesuffix(".") or type(error).__name__
 
@@ -343,25 +346,25 @@ def reason_of_failure(error: psycopg.Error) -> str:
 _WORD = re.compile(r"[^\W_]+")
 
 
-def text_of(value: str | None) -> str | None:
+def strip_nul(value: str | None) -> str | None:
     """Return a text as PostgreSQL can store it: without NUL, which a gateway may send."""
     return None if value is None else value.replace("\0", "?")
 
 
-def words_of(texts: Iterable[str]) -> list[str]:
-    """Return the words of some texts as they are looked up: in lower case, without accents, each once."""
-    folded = unicodedata.normalize("NFKD", " ".join(texts).casefold())
-    plain = "".join(character for character in folded if not unicodedata.combining(character))
-    return sorted(set(_WORD.findall(plain)))
+def search_words(texts: Iterable[str]) -> list[str]:
+    """Return the distinct words of some texts for the search index: in lower case, without accents."""
+    casefolded = unicodedata.normalize("NFKD", " ".join(texts).casefold())
+    unaccented = "".join(character for character in casefolded if not unicodedata.combining(character))
+    return sorted(set(_WORD.findall(unaccented)))
 
 
-def payee_words_of(fields: str | None) -> list[str]:
-    """Return the words by which the payment with these fields is found; none if its payee was forgotten."""
-    return words_of(payee_texts(fields or "{}"))
+def payee_search_words(fields: str | None) -> list[str]:
+    """Return the words that find a payment with these fields; none if its payee was forgotten."""
+    return search_words(payee_texts(fields or "{}"))
 
 
 QUERIES = named_sql(__package__, FILES, PARTS, ON_POSTGRES, is_psycopg=True)
-_ROWS_AT_ONCE = 10_000
+_CHUNK_SIZE = 10_000
 
 
 class PostgresTables:
@@ -374,34 +377,36 @@ class PostgresTables:
         return fetch(self._connection(), QUERIES[name], values)
 
     def stream(self, name: str, **values: Any) -> Iterator[Row]:
-        """Run a statement inside the open transaction, or in a new one, and yield its rows."""
+        """Run a statement in the open transaction, or in a new one, and yield its rows."""
         connection = self._connection()
         is_alone = connection.info.transaction_status == TransactionStatus.IDLE
         with connection.transaction() if is_alone else nullcontext():
-            yield from streamed(connection, QUERIES[name], values)
+            yield from stream_rows(connection, QUERIES[name], values)
 
-    def each(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> Iterator[Row]:
+    def run_for_each(
+        self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
+    ) -> Iterator[Row]:
         remaining = iter(rows)
-        while group := list(islice(remaining, _ROWS_AT_ONCE)):
+        while group := list(islice(remaining, _CHUNK_SIZE)):
             arrays = zip(columns, map(list, zip(*group, strict=True)), strict=True)
             yield from self.run(name, **dict(arrays), **values)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
         line = {"operation": operation, "order_id": order_id, "instruction": instruction}
-        self.run("add_order_id", **line, spelling=spelled_alike(order_id))
+        self.run("add_order_id", **line, spelling=normalise_spelling(order_id))
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock these instructions against workers until the open transaction ends; one may have moved them before."""
+        """Lock these instructions against workers until the transaction ends. A worker may have moved one before."""
         self.run("lock_rows", numbers=list(numbers))
         return True
 
-    def withdraw_in_turn(self) -> None:
+    def lock_withdrawals(self) -> None:
         self.run("withdraw_in_turn")
 
 
-def tables_on(connection: Connection[Row], identity: Identity) -> PostgresTables:
+def postgres_tables(connection: Connection[Row], identity: Identity) -> PostgresTables:
     return PostgresTables(lambda: connection, identity)
 
 
-def evidence_in(connection: Connection[Row], identity: Identity) -> EvidenceLog:
-    return EvidenceLog(tables_on(connection, identity))
+def evidence_log(connection: Connection[Row], identity: Identity) -> EvidenceLog:
+    return EvidenceLog(postgres_tables(connection, identity))

@@ -7,12 +7,12 @@ from operator import itemgetter
 
 from psycopg import Connection
 
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts import followed, text_in_sql
+from paygw_batch.journal.facts import line_text_sql, verify_links
 from paygw_batch.journal.port import VerifyProgress
-from paygw_batch.journal.postgres.session import Row, fetch, payee_words_of, streamed, tables_on
-from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_said, check_trail
+from paygw_batch.journal.postgres.session import Row, fetch, payee_search_words, postgres_tables, stream_rows
+from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_personal_data, check_trail
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
@@ -29,11 +29,11 @@ _GUARDS = {
     *(("process", "end_is_final"), ("run", "stop_is_final"), ("forgetting", "forgetting_is_told")),
     *(("fact", "fact_hands_over"), ("fact", "fact_moves")),
 }
-"""The triggers that refuse changes, each with its table."""
-_SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+"""The triggers that refuse changes, as (table, trigger)."""
+_ENABLED_TRIGGERS = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
-_FACTS = f"""SELECT f.process, f.seq, {text_in_sql("f", "f.seq", "chr(10)", "::text")}, f.said_sha256, f.hash, f.number,
-        d.salt, d.text, d.customer_url, d.reply_sha256
+_FACTS = f"""SELECT f.process, f.seq, {line_text_sql("f", "f.seq", "chr(10)", "::text")}, f.said_sha256, f.hash,
+        f.number, d.salt, d.text, d.customer_url, d.reply_sha256
     FROM fact f LEFT JOIN said d ON d.fact = f.number ORDER BY 1, 2"""  # noqa: S608 - constants of ours
 _UNIQUE = """SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND i.indisunique AND i.indisvalid
@@ -44,12 +44,12 @@ _UNIQUE_WANTED = [("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",)]
 
 def verify_journal(connection: Connection[Row], identity: Identity, progress: VerifyProgress) -> Mapping[str, int]:
     """Replay the journal in the open transaction; return counts. Raises `JournalCorrupt` at the first fault."""
-    for way in ("seqscan", "hashjoin", "mergejoin"):  # whole tables are read here, unlike in other statements
-        fetch(connection, f"SET LOCAL enable_{way} = on")
-    if set(fetch(connection, _SWITCHED_ON)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
+    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # whole tables are read here, unlike in other statements
+        fetch(connection, f"SET LOCAL enable_{strategy} = on")
+    if set(fetch(connection, _ENABLED_TRIGGERS)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
         raise JournalCorrupt(say("The schema of the journal was altered: the triggers of its tables differ."))
     _follow_chains(connection, identity)
-    tables = tables_on(connection, identity)
+    tables = postgres_tables(connection, identity)
     check_moves(tables)
     totals = check_batches(tables)
     _check_limits(connection)
@@ -64,35 +64,42 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
 def _follow_chains(connection: Connection[Row], identity: Identity) -> None:
     moved = fetch(connection, "SELECT facts, hash FROM moved_here")
     query = "SELECT number, nonce, head_seq, head_hash FROM process ORDER BY number"
-    groups = groupby(streamed(connection, _FACTS), key=itemgetter(0))
+    groups = groupby(stream_rows(connection, _FACTS), key=itemgetter(0))
     current = next(groups, None)
     for number, nonce, *head in fetch(connection, query):
         is_moved = bool(moved) and number == MOVED_HERE
-        end = identity.start if is_moved else Link(0, _start_of(identity, number, nonce))
+        end = identity.start if is_moved else Link(0, _chain_start(identity, number, nonce))
         if current is not None and current[0] == number:
-            end = _followed(end, current[1], number)
+            end = _verify_chain(end, current[1], number)
             current = next(groups, None)
         if [end.seq, end.hash] != head:
-            raise JournalCorrupt(say("The chain of process {number} does not end where its line says.", number=number))
+            raise JournalCorrupt(say("The chain of process {number} does not end at its recorded end.", number=number))
         if is_moved and set(moved) != {(end.seq, end.hash)}:
             raise JournalCorrupt(say("The first chain is not that of the file that was moved here."))
     if current is not None:
         raise JournalCorrupt(
-            say("There are facts of process {number}, which the journal does not have.", number=current[0])
+            say("Some facts belong to process {number}, which the journal does not have.", number=current[0])
         )
 
 
-def _start_of(identity: Identity, number: int, nonce: bytes) -> bytes:
-    about = ("paygw chain", identity.journal_id, identity.endpoint, identity.created_at, str(number), nonce.hex())
-    return hashlib.sha256("\n".join(about).encode()).digest()
+def _chain_start(identity: Identity, number: int, nonce: bytes) -> bytes:
+    chain_fields = (
+        "paygw chain",
+        identity.journal_id,
+        identity.endpoint,
+        identity.created_at,
+        str(number),
+        nonce.hex(),
+    )
+    return hashlib.sha256("\n".join(chain_fields).encode()).digest()
 
 
-def _followed(end: Link, lines: Iterator[Row], process: int) -> Link:
+def _verify_chain(end: Link, lines: Iterator[Row], process: int) -> Link:
     """Follow the facts of a process, check their personal data, and return the end of the chain."""
     newest = 0
     try:
-        for seq, _, digest, head, number, salt, *said in followed(end, (line[1:] for line in lines)):
-            check_said(number, digest, salt, *said)
+        for seq, _, digest, head, number, salt, *said in verify_links(end, (line[1:] for line in lines)):
+            check_personal_data(number, digest, salt, *said)
             if number <= newest:  # numbers increase along a chain, but no hash covers them
                 raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))  # noqa: TRY301
             end, newest = Link(seq, head), number
@@ -102,22 +109,24 @@ def _followed(end: Link, lines: Iterator[Row], process: int) -> Link:
 
 
 def _check_limits(connection: Connection[Row]) -> None:
-    """Raise `JournalCorrupt` unless the limits are those that a person set last."""
+    """Raise `JournalCorrupt` unless the limits are the ones that a person set last."""
     query = """SELECT FROM gate g LEFT JOIN (SELECT * FROM limit_change ORDER BY number DESC LIMIT 1) c ON true
         WHERE (g.rate_per_s, g.concurrency) IS DISTINCT FROM (c.rate_per_s, c.concurrency)"""
     if fetch(connection, query):
-        raise JournalCorrupt(say("The limits over all workers are not those that a person set last."))
+        raise JournalCorrupt(say("The limits over all workers are not the ones that a person last set."))
 
 
 def _check_indexes(connection: Connection[Row]) -> None:
     """Raise `JournalCorrupt` unless spellings and payees' words match the order ids and instructions."""
-    for instruction, order_id, spelling in streamed(connection, "SELECT instruction, order_id, spelling FROM order_id"):
-        if spelled_alike(order_id) != spelling:
+    for instruction, order_id, spelling in stream_rows(
+        connection, "SELECT instruction, order_id, spelling FROM order_id"
+    ):
+        if normalise_spelling(order_id) != spelling:
             raise JournalCorrupt(
                 say("The order ids of instruction {number} do not match its facts.", number=instruction)
             )
     query = """SELECT i.fields, tsvector_to_array(w.words) FROM instruction i
         LEFT JOIN payee_words w ON w.instruction = i.number"""
-    for fields, words in streamed(connection, query):
-        if sorted(words or ()) != payee_words_of(fields):
+    for fields, words in stream_rows(connection, query):
+        if sorted(words or ()) != payee_search_words(fields):
             raise JournalCorrupt(say("The index of payees does not match the instructions."))

@@ -1,7 +1,7 @@
-"""The data that writing processes share: which of them are alive, their runs, and the limits over all of them.
+"""The state that writing processes share: the living processes, their runs, and the limits over all of them.
 
-The database's clock, and never ours, decides who has the desk, and which rows in flight nobody sends any more. A run
-says which rows to send. It is over when none of its rows is due or in flight, and no worker sends for it.
+The database's clock, never ours, decides which process has the decision lock and which in-flight rows are abandoned.
+A run says which rows to send. It is over when none of its rows is due or in flight, and no worker sends for it.
 """
 
 import os
@@ -32,11 +32,11 @@ from paygw_batch.journal.port import (
     WorkerLife,
 )
 from paygw_batch.journal.postgres.schema import newest_version
-from paygw_batch.journal.postgres.session import TIME, Row, Server, connect, fetch, limited, translating_errors
+from paygw_batch.journal.postgres.session import TIME, Row, Server, connect, fetch, time_limit, translating_errors
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 
-_SIGNS_A_LIFE = 6
+_SIGNS_PER_LIFETIME = 6
 _LIVING = "w.ended_at IS NULL AND is_alive(w.number) AND w.number <> ALL (%s)"
 
 
@@ -50,7 +50,7 @@ class OwnProcess:
 
 @cache
 def machine() -> str:
-    """Return an id of this start of the machine and the container, within which process ids are unique."""
+    """Return an id for this boot of the machine and its container, within which process ids are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -59,10 +59,18 @@ def machine() -> str:
 
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent_lives_s: float) -> OwnProcess:
-    """Register this process. Its chain begins with random bytes, so that no other process can take it for its chain."""
-    about = (socket.gethostname(), machine(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
+    """Register this process. Its chain begins with random bytes, so that no other process can continue it."""
+    process_columns = (
+        socket.gethostname(),
+        machine(),
+        os.getpid(),
+        command,
+        kind.value,
+        intent_lives_s,
+        newest_version(),
+    )
     query = "SELECT number, head_hash, head_at FROM enrol(%s, %s, %s, %s, %s, %s, %s, %s)"
-    ((number, start, newest),) = fetch(connection, query, (*about, secrets.token_bytes(16)))
+    ((number, start, newest),) = fetch(connection, query, (*process_columns, secrets.token_bytes(16)))
     return OwnProcess(number, Link(0, start, newest))
 
 
@@ -88,8 +96,8 @@ def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSen
     return [RowBeingSent(*line) for line in fetch(connection, query, (batch, dead_processes(connection)))]
 
 
-def holder_now(connection: Connection[Row]) -> LockHolder | None:
-    """Return the living process that has the desk; if there is none, a living process that sends for a run."""
+def current_holder(connection: Connection[Row]) -> LockHolder | None:
+    """Return the living process with the decision lock, or else one that sends for a run."""
     query = f"""{_HOLDER} LEFT JOIN desk d ON d.process = w.number
         WHERE {_LIVING} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
         ORDER BY d.process IS NULL, w.number LIMIT 1"""
@@ -97,8 +105,8 @@ def holder_now(connection: Connection[Row]) -> LockHolder | None:
     return _holder_of(lines[0]) if lines else None
 
 
-def desk_taken(connection: Connection[Row]) -> JournalHeld:
-    """Return the error that names the process that has the desk."""
+def decision_lock_error(connection: Connection[Row]) -> JournalHeld:
+    """Return the error that names the process with the decision lock."""
     lines = fetch(connection, f"{_HOLDER} JOIN desk d ON d.process = w.number")
     if not lines:
         return JournalHeld()
@@ -125,18 +133,18 @@ def _holder_of(line: Row) -> LockHolder:
 
 
 class SignsOfLife:
-    """Reports regularly to the database that this process is alive, on a second connection and in a thread.
+    """Reports to the database regularly, on a second connection and in a thread, that this process is alive.
 
-    The guards against sending a row twice do not depend on these signs. They keep the rows of a slow gateway from being
+    The guards against sending a row twice do not depend on these signs. Without them, rows at a slow gateway would be
     put in doubt only because their intents are old.
     """
 
     def __init__(self, server: Server, number: int, intent_lives_s: float) -> None:
         self._server, self._number = server, number
-        self._every_s = intent_lives_s / _SIGNS_A_LIFE
+        self._every_s = intent_lives_s / _SIGNS_PER_LIFETIME
         self._stop = threading.Event()
         self._connection: Connection[Row] | None = None
-        self._thread = threading.Thread(target=self._show_on, name="signs of life", daemon=True)
+        self._thread = threading.Thread(target=self._report_regularly, name="signs of life", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -146,13 +154,15 @@ class SignsOfLife:
         if self._connection is not None:
             self._connection.close()
 
-    def _show_on(self) -> None:
+    def _report_regularly(self) -> None:
         while not self._stop.wait(self._every_s):
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._server, write=True)
-                    self._connection.execute("SET synchronous_commit = off")  # if a sign is lost, the next one counts
-                with limited(self._connection, self._server.commit_limit_s):
+                    self._connection.execute(
+                        "SET synchronous_commit = off"
+                    )  # a lost sign does not matter, because another one follows
+                with time_limit(self._connection, self._server.commit_limit_s):
                     fetch(self._connection, "SELECT show_life(%s)", (self._number,))
             except (psycopg.Error, JournalError):
                 continue  # the next sign may reach the database
@@ -160,12 +170,12 @@ class SignsOfLife:
 
 T = TypeVar("T")
 
-_ASK = "SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"
-_STATE = f"""SELECT g.rate_per_s, g.concurrency, g.in_doubt, g.rejected, g.stop_kind, g.stop_count, g.stop_text,
+_ASK_GATE = "SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"
+_GATE_STATE = f"""SELECT g.rate_per_s, g.concurrency, g.in_doubt, g.rejected, g.stop_kind, g.stop_count, g.stop_text,
         coalesce({TIME.format("g.stopped_at")}, ''),
         CASE WHEN g.rest_until > clock_timestamp() THEN {TIME.format("g.rest_until")} ELSE '' END
     FROM gate g"""  # noqa: S608 - constants of ours
-_LATEST = f"SELECT by, {TIME.format('at')} FROM limit_change ORDER BY number DESC LIMIT 1"  # noqa: S608 - ours
+_LATEST_LIMIT = f"SELECT by, {TIME.format('at')} FROM limit_change ORDER BY number DESC LIMIT 1"  # noqa: S608 - ours
 _SENDERS = """SELECT w.number, w.host, w.pid, w.command, (
         SELECT count(*) FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight'
         JOIN fact f ON f.number = s.intent WHERE f.process = w.number)
@@ -175,7 +185,7 @@ _SENDERS = """SELECT w.number, w.host, w.pid, w.command, (
 class PostgresGate:
     """The gate of the endpoint for one process, on a second connection.
 
-    Its writes need not be durable: after a crash of the server, workers call it again.
+    Its writes need not be durable, because workers call it again after a crash of the server.
     """
 
     def __init__(self, server: Server, process: int) -> None:
@@ -183,16 +193,16 @@ class PostgresGate:
         self._connection: Connection[Row] | None = None
 
     def open(self) -> None:
-        self._called(lambda connection: fetch(connection, "SELECT open_gate(%s)", (self._process,)))
+        self._call_gate(lambda connection: fetch(connection, "SELECT open_gate(%s)", (self._process,)))
 
     def ask(self, report: GateReport) -> GateShare:
         values = (
             *(self._process, report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s),
-            *(_storable(report.stop), [outcome.kind.value for outcome in report.outcomes]),
-            [_storable(outcome.reason) for outcome in report.outcomes],
+            *(_to_storable(report.stop), [outcome.kind.value for outcome in report.outcomes]),
+            [_to_storable(outcome.reason) for outcome in report.outcomes],
             [outcome.times for outcome in report.outcomes],
         )
-        (line,) = self._called(lambda connection: fetch(connection, _ASK, values))
+        (line,) = self._call_gate(lambda connection: fetch(connection, _ASK_GATE, values))
         senders, before, rate_per_s, concurrency, rest_s, *stop = line
         return GateShare(senders, before, rate_per_s, concurrency, rest_s, _stop_of(*stop))
 
@@ -202,26 +212,28 @@ class PostgresGate:
         if connection is None:
             return
         try:
-            with limited(connection, self._server.commit_limit_s):
+            with time_limit(connection, self._server.commit_limit_s):
                 fetch(connection, "SELECT leave_gate(%s)", (self._process,))
         except psycopg.Error:
             return
         finally:
             connection.close()
 
-    def _called(self, call: Callable[[Connection[Row]], T]) -> T:
+    def _call_gate(self, call: Callable[[Connection[Row]], T]) -> T:
         """Make a call, on a new connection if the old one is lost."""
         with translating_errors(self._server):
             if self._connection is None or self._connection.closed:
                 self._connection = connect(self._server, write=True)
                 fetch(self._connection, "SET synchronous_commit = off")
-            with limited(self._connection, self._server.commit_limit_s):
+            with time_limit(self._connection, self._server.commit_limit_s):
                 return call(self._connection)
 
 
 def read_gate(connection: Connection[Row]) -> GateState:
-    ((rate, concurrency, in_doubt, rejected, kind, count, text, stopped_at, rest_until),) = fetch(connection, _STATE)
-    set_by, set_at = next(iter(fetch(connection, _LATEST)), ("", ""))
+    ((rate, concurrency, in_doubt, rejected, kind, count, text, stopped_at, rest_until),) = fetch(
+        connection, _GATE_STATE
+    )
+    set_by, set_at = next(iter(fetch(connection, _LATEST_LIMIT)), ("", ""))
     return GateState(
         rate,
         concurrency,
@@ -242,7 +254,7 @@ def set_limits(connection: Connection[Row], change: LimitChange) -> None:
     fetch(connection, "SELECT set_limits(%s, %s, %s, %s)", values)
 
 
-def _storable(text: str) -> str:
+def _to_storable(text: str) -> str:
     """Return a text of the gateway in a form that the database can store."""
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
@@ -251,92 +263,92 @@ def _stop_of(kind: str | None, count: int, text: str) -> GateStop | None:
     return None if kind is None else GateStop(GateStopKind(kind), count, text)
 
 
-_DUE = """NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)"""
-_FREE = "is_free(s.claimed_by, s.claimed_at, r.number, %(dead)s)"
-_LEFT = "(SELECT is_left(f.process, %(dead)s) FROM fact f WHERE f.number = s.intent)"
-_HAS = """SELECT 1 FROM run r JOIN state s ON s.batch = r.batch AND s.state IN ('ready', 'in_flight')
+_NOT_HELD = """NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)"""
+_UNCLAIMED = "is_free(s.claimed_by, s.claimed_at, r.number, %(dead)s)"
+_ABANDONED = "(SELECT is_left(f.process, %(dead)s) FROM fact f WHERE f.number = s.intent)"
+_HAS_ROW = """SELECT 1 FROM run r JOIN state s ON s.batch = r.batch AND s.state IN ('ready', 'in_flight')
     WHERE r.number = %(run)s AND CASE s.state WHEN 'ready' THEN {ready} ELSE {in_flight} END
     UNION ALL
     SELECT 1 FROM run r JOIN known k ON k.batch = r.batch JOIN state s ON s.instruction = k.instruction
     WHERE r.number = %(run)s AND s.state IN ('ready', 'in_flight')
         AND CASE s.state WHEN 'ready' THEN {ready} ELSE {in_flight} END LIMIT 1"""
-"""Finds a row of a run. It is one statement, so that a row that comes back from in flight to ready is not missed."""
-_AT_WORK = "SELECT FROM process w WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"
+"""Finds a row of a run. It is one statement, so that a row that returns from in flight to ready is not missed."""
+_LIVING_SENDER = "SELECT FROM process w WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"
 
 
 def start_run(connection: Connection[Row], batch: int, process: int, *, is_urgent: bool = False) -> SharedRun:
     """Start a run of a batch, or join the current run. Raises `JournalHeld` if that run is stopping.
 
-    A stopped run is over when no worker sends for it. Requires the desk.
+    A stopped run is over when no worker sends for it. Requires the decision lock.
     """
     with connection.transaction():
-        _hold_desk(connection, process)
+        _hold_decision_lock(connection, process)
         query = "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL FOR UPDATE"  # a worker may be ending it
         runs = fetch(connection, query, (batch,))
         number = runs[0][0] if runs else None
-        if number is not None and run_now(connection, number).stop_reason is not None:
-            if _is_at_work(connection, number):
+        if number is not None and load_run(connection, number).stop_reason is not None:
+            if _has_sender(connection, number):
                 raise JournalHeld(say("Workers are still ending the run of this batch that was stopped."))
-            _end(connection, number)
+            _end_run(connection, number)
             number = None
         if number is None:
             query = "INSERT INTO run (batch, started_by) VALUES (%s, %s) RETURNING number"
             ((number,),) = fetch(connection, query, (batch, process))
         if is_urgent:
             fetch(connection, "UPDATE run SET is_urgent = true WHERE number = %s", (number,))
-    return run_now(connection, number)
+    return load_run(connection, number)
 
 
 def withdraw_run(connection: Connection[Row], batch: int, process: int) -> None:
-    """End the current run of a batch, if there is one: no worker starts another row of it. Requires the desk."""
+    """End the current run of a batch, if any, so that no worker starts another row. Requires the decision lock."""
     with connection.transaction():
-        _hold_desk(connection, process)
+        _hold_decision_lock(connection, process)
         fetch(connection, "UPDATE run SET ended_at = clock_timestamp() WHERE batch = %s AND ended_at IS NULL", (batch,))
 
 
-def _hold_desk(connection: Connection[Row], process: int) -> None:
-    """Hold the desk until the transaction ends. Raises `JournalHeld` if this process was frozen and has lost it."""
+def _hold_decision_lock(connection: Connection[Row], process: int) -> None:
+    """Hold the decision lock until the transaction ends. Raises `JournalHeld` if this process has lost it."""
     if fetch(connection, "SELECT hold_desk(%s)", (process,)) != [(True,)]:
-        raise desk_taken(connection)
+        raise decision_lock_error(connection)
 
 
-def run_now(connection: Connection[Row], number: int) -> SharedRun:
+def load_run(connection: Connection[Row], number: int) -> SharedRun:
     query = "SELECT number, batch, stop_reason, ended_at IS NOT NULL, is_urgent FROM run WHERE number = %s"
     (line,) = fetch(connection, query, (number,))
     return SharedRun(*line)
 
 
 def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
-    """Stop a run: no worker starts another row of it. If it was stopped before, the first reason stays."""
+    """Stop a run, so that no worker starts another row. An earlier reason stays."""
     query = "UPDATE run SET stop_reason = %s WHERE number = %s AND stop_reason IS NULL AND ended_at IS NULL"
     fetch(connection, query, (reason, number))
 
 
-def tend_run(connection: Connection[Row], number: int) -> None:
+def end_finished_run(connection: Connection[Row], number: int) -> None:
     """End a run if no worker sends for it, and it was stopped or none of its rows is due or in flight."""
     # Workers call this often. None may lock a run in progress, because a worker that freezes would keep the lock.
-    if _is_at_work(connection, number):
+    if _has_sender(connection, number):
         return
     with connection.transaction():
         fetch(connection, "SELECT FROM run WHERE number = %s FOR UPDATE", (number,))
-        run = run_now(connection, number)
-        if run.is_over or _is_at_work(connection, number):
+        run = load_run(connection, number)
+        if run.is_over or _has_sender(connection, number):
             return
-        if run.stop_reason is not None or not _has(connection, number, ready=_DUE, in_flight="true"):
-            _end(connection, number)
+        if run.stop_reason is not None or not _has_row(connection, number, ready=_NOT_HELD, in_flight="true"):
+            _end_run(connection, number)
 
 
-def waits(connection: Connection[Row], run: SharedRun) -> bool:
-    """Whether a run that was not stopped has a free row, or one that was left in flight. End it if nothing is left."""
+def is_waiting(connection: Connection[Row], run: SharedRun) -> bool:
+    """Whether a run that was not stopped has a free or abandoned row. Ends the run if it has nothing to send."""
     if run.stop_reason is None and _has_work(connection, run.number):
         return True
-    tend_run(connection, run.number)
+    end_finished_run(connection, run.number)
     return False
 
 
 def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
-    """Return the runs that wait for a worker, in the order of `unfinished_runs`. Runs with nothing left are ended."""
-    return [run for run in unfinished_runs(connection) if waits(connection, run)]
+    """Return the runs that wait for a worker, in the order of `unfinished_runs`. Ends runs with nothing to send."""
+    return [run for run in unfinished_runs(connection) if is_waiting(connection, run)]
 
 
 def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
@@ -348,14 +360,15 @@ def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
 
 def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
     """Whether this run is not urgent while another run is urgent and has work."""
-    others = () if run.is_urgent else unfinished_runs(connection)
+    other_runs = () if run.is_urgent else unfinished_runs(connection)
     return any(
-        other.is_urgent and other.stop_reason is None and _has_work(connection, other.number) for other in others
+        candidate.is_urgent and candidate.stop_reason is None and _has_work(connection, candidate.number)
+        for candidate in other_runs
     )
 
 
 def join_run(connection: Connection[Row], process: int, run: int | None) -> None:
-    """Record that a worker joins a run, or leaves its run (None). Its intents are accepted only for its run."""
+    """Record that a worker joins `run`, or leaves its run (None). Only intents for its run are accepted."""
     fetch(connection, "SELECT join_run(%s, %s)", (process, run))
 
 
@@ -365,8 +378,8 @@ def claim_rows(connection: Connection[Row], process: int, instructions: Sequence
     return frozenset(number for (number,) in fetch(connection, "SELECT claim_rows(%s, %s, %s, %s)", values))
 
 
-def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
-    """Return living workers, and dead ones that left rows in flight, newest first."""
+def list_workers(connection: Connection[Row]) -> list[WorkerLife]:
+    """Return living workers, and dead ones with rows in flight, newest first."""
     dead = set(dead_processes(connection))
     workers = _workers(connection, "true ORDER BY w.seen_at DESC")
     return [
@@ -376,38 +389,38 @@ def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
     ]
 
 
-def died_since(connection: Connection[Row], since: str) -> list[WorkerLife]:
+def find_dead_workers(connection: Connection[Row], since: str) -> list[WorkerLife]:
     """Return the workers last seen after `since` that died without signing off, oldest first."""
-    wanted = "w.seen_at > %s::timestamptz AND NOT is_alive(w.number) ORDER BY w.number"
-    return [life for _, _, life in _workers(connection, wanted, since)]
+    condition = "w.seen_at > %s::timestamptz AND NOT is_alive(w.number) ORDER BY w.number"
+    return [life for _, _, life in _workers(connection, condition, since)]
 
 
-def _workers(connection: Connection[Row], wanted: str, *values: str) -> list[tuple[int, bool, WorkerLife]]:
-    """Return the wanted workers that have not signed off: number, whether rows were left in flight, and the worker."""
+def _workers(connection: Connection[Row], condition: str, *values: str) -> list[tuple[int, bool, WorkerLife]]:
+    """Return (number, has rows in flight, worker) for the workers that match and have not signed off."""
     query = f"""SELECT w.number, EXISTS (
             SELECT FROM batch o JOIN state s ON s.batch = o.number AND s.state = 'in_flight'
             JOIN fact f ON f.number = s.intent WHERE f.process = w.number),
             w.host, w.pid, {TIME.format("w.since")}, {TIME.format("w.seen_at")}, is_alive(w.number), b.batch, w.rows
         FROM process w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
-        WHERE w.kind = %s AND w.ended_at IS NULL AND {wanted}"""  # noqa: S608 - constants of ours
+        WHERE w.kind = %s AND w.ended_at IS NULL AND {condition}"""  # noqa: S608 - constants of ours
     lines = fetch(connection, query, (HolderKind.WORKER.value, *values))
     return [(number, has_left, WorkerLife(*life)) for number, has_left, *life in lines]
 
 
-def _is_at_work(connection: Connection[Row], run: int) -> bool:
-    return bool(fetch(connection, _AT_WORK, (run, dead_processes(connection))))
+def _has_sender(connection: Connection[Row], run: int) -> bool:
+    return bool(fetch(connection, _LIVING_SENDER, (run, dead_processes(connection))))
 
 
 def _has_work(connection: Connection[Row], run: int) -> bool:
-    """Whether a run has a due row that no worker has claimed, or a row in flight that nobody sends any more."""
-    return _has(connection, run, ready=f"{_DUE} AND {_FREE}", in_flight=_LEFT)
+    """Whether a run has an unclaimed due row, or an abandoned row in flight."""
+    return _has_row(connection, run, ready=f"{_NOT_HELD} AND {_UNCLAIMED}", in_flight=_ABANDONED)
 
 
-def _has(connection: Connection[Row], run: int, *, ready: str, in_flight: str) -> bool:
+def _has_row(connection: Connection[Row], run: int, *, ready: str, in_flight: str) -> bool:
     """Whether a run has a ready row that matches `ready`, or a row in flight that matches `in_flight`."""
-    query = _HAS.format(ready=ready, in_flight=in_flight)
+    query = _HAS_ROW.format(ready=ready, in_flight=in_flight)
     return bool(fetch(connection, query, {"run": run, "dead": dead_processes(connection)}))
 
 
-def _end(connection: Connection[Row], run: int) -> None:
+def _end_run(connection: Connection[Row], run: int) -> None:
     fetch(connection, "UPDATE run SET ended_at = clock_timestamp() WHERE number = %s AND ended_at IS NULL", (run,))

@@ -12,8 +12,8 @@ from typing import Any
 import apsw
 
 from paygw_batch.errors import InternalError, JournalCorrupt, JournalError
-from paygw_batch.files import create_once
-from paygw_batch.journal.lock import check_file, refusing
+from paygw_batch.files import create_if_missing
+from paygw_batch.journal.lock import check_file, translating_os_errors
 from paygw_batch.journal.tables import MOVE_LINES, with_triggers
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import mark, say
@@ -24,7 +24,7 @@ OLDEST_SQLITE = (3, 51, 3)
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 32 * 1024
 STATEMENTS_KEPT = 256
-"""The number of compiled statements that a connection keeps. Compiling one takes longer than running it."""
+"""The size of a connection's cache of compiled statements. Compiling one takes longer than running it."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _SYNCHRONOUS_FULL = 2
 
@@ -53,11 +53,11 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
     return connection
 
 
-def connect_beside(path: Path, tables: str) -> apsw.Connection:
-    """Open a private database beside a journal; create it with these tables if missing. Raises `JournalError`."""
-    with refusing(mark("{path} cannot be used: {reason}."), path=path):
+def connect_side_database(path: Path, tables: str) -> apsw.Connection:
+    """Open a private database next to a journal. Creates it with these tables if missing. Raises `JournalError`."""
+    with translating_os_errors(mark("{path} cannot be used: {reason}."), path=path):
         if not check_file(path):
-            create_once(path, b"")
+            create_if_missing(path, b"")
     connection = connect(path, write=True)
     with transaction(connection):
         connection.execute(tables)
@@ -68,15 +68,15 @@ def connect_beside(path: Path, tables: str) -> apsw.Connection:
 def transaction(connection: apsw.Connection) -> Iterator[None]:
     """Run the block in one durable transaction, or roll it back. Raises `JournalError`."""
     try:
-        with _whole(connection):
+        with _transaction(connection):
             yield
     except apsw.Error as error:
         path = connection.filename
-        raise JournalError(say("{path} cannot be used: {reason}.", path=path, reason=reason_of(error))) from None
+        raise JournalError(say("{path} cannot be used: {reason}.", path=path, reason=failure_reason(error))) from None
 
 
 @contextmanager
-def _whole(connection: apsw.Connection) -> Iterator[None]:
+def _transaction(connection: apsw.Connection) -> Iterator[None]:
     """Run the block in one durable transaction, or roll it back."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -89,14 +89,14 @@ def _whole(connection: apsw.Connection) -> Iterator[None]:
 
 
 def configure(connection: apsw.Connection) -> None:
-    """Set the options that all our databases share, in a file or in memory. Raises `apsw.Error`."""
+    """Set the options of all our databases, in files and in memory. Raises `apsw.Error`."""
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-    # Without this, SQLite plans the statement again for every row bound to it, at ten times the cost of the look-up.
+    # Without this, SQLite would plan a statement anew for every row bound to it, at ten times the cost of the query.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    # Payees' data must not reach a temporary file, and a failing page must not become a signal.
-    _set(
+    # Payees' data must not reach a temporary file, and a damaged page must raise an error instead of a signal.
+    _set_pragmas(
         connection,
         {"temp_store": 2, "cell_size_check": 1, "foreign_keys": 1, "recursive_triggers": 1, "cache_size": -_CACHE_KIB},
     )
@@ -105,7 +105,7 @@ def configure(connection: apsw.Connection) -> None:
 def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
     settings: dict[str, int | str] = {"mmap_size": 0}
     if write:
-        # Keep the log as an empty file when the last connection closes, so that no reader ever has to create one.
+        # The last connection leaves the log as an empty file, so that no reader ever has to create one.
         persist = ctypes.c_int(1)
         connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(persist))
         settings |= {
@@ -117,16 +117,16 @@ def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
         }
     else:
         settings["query_only"] = 1
-        leave_untouched(connection)  # a reader that closes last would try to checkpoint the log, which it cannot write
-    _set(connection, settings)
+        prevent_writes_on_close(connection)  # a reader cannot checkpoint the log when it closes
+    _set_pragmas(connection, settings)
 
 
-def _set(connection: apsw.Connection, settings: Mapping[str, int | str]) -> None:
-    """Set pragmas, and read each back, because SQLite silently ignores those that it does not accept."""
-    for name, wanted in settings.items():
-        connection.pragma(name, wanted)
-        if (actual := connection.pragma(name)) != wanted:
-            raise InternalError(f"SQLite keeps {name} at {actual!r} where {wanted!r} was asked for")
+def _set_pragmas(connection: apsw.Connection, settings: Mapping[str, int | str]) -> None:
+    """Set pragmas and read them back, because SQLite silently ignores values that it does not accept."""
+    for name, expected in settings.items():
+        connection.pragma(name, expected)
+        if (actual := connection.pragma(name)) != expected:
+            raise InternalError(f"SQLite keeps {name} at {actual!r} instead of {expected!r}")
 
 
 def _check_version() -> None:
@@ -143,8 +143,8 @@ def _check_version() -> None:
         )
 
 
-def leave_untouched(connection: apsw.Connection) -> None:
-    """Keep this connection from writing anything when it closes."""
+def prevent_writes_on_close(connection: apsw.Connection) -> None:
+    """Prevent this connection from writing when it closes."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
@@ -155,19 +155,19 @@ def fetch(
     return connection.execute(query, bindings).fetchall()
 
 
-def reason_of(error: apsw.Error) -> str:
+def failure_reason(error: apsw.Error) -> str:
     """Return the reason why SQLite could not write, in words for a person."""
-    # The process that holds the journal numbers facts, batches and instructions, so a clash means a second writer.
-    code = getattr(error, "extendedresult", 0)  # every error has this attribute, though the stubs do not say so
+    # Only the holder of the journal assigns numbers, so a conflict means that there is a second writer.
+    code = getattr(error, "extendedresult", 0)  # the stubs lack this attribute of every error
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
         return say("another process has written to it")
     if code & 0xFF == apsw.SQLITE_BUSY:
-        return say("another process is writing to it, and does not end")
+        return say("another process is writing to it and does not finish")
     return str(error)
 
 
 @contextmanager
-def conflicting(message: str, kind: int | None = None) -> Iterator[None]:
+def translating_conflicts(message: str, kind: int | None = None) -> Iterator[None]:
     """Turn a violated table constraint (of one kind, or any) into an `InternalError` with the caller's message."""
     try:
         yield
@@ -178,7 +178,7 @@ def conflicting(message: str, kind: int | None = None) -> Iterator[None]:
 
 
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
-"""The tables in which SQLite keeps the full-text index. SQLite alone decides their layout."""
+"""The tables of SQLite's full-text index. SQLite alone decides their layout."""
 
 
 APPLICATION_ID = 0x70617967
@@ -193,13 +193,13 @@ def migrations() -> tuple[str, ...]:
     return (with_triggers(resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")),)
 
 
-def version_of(connection: apsw.Connection, path: Path) -> int:
+def tables_version(connection: apsw.Connection, path: Path) -> int:
     """Return the version of the tables; 0 for an empty file.
 
-    Raises `JournalError` unless the file is a journal of this or an older version that was not moved to a database.
+    Raises `JournalError` if the file is not a journal, was moved to a database, or is of a newer version.
     """
     application_id, version = connection.pragma("application_id"), connection.pragma("user_version")
-    if application_id == 0 and version == 0 and not _tables(connection):
+    if application_id == 0 and version == 0 and not _read_schema(connection):
         return 0
     if application_id != APPLICATION_ID:
         raise JournalError(say("{path} is not a journal: another program made it.", path=path))
@@ -208,7 +208,7 @@ def version_of(connection: apsw.Connection, path: Path) -> int:
             say(
                 "The journal {path} was moved to the database {place}. Nothing is paid from this file any longer.",
                 path=path,
-                place=identity_of(connection).home,
+                place=load_identity(connection).home,
             ),
             hint=say("Name that database in [journal] url, and keep this file as an archive."),
         )
@@ -239,57 +239,59 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
     connection.pragma("user_version", len(migrations()))
 
 
-def moved_to(connection: apsw.Connection) -> str:
-    """Return the place that the journal was moved to; empty if it was not moved."""
-    return identity_of(connection).home if connection.pragma("user_version") == MOVED else ""
+def move_destination(connection: apsw.Connection) -> str:
+    """Return the address of the database that the journal was moved to; empty if it was not moved."""
+    return load_identity(connection).home if connection.pragma("user_version") == MOVED else ""
 
 
 @contextmanager
-def moving(connection: apsw.Connection, place: str) -> Iterator[None]:
-    """Let no other process write while the block copies the journal to `place`; then retire the file for good."""
-    with _whole(connection):
+def move_transaction(connection: apsw.Connection, place: str) -> Iterator[None]:
+    """Lock the file while the block copies the journal to `place`, then retire it for good."""
+    with _transaction(connection):
         yield
-        # One commit retires the file, once its copy is complete. Until then only the file can pay; afterwards nothing
-        # can until the copy comes into use. So never can both.
+        # One commit retires the file once its copy is complete. Until then only the file can pay. Afterwards nothing
+        # can pay until the copy is in use. So both can never pay.
         connection.execute("UPDATE identity SET home = ?", (place,))
         connection.pragma("user_version", MOVED)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 @contextmanager
-def written_beside(connection: apsw.Connection, path: Path) -> Iterator[None]:
-    """Write in one durable transaction, without the lock. Raises `JournalError` for a journal that was moved away."""
-    with _whole(connection):
-        version_of(connection, path)  # checked inside the transaction, so the journal cannot be moved before the commit
+def transaction_without_lock(connection: apsw.Connection, path: Path) -> Iterator[None]:
+    """Run the block in one durable transaction, without the run's lock. Raises `JournalError` for a moved journal."""
+    with _transaction(connection):
+        tables_version(
+            connection, path
+        )  # checked inside the transaction, so the journal cannot be moved before the commit
         yield
 
 
 def check_tables(connection: apsw.Connection, path: Path) -> None:
-    """Raise `JournalCorrupt` unless the tables, indexes and triggers are exactly those of the newest version."""
-    actual, wanted = _tables(connection), _expected()
-    if actual != wanted:
-        names = sorted({name for name, _ in actual ^ wanted})
+    """Raise `JournalCorrupt` unless the tables, indexes and triggers are those of the newest version."""
+    actual, expected = _read_schema(connection), _expected_schema()
+    if actual != expected:
+        names = sorted({name for name, _ in actual ^ expected})
         raise JournalCorrupt(
             say("The schema of the journal {path} was altered: {names}.", path=path, names=", ".join(names)[:200])
         )
 
 
-def identity_of(connection: apsw.Connection) -> Identity:
+def load_identity(connection: apsw.Connection) -> Identity:
     lines = fetch(connection, "SELECT journal_id, endpoint, created_at, home, consumer_key_sha256 FROM identity")
     if not lines:
         raise JournalCorrupt(say("The journal does not have an id."))
     return Identity(*lines[0])
 
 
-def end_of(connection: apsw.Connection) -> Link:
+def chain_end(connection: apsw.Connection) -> Link:
     lines = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
-    return Link(*lines[0]) if lines else identity_of(connection).start
+    return Link(*lines[0]) if lines else load_identity(connection).start
 
 
-def hash_at(connection: apsw.Connection, seq: int) -> bytes:
-    """Return the hash of fact `seq`; for fact 0, the hash that the first fact links to."""
+def fact_hash(connection: apsw.Connection, seq: int) -> bytes:
+    """Return the hash of fact `seq`; for 0, the hash that the first fact links to."""
     if seq == 0:
-        return identity_of(connection).start.hash
+        return load_identity(connection).start.hash
     lines = fetch(connection, "SELECT hash FROM fact WHERE number = ?", (seq,))
     if not lines:
         raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
@@ -297,14 +299,14 @@ def hash_at(connection: apsw.Connection, seq: int) -> bytes:
     return digest
 
 
-def _tables(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
+def _read_schema(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
     query = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'"
     return frozenset((name, sql) for name, sql in fetch(connection, query) if name not in TABLES_OF_SQLITE)
 
 
 @cache
-def _expected() -> frozenset[tuple[str, str]]:
+def _expected_schema() -> frozenset[tuple[str, str]]:
     with closing(apsw.Connection(":memory:")) as empty:
         for script in migrations():
             empty.execute(script)
-        return _tables(empty)
+        return _read_schema(empty)

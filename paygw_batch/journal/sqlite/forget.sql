@@ -1,24 +1,24 @@
--- The statements of `forget.py` and of what `journal.py` may forget, for SQLite.
+-- The statements of `forget.py`, and those of `journal.py` that forget, for SQLite.
 
 -- name: knowing
--- The rows of other batches that are the given instructions.
+-- The rows of other batches with the given instructions.
 SELECT k.batch, k.instruction FROM carray(:numbers) wanted JOIN known k ON k.instruction = wanted.value
 
 -- name: forget_people
--- Empties what instructions say of people.
+-- Empties the payees' data of instructions.
 UPDATE instruction SET fields = NULL, payee = NULL, content = NULL, salt = NULL
 WHERE number IN (SELECT value FROM carray(:numbers))
 
 -- name: forget_texts
--- Removes the raw replies about some instructions. The search words are made again at the end.
+-- Removes the raw replies about some instructions. The search words are rebuilt at the end.
 DELETE FROM reply WHERE instruction IN (SELECT value FROM carray(:numbers))
 
 -- name: forget_said
--- Removes what facts say of the people of some instructions.
+-- Removes the personal data in the facts of the given instructions.
 DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE instruction IN (SELECT value FROM carray(:numbers)))
 
 -- name: forget_heard
--- Removes what the evidence about no instruction from before a time says, and some orders.
+-- Removes the texts of evidence without an instruction from before a time, and of the given orders.
 DELETE FROM said WHERE fact IN ({heard_to_forget})
 
 -- name: forget_sheet

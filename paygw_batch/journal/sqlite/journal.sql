@@ -7,8 +7,8 @@ SELECT b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.d
 FROM batch b LEFT JOIN batch_reference r ON r.batch = b.number
 
 -- part: spelled
--- The order ids of an operation in one spelling. Without the index's name SQLite takes the table's key instead, of
--- which the operation alone is known: it reads all ids then.
+-- The order ids of an operation in one spelling. Without the index's name, SQLite would use the table's key, of
+-- which only the operation is known, and read all ids.
 SELECT order_id, instruction FROM order_id INDEXED BY order_id_in_one_case
 WHERE operation = :operation AND lower(order_id) = :spelling
 UNION ALL
@@ -22,15 +22,15 @@ WHERE s.operation = :operation AND s.spelling = :spelling
 ) ORDER BY 1
 
 -- name: compare
--- The instruction that has the order id of a row, and whether that is the id and the content that it began with: not if its payee
--- was forgotten.
+-- The instruction that has the order id of a row, and whether its original id and content are those of the row. The content of
+-- a forgotten payee never matches.
 SELECT :row, :order_id, i.number, i.client_orderid = :order_id, coalesce({content} = :content, FALSE), s.state,
     s.possible_duplicate_of, {quarantined_since}, b.batch, i.row, b.opened_at
 FROM order_id o JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch {told}
 WHERE o.operation = :operation AND o.order_id = :order_id
 
 -- name: look_alikes
--- The instructions that pay what a row pays, under another id, oldest first.
+-- The instructions that make the same payment as a row under another id, oldest first.
 SELECT :row, :order_id, i.client_orderid, b.batch, b.opened_at
 FROM instruction i JOIN batch b ON b.number = i.batch
 WHERE i.payee = :payee AND i.minor = :minor AND i.currency = :currency AND i.client_orderid <> :order_id
@@ -44,14 +44,14 @@ SELECT :row, :order_id, :spelling WHERE EXISTS (
 ) OR EXISTS (SELECT 1 FROM order_id_spelling WHERE operation = :operation AND spelling = :spelling)
 
 -- name: used_spellings
--- The newest order id that differs from that of a row in its spelling alone, where the row's own was never used.
+-- The newest order id that differs from a row's id only in spelling, if the row's own id was never used.
 SELECT :row, o.order_id, b.batch, b.opened_at
 FROM ({spelled}) o JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch
 WHERE NOT EXISTS (SELECT 1 FROM order_id WHERE operation = :operation AND order_id = :order_id)
 ORDER BY o.instruction DESC LIMIT 1
 
 -- name: repeated
--- The batches opened after `since` that pay what a row pays, under another id; each counts for one.
+-- The batches opened after `since` that make the same payment as a row under another id, each with a count of one.
 SELECT DISTINCT i.batch, 1 FROM instruction i JOIN batch b ON b.number = i.batch
 WHERE i.payee = :payee AND i.minor = :minor AND i.currency = :currency AND i.client_orderid <> :order_id
     AND b.operation = :operation AND b.opened_at > :since
@@ -65,7 +65,7 @@ WHERE i.payee = :payee AND i.minor = :minor AND i.currency = :currency AND i.cli
 {spelled} LIMIT 1
 
 -- name: numbered
--- Those of some rows that a batch has, with their instructions.
+-- The given rows that a batch has, with their instructions.
 SELECT row, instruction FROM (
     SELECT i.row, i.number AS instruction FROM carray(:rows) wanted
         CROSS JOIN instruction i ON i.batch = :batch AND i.row = wanted.value
@@ -80,15 +80,15 @@ JOIN instruction i ON i.batch = b.number AND i.row = (SELECT min(row) FROM instr
 WHERE :batch IS NULL OR b.number = :batch ORDER BY b.number
 
 -- name: odd_ids_from
--- The order ids of new instructions, from one on, that a pattern of GLOB fits.
+-- The order ids of instructions from `first` on that match a GLOB pattern.
 SELECT client_orderid FROM instruction WHERE number >= :first AND replaces IS NULL AND client_orderid GLOB :odd
 
 -- name: odd_ids
--- The order ids that a pattern of GLOB fits.
+-- The order ids that match a GLOB pattern.
 SELECT operation, order_id FROM order_id WHERE order_id GLOB :odd
 
 -- name: spellings
--- The spellings of order ids that are written down.
+-- The stored spellings of order ids.
 SELECT operation, spelling, order_id FROM order_id_spelling
 
 -- name: references
@@ -105,7 +105,7 @@ SELECT {newest_fact}, (SELECT max(number) FROM batch),
     (SELECT max(number) FROM instruction)
 
 -- name: add_spelling
--- Writes the spelling of an order id that holds anything but ASCII.
+-- Writes the spelling of an order id that is not ASCII.
 INSERT INTO order_id_spelling VALUES (:operation, :spelling, :order_id)
 
 -- name: add_reference

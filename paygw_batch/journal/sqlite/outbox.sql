@@ -1,7 +1,7 @@
 -- The statements of `outbox.py` for SQLite.
 
 -- name: due
--- The notices that may be sent now, oldest first: of those of runs, up to the number `over`.
+-- The notices that may be sent now, oldest first; those of runs only up to the number `over`.
 SELECT {notice} FROM notice WHERE sent_at IS NULL AND (process IS NULL OR number <= :over) AND next_at <= :now
 ORDER BY number LIMIT :limit
 
@@ -10,5 +10,5 @@ ORDER BY number LIMIT :limit
 SELECT max(number) FROM notice WHERE process IS NOT NULL
 
 -- name: end_runs
--- The runs of all notices are over.
+-- Records that the runs of all notices are over.
 UPDATE notice SET process = NULL WHERE process IS NOT NULL

@@ -1,7 +1,7 @@
 -- The statements of `replay.py` for SQLite.
 
 -- name: all_facts
--- The chain from its start, as `followed` reads it, with what its facts say of people.
+-- The chain from its start, for `verify_links`, with the personal data of its facts.
 SELECT f.number, {chained}, f.said_sha256, f.hash, d.salt, d.text, d.customer_url, d.reply_sha256
 FROM fact f LEFT JOIN said d ON d.fact = f.number ORDER BY f.number
 
@@ -15,12 +15,12 @@ FROM fact f ORDER BY f.number DESC LIMIT :limit
 SELECT s.instruction, s.state, s.attempt, s.fact FROM state s WHERE s.instruction IN (SELECT value FROM carray(:numbers))
 
 -- name: opened_batch
--- A batch as `NewBatch` has it, after when it was opened, and the digest of its plan, which is in its fact alone.
+-- A batch in the columns of `NewBatch`, after its opening time and an empty plan digest, which only its fact has.
 SELECT opened_at, NULL, batch, operation, sheet_name, sheet_sha256, rows, defects, sheet_path
 FROM batch WHERE number = :batch
 
 -- name: instructions
--- The rows that a batch brought; only their numbers are sorted. (The limit keeps the inner order.)
+-- The rows that a batch added; only their numbers are sorted. (The limit keeps the inner order.)
 SELECT i.number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, {content}, salt, people_sha256
 FROM (SELECT number FROM instruction WHERE batch = :batch ORDER BY number LIMIT -1) s
 CROSS JOIN instruction i ON i.number = s.number

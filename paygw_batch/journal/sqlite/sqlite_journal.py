@@ -1,12 +1,12 @@
 """Reads and writes the journal in a file.
 
-Every write is one transaction. It is durable, and noted as left, before its call returns, so before anything may be
-sent because of it. The chain is a second guard beside the lock: only one writer can use each fact number.
+Every write is one transaction. It is durable and in the sent log before its call returns, and so before anything is
+sent because of it. The chain is a second guard besides the lock, because only one writer can use each fact number.
 
-An engine makes one call at a time. If the disk is slow, the wait for it moves to a thread. The rest of an append stays
-in the event loop, because two threads that both compute would pass the interpreter back and forth at every statement,
-which costs more than it saves. A fast disk is awaited in the event loop too: a thread would take longer to get the
-interpreter back than the disk takes (docs/decisions/0051).
+An engine makes one call at a time. If the disk is slow, a thread waits for it. The rest of an append stays in the event
+loop, because two computing threads would exchange the GIL at every statement, which costs more than it saves. The event
+loop also waits for a fast disk, because a thread would take longer to reacquire the GIL than the disk takes
+(docs/decisions/0051).
 """
 
 import os
@@ -24,67 +24,86 @@ from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Intended, Interrupted, Released, Replaced, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import HolderKind, InternalError, JournalCorrupt, JournalError, JournalUnwritable, OutputError
-from paygw_batch.files import sync_directory, unfinished
-from paygw_batch.journal.facts import KINDS_BESIDE
+from paygw_batch.files import create_temporary_file, sync_directory
+from paygw_batch.journal.facts import CONCURRENT_KINDS
 from paygw_batch.journal.journal import Journal, JournalReader
-from paygw_batch.journal.left import LeftWriter, Noted, noted_of, noting_failed, unwritable
 from paygw_batch.journal.lock import LockHolder, WriteLock, journal_holder
 from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
-from paygw_batch.journal.port import CallsInTurn, RowBeingSent, VerifyProgress
+from paygw_batch.journal.port import RowBeingSent, SerializedCalls, VerifyProgress
+from paygw_batch.journal.sent_log import (
+    LoggedAttempt,
+    SentLogWriter,
+    attempts_to_log,
+    log_failure_reason,
+    unwritable_message,
+)
 from paygw_batch.journal.sqlite import connect
-from paygw_batch.journal.sqlite.connect import conflicting, end_of, fetch, leave_untouched, reason_of, written_beside
-from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, add_facts, index_again, scrub, store_batch, unguarded
+from paygw_batch.journal.sqlite.connect import (
+    chain_end,
+    failure_reason,
+    fetch,
+    prevent_writes_on_close,
+    transaction_without_lock,
+    translating_conflicts,
+)
+from paygw_batch.journal.sqlite.sqlite_tables import (
+    SqliteTables,
+    disabling_guards,
+    rebuild_payee_index,
+    scrub,
+    store_batch,
+    write_facts,
+)
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.tables import ON_SQLITE, named_sql
 from paygw_batch.journal.values import (
     BatchRecord,
     Entry,
-    Forgettable,
+    ForgettablePayments,
     KeptNotice,
-    Known,
+    KnownRow,
     Link,
     MoveResult,
     NewNotice,
-    OldPages,
     PaymentSearch,
+    RemainingData,
     Remark,
 )
 from paygw_batch.language import say
 
 _QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_SQLITE)
-_A_RUN = 1
+_HELD_BY_RUN = 1
 """The value of `process` for a notice whose run may still hold the file."""
 
 
 class FileOutbox(Outbox):
     """The outbox on one connection to the journal at `path`; the journal's place closes the connection.
 
-    `writing` opens a transaction of the run that holds the file. Without it, this process writes while another may hold
-    the file.
+    `writing` opens a transaction of the run that holds the file. Without it, another process may hold the file.
     """
 
     def __init__(
         self, connection: apsw.Connection, path: Path, writing: Callable[[], AbstractContextManager[None]] | None = None
     ) -> None:
         self._connection, self._path = connection, path
-        self._transaction = writing or partial(written_beside, connection, path)
+        self._transaction = writing or partial(transaction_without_lock, connection, path)
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str) -> None:
-        """Record the notices of a run that holds the journal and is about to begin. Every earlier run is over."""
-        with self._writing():
+        """Record the notices of a run that holds the journal and is about to send. Every earlier run is over."""
+        with self._write_transaction():
             self._run("end_runs")
-            self._add(notices, at, _A_RUN)
+            self._add(notices, at, _HELD_BY_RUN)
 
     def due(self, now: datetime, *, limit: int) -> list[KeptNotice]:
         """Return the notices that may be sent now. A run's notices may be sent once no run holds the journal."""
-        ((newest,),) = self._run("newest_of_run")  # read before the lock, because a run that begins now may write one
+        ((newest,),) = self._run("newest_of_run")  # read before the lock, because a starting run may write one
         return self._due(now, limit=limit, over=newest if newest is not None and _is_free(self._path) else 0)
 
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         return fetch(self._connection, _QUERIES[name], values)
 
-    def _writing(self) -> AbstractContextManager[None]:
+    def _write_transaction(self) -> AbstractContextManager[None]:
         return self._transaction()
 
 
@@ -102,22 +121,22 @@ class SqliteReader(JournalReader):
         self.path = path
         self._connection = connection
 
-    def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
+    def rows_being_sent(self, batch: int) -> Sequence[RowBeingSent]:
         """Return the rows of a batch that are in flight, while the run that holds the journal is alive.
 
-        Rows that an earlier run left in flight were put in doubt when this run opened the journal. The holder is read
-        before and after the rows: if the run was killed in between, its rows are in doubt.
+        The in-flight rows of an earlier run were put in doubt when this run opened the journal. The holder is read
+        before and after the rows, because the rows are in doubt if the run was killed in between.
         """
-        before = self._run_now()
+        before = self._current_run()
         if before is None:
             return ()
         rows = [
             RowBeingSent(row.instruction, row.row, row.country, row.currency, row.minor)
             for row in self.rows(batch, states={State.IN_FLIGHT})
         ]
-        return rows if self._run_now() == before else ()
+        return rows if self._current_run() == before else ()
 
-    def _run_now(self) -> LockHolder | None:
+    def _current_run(self) -> LockHolder | None:
         holder = journal_holder(self.path)
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
@@ -134,9 +153,9 @@ class SqliteReader(JournalReader):
                 say("{path} already exists.", path=path), hint=say("Name a file that does not exist yet.")
             )
         try:
-            temporary = unfinished(path)
+            temporary = create_temporary_file(path)
             try:
-                _copy(self._connection, temporary)
+                _copy_database(self._connection, temporary)
                 os.link(temporary, path)  # unlike a rename, this never replaces a file
                 sync_directory(path.parent)
             finally:
@@ -152,12 +171,12 @@ class SqliteReader(JournalReader):
             self._connection.close()
 
     def _chain_end(self) -> tuple[int, str]:
-        end = end_of(self._connection)
+        end = chain_end(self._connection)
         return end.seq, end.hash.hex()
 
     def _search_expression(self, search: PaymentSearch) -> str:
         """Return a search as a full-text expression. Every word is quoted, so that none acts as an operator."""
-        groups = (" OR ".join(_quoted(word) for word in alternatives) for alternatives in search.words)
+        groups = (" OR ".join(_quote_word(word) for word in alternatives) for alternatives in search.words)
         return " AND ".join(f"({group})" for group in groups)
 
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
@@ -187,12 +206,12 @@ class SqliteReader(JournalReader):
             ) from None
 
 
-def _quoted(word: str) -> str:
+def _quote_word(word: str) -> str:
     text = word.removesuffix("*").replace('"', '""')
     return f'"{text}"{"*" if word.endswith("*") else ""}'
 
 
-def _copy(source: apsw.Connection, path: Path) -> None:
+def _copy_database(source: apsw.Connection, path: Path) -> None:
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
     with closing(apsw.Connection(str(path), flags=flags)) as target, target.backup("main", source, "main") as backup:
         while not backup.done:
@@ -216,22 +235,22 @@ class SqliteJournal(SqliteReader, Journal):
         path: Path,
         *,
         end: Link,
-        left: LeftWriter,
+        sent_log: SentLogWriter,
         lock: WriteLock,
         notes: tuple[str, ...],
     ) -> None:
         super().__init__(connection, path, notes)
-        self._end = self._noted = end
-        self._leaving: list[Noted] = []
+        self._end = self._logged_end = end
+        self._attempts_to_log: list[LoggedAttempt] = []
         """The attempts that may leave once the open transaction is committed."""
-        self._left = left
+        self._sent_log = sent_log
         self._lock = lock
         self._process = os.getpid()
         self._failure: str | None = None
-        self._took_in = False
+        self._has_new_evidence = False
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append as `EngineJournal`. Raises `InternalError` for releases and replacements, which reserve order ids."""
+        """Append facts as `EngineJournal` does. Raises `InternalError` for releases and replacements."""
         return self.stage(entries)()
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
@@ -245,23 +264,23 @@ class SqliteJournal(SqliteReader, Journal):
             return list
         self._require_writable()
         before = self._end
-        with self._whole(before):
+        with self._rolling_back(before):
             self._begin()
-            results = [result for part in _in_turn(entries) for result in self._staged(part)]
+            results = [result for part in _split_entries(entries) for result in self._stage_part(part)]
 
         def commit() -> Sequence[MoveResult]:
-            with self._whole(before):
+            with self._rolling_back(before):
                 self._commit()
             return results
 
         return commit
 
     def may_begin(self, *, wait: bool) -> bool:
-        """Begin the transaction of the next `stage`. Return False if another process is writing and not to `wait`."""
+        """Begin the transaction of the next `stage`. Without `wait`, return False if another process is writing."""
         self._require_writable()
         self._connection.set_busy_timeout(WAITS_FOR_OTHERS_MS if wait else 0)
         try:
-            with self._whole(self._end) if wait else suppress(apsw.Error):
+            with self._rolling_back(self._end) if wait else suppress(apsw.Error):
                 self._connection.execute("BEGIN IMMEDIATE")
         finally:
             self._connection.set_busy_timeout(WAITS_FOR_OTHERS_MS)
@@ -277,47 +296,47 @@ class SqliteJournal(SqliteReader, Journal):
         with closing(SqliteEngineJournal(self)) as engine_journal:
             yield engine_journal
 
-    def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
-        FileOutbox(self._connection, self.path, self._writing).add_for_run(notices, at)
+    def schedule_end_notices(self, notices: Sequence[NewNotice], at: str) -> None:
+        FileOutbox(self._connection, self.path, self._write_transaction).add_for_run(notices, at)
 
-    def scrub(self) -> OldPages:
+    def scrub(self) -> RemainingData:
         if not self.path.is_file():
-            return OldPages.NOWHERE
+            return RemainingData.NOWHERE
         with self._translating_errors():
             is_clean = scrub(self._connection, self.path)
-        return OldPages.NOWHERE if is_clean else OldPages.IN_LOG
+        return RemainingData.NOWHERE if is_clean else RemainingData.IN_LOG
 
-    def moving(self, place: str) -> AbstractContextManager[None]:
-        return connect.moving(self._connection, place)
+    def move_transaction(self, index: str) -> AbstractContextManager[None]:
+        return connect.move_transaction(self._connection, index)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Record evidence as every journal does, and from now on check intents against it."""
-        self._took_in = True
+        """Record evidence as every journal does. From now on, intents are checked against it."""
+        self._has_new_evidence = True
         return super().record_evidence(evidence, words, at=at)
 
     def close(self) -> None:
         try:
             super().close()
-            self._left.close()
+            self._sent_log.close()
         finally:
             self._lock.close()
 
-    def _staged(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        refused = self._refused(entries)
-        kept = [entry for place, entry in enumerate(entries) if place not in refused]
-        moved = (has_moved for _, _, has_moved in self._record(kept))
+    def _stage_part(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        refused = self._refused_intents(entries)
+        accepted = [entry for index, entry in enumerate(entries) if index not in refused]
+        moves = (has_moved for _, _, has_moved in self._record(accepted))
         return [
-            refused.get(place) or (MoveResult.MOVED if next(moved) else MoveResult.NOT_MOVED)
-            for place in range(len(entries))
+            refused.get(index) or (MoveResult.MOVED if next(moves) else MoveResult.NOT_MOVED)
+            for index in range(len(entries))
         ]
 
-    def _refused(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
-        """Return the places of intents to refuse: of rows that evidence holds, or that may not be sent like this."""
+    def _refused_intents(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
+        """Return the indexes of intents to refuse: for rows that evidence holds, or not for the row's next attempt."""
         intents = [
-            (place, entry.instruction, [entry.attempt, entry.fact.order_id])
-            for place, entry in enumerate(entries)
+            (index, entry.instruction, [entry.attempt, entry.fact.order_id])
+            for index, entry in enumerate(entries)
             if isinstance(entry.fact, Intended)
         ]
         if not intents:
@@ -325,14 +344,14 @@ class SqliteJournal(SqliteReader, Journal):
         numbers = sorted({number for _, number, _ in intents})
         ready = {number: next_attempt for number, *next_attempt in self._tables.run("ready", numbers=numbers)}
         # Rows held before this process opened the journal were never due, so only evidence recorded since matters.
-        held = self._evidence.contested(numbers) if self._took_in else frozenset[int]()
+        contested = self._evidence.contested_instructions(numbers) if self._has_new_evidence else frozenset[int]()
         refused = {}
-        for place, number, attempt in intents:
-            if number in held:
-                refused[place] = MoveResult.HELD
+        for index, number, attempt in intents:
+            if number in contested:
+                refused[index] = MoveResult.HELD
             # An intent must be for the row's next attempt under its order id. A second one would send the row twice.
             elif ready.pop(number, None) != attempt:
-                refused[place] = MoveResult.NOT_MOVED
+                refused[index] = MoveResult.NOT_MOVED
         return refused
 
     def _store_batch(
@@ -341,95 +360,98 @@ class SqliteJournal(SqliteReader, Journal):
         plan_sha256: str,  # noqa: ARG002 (it is in the fact that opens the batch)
         digests: OpeningDigests,
         parts: Iterable[BatchPart],
-        known: Iterable[Known],
+        known: Iterable[KnownRow],
         replaced: Mapping[int, int],
     ) -> BatchRecord:
-        with conflicting(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
+        with translating_conflicts(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
             store_batch(self._connection, record, digests, parts, known, replaced)
         return record
 
     @contextmanager
-    def _forgetting(self, chosen: Forgettable) -> Iterator[None]:  # noqa: ARG002 (one run alone writes the file)
+    def _forget_transaction(self, chosen: ForgettablePayments) -> Iterator[None]:  # noqa: ARG002 (a file has one writer)
         self._connection.pragma("secure_delete", 1)
-        with self._writing(), unguarded(self._connection):
+        with self._write_transaction(), disabling_guards(self._connection):
             yield
-            index_again(self._connection)
+            rebuild_payee_index(self._connection)
 
     def _record(self, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
         before = self._end.seq
-        unknown = "a fact speaks of an instruction that the journal does not have"
-        with conflicting(unknown, apsw.SQLITE_CONSTRAINT_FOREIGNKEY):
-            lines = add_facts(self._connection, entries, self._end)
+        unknown = "a fact names an instruction that the journal does not have"
+        with translating_conflicts(unknown, apsw.SQLITE_CONSTRAINT_FOREIGNKEY):
+            lines = write_facts(self._connection, entries, self._end)
         if lines:
             self._end = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)
-            self._leaving += noted_of(entries)
+            self._attempts_to_log += attempts_to_log(entries)
         contradicted = {fact for (fact,) in self._tables.run("contradicted", before=before)}
         return [(line.seq, line.at, line.seq not in contradicted) for line in lines]
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _write_transaction(self) -> Iterator[None]:
         self._require_writable()
-        with self._whole(self._end):
+        with self._rolling_back(self._end):
             self._begin()
             yield
             self._commit()
 
     def _begin(self) -> None:
-        """Begin a transaction. Raises `JournalUnwritable` if another process has written facts other than notes."""
+        """Begin a transaction. Raises `JournalUnwritable` if another process has written more than notes."""
         if not self._connection.in_transaction:  # `may_begin` may have begun it
             self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
             return
-        end, others = end_of(self._connection), "SELECT 1 FROM fact WHERE number > ? AND kind NOT IN (?, ?) LIMIT 1"
-        if end.seq < self._end.seq or fetch(self._connection, others, (self._end.seq, *KINDS_BESIDE)):
+        end, foreign_facts = (
+            chain_end(self._connection),
+            "SELECT 1 FROM fact WHERE number > ? AND kind NOT IN (?, ?) LIMIT 1",
+        )
+        if end.seq < self._end.seq or fetch(self._connection, foreign_facts, (self._end.seq, *CONCURRENT_KINDS)):
             self._roll_back()
             raise self._give_up(say("another process has written to it"))
         self._end = end
 
     def _commit(self) -> None:
-        # The commit comes first. A crash in between leaves the journal ahead of its line, which is allowed, because
-        # nothing has left yet. A line without its commit would make this journal look like an older copy of itself.
+        # The commit comes first. A crash in between leaves the journal ahead of the sent log, which is harmless,
+        # because nothing has left yet. A log line without its commit would make this journal look like an older copy.
         self._connection.execute("COMMIT")
-        self._note(self._end)
+        self._log_commit(self._end)
 
     @contextmanager
-    def _whole(self, before: Link) -> Iterator[None]:
-        """Roll back if any step raises, and restore the end of the chain to `before`."""
+    def _rolling_back(self, before: Link) -> Iterator[None]:
+        """Roll back if the block raises, and restore the end of the chain to `before`."""
         try:
             yield
         except apsw.Error as error:
             self._roll_back()
-            raise self._give_up(reason_of(error)) from None
+            raise self._give_up(failure_reason(error)) from None
         except BaseException:
             if self._connection.in_transaction:
                 self._roll_back()
-                self._end, self._leaving = before, []
-            else:  # the commit is durable, but not noted as left
+                self._end, self._attempts_to_log = before, []
+            else:  # the commit is durable, but not in the sent log
                 self._give_up(say("a write was interrupted"))
             raise
 
-    def _note(self, end: Link) -> None:
-        if end == self._noted:
+    def _log_commit(self, end: Link) -> None:
+        if end == self._logged_end:
             return
         try:
-            self._left.note(*end.noted, self._leaving)
+            self._sent_log.note(*end.log_fields, self._attempts_to_log)
         except OSError as error:
-            raise self._give_up(noting_failed(error)) from None
-        self._noted, self._leaving = end, []
+            raise self._give_up(log_failure_reason(error)) from None
+        self._logged_end, self._attempts_to_log = end, []
 
     def _roll_back(self) -> None:
-        """Discard the open transaction, unless SQLite already has. This writes nothing."""
+        """Roll back the open transaction, unless SQLite already has."""
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except apsw.Error as error:
-            self._give_up(reason_of(error))
+            self._give_up(failure_reason(error))
 
     def _give_up(self, reason: str) -> JournalUnwritable:
         """Bar this process from writing to the journal again, and return the error for it."""
         if self._failure is None:
-            self._failure = unwritable(self.path, reason)
-            leave_untouched(self._connection)
+            self._failure = unwritable_message(self.path, reason)
+            prevent_writes_on_close(self._connection)
         return JournalUnwritable(self._failure)
 
     def can_write(self) -> bool:
@@ -443,13 +465,13 @@ class SqliteJournal(SqliteReader, Journal):
             raise InternalError("a journal was written from a process that did not open it")
 
 
-def _in_turn(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Yield the entries in parts. Each part ends before an intent for a row that the part has a fact about."""
+def _split_entries(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """Yield the entries in parts. A new part begins at an intent for a row that already has a fact in the part."""
     start, rows = 0, set[int]()
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         if entry.instruction in rows and isinstance(entry.fact, Intended):
-            yield entries[start:place]
-            start, rows = place, set()
+            yield entries[start:index]
+            start, rows = index, set()
         rows.add(entry.instruction)
     yield entries[start:]
 
@@ -457,15 +479,15 @@ def _in_turn(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 T = TypeVar("T")
 
 WAITS_FOR_OTHERS_MS = 60_000
-"""How long a run waits for a process that records notes and may be frozen. That process waits less for the run."""
-QUICK_S = 0.001
+"""How long a run waits for a process that records notes, which may be frozen. That process waits less for the run."""
+FAST_COMMIT_S = 0.001
 """A disk is fast if its recent commits took less than this on average."""
 _COMMITS_AVERAGED = 16
-_FIRST_AVERAGE_S = 2 * QUICK_S
-"""The average when a run starts, so that it commits in the thread; about twelve fast commits lower it to `QUICK_S`."""
+_FIRST_AVERAGE_S = 2 * FAST_COMMIT_S
+"""The initial average. A run commits in the thread until about twelve fast commits lower it to `FAST_COMMIT_S`."""
 
 
-class SqliteEngineJournal(CallsInTurn):
+class SqliteEngineJournal(SerializedCalls):
     """Implements `EngineJournal` for one run, on a journal in a file, without blocking the event loop."""
 
     _journal: SqliteJournal
@@ -476,19 +498,19 @@ class SqliteEngineJournal(CallsInTurn):
         self._commit_s = _FIRST_AVERAGE_S
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Stage facts now; commit them here if the disk is fast, otherwise in the thread."""
-        async with self._turn:
+        """Stage facts now. Commit them here if the disk is fast, otherwise in the thread."""
+        async with self._lock:
             # A process that records notes may be frozen while it writes, and the event loop must not wait for it.
             if entries and not self._journal.may_begin(wait=False):
                 await self._thread.call(partial(self._journal.may_begin, wait=True))
-            commit = partial(self._timed, self._journal.stage(entries))
-            return commit() if self._commit_s < QUICK_S else await self._thread.call(commit)
+            commit = partial(self._time_commit, self._journal.stage(entries))
+            return commit() if self._commit_s < FAST_COMMIT_S else await self._thread.call(commit)
 
     def may_leave(self, age_s: float) -> bool:  # noqa: ARG002 (an argument of the interface)
         """Whether no write has failed. This process keeps the lock as long as it lives, even while it is frozen."""
         return self._journal.can_write()
 
-    def _timed(self, commit: Callable[[], T]) -> T:
+    def _time_commit(self, commit: Callable[[], T]) -> T:
         """Run a commit and record how long it took. Only one runs at a time."""
         began_s = self._clock()
         try:

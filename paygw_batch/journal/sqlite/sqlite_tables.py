@@ -1,8 +1,8 @@
-"""The tables of a journal file: their statements, their lines, and the keys by which payments are found.
+"""The tables of a journal file: their statements, their lines, and the indexes that find payments.
 
 The payee's words are in SQLite's full-text index. An ASCII order id is found through an index on SQLite's own `lower`,
-which has the same effect on ASCII as `spelled_alike`; the few other ids are in a separate table. `verify` checks these
-derived keys too, because a payment missing from an index would look as if it had never been made.
+which has the same effect on ASCII as `normalise_spelling`; the few other ids are in a separate table. `verify` checks
+these indexes too, because a payment that is missing from one would look as if it had never been made.
 """
 
 from array import array
@@ -18,45 +18,45 @@ from typing import Any
 import apsw
 
 from paygw_batch.core.batch import reference_of
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.evidence import PARTS, EvidenceLog
-from paygw_batch.journal.facts import Line, chained, text_in_sql
-from paygw_batch.journal.new_batch import BatchPart, OpeningDigests, new_salt, new_salts, one_ahead
-from paygw_batch.journal.sqlite.connect import end_of, fetch, identity_of
+from paygw_batch.journal.facts import Line, chain_facts, line_text_sql
+from paygw_batch.journal.new_batch import BatchPart, OpeningDigests, new_salt, new_salts, prefetch
+from paygw_batch.journal.sqlite.connect import chain_end, fetch, load_identity
 from paygw_batch.journal.tables import FILES, ON_SQLITE, VALUE, Tables, named_sql
-from paygw_batch.journal.values import BatchRecord, Entry, Identity, Known, Link, Remark
+from paygw_batch.journal.values import BatchRecord, Entry, Identity, KnownRow, Link, Remark
 from paygw_batch.language import say
 
 _GUARDED = ("said", "instruction", "page", "reply")
-_INDEX_AGAIN = """
+_REBUILD_INDEX = """
     INSERT INTO payment_words (payment_words) VALUES ('delete-all');
     INSERT INTO payment_words (rowid, words) SELECT number, words FROM payment_text ORDER BY number"""
 
 
 @contextmanager
-def unguarded(connection: apsw.Connection) -> Iterator[None]:
-    """Allow the block to change rows that are otherwise immutable, inside the open transaction.
+def disabling_guards(connection: apsw.Connection) -> Iterator[None]:
+    """Let the block change rows that are otherwise immutable, in the open transaction.
 
     SQLite overwrites the removed bytes with zeros. No other connection sees the tables without their triggers.
     """
     marks = ", ".join("?" * len(_GUARDED))
-    query = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ({marks})"  # noqa: S608 - places
-    guards = [(name, sql) for name, sql in fetch(connection, query, _GUARDED) if "_is_never_" in name]
-    for name, _ in guards:
+    query = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ({marks})"  # noqa: S608
+    triggers = [(name, sql) for name, sql in fetch(connection, query, _GUARDED) if "_is_never_" in name]
+    for name, _ in triggers:
         connection.execute(f"DROP TRIGGER {name}")
     yield
-    for _, sql in guards:
+    for _, sql in triggers:
         connection.execute(sql)
 
 
-def index_again(connection: apsw.Connection) -> None:
+def rebuild_payee_index(connection: apsw.Connection) -> None:
     """Rebuild the payee index from the payees who are not forgotten."""
-    connection.execute(_INDEX_AGAIN)
+    connection.execute(_REBUILD_INDEX)
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
-    """Rewrite the file, and empty its log; return False if another program is reading the file.
+    """Rewrite the file and empty its log. Return False if another program is reading the file.
 
     Without this, removed bytes may survive in the log, and in pages that SQLite split earlier.
     """
@@ -71,16 +71,16 @@ def scrub(connection: apsw.Connection, path: Path) -> bool:
 
 
 _BY_PAYEE, _COUNTED = "instruction_by_payee", "state_counted"
-_FEWEST_SORTED, _MAX_SORTED = 10_000, 1_000_000
-"""The limits of rows that SQLite sorts in memory at a time, because payees' data must not reach a temporary file."""
-_IDS_LOOKED_AT = 16
+_MIN_SORTED, _MAX_SORTED = 10_000, 1_000_000
+"""The bounds of the number of rows that SQLite sorts in memory: payees' data must not reach a temporary file."""
+_SAMPLED_IDS = 16
 _WITH_FIELDS = "\x1f"
 """Marks content that is stored without its trailing fields. No content has this control character."""
 _ADD_INSTRUCTION = """INSERT INTO instruction
     VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10, ?11, ?12)"""
 """Adds the stored values of a `NewInstruction`, with the next number.
 Most contents end with the fields, which have their own column, and are stored without them. Content that begins with
-the mark is refused."""
+the mark is rejected."""
 _ADD_STATES = """INSERT INTO state (instruction, batch, country, currency, minor)
     SELECT number, batch, country, currency, minor FROM instruction WHERE number >= ? AND number < ?"""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
@@ -94,28 +94,28 @@ def store_batch(
     record: BatchRecord,
     digests: OpeningDigests,
     parts: Iterable[BatchPart],
-    known: Iterable[Known],
+    known: Iterable[KnownRow],
     replaced: Mapping[int, int],
 ) -> None:
     """Write a whole batch in the open transaction."""
     number, are_ascii = record.number, True
     without_ids = digests.first_instruction
-    """The first instruction whose order id is not written yet."""
+    """The first instruction whose order id has not been written yet."""
     connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)[:9])
     with (
-        _sorted_once(connection, _BY_PAYEE, before=digests.first_instruction - 1, rows=record.rows),
-        _sorted_once(connection, _COUNTED, before=digests.first_instruction - 1, rows=record.rows),
-        closing(one_ahead(_stored_parts(parts, digests, replaced))) as stored,
+        _rebuilding_index(connection, _BY_PAYEE, before=digests.first_instruction - 1, rows=record.rows),
+        _rebuilding_index(connection, _COUNTED, before=digests.first_instruction - 1, rows=record.rows),
+        closing(prefetch(_prepare_parts(parts, digests, replaced))) as prepared_parts,
     ):
-        for part in stored:
+        for part in prepared_parts:
             pages = enumerate(part.pages, start=part.first_page)
             connection.executemany("INSERT INTO page VALUES (?, ?, ?)", ((number, *page) for page in pages))
             replaces = "?13" if replaced else "NULL"
-            news = ((*new, replaced.get(new[0])) for new in part.instructions) if replaced else part.instructions
-            connection.executemany(_ADD_INSTRUCTION.format(batch=number, replaces=replaces), news)
+            new_rows = ((*new, replaced.get(new[0])) for new in part.instructions) if replaced else part.instructions
+            connection.executemany(_ADD_INSTRUCTION.format(batch=number, replaces=replaces), new_rows)
             connection.execute(_ADD_STATES, (part.first, part.after))
             connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
-            if _seem_sorted(connection, without_ids, part.after):
+            if _look_sorted(connection, without_ids, part.after):
                 _add_order_ids(connection, record.operation, without_ids, part.after)
                 without_ids = part.after
             are_ascii = are_ascii and part.are_ascii
@@ -124,21 +124,21 @@ def store_batch(
         raise InternalError("the instructions of a batch have other numbers than they were digested with")
     known = sorted(known, key=attrgetter("row"))
     for line in known:
-        digests.known(line)
-    connection.executemany("INSERT INTO known VALUES (?, ?, ?)", ((number, one.row, one.instruction) for one in known))
+        digests.add_known(line)
+    connection.executemany("INSERT INTO known VALUES (?, ?, ?)", ((number, row.row, row.instruction) for row in known))
     _add_order_ids(connection, record.operation, without_ids, digests.next_instruction)
-    twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
-    if fetch(connection, twice, (number,)):
+    duplicate_query = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
+    if fetch(connection, duplicate_query, (number,)):
         raise InternalError("a row of a batch is both new and known")
     _add_spellings(SqliteTables(connection), record, digests.first_instruction, are_ascii=are_ascii)
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredPart:
+class _PreparedPart:
     """A part of a batch as it is stored.
 
-    `first_page` and `first` are the numbers of its first page and instruction. `after` is one more than the number of
-    its last instruction.
+    `first_page` and `first` are the numbers of its first page and instruction; `after` follows that of its last
+    instruction.
     """
 
     first_page: int
@@ -150,29 +150,32 @@ class _StoredPart:
     payee_words: Iterable[str | None]
 
 
-def _stored_parts(
+def _prepare_parts(
     parts: Iterable[BatchPart], digests: OpeningDigests, replaced: Mapping[int, int]
-) -> Iterator[_StoredPart]:
-    """Count the parts in `digests` and prepare their stored columns: all the work that needs no connection."""
+) -> Iterator[_PreparedPart]:
+    """Add the parts to `digests` and prepare their columns. This is all the work that needs no connection."""
     for part in parts:
         first_page, first, new = digests.pages, digests.next_instruction, part.instructions
         for page in part.pages:
-            digests.page(page)
+            digests.add_page(page)
         salts = new_salts(len(new))
-        people = digests.instructions(new, replaced, salts)
-        lines = ((*line, *own) for line, *own in zip(new.shortened(_WITH_FIELDS), salts, people, strict=True))
+        people = digests.add_instructions(new, replaced, salts)
+        lines = (
+            (*line, *digest_columns)
+            for line, *digest_columns in zip(new.shortened_rows(_WITH_FIELDS), salts, people, strict=True)
+        )
         columns = (new.have_ascii_ids(), lines, new.payee_words())
-        yield _StoredPart(first_page, part.pages, first, digests.next_instruction, *columns)
+        yield _PreparedPart(first_page, part.pages, first, digests.next_instruction, *columns)
 
 
 @contextmanager
-def _sorted_once(connection: apsw.Connection, index: str, *, before: int, rows: int) -> Iterator[None]:
+def _rebuilding_index(connection: apsw.Connection, index: str, *, before: int, rows: int) -> Iterator[None]:
     """Rebuild an index after the block if the block adds most of its entries.
 
     This happens in the open transaction, so nobody sees the table without its index. Adding a million unsorted payees
-    one by one would touch every page of the index again and again.
+    one by one would touch every page of the index many times.
     """
-    if not _FEWEST_SORTED <= rows <= _MAX_SORTED or before > rows:
+    if not _MIN_SORTED <= rows <= _MAX_SORTED or before > rows:
         yield
         return
     ((statement,),) = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (index,))
@@ -181,21 +184,21 @@ def _sorted_once(connection: apsw.Connection, index: str, *, before: int, rows: 
     connection.execute(statement)
 
 
-def _seem_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
-    """Whether a sample of the new order ids is sorted, so that very likely all of them are.
+def _look_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
+    """Whether a sample of the new order ids is sorted, so that probably all of them are.
 
-    Sorted ids are written part by part while the next part is prepared. Unsorted ids are kept, and sorted all at once.
+    Sorted ids are written part by part while the next part is prepared. Unsorted ids are collected and sorted at once.
     """
     if first == after:
         return False
-    looked_at = array("q", range(first, after, max(1, (after - first) // _IDS_LOOKED_AT)))
+    sample = array("q", range(first, after, max(1, (after - first) // _SAMPLED_IDS)))
     query = "SELECT client_orderid FROM instruction WHERE number IN carray(?) ORDER BY number"
-    order_ids = fetch(connection, query, (apsw.carray(looked_at),))
+    order_ids = fetch(connection, query, (apsw.carray(sample),))
     return order_ids == sorted(order_ids)
 
 
 def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
-    """Write the order ids of new instructions in sorted order, so that each page of the table is touched once."""
+    """Write the order ids of new instructions in sorted order, so that each page of the table is written once."""
     for start in range(first, after, _MAX_SORTED):
         connection.execute(
             """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
@@ -204,40 +207,40 @@ def _add_order_ids(connection: apsw.Connection, operation: str, first: int, afte
         )
 
 
-def add_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], end: Link) -> Sequence[Line]:
-    """Write facts after `end`, with personal data and raw replies, in the open transaction; return their lines."""
-    lines, said = chained(entries, end, new_salt)
+def write_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], end: Link) -> Sequence[Line]:
+    """Write facts after `end`, with personal data and raw replies, in the open transaction. Return their lines."""
+    lines, personal = chain_facts(entries, end, new_salt)
     write_lines(connection, "INSERT INTO fact {lines}", lines)
-    if said:
-        write_lines(connection, "INSERT INTO said {lines}", said)
-    kept = [
+    if personal:
+        write_lines(connection, "INSERT INTO said {lines}", personal)
+    replies = [
         (line.seq, entry.instruction, entry.reply.head.encode(), entry.reply.body)
         for entry, line in zip(entries, lines, strict=True)
         if isinstance(entry, Entry) and entry.reply is not None
     ]
-    if kept:
-        connection.executemany("INSERT INTO reply VALUES (?, ?, ?, ?)", kept)
+    if replies:
+        connection.executemany("INSERT INTO reply VALUES (?, ?, ?, ?)", replies)
     return lines
 
 
-def record_last(connection: apsw.Connection, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
-    """Append facts that fit their rows to the chain, in the open transaction (see `evidence.Record`)."""
-    return [(line.seq, line.at, True) for line in add_facts(connection, entries, end_of(connection))]
+def append_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
+    """Append facts to the end of the chain, in the open transaction (see `evidence.Record`)."""
+    return [(line.seq, line.at, True) for line in write_facts(connection, entries, chain_end(connection))]
 
 
-# SQLite releases the interpreter at every step of a statement. While an event loop is busy, getting the interpreter
-# back takes far longer than the step, so one step writes a whole group of lines.
+# SQLite releases the GIL at every step of a statement. While an event loop is busy, reacquiring it takes far longer
+# than the step, so one step writes a whole group of lines.
 
-_LINES_A_STEP = (64, 32, 16, 8, 4, 2, 1)
-"""The sizes of the groups that one step writes. There are few, because each needs a statement, which takes longer to
+_GROUP_SIZES = (64, 32, 16, 8, 4, 2, 1)
+"""The numbers of lines that one step writes. There are few, because each needs a statement, which takes longer to
 compile than to run. The largest stays well under SQLite's limit of bound values for the widest table."""
 
 
 def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[Any]]) -> None:
-    """Run `statement` over all `lines` in groups; `{lines}` in it becomes a table of values."""
+    """Run `statement` over `lines` in groups. `{lines}` in it becomes a table of values."""
     start = 0
     while start < len(lines):
-        size = next(size for size in _LINES_A_STEP if size <= len(lines) - start)
+        size = next(size for size in _GROUP_SIZES if size <= len(lines) - start)
         group = lines[start : start + size]
         connection.execute(_with_lines(statement, size, len(group[0])), list(chain.from_iterable(group)))
         start += size
@@ -245,12 +248,12 @@ def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Seq
 
 @lru_cache(maxsize=64)
 def _with_lines(statement: str, lines: int, columns: int) -> str:
-    places = f"({', '.join('?' * columns)})"
-    return statement.format(lines=f"VALUES {', '.join([places] * lines)}")
+    placeholders = f"({', '.join('?' * columns)})"
+    return statement.format(lines=f"VALUES {', '.join([placeholders] * lines)}")
 
 
 QUERIES = named_sql(
-    __package__, FILES, {**PARTS, "content": CONTENT, "chained": text_in_sql("f", "f.number", "char(10)")}, ON_SQLITE
+    __package__, FILES, {**PARTS, "content": CONTENT, "chained": line_text_sql("f", "f.number", "char(10)")}, ON_SQLITE
 )
 
 
@@ -262,50 +265,50 @@ class SqliteTables:
 
     @cached_property
     def identity(self) -> Identity:
-        return identity_of(self._connection)
+        return load_identity(self._connection)
 
     def run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        return self._connection.execute(QUERIES[name], _bound(values)).fetchall()
+        return self._connection.execute(QUERIES[name], _bind_values(values)).fetchall()
 
     def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-        return self._connection.execute(QUERIES[name], _bound(values))
+        return self._connection.execute(QUERIES[name], _bind_values(values))
 
-    def each(
+    def run_for_each(
         self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
     ) -> Iterator[tuple[Any, ...]]:
-        query = _in_places(name, (*columns, *values))
-        cursor, further = self._connection.cursor(), tuple(values.values())
+        query = _positional_query(name, (*columns, *values))
+        cursor, other_values = self._connection.cursor(), tuple(values.values())
         try:
-            yield from cursor.executemany(query, ((*row, *further) for row in rows))
+            yield from cursor.executemany(query, ((*row, *other_values) for row in rows))
         finally:
             cursor.close(force=True)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Write an order id, and its spelling if `lower` does not produce that."""
+        """Write an order id, and its spelling if that differs from `lower`."""
         self.run("add_order_id", operation=operation, order_id=order_id, instruction=instruction)
         if not order_id.isascii():
-            self.run("add_spelling", operation=operation, spelling=spelled_alike(order_id), order_id=order_id)
+            self.run("add_spelling", operation=operation, spelling=normalise_spelling(order_id), order_id=order_id)
 
     def lock_rows(self, _numbers: Sequence[int]) -> bool:
         """Do nothing, because only one process writes a journal file."""
         return False
 
-    def withdraw_in_turn(self) -> None:
+    def lock_withdrawals(self) -> None:
         """Do nothing, because a writing transaction locks the whole file."""
 
 
-def evidence_in(connection: apsw.Connection) -> EvidenceLog:
+def evidence_log(connection: apsw.Connection) -> EvidenceLog:
     return EvidenceLog(SqliteTables(connection))
 
 
 @cache
-def _in_places(name: str, columns: tuple[str, ...]) -> str:
-    """Return a statement with positional parameters in the order of `columns`; named ones would cost more per row."""
+def _positional_query(name: str, columns: tuple[str, ...]) -> str:
+    """Return a statement with positional parameters in the order of `columns`, which are faster than named ones."""
     return VALUE.sub(lambda value: f"?{columns.index(value[1]) + 1}", QUERIES[name])
 
 
-def _bound(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values as SQLite accepts them, with lists of numbers or of texts as `carray`."""
+def _bind_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values in the form that SQLite accepts, with lists as `carray`."""
     for name, value in values.items():
         if isinstance(value, list):
             values[name] = apsw.carray(tuple(value) if isinstance(value[0], str) else array("q", value))
@@ -318,14 +321,14 @@ _INDEX = "payment_words"
 
 
 def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, are_ascii: bool) -> None:
-    """Record the spellings and the reference of a batch whose instructions, from `first` on, were just written.
+    """Record the spellings and the reference of a batch after its instructions, from `first` on, were written.
 
     With `are_ascii`, none of their order ids needs a spelling.
     """
-    odd = [] if are_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII)
-    for (order_id,) in odd:
+    non_ascii = [] if are_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII)
+    for (order_id,) in non_ascii:
         if not order_id.isascii():
-            spelling = spelled_alike(order_id)
+            spelling = normalise_spelling(order_id)
             tables.run("add_spelling", operation=record.operation, spelling=spelling, order_id=order_id)
     for _, reference in _references(tables, record.number):
         tables.run("add_reference", batch=record.number, reference=reference)
@@ -333,16 +336,16 @@ def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, are_ascii
 
 def check_spellings(tables: Tables) -> None:
     """Raise `JournalCorrupt` unless spellings and references match the order ids and batches."""
-    odd = tables.run("odd_ids", odd=_NOT_ASCII)
-    wanted = {(operation, spelled_alike(order_id), order_id) for operation, order_id in odd}
-    if set(tables.run("spellings")) != wanted:
+    non_ascii = tables.run("odd_ids", odd=_NOT_ASCII)
+    expected = {(operation, normalise_spelling(order_id), order_id) for operation, order_id in non_ascii}
+    if set(tables.run("spellings")) != expected:
         raise JournalCorrupt(say("The spellings of order ids do not match the order ids."))
     if tables.run("references") != list(_references(tables)):
         raise JournalCorrupt(say("The references of batches do not match their order ids."))
 
 
 def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield number and reference of every batch (or of one) whose first new row has a derived order id.
+    """Yield (number, reference) of each batch, or of one, whose first new row has a derived order id.
 
     Either all ids of a sheet are derived, or none is. A batch without a new row repeats ids of an earlier batch.
     """
@@ -354,13 +357,13 @@ def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int,
 def check_words(connection: apsw.Connection) -> None:
     """Raise `JournalCorrupt` unless the payee index matches the instructions."""
     words = "SELECT term, group_concat(doc || ' ' || offset) FROM payment_word GROUP BY term"
-    with closing(apsw.Connection(":memory:")) as again:
+    with closing(apsw.Connection(":memory:")) as rebuilt:
         for (statement,) in fetch(
             connection, "SELECT sql FROM sqlite_schema WHERE name IN (?, ?) ORDER BY rowid", (_INDEX, "payment_word")
         ):
-            again.execute(statement)
-        with again:
-            again.executemany(ADD_WORDS, connection.execute("SELECT number, words FROM payment_text ORDER BY number"))
-        for actual, wanted in zip_longest(connection.execute(words), again.execute(words)):
-            if actual != wanted:
+            rebuilt.execute(statement)
+        with rebuilt:
+            rebuilt.executemany(ADD_WORDS, connection.execute("SELECT number, words FROM payment_text ORDER BY number"))
+        for actual, expected in zip_longest(connection.execute(words), rebuilt.execute(words)):
+            if actual != expected:
                 raise JournalCorrupt(say("The index of payees does not match the instructions."))

@@ -1,6 +1,6 @@
-"""Checks the journal: all of it by replaying every fact, and its end each time it is opened.
+"""Checks the journal: the whole by replaying every fact, and its end each time it is opened.
 
-For a long journal, a second process at the same time checks all that needs no facts (docs/decisions/0015).
+For a long journal, a second process checks in parallel all that needs no facts (docs/decisions/0015).
 """
 
 import json
@@ -15,12 +15,20 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.core.lifecycle import LEADS_TO
+from paygw_batch.core.lifecycle import STATE_AFTER
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts import HEARD, followed
-from paygw_batch.journal.port import VerifyProgress, unwatched
-from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_said, check_trail
-from paygw_batch.journal.sqlite.connect import check_tables, connect, end_of, fetch, hash_at, identity_of, migrations
+from paygw_batch.journal.facts import HEARD, verify_links
+from paygw_batch.journal.port import VerifyProgress, ignore_progress
+from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_personal_data, check_trail
+from paygw_batch.journal.sqlite.connect import (
+    chain_end,
+    check_tables,
+    connect,
+    fact_hash,
+    fetch,
+    load_identity,
+    migrations,
+)
 from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, check_spellings, check_words
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
@@ -28,15 +36,15 @@ from paygw_batch.processes import child_environment, forbid_core_dumps, python_c
 
 _TAIL_FACTS = 256
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
-_LEADS_TO: Mapping[str, str] = {kind.value: state.value for kind, state in LEADS_TO.items()}
+_STATES_AFTER: Mapping[str, str] = {kind.value: state.value for kind, state in STATE_AFTER.items()}
 
 
-_WORTH_A_PROCESS = 100_000
-"""The number of facts from which a second process is used."""
+_PARALLEL_FROM_FACTS = 100_000
+"""A second process is used for at least this many facts."""
 
 
 def verify(
-    connection: apsw.Connection, path: Path, *, in_parallel: bool = False, progress: VerifyProgress = unwatched
+    connection: apsw.Connection, path: Path, *, in_parallel: bool = False, progress: VerifyProgress = ignore_progress
 ) -> Mapping[str, int]:
     """Replay the whole journal and return counts of facts, batches, pages, order ids and states.
 
@@ -46,10 +54,10 @@ def verify(
     `apsw.Error` if SQLite cannot read.
     """
     ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
-    command = python_command("from paygw_batch.journal.sqlite import verify; verify.answer_sound()")
-    if in_parallel and facts >= _WORTH_A_PROCESS and command is not None:
-        # If either process finds a fault, this one checks all of it again, in order, to name the first fault.
-        with suppress(Exception), _beside(command, path, end_of(connection)) as is_sound:
+    command = python_command("from paygw_batch.journal.sqlite import verify; verify.report_soundness()")
+    if in_parallel and facts >= _PARALLEL_FROM_FACTS and command is not None:
+        # If either process finds a fault, this one rechecks everything in order, to name the first fault.
+        with suppress(Exception), _check_in_process(command, path, chain_end(connection)) as is_sound:
             counts = _check_facts(connection, progress)
             if is_sound():
                 return counts
@@ -63,9 +71,9 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
     """Follow the chain from its start, check batches and rows against it, and return the counts."""
     tables = SqliteTables(connection)
     check_moves(tables)
-    for number, _, digest, _, salt, *said in followed(tables.identity.start, tables.stream("all_facts")):
+    for number, _, digest, _, salt, *said in verify_links(tables.identity.start, tables.stream("all_facts")):
         if salt is not None:
-            check_said(number, digest, salt, *said)
+            check_personal_data(number, digest, salt, *said)
     totals = check_batches(tables)
     counts = RowReplay(tables, progress).run()
     ((facts,),), ((heard,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
@@ -78,8 +86,8 @@ def _check_derived(connection: apsw.Connection) -> None:
 
 
 @contextmanager
-def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Check the file in a second process; yield a function that waits, and returns whether it is sound to `end`."""
+def _check_in_process(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
+    """Check the file in a second process. Yield a function that waits, then returns whether it is sound up to `end`."""
     with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
         command,
         stdin=subprocess.PIPE,
@@ -90,7 +98,7 @@ def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[
         source, out = process.stdin, process.stdout
         if source is None or out is None:
             raise InternalError("a process was started without its pipes")
-        with suppress(BrokenPipeError):  # the process has ended, and its answer is empty
+        with suppress(BrokenPipeError):  # the process has ended, so its answer is empty
             source.write(json.dumps([str(path), end.seq]).encode())
             source.close()
         try:
@@ -99,16 +107,16 @@ def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[
             process.kill()
 
 
-def answer_sound() -> None:
-    """Check the journal named on standard input; if it is sound, write the hash of the requested fact."""
+def report_soundness() -> None:
+    """Check the journal named on standard input. If it is sound, write the hash of the requested fact."""
     forbid_core_dumps(for_good=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process gets the interrupt, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles the interrupt, and ends this one
     name, seq = json.loads(sys.stdin.read())
     with closing(connect(Path(name), write=False)) as connection:
         connection.execute("BEGIN")
         _check_database(connection, Path(name))
         _check_derived(connection)
-        sys.stdout.write(hash_at(connection, seq).hex())
+        sys.stdout.write(fact_hash(connection, seq).hex())
 
 
 def check_tail(connection: apsw.Connection) -> None:
@@ -117,23 +125,23 @@ def check_tail(connection: apsw.Connection) -> None:
     lines = tables.run("last_facts", limit=_TAIL_FACTS)[::-1]
     if not lines:
         return
-    end = Link(lines[0][0] - 1, hash_at(connection, lines[0][0] - 1))
-    for _ in followed(end, lines):
-        pass  # `followed` raises at a line that does not follow
+    end = Link(lines[0][0] - 1, fact_hash(connection, lines[0][0] - 1))
+    for _ in verify_links(end, lines):
+        pass  # `verify_links` raises at a line that does not follow
     contradicting = {fact for (fact,) in tables.run("contradicted", before=end.seq)}
     latest = {
-        instruction: [_LEADS_TO.get(kind), attempt, fact]
+        instruction: [_STATES_AFTER.get(kind), attempt, fact]
         for fact, *_, instruction, kind, attempt in lines
         if instruction is not None and kind != HEARD and fact not in contradicting
     }
-    ends = {number: end for number, *end in tables.run("ends", numbers=list(latest))} if latest else {}
-    for number, wanted in latest.items():
-        if ends.get(number) != wanted:
+    newest_facts = {number: end for number, *end in tables.run("ends", numbers=list(latest))} if latest else {}
+    for number, expected in latest.items():
+        if newest_facts.get(number) != expected:
             raise JournalCorrupt(
                 say(
                     "Instruction {number} is not in the state that fact {fact} leads to.",
                     number=number,
-                    fact=wanted[-1],
+                    fact=expected[-1],
                 )
             )
 
@@ -143,14 +151,12 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
     if verdict != "ok":
         raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=path, error=verdict))
     check_tables(connection, path)
-    created_at = identity_of(connection).created_at
+    created_at = load_identity(connection).created_at
     applied = fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version")
     if not applied or applied[0] != (1, created_at):
         raise JournalCorrupt(say("The journal {path} has no valid time of its creation.", path=path))
     versions = [version for version, _ in applied]
-    if not all(_TIME.fullmatch(when) for _, when in applied) or versions != list(range(1, len(migrations()) + 1)):
+    if not all(_TIME.fullmatch(at) for _, at in applied) or versions != list(range(1, len(migrations()) + 1)):
         raise JournalCorrupt(say("The journal {path} has no valid times of its upgrades.", path=path))
     if broken := fetch(connection, "PRAGMA foreign_key_check"):
-        raise JournalCorrupt(
-            say("A line of table {table} refers to something that the journal does not have.", table=broken[0][0])
-        )
+        raise JournalCorrupt(say("A line of table {table} refers to missing data.", table=broken[0][0]))

@@ -1,1 +1,1 @@
-"""Finds the defects and the warnings of rows."""
+"""Find the defects and warnings of rows."""

@@ -1,8 +1,8 @@
-"""Explains each code of a defect or a warning: by a plain label, a sentence and a suggestion.
+"""Explain each code of a defect or warning with a label, a sentence and a suggestion.
 
-A code is `SUBJECT.WHAT`, where the subject is a column, `row` or `sheet`. Columns come from the forms, so most entries
-are `*.WHAT`, for any column; `{column}` in a text is its name. The messages about single rows say more and have the
-value. The texts here are for lists and for translation, and `docs/defects.md` is generated from them.
+A code is `SUBJECT.KIND`. The subject is a column, `row` or `sheet`. Columns come from the forms, so most entries are
+`*.KIND`, for any column, with its name as `{column}`. Messages about single rows say more and include the value.
+`docs/defects.md` is generated from the texts here.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ ANY_COLUMN = "*"
 
 @dataclass(frozen=True, slots=True)
 class CodeMeaning:
-    """Explains a code: `label` in a few words, `sentence` with the mistake, `suggestion` with the next step."""
+    """The meaning of a code: a short `label`, a `sentence` about the mistake, and the next step (`suggestion`)."""
 
     label: str
     sentence: str
     suggestion: str
 
 
-_CUT_NUMBER = mark("Format the column as text in the spreadsheet, and enter the number again from its source.")
+_RETYPE_NUMBER = mark("Format the column as text in the spreadsheet, and enter the number again from its source.")
 
 DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
@@ -37,13 +37,13 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.exponent": CodeMeaning(
             "{column} cut by a spreadsheet",
-            "The spreadsheet has written {column} in scientific notation, and digits were lost.",
-            _CUT_NUMBER,
+            "The spreadsheet has converted {column} to scientific notation, and digits were lost.",
+            _RETYPE_NUMBER,
         ),
         "*.format": CodeMeaning(
             "{column} not readable",
             "The value is not in the format that {column} needs.",
-            "Write it as the message of the row says.",
+            "Correct it as described in the message of the row.",
         ),
         "*.direction": CodeMeaning(
             "hidden direction mark in {column}",
@@ -57,8 +57,8 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.lost_character": CodeMeaning(
             "lost character in {column}",
-            "A program has put a replacement character (U+FFFD) in place of one that it could not read.",
-            "Write the text again from its source.",
+            "A program has replaced a character that it could not read (with U+FFFD).",
+            "Retype the text from its source.",
         ),
         "*.country": CodeMeaning(
             "{column} of another country",
@@ -67,7 +67,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.renumbered": CodeMeaning(
             "{column} of another numbering plan",
-            "The country changed its numbers, and this one is not of the plan that the gateway takes.",
+            "The country changed its numbering plan, and the gateway does not use the plan of this number.",
             "Write the number that the message names.",
         ),
         "*.mismatch": CodeMeaning(
@@ -81,7 +81,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Write a word that the message names, or leave the cell empty; or have the word set up.",
         ),
         "*.not_used": CodeMeaning(
-            "{column} not taken", "The country of the row does not use {column}.", "Leave the cell empty."
+            "{column} not used", "{column} is not used for the country of the row.", "Leave the cell empty."
         ),
         "*.float": CodeMeaning(
             "{column} stored as a binary fraction",
@@ -96,7 +96,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "*.digits": CodeMeaning(
             "too many digits in {column}",
             "The number has more than 15 digits, but a spreadsheet or a binary fraction keeps only 15: it is wrong.",
-            _CUT_NUMBER,
+            _RETYPE_NUMBER,
         ),
         "country.unknown": CodeMeaning(
             "unknown country",
@@ -115,7 +115,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "amount.cut_by_comma": CodeMeaning(
             "amount cut at a comma",
-            "The amount has a comma and no quotation marks: 1,500 is read as 1, and 500 stands under no heading.",
+            "The amount has a comma but no quotation marks: 1,500 is read as 1, and 500 has no heading.",
             "Put the amount in quotation marks, or write it without the comma; or give each column a heading.",
         ),
         "amount.zero": CodeMeaning("amount of zero", "An amount must be above zero.", "Write the amount to be paid."),
@@ -126,13 +126,13 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "amount.minimum": CodeMeaning(
             "amount too small",
-            "The amount is below the smallest that the configuration allows for the country.",
-            "Correct the amount, or have the limit of the configuration changed.",
+            "The amount is below the configured minimum for the country.",
+            "Correct the amount, or have the configured limit changed.",
         ),
         "amount.maximum": CodeMeaning(
             "amount too large",
-            "The amount is above the largest that the configuration allows for the country.",
-            "Correct the amount, or have the limit of the configuration changed.",
+            "The amount is above the configured maximum for the country.",
+            "Correct the amount, or have the configured limit changed.",
         ),
         "client_orderid.duplicate": CodeMeaning(
             "order id used twice",
@@ -164,14 +164,15 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "row.left_out": CodeMeaning(
             "row left out",
             "A person left the row out when the sheet was checked.",
-            "Nothing: it is not paid with this sheet. You can take it back while you correct the sheet.",
+            "No action is needed. The row is not paid with this sheet. You can include it again while you correct the "
+            "sheet.",
         ),
         "row.total": CodeMeaning(
             "row of totals", "The row looks like a sum of the rows above it, not a payment.", "Delete the row."
         ),
     }
 )
-"""A code, or `*.` and the end of codes -> its meaning as a defect. A row with a defect is never sent."""
+"""A code, or `*.KIND` -> its meaning as a defect. A row with a defect is never sent."""
 
 WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
@@ -182,16 +183,16 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.operator": CodeMeaning(
             "number of another operator",
-            "The number looks like one of a different mobile operator from the one that the purpose pays through.",
-            "Make sure that the number was moved to this operator.",
+            "The number seems to belong to a different mobile operator than the one that the purpose pays through.",
+            "Check that the number was ported to this operator.",
         ),
         "*.digits": CodeMeaning(
             "digits in place of a name", "The name has only digits.", "Make sure that no two columns are swapped."
         ),
         "*.other_digits": CodeMeaning(
             "{column} in digits of another script",
-            "The value is written in Arabic or Persian digits, and was read.",
-            "Compare what was read with the source.",
+            "The value is in Arabic or Persian digits, and was converted.",
+            "Compare the converted value with the source.",
         ),
         "amount.cut_by_comma": CodeMeaning(
             "amount perhaps cut at a comma",
@@ -200,7 +201,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.emoji": CodeMeaning(
             "emoji in {column}",
-            "The name has a picture in it, and the gateway may not take it.",
+            "The name contains an emoji, which the gateway may not accept.",
             "Write the name in letters.",
         ),
         "*.damaged": CodeMeaning(
@@ -215,7 +216,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.two_meanings": CodeMeaning(
             "{column} with two meanings",
-            "A bank account can also be read as a mobile number, or a wallet is not that of the phone in its row.",
+            "A bank account could also be a mobile number, or a wallet does not match the phone of its row.",
             "Make sure that these accounts belong to the people who are named.",
         ),
         "account_name.two_names": CodeMeaning(
@@ -230,23 +231,23 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "row.hidden": CodeMeaning(
             "hidden row",
-            "The row is hidden in the workbook, and is paid like any other.",
-            "Show the row, and check it.",
+            "The row is hidden in the workbook, but will be paid like any other.",
+            "Unhide the row and check it.",
         ),
         "row.struck": CodeMeaning(
             "row struck through",
-            "The row, or a part of it, is struck through in the workbook, and is paid like any other.",
-            "Delete the row, or remove the line through it.",
+            "The row, or part of it, is struck through in the workbook, but will be paid like any other.",
+            "Delete the row, or remove the strikethrough.",
         ),
         "column.hidden": CodeMeaning(
             "hidden column",
-            "A column is hidden in the workbook, and its values are used.",
-            "Show the column, and check it.",
+            "A column is hidden in the workbook, but its values are used.",
+            "Unhide the column and check it.",
         ),
         "*.shown_otherwise": CodeMeaning(
             "{column} shown as another value",
-            "The spreadsheet shows a different value from that of the cell, none, or another currency.",
-            "Check which value is meant, and format the cell to show it.",
+            "The spreadsheet shows a different value than the cell contains, no value, or another currency.",
+            "Check which value is correct, and format the cell to show it.",
         ),
         "sheet.repeats_a_batch": CodeMeaning(
             "sheet repeats a batch",
@@ -275,17 +276,17 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
     }
 )
-"""A code, or `*.` and the end of codes -> its meaning as a warning. Warnings refuse nothing, except with --strict."""
+"""A code, or `*.KIND` -> its meaning as a warning. Warnings make no row invalid, except with --strict."""
 
 
-def meaning_of(
+def code_meaning(
     code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS, headings: Mapping[str, str] = MappingProxyType({})
 ) -> CodeMeaning:
-    """Return the meaning of a code in the chosen language, with the sender's heading, or else the name, of its column.
+    """Return the meaning of a code in the chosen language.
 
-    Raises `KeyError` for a code that `meanings` does not have.
+    Its texts name the column by the sender's heading, if there is one. Raises `KeyError` for an unknown code.
     """
     subject, _, ending = code.partition(".")
-    general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{ending}"]
-    texts = (general.label, general.sentence, general.suggestion)
+    meaning = meanings.get(code) or meanings[f"{ANY_COLUMN}.{ending}"]
+    texts = (meaning.label, meaning.sentence, meaning.suggestion)
     return CodeMeaning(*(say(text, column=headings.get(subject) or subject) for text in texts))

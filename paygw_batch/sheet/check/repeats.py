@@ -1,20 +1,20 @@
-"""Finds rows that repeat each other: with the same order id in any spelling, or with payments that look alike."""
+"""Find rows that repeat each other: the same order id in any spelling, or similar payments."""
 
 import polars as pl
 
-from paygw_batch.core.text import spelled_alike, without_damage
+from paygw_batch.core.text import normalise_spelling, repair_order_id
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.findings import defects_of, no_defects, shown, worded
-from paygw_batch.sheet.instructions import payee_of
+from paygw_batch.sheet.findings import build_message, defects_for_rows, empty_findings, shortened_value
+from paygw_batch.sheet.instructions import payee_column
 
-_ROWS_NAMED = 6
+_MAX_ROWS_NAMED = 6
 
 
-def occurring_twice(hashes: pl.DataFrame) -> pl.Series:
+def rows_with_repeated_hash(hashes: pl.DataFrame) -> pl.Series:
     """Return the `row` of each `hash` that occurs twice.
 
     These are all rows that repeat each other, and hardly any others. Sorting 64-bit hashes and comparing neighbours is
-    much cheaper than comparing texts.
+    much cheaper than comparing strings.
     """
     ordered = hashes["hash"].sort()
     following = ordered.slice(1)  # a slice, because a copy of ten million rows takes 80 MB
@@ -22,116 +22,115 @@ def occurring_twice(hashes: pl.DataFrame) -> pl.Series:
     return hashes.filter(pl.col("hash").is_in(twice.implode()))["row"] if twice.len() else hashes["row"].clear()
 
 
-def worth_comparing(payees: pl.DataFrame) -> pl.Series:
-    """Return the `row` of all rows that repeat a payee with the same amount or under another name, and of few others.
+def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
+    """Return the `row` of rows that repeat a payee with the same amount or under another name.
 
-    `payees` has `row`, and as hashes the payee (`hash`), `amount` and `name` (null: no name). That a payee is paid
-    several times is no reason to compare the rows: in some sheets every payee is.
+    The result may have a few other rows. `payees` has `row`, and hashes of the payee (`hash`), `amount` and `name`
+    (null without a name). A payee who is paid several times is not enough, because in some sheets every payee is.
     """
-    of_several = payees.filter(pl.col("row").is_in(occurring_twice(payees).implode()))
-    alike = occurring_twice(of_several.select("row", hash=pl.col("hash") ^ pl.col("amount")))
+    of_several = payees.filter(pl.col("row").is_in(rows_with_repeated_hash(payees).implode()))
+    same_amount = rows_with_repeated_hash(of_several.select("row", hash=pl.col("hash") ^ pl.col("amount")))
     # If the names of one payee differ, at least two neighbours differ.
     with_names = of_several.select("hash", "name").drop_nulls().sort("hash")
     is_other = (pl.col("hash") == pl.col("hash").shift(1)) & (pl.col("name") != pl.col("name").shift(1))
     payees_with_names = with_names.filter(is_other)["hash"].unique()
-    under_names = of_several.filter(pl.col("hash").is_in(payees_with_names.implode()))["row"]
-    return pl.concat([alike, under_names]).unique()
+    other_name = of_several.filter(pl.col("hash").is_in(payees_with_names.implode()))["row"]
+    return pl.concat([same_amount, other_name]).unique()
 
 
-def _groups(repeated: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return the rows that share all `keys` with others, with their `count`, and `rows`, a text naming the first."""
+def _repeated_groups(repeated: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Return the rows that share all `keys`, with their `count` and the first row numbers (`rows`)."""
     text = pl.col("row").cast(pl.String)
-    groups = repeated.group_by(keys).agg(count=pl.len(), rows=text.head(_ROWS_NAMED).str.join(", "))
+    groups = repeated.group_by(keys).agg(count=pl.len(), rows=text.head(_MAX_ROWS_NAMED).str.join(", "))
     return repeated.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
 
 
-def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for each row whose `client_orderid` another row has too. `frame` has the `row`."""
+def duplicate_ids(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for each row whose `client_orderid` occurs in another row."""
     name = "client_orderid"
-    more = pl.when(pl.col("count") > _ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
-    message = worded(
+    more = pl.when(pl.col("count") > _MAX_ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
+    message = build_message(
         "{value} is used in {count} rows ({rows}{more}). Give each row its own id.",
-        value=shown(name),
+        value=shortened_value(name),
         count=pl.col("count"),
         rows=pl.col("rows"),
         more=more,
     )
-    repeated = _groups(frame.select("row", name).drop_nulls(), [name])
-    return defects_of(repeated, name, "client_orderid.duplicate", message)
+    repeated = _repeated_groups(frame.select("row", name).drop_nulls(), [name])
+    return defects_for_rows(repeated, name, "client_orderid.duplicate", message)
 
 
-def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid lines with their `payee`, and without the columns that no comparison needs."""
+def payment_lines(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return the valid lines with `payee`, and only the columns that comparisons need."""
     valid = lines if lines["valid"].all() else lines.filter("valid")
-    return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee_of(valid))
+    return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee_column(valid))
 
 
 def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the hashes of each valid line that `worth_comparing` compares.
+    """Return the hashes of valid lines that `rows_to_compare` needs.
 
-    Nothing else is kept of a row. Amounts and names are compared only within one payee, so 32 bits are enough for them.
+    Nothing else of a row is kept. Amounts and names are compared only within one payee, so 32 bits are enough.
     """
-    paid = payees_of(lines)
+    paid = payment_lines(lines)
     return paid.select(
         "row",
         hash=paid.select("currency", "payee").hash_rows(),
-        amount=_half(paid["amount"].cast(pl.Float64, strict=False).hash()),  # 5 and 5.00 are one amount
-        name=_half(paid["account_name"].hash()).set(paid["account_name"].is_null(), None),
+        amount=_low_32_bits(paid["amount"].cast(pl.Float64, strict=False).hash()),  # 5 and 5.00 are the same amount
+        name=_low_32_bits(paid["account_name"].hash()).set(paid["account_name"].is_null(), None),
     )
 
 
-def _half(hashes: pl.Series) -> pl.Series:
+def _low_32_bits(hashes: pl.Series) -> pl.Series:
     return (hashes & 0xFFFF_FFFF).cast(pl.UInt32)
 
 
-def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return a warning for every valid line that is like another one, or pays the same account under another name.
+def payee_warnings(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return a warning for each valid line that resembles another, or pays its account under another name.
 
-    `lines` may leave out lines that are not `worth_comparing`.
+    `lines` needs only the `rows_to_compare`.
     """
-    paid = payees_of(lines).with_columns(value=readable_amount("amount"))
+    paid = payment_lines(lines).with_columns(value=readable_amount("amount"))
     if not paid.height:
-        return no_defects()
+        return empty_findings()
     keys = ["currency", "payee"]
-    return pl.concat([_look_alikes(paid, [*keys, "value"]), _two_names(paid, keys)])
+    return pl.concat([_look_alike_warnings(paid, [*keys, "value"]), _two_name_warnings(paid, keys)])
 
 
-def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    # Names that differ only in case, accents, blanks, punctuation or order count as the same name.
+def _two_name_warnings(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    # Names that differ only in case, accents, spaces, punctuation or order count as the same name.
     letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
     with_names = paid.drop_nulls("account_name").with_columns(
         name=letters.str.extract_all(r"[\pL\pN]+").list.sort().list.join(" ")
     )
     groups = with_names.group_by(keys).agg(
-        names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_ROWS_NAMED).str.join(", ")
+        names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_MAX_ROWS_NAMED).str.join(", ")
     )
     several = with_names.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
-    message = worded(
+    message = build_message(
         "{value}: the same account has {names} different names (rows {rows}). Check whose it is.",
-        value=shown("account_name"),
+        value=shortened_value("account_name"),
         names=pl.col("names"),
         rows=pl.col("rows"),
     )
-    return defects_of(several, "account_name", "account_name.two_names", message)
+    return defects_for_rows(several, "account_name", "account_name.two_names", message)
 
 
-def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+def _look_alike_warnings(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     order_id = pl.col("client_orderid")
     other_id = (
         pl.when(pl.int_range(pl.len()).over(keys) == 0)
         .then(order_id.get(1).over(keys))
         .otherwise(order_id.first().over(keys))
     )
-    message = worded(
-        "{value} has the same account and the same amount as {other} ({count} such rows: {rows}). Check that all are "
-        "meant.",
-        value=shown("client_orderid"),
-        other=shown("other"),
+    message = build_message(
+        "{value} has the same account and amount as {other} ({count} such rows: {rows}). Check that all are intended.",
+        value=shortened_value("client_orderid"),
+        other=shortened_value("other"),
         count=pl.col("count"),
         rows=pl.col("rows"),
     )
-    groups = _groups(paid, keys)
-    return defects_of(
+    groups = _repeated_groups(paid, keys)
+    return defects_for_rows(
         groups.with_columns(other=other_id) if groups.height else groups, "client_orderid", "row.look_alike", message
     )
 
@@ -140,60 +139,62 @@ LOOK_ALIKE = "client_orderid.look_alike"
 REWRITTEN = "client_orderid.rewritten"
 
 
-def in_one_spelling(text: pl.Series) -> pl.Series:
-    """Return `core.text.spelled_alike` of every value; null stays null.
+def normalize_ids(text: pl.Series) -> pl.Series:
+    """Apply `core.text.normalise_spelling` to every value. Nulls stay null.
 
-    Most order ids are ASCII and are converted as a column. Only the others are converted one by one.
+    ASCII values, which most order ids are, are converted as a column, and the others one by one.
     """
     folded = text.str.to_lowercase()
     at = (text.str.len_bytes() != text.str.len_chars()).fill_null(value=False).arg_true()
     if not at.len():
         return folded
-    return folded.scatter(at, pl.Series([spelled_alike(value) for value in text.gather(at)], dtype=pl.String))
+    return folded.scatter(at, pl.Series([normalise_spelling(value) for value in text.gather(at)], dtype=pl.String))
 
 
-def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for every row whose `client_orderid` is that of another row in another spelling.
+def look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for each row whose `client_orderid` is another row's in a different spelling.
 
-    `frame` has `row`. Each defect names the first row with another spelling of the id.
+    Each defect names the first row with a different spelling.
     """
     order_ids = frame.select("row", "client_orderid").drop_nulls()
-    ids = order_ids.with_columns(folded=in_one_spelling(order_ids["client_orderid"]))
-    message = worded(
+    ids = order_ids.with_columns(folded=normalize_ids(order_ids["client_orderid"]))
+    message = build_message(
         "{value} differs only in its spelling from {other} of row {row}. If they are the same payment, delete "
         "one row. If not, give one an id that differs in more than case, width or hyphens.",
-        value=shown("client_orderid"),
-        other=shown("other"),
+        value=shortened_value("client_orderid"),
+        other=shortened_value("other"),
         row=pl.col("other_row"),
     )
-    return defects_of(_with_another(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
+    return defects_for_rows(_pair_with_other(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
 
 
-def ids_rewritten(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for every valid line that may repeat another one under an id that a program has rewritten.
+def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for each valid line that may repeat another under a rewritten id.
 
-    Ids that differ only in spelling are left to `ids_spelled_alike`. `lines` may leave out lines that are not
-    `worth_comparing`.
+    Programs rewrite ids, such as 00001 as 1. Ids that differ only in spelling are left to `look_alike_ids`. `lines`
+    needs only the `rows_to_compare`.
     """
-    paid = payees_of(lines).drop_nulls("client_orderid").with_columns(value=readable_amount("amount"))
+    paid = payment_lines(lines).drop_nulls("client_orderid").with_columns(value=readable_amount("amount"))
     payment = ["currency", "payee", "value"]
     several = paid.filter(pl.len().over(payment) > 1) if paid.height else paid
     ids = several["client_orderid"]
     rewritten = several.with_columns(
-        folded=in_one_spelling(ids), repaired=pl.Series(map(without_damage, ids), dtype=pl.String)
+        folded=normalize_ids(ids), repaired=pl.Series(map(repair_order_id, ids), dtype=pl.String)
     )
-    message = worded(
+    message = build_message(
         "{value} may be {other} of row {row}, changed by a spreadsheet: both rows pay the same account the same "
         "amount. If they are the same payment, delete one row. If not, give one a clearly different id.",
-        value=shown("client_orderid"),
-        other=shown("other"),
+        value=shortened_value("client_orderid"),
+        other=shortened_value("other"),
         row=pl.col("other_row"),
     )
-    return defects_of(_with_another(rewritten, [*payment, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
+    return defects_for_rows(
+        _pair_with_other(rewritten, [*payment, "repaired"], "folded"), "client_orderid", REWRITTEN, message
+    )
 
 
-def _with_another(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
-    """Return the rows that share all `keys` with a row of another `text`, whose id is `other` in row `other_row`."""
+def _pair_with_other(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
+    """Pair each row with one that has equal `keys` but another `text`: its id is `other`, its row `other_row`."""
     order_id, row, is_other = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
     groups = ids.group_by(keys).agg(
         text_of_first=pl.col(text).first(),
@@ -202,9 +203,9 @@ def _with_another(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame
         second=order_id.filter(is_other).first(),
         second_row=row.filter(is_other).first(),
     )
-    alike = ids.join(groups.drop_nulls("second"), on=keys, how="inner", maintain_order="left").rechunk()
+    same_amount = ids.join(groups.drop_nulls("second"), on=keys, how="inner", maintain_order="left").rechunk()
     is_first = pl.col(text) == pl.col("text_of_first")
-    return alike.with_columns(
+    return same_amount.with_columns(
         other=pl.when(is_first).then("second").otherwise("first"),
         other_row=pl.when(is_first).then("second_row").otherwise("first_row"),
     )

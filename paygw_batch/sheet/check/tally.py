@@ -1,7 +1,7 @@
-"""Judges the rows of a sheet in pieces, several at a time, and adds up the results without keeping any row.
+"""Check the rows of a sheet in pieces, several at a time, and add up the results without keeping any row.
 
-Rows that concern each other (the same order id twice, payments that look alike) are found by 64-bit hashes of all rows.
-Only the few rows whose hashes occur twice are then compared.
+Rows that may repeat each other (the same order id, or similar payments) are found by 64-bit hashes of all rows. Only
+the few rows whose hashes occur twice are then compared.
 """
 
 from collections import deque
@@ -16,57 +16,59 @@ import polars as pl
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
-from paygw_batch.sheet.check.judge import Failed, FailedTally, Judged, rows_failed
-from paygw_batch.sheet.check.repeats import in_one_spelling, occurring_twice, payee_hashes, worth_comparing
-from paygw_batch.sheet.findings import Findings, defects_of
+from paygw_batch.sheet.check.repeats import normalize_ids, payee_hashes, rows_to_compare, rows_with_repeated_hash
+from paygw_batch.sheet.check.row_checker import CheckedRows, CheckFailure, FailureTally, failed_rows
+from paygw_batch.sheet.findings import Findings, defects_for_rows
 from paygw_batch.sheet.instructions import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS, Sheet
 
-_TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
+_TOTAL_WORD = (
+    r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
+)
 
 ROWS_AT_ONCE = 250_000
-_CORES_A_PIECE = 2  # which polars keeps busy; more pieces in parallel cost memory
-_MAX_AT_ONCE = 4
+_CORES_PER_PIECE = 2  # polars keeps about two busy; more pieces in parallel cost memory
+_MAX_PIECES_AT_ONCE = 4
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rows of a sheet as in its `frame`, with those of its `defects` that are about them."""
+    """Some rows of a sheet, with the sheet's own defects about them."""
 
     frame: pl.DataFrame
     defects: pl.DataFrame
 
 
-def pieces_of(sheet: Sheet) -> Iterator[Piece]:
+def split_sheet(sheet: Sheet) -> Iterator[Piece]:
     for frame in sheet.frame.iter_slices(ROWS_AT_ONCE):
         of_piece = pl.col("row").is_between(frame["row"][0], frame["row"][-1])
         yield Piece(frame, sheet.defects.filter(of_piece))
 
 
-def each(sheet: Sheet, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
-    """Apply `work` to each piece of a sheet, and yield the results in the order of the pieces.
+def map_pieces(sheet: Sheet, work: Callable[[Piece], _Result]) -> Iterator[_Result]:
+    """Apply `work` to each piece of a sheet, and yield the results in order.
 
-    A few pieces are processed at once, because polars releases the interpreter's lock. No other piece is begun before.
+    A few pieces are processed at a time, because polars releases the interpreter's lock.
     """
-    threads = max(1, min(pl.thread_pool_size() // _CORES_A_PIECE, _MAX_AT_ONCE))
-    begun: deque[Future[_Made]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        for piece in pieces_of(sheet):
-            begun.append(pool.submit(copy_context().run, work, piece))  # the context has the chosen language
-            if len(begun) > threads:
-                yield begun.popleft().result()
-        while begun:
-            yield begun.popleft().result()
+    thread_count = max(1, min(pl.thread_pool_size() // _CORES_PER_PIECE, _MAX_PIECES_AT_ONCE))
+    pending: deque[Future[_Result]] = deque()
+    with ThreadPoolExecutor(thread_count) as pool:
+        for piece in split_sheet(sheet):
+            pending.append(pool.submit(copy_context().run, work, piece))  # the context holds the chosen language
+            if len(pending) > thread_count:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 @dataclass(frozen=True, slots=True)
 class _PieceTally:
-    """The sums of a piece of a sheet. `ids`: `row` and `hash` of each order id; `payees`: the `payee_hashes`.
+    """The totals of one piece. `ids` has `row` and `hash` of each order id, and `payees` the `payee_hashes`.
 
-    Order ids that differ only in spelling have the same hash. `defects` are those found outside the checks. `wrong` are
-    the rows with a defect, and `doubted` those with a warning.
+    Order ids that differ only in spelling have the same hash. `defects` are those that no check found. `with_defects`
+    and `with_warnings` are the numbers of rows.
     """
 
     frame: pl.DataFrame
@@ -76,50 +78,50 @@ class _PieceTally:
     payees: pl.DataFrame
     counts: pl.DataFrame
     defects: pl.DataFrame
-    failed: Sequence[Failed]
-    doubtful: Sequence[Failed]
-    wrong: pl.Series
-    doubted: pl.Series
+    failed: Sequence[CheckFailure]
+    doubtful: Sequence[CheckFailure]
+    with_defects: pl.Series
+    with_warnings: pl.Series
 
     @classmethod
-    def of(cls, piece: Piece, judged: Judged) -> "_PieceTally":
-        lines = judged.lines
+    def for_piece(cls, piece: Piece, checked_rows: CheckedRows) -> "_PieceTally":
+        lines = checked_rows.lines
         order_ids = lines["client_orderid"]
-        ids = lines.select("row", hash=in_one_spelling(order_ids).hash()).filter(order_ids.is_not_null())
-        defects = pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)])
+        ids = lines.select("row", hash=normalize_ids(order_ids).hash()).filter(order_ids.is_not_null())
+        defects = pl.concat([piece.defects, _find_total_rows(piece.frame, checked_rows.failed)])
         return cls(
             frame=piece.frame,
             lines=lines,
             invalid=lines["row"].filter(~lines["valid"]),
             ids=ids,
             payees=payee_hashes(lines),
-            counts=counted(lines),
+            counts=count_lines(lines),
             defects=defects,
-            failed=judged.failed,
-            doubtful=judged.doubtful,
-            wrong=pl.concat([defects["row"], rows_failed(judged.failed)]),
-            doubted=rows_failed(judged.doubtful),
+            failed=checked_rows.failed,
+            doubtful=checked_rows.doubtful,
+            with_defects=pl.concat([defects["row"], failed_rows(checked_rows.failed)]),
+            with_warnings=failed_rows(checked_rows.doubtful),
         )
 
 
 class SheetTally:
-    """The sums of all pieces of a sheet. `held`: the columns with any value, from which the batch id is computed."""
+    """The totals of all pieces of a sheet. `filled_columns` are the columns with a value in some row."""
 
     def __init__(self, sheet: Sheet) -> None:
-        self.held = frozenset(column.name for column in sheet.frame if column.null_count() < len(column))
-        self._digest = BatchDigest(sheet.operation, sheet.unknown, self.held)
+        self.filled_columns = frozenset(column.name for column in sheet.frame if column.null_count() < len(column))
+        self._digest = BatchDigest(sheet.operation, sheet.unknown, self.filled_columns)
         self._pieces: list[_PieceTally] = []
-        self._failures, self._doubts = FailedTally(), FailedTally()
+        self._failures, self._doubts = FailureTally(), FailureTally()
         self.lines: pl.DataFrame | None = None
-        """The lines (`Judged.lines`) if there is only one piece, otherwise None."""
+        """The lines (`CheckedRows.lines`) if there is only one piece, otherwise None."""
 
     def add(self, piece: _PieceTally) -> None:
         self._digest.add(piece.lines, piece.frame)
         self._failures.add(piece.failed)
         self._doubts.add(piece.doubtful)
         self.lines = None if self._pieces else piece.lines
-        rowless = replace(piece, frame=piece.frame.clear(), lines=piece.lines.clear(), failed=(), doubtful=())
-        self._pieces.append(rowless)
+        summary = replace(piece, frame=piece.frame.clear(), lines=piece.lines.clear(), failed=(), doubtful=())
+        self._pieces.append(summary)
 
     @property
     def batch(self) -> str:
@@ -135,48 +137,50 @@ class SheetTally:
         """The numbers of the invalid rows, in order."""
         return pl.concat(piece.invalid for piece in self._pieces)
 
-    def take_same_ids(self) -> pl.Series:
-        """Return the numbers of all rows whose order ids may occur twice, in any spelling, and drop the ids' hashes."""
+    def pop_repeated_ids(self) -> pl.Series:
+        """Return the rows whose order ids may occur twice in any spelling, and drop the hashes."""
         ids = pl.concat(piece.ids for piece in self._pieces)
         self._pieces = [replace(piece, ids=piece.ids.clear()) for piece in self._pieces]
-        return occurring_twice(ids)
+        return rows_with_repeated_hash(ids)
 
     @property
-    def same_payees(self) -> pl.Series:
-        """The numbers of all valid rows that may repeat a payment, or name a payee in another way."""
-        return worth_comparing(pl.concat(piece.payees for piece in self._pieces))
+    def repeated_payees(self) -> pl.Series:
+        """The numbers of all valid rows that may repeat a payment, or name a payee differently."""
+        return rows_to_compare(pl.concat(piece.payees for piece in self._pieces))
 
     def defects(self) -> Findings:
-        """Return the defects that the file, single values and rows of totals have."""
-        wrong = pl.concat(piece.wrong for piece in self._pieces).unique()
-        findings = self._failures.findings(wrong)
-        return findings.joined(pl.concat(piece.defects for piece in self._pieces))
+        """Return the defects of the file, of single values and of rows of totals."""
+        with_defects = pl.concat(piece.with_defects for piece in self._pieces).unique()
+        findings = self._failures.findings(with_defects)
+        return findings.with_findings(pl.concat(piece.defects for piece in self._pieces))
 
     def warnings(self) -> Findings:
-        return self._doubts.findings(pl.concat(piece.doubted for piece in self._pieces))
+        return self._doubts.findings(pl.concat(piece.with_warnings for piece in self._pieces))
 
 
-def tallied(sheet: Sheet, judge: Callable[[Piece], Judged]) -> SheetTally:
+def tally_sheet(sheet: Sheet, check: Callable[[Piece], CheckedRows]) -> SheetTally:
     tally = SheetTally(sheet)
-    for piece in each(sheet, lambda piece: _PieceTally.of(piece, judge(piece))):
+    for piece in map_pieces(sheet, lambda piece: _PieceTally.for_piece(piece, check(piece))):
         tally.add(piece)
     return tally
 
 
-def counted(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the number of lines that share `COUNT_KEYS`, and the sum of readable amounts, as in `Validated`."""
+def count_lines(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return `count` and `sum` of the lines with equal `COUNT_KEYS`, as in `Validated.counts`."""
     is_valid = lines["valid"]
     # The amounts of valid rows are readable, so they are not checked again.
     value = pl.col("amount").cast(pl.Decimal(38, 4)) if is_valid.all() else readable_amount("amount")
     return lines.select(*COUNT_KEYS, value=value).group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("value").sum())
 
 
-def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:
-    without = [
+def _find_total_rows(frame: pl.DataFrame, failed: Sequence[CheckFailure]) -> pl.DataFrame:
+    row_numbers = [
         failure.rows["row"] for failure in failed if failure.country == NO_COUNTRY and failure.check.column == "country"
     ]
-    suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
+    rows_without_country = frame.filter(pl.col("row").is_in(row_numbers[0].implode())) if row_numbers else frame.clear()
     text = pl.exclude("row")
-    totals = suspects.select("row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL)).then(text))).drop_nulls()
+    totals = rows_without_country.select(
+        "row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL_WORD)).then(text))
+    ).drop_nulls()
     message = pl.lit(say("This looks like a total, not a payment. Delete the row."))
-    return defects_of(totals, "row", "row.total", message, pl.col("value"))
+    return defects_for_rows(totals, "row", "row.total", message, pl.col("value"))

@@ -1,8 +1,8 @@
-"""Reads delimited text (CSV) as a frame of exact text, and accounts for header, delimiter and every line.
+"""Read delimited text (CSV) as a frame of exact text, and account for header, delimiter and every line.
 
 Two readings must agree before a sheet is used. One is by polars. The other counts lines and delimiters in the bytes,
-and checks lines with quotation marks against RFC 4180. So a stray quotation mark that merges rows, or a row with a
-missing field, is noticed. A field of several lines is read if none of its lines can be a row.
+and checks lines with quotation marks against RFC 4180. Together they detect stray quotation marks that merge rows, and
+rows with missing fields. A field of several lines is accepted if none of its lines can be a row.
 """
 
 import csv
@@ -18,39 +18,48 @@ from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.sheet.clean import unguarded, unguarded_names
-from paygw_batch.sheet.columns import ALWAYS_NEEDED
-from paygw_batch.sheet.findings import SHOWN_CHARACTERS, as_defects, defects_of, told_once, worded
-from paygw_batch.sheet.read.frame import LINE_BREAK, SEEN, Table
+from paygw_batch.sheet.clean import unguard_formulas, unguard_names
+from paygw_batch.sheet.columns import REQUIRED_COLUMNS
+from paygw_batch.sheet.findings import (
+    SHOWN_CHARACTERS,
+    append_row_numbers,
+    build_findings,
+    build_message,
+    defects_for_rows,
+)
+from paygw_batch.sheet.read.frame import LINE_BREAK, VISIBLE, Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
     Headings,
     ReadOptions,
     is_header,
-    known_names,
     match_headings,
-    no_header,
+    match_names,
+    no_header_error,
     require_columns,
 )
-from paygw_batch.sheet.read.text import Marks
+from paygw_batch.sheet.read.text import LineMarks
 
 DELIMITERS = (",", ";", "\t", "|")
 _FEW_QUOTED = 8
-"""If at most one line in this many has quotation marks, checking only those lines is cheaper than checking all."""
-_SIGNS = {",": mark("a comma"), ";": mark("a semicolon"), "\t": mark("a tab"), "|": mark("a vertical bar")}
+"""If at most one line in this many has quotation marks, checking only those lines is cheaper."""
+_DELIMITER_NAMES = {",": mark("a comma"), ";": mark("a semicolon"), "\t": mark("a tab"), "|": mark("a vertical bar")}
 _BLANK_LINE = re.compile(rb"(?<=\n)\r?(?:\n|\Z)")
 _CUT_THOUSANDS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{3}(?:\.[0-9]+)?[^0-9]{0,12}$"
-"""An amount and the field after it, if they can be one: `1,500`, `KES 1,500.00`. The next two: `1,50`, `1500,00`."""
+"""An amount and the next field that can be one amount:
+
+`1,500`, `KES 1,500.00`. The next two match `1,50` and `1500,00`.
+"""
 _CUT_CENTS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{2}[^0-9]{0,4}$"
 _CUT_CENTS_OF_MORE = r"^[^.,]*[0-9],[0-9]{2}$"
-_CHECKED = frozenset({Cleaning.NUMBER, Cleaning.CODE})
-"""The kinds of columns whose checks notice a value that was moved there from another column."""
+_STRICT_CLEANINGS = frozenset({Cleaning.NUMBER, Cleaning.CODE})
+"""Columns whose checks detect values that were moved there from another column."""
 _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """The place of the header: its `line` (from 0, in the file), `row` (from 1) and the `offset` of the next byte."""
+class HeaderPosition:
+    """The position of the header: `line` in the file (from 0), `row` (from 1), and `offset` of the next byte."""
 
     delimiter: str
     line: int
@@ -63,268 +72,280 @@ class Start:
 def read_delimited(data: bytes, options: ReadOptions) -> Table:
     """Return the rows of `data` (UTF-8 without NUL and without lone carriage returns).
 
-    Raises `SheetError` if the file as a whole cannot be trusted. A row with too many or too few fields is a defect of
-    that row (`row.fields`), unless most rows have the same wrong number.
+    Raises `SheetError` if the whole file cannot be trusted. Too many or too few fields are a defect of their row
+    (`row.fields`), unless most rows have the same wrong number.
     """
-    start = find_header(data, options)
+    header = find_header(data, options)
     try:
-        return _with_cut_amounts(_read(data, start, options), start.delimiter)
-    except _OpenQuote:
-        joined = _joined(data, start)
+        return _add_cut_amounts(_read_table(data, header, options), header.delimiter)
+    except _UnclosedQuote:
+        joined = _join_quoted_lines(data, header)
         if joined is None:
             raise
-    return _with_cut_amounts(_read(joined, start, options), start.delimiter)
+    return _add_cut_amounts(_read_table(joined, header, options), header.delimiter)
 
 
-class _OpenQuote(SheetError):
-    """A quotation mark opens a field and does not close it on the same line."""
+class _UnclosedQuote(SheetError):
+    """A quotation mark is not closed on its line."""
 
 
-class _OtherWidth(SheetError):
-    """Most rows have one number of fields, and the header has another. `fields` is that number, if all rows have it."""
+class _WidthMismatch(SheetError):
+    """Most rows have another number of fields than the header. `fields` is that number if all rows have it."""
 
     def __init__(self, message: str, *, hint: str, fields: int | None) -> None:
         super().__init__(message, hint=hint)
         self.fields = fields
 
 
-def _read(data: bytes, start: Start, options: ReadOptions) -> Table:
-    """Return the rows. Empty fields at the end of every row, and headings without a name, do not count."""
-    delimiter = start.delimiter.encode()
-    marks = Marks.of(data, delimiter, start.offset)
+def _read_table(data: bytes, header: HeaderPosition, options: ReadOptions) -> Table:
+    """Return the rows. Empty fields at the end of every row, and nameless headings, are ignored."""
+    delimiter = header.delimiter.encode()
+    marks = LineMarks.scan(data, delimiter, header.offset)
     try:
-        return read_rows(data, start, marks, options.file)
-    except _OtherWidth as error:
-        if error.fields is None or "".join(start.cells[error.fields :]).strip():
+        return read_rows(data, header, marks, options.file)
+    except _WidthMismatch as error:
+        if error.fields is None or "".join(header.cells[error.fields :]).strip():
             raise
-        cells = [*start.cells, *[""] * error.fields][: error.fields]
-        headings = match_headings(unguarded_names(cells), options, row=start.row)
-        before = data[: data.rfind(b"\n", 0, start.offset - 1) + 1] + delimiter.join([b"x"] * error.fields) + b"\n"
-        fitted = replace(start, cells=cells, headings=headings, offset=len(before))
-        table = read_rows(before + data[start.offset :], fitted, marks, options.file)
-        if not _is_sure(table, start):
+        cells = [*header.cells, *[""] * error.fields][: error.fields]
+        headings = match_headings(unguard_names(cells), options, row=header.row)
+        before = data[: data.rfind(b"\n", 0, header.offset - 1) + 1] + delimiter.join([b"x"] * error.fields) + b"\n"
+        fitted = replace(header, cells=cells, headings=headings, offset=len(before))
+        table = read_rows(before + data[header.offset :], fitted, marks, options.file)
+        if not _has_only_empty_tail(table, header):
             raise
-        note = say("Every row ends with an empty field that has no heading. It is left out.")
-        return replace(table, notes=(note,) if error.fields > len(start.cells) else ())
+        note = say("Every row ends with an empty field that has no heading. It is ignored.")
+        return replace(table, notes=(note,) if error.fields > len(header.cells) else ())
 
 
-def _joined(data: bytes, start: Start) -> bytes | None:
-    """Return the text with `LINE_BREAK` for each line break inside quotation marks, or None if that could hide a row.
+def _join_quoted_lines(data: bytes, header: HeaderPosition) -> bytes | None:
+    """Replace line breaks inside quotation marks by `LINE_BREAK`. Returns None if that could hide a row.
 
     Stray quotation marks merge rows. Then two lines of a record can be rows: they have a row's delimiters, or an amount
-    and the country of another row at the right places.
+    and another row's country in their columns.
     """
-    of_a_row = max(1, len(start.cells) - 2)
-    country, amount = (start.headings.names.index(name) for name in ALWAYS_NEEDED)
-    texts = data[start.offset :].decode().split("\n")
-    rows = [line.split(start.delimiter) for line in texts if line.count(start.delimiter) > of_a_row]
+    min_delimiters = max(1, len(header.cells) - 2)
+    country, amount = (header.headings.names.index(name) for name in REQUIRED_COLUMNS)
+    texts = data[header.offset :].decode().split("\n")
+    rows = [line.split(header.delimiter) for line in texts if line.count(header.delimiter) > min_delimiters]
     countries = {cells[country].strip(' "') for cells in rows}
 
     def can_be_row(line: str) -> bool:
-        ways = [line.split(delimiter) for delimiter in (start.delimiter, *DELIMITERS)]
+        cells_by_delimiter = [line.split(delimiter) for delimiter in (header.delimiter, *DELIMITERS)]
         longer = [
-            cells for cells in ways if len(cells) > max(country, amount) and cells[country].strip(' "') in countries
+            cells
+            for cells in cells_by_delimiter
+            if len(cells) > max(country, amount) and cells[country].strip(' "') in countries
         ]
-        return len(ways[0]) > of_a_row or any(letter.isdigit() for cells in longer for letter in cells[amount])
+        return len(cells_by_delimiter[0]) > min_delimiters or any(
+            letter.isdigit() for cells in longer for letter in cells[amount]
+        )
 
     record: list[str] = []
     lines: list[str] = []
-    is_open = False
+    has_open_quote = False
     for line in texts:
         record.append(line.removesuffix("\r"))
-        is_open ^= line.count('"') % 2 == 1
-        if not is_open:
+        has_open_quote ^= line.count('"') % 2 == 1
+        if not has_open_quote:
             if len(record) > 1 and sum(map(can_be_row, record)) > 1:
                 return None
             lines.append(LINE_BREAK.join(record))
             record = []
-    return None if record else data[: start.offset] + "\n".join(lines).encode()
+    return None if record else data[: header.offset] + "\n".join(lines).encode()
 
 
-def _is_sure(table: Table, start: Start) -> bool:
-    """Whether the fields after the last heading are empty, and certainly contain nothing of other columns.
+def _has_only_empty_tail(table: Table, header: HeaderPosition) -> bool:
+    """Whether the fields after the last heading are empty, and no value can have moved there.
 
-    A comma inside a value (`1,000`) moves all values after it, which an empty last column would hide. So with commas,
-    the last known column must be one whose values are checked, and each row must have a value in it.
+    A comma inside a value (`1,000`) moves all later values, which an empty last column would hide. So with commas, the
+    last known column must have strict checks, and a value in each row.
     """
-    frame, further = table.frame, table.headings.names[len(start.cells) :]
-    last = [name for name in start.headings.names if name not in start.headings.unknown][-1]
+    frame, further = table.frame, table.headings.names[len(header.cells) :]
+    last = [name for name in header.headings.names if name not in header.headings.unknown][-1]
     if not further:
         return True
-    if frame.select(pl.concat_str(further, ignore_nulls=True).str.contains(SEEN).any()).item():
+    if frame.select(pl.concat_str(further, ignore_nulls=True).str.contains(VISIBLE).any()).item():
         return False
-    is_checked = sheet_columns().cleanings.get(last) in _CHECKED
-    return start.delimiter != "," or (is_checked and not frame.drop_nulls("country")[last].null_count())
+    is_checked = sheet_columns().cleanings.get(last) in _STRICT_CLEANINGS
+    return header.delimiter != "," or (is_checked and not frame.drop_nulls("country")[last].null_count())
 
 
-def _with_cut_amounts(table: Table, delimiter: str) -> Table:
-    """Return the table with findings about amounts that a comma cut: `1,500` is read as 1, with 500 in the next field.
+def _add_cut_amounts(table: Table, delimiter: str) -> Table:
+    """Add findings about amounts that a comma split: `1,500` is read as 1, with 500 in the next field.
 
-    If a value without a heading follows, the amount is a defect. If a column without checks contains the rest, the
-    whole sheet gets a warning, because 22 after an amount of 500 can be days. If the columns after that one have
-    values, nothing has moved.
+    The amount is a defect if a value without a heading follows. If a column without strict checks has the rest, the
+    whole sheet gets a warning, because 22 after an amount of 500 can be days. Nothing has moved if the columns after
+    that one have values.
     """
     names, cleanings = table.headings.names, sheet_columns().cleanings
-    behind = list(takewhile(lambda name: cleanings.get(name) not in _CHECKED, names[names.index("amount") + 1 :]))
-    if delimiter != "," or not behind:
+    following = list(
+        takewhile(lambda name: cleanings.get(name) not in _STRICT_CLEANINGS, names[names.index("amount") + 1 :])
+    )
+    if delimiter != "," or not following:
         return table
-    is_other = ~pl.col("row").is_in(table.defects["row"].implode())
-    pieces = (pl.col(name).str.strip_chars() for name in ("amount", behind[0]))
-    whole = pl.concat_str(pieces, separator=",").str.slice(0, SHOWN_CHARACTERS)
-    nameless = [name for name in behind if name in table.headings.nameless]
-    later = names[names.index(behind[0]) + 1 :]
+    has_other_fields = ~pl.col("row").is_in(table.defects["row"].implode())
+    value_and_next = (pl.col(name).str.strip_chars() for name in ("amount", following[0]))
+    joined_value = pl.concat_str(value_and_next, separator=",").str.slice(0, SHOWN_CHARACTERS)
+    nameless = [name for name in following if name in table.headings.nameless]
+    later_columns = names[names.index(following[0]) + 1 :]
     has_nameless, has_later = (
-        pl.any_horizontal(pl.lit(value=False), *(pl.col(name).str.contains(SEEN) for name in columns)).fill_null(
+        pl.any_horizontal(pl.lit(value=False), *(pl.col(name).str.contains(VISIBLE) for name in columns)).fill_null(
             value=False
         )
-        for columns in (nameless, later)
+        for columns in (nameless, later_columns)
     )
-    cents = whole.str.contains(_CUT_CENTS)
+    cents = joined_value.str.contains(_CUT_CENTS)
     cents = (cents & (cents.mean() > 1 / 2)) | (
-        whole.str.contains(_CUT_CENTS_OF_MORE) & whole.str.contains(",0[0-9]$").any()
+        joined_value.str.contains(_CUT_CENTS_OF_MORE) & joined_value.str.contains(",0[0-9]$").any()
     )
-    rows = table.frame.filter(is_other, pl.col(behind[0]).str.contains(SEEN)).select(
+    rows = table.frame.filter(has_other_fields, pl.col(following[0]).str.contains(VISIBLE)).select(
         "row",
-        whole=whole,
+        whole=joined_value,
         is_sure=(
-            whole.str.contains(r"^[^.,]*[0-9],[0-9]")
-            if behind[0] in nameless
-            else whole.str.contains(_CUT_THOUSANDS) | cents
+            joined_value.str.contains(r"^[^.,]*[0-9],[0-9]")
+            if following[0] in nameless
+            else joined_value.str.contains(_CUT_THOUSANDS) | cents
         )
         & has_nameless,
-        is_cut=(whole.str.contains(_CUT_THOUSANDS) | cents) & ~has_later,
+        is_cut=(joined_value.str.contains(_CUT_THOUSANDS) | cents) & ~has_later,
     )
     sure, cut = rows.filter("is_sure"), rows.filter("is_cut", ~pl.col("is_sure"))
-    message = worded(
+    message = build_message(
         "{value} seems to be one amount, cut at its comma. Put it in quotation marks, or give each column a heading.",
         value=pl.col("whole"),
     )
-    defects = defects_of(sure, "amount", "amount.cut_by_comma", message, pl.col("whole"))
+    defects = defects_for_rows(sure, "amount", "amount.cut_by_comma", message, pl.col("whole"))
     table = replace(table, defects=pl.concat([table.defects, defects]))
     if cut.is_empty():
         return table
-    amount, _, rest = cut["whole"][0].partition(",")
+    amount, _, remainder = cut["whole"][0].partition(",")
     sentence = say(
         "{value} may be one amount, cut at its comma: {amount} is paid, and {rest} is read as {heading}.",
         value=cut["whole"][0],
         amount=amount,
-        rest=rest,
-        heading=repr(table.headings.sender[behind[0]]),
+        rest=remainder,
+        heading=repr(table.headings.sender[following[0]]),
     )
-    warning = as_defects([(0, "amount", cut["whole"][0], "amount.cut_by_comma", told_once(sentence, cut["row"]))])
+    warning = build_findings(
+        [(0, "amount", cut["whole"][0], "amount.cut_by_comma", append_row_numbers(sentence, cut["row"]))]
+    )
     return replace(table, warnings=pl.concat([table.warnings, warning]))
 
 
-def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
-    """Return the rows of `data` from `start` on, which is its header. `marks` are the marks of the lines below.
+def read_rows(data: bytes, header: HeaderPosition, marks: LineMarks, file: str) -> Table:
+    """Return the rows of `data` below `header`. `marks` are the marks of these lines.
 
     Raises `SheetError` as `read_delimited` does.
     """
-    headings, lines = start.headings, marks.lines
-    # polars silently joins lines if a quotation mark does not close, and pads short rows. So lines and delimiters are
-    # also counted in the bytes. If the counts differ, a payment could vanish, or an amount could be read from the
-    # neighbouring column.
+    headings, lines = header.headings, marks.lines
+    # polars silently joins lines at an unclosed quotation mark, and pads short rows. So lines and delimiters are also
+    # counted in the bytes. Otherwise a payment could vanish, or an amount could be read from a neighbouring column.
     ragged = None
-    frame = _parse(data, start, headings) if _counts_agree(data, start, marks) else None
+    frame = _parse_rows(data, header, headings) if _counts_agree(data, header, marks) else None
     if frame is None:
-        ragged = _ragged_lines(data, start, file)
-        _check_width(data, ragged, start, file)
-        frame = _parse(_without_lines(data, start, ragged), start, headings)
+        ragged = _find_ragged_lines(data, header, file)
+        _check_width(data, ragged, header, file)
+        frame = _parse_rows(_blank_ragged_lines(data, header, ragged), header, headings)
     if frame is None or frame.height != lines:
         raise SheetError(
-            say("{file} cannot be read as rows: its {lines} lines below the header merge.", file=file, lines=lines),
-            hint=say(_QUOTES),
+            say("{file} cannot be split into rows: its {lines} lines below the header merge.", file=file, lines=lines),
+            hint=say(_QUOTE_HINT),
         )
-    # The pattern searches for an apostrophe first, and then checks that a field begins with it, which skips most of the
-    # text.
-    if re.search(rb"'(?<=[\n\"" + re.escape(start.delimiter.encode()) + rb"]')", data):
-        frame = frame.with_columns(unguarded(column) for column in frame.iter_columns())
-    frame = frame.with_row_index("row", offset=start.row + 1)
+    # Searching for an apostrophe first, and then for the start of a field before it, skips most of the text.
+    if re.search(rb"'(?<=[\n\"" + re.escape(header.delimiter.encode()) + rb"]')", data):
+        frame = frame.with_columns(unguard_formulas(column) for column in frame.iter_columns())
+    frame = frame.with_row_index("row", offset=header.row + 1)
     if ragged is None:
         return Table(frame, headings, has_empty=b'""' in marks.found)
-    frame, defects = _with_ragged(frame, ragged, start, headings)
+    frame, defects = _fill_ragged_rows(frame, ragged, header, headings)
     return Table(frame, headings, defects=defects)
 
 
-_QUOTES = mark('A quotation mark must open and close a whole field, and one inside it is written twice: "a ""b"" c".')
+_QUOTE_HINT = mark('Quotation marks must enclose a whole field. Write a quotation mark inside it twice: "a ""b"" c".')
 
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """One of a text's first lines: its `line` (from 0, in the file), `row` (from 1) and the `offset` of the next byte.
+    """One of the first lines of a text: `line` in the file (from 0), `row` (from 1), `offset` of the next byte.
 
-    `ways` has its cells for each delimiter that the file may use. `is_open`: a quotation mark in it has no pair.
+    `cells_by_delimiter` has its cells for each possible delimiter. It `has_open_quote` if a quotation mark is unpaired.
     """
 
     line: int
     row: int
     offset: int
-    ways: Sequence[tuple[str, list[str]]]
-    is_open: bool
+    cells_by_delimiter: Sequence[tuple[str, list[str]]]
+    has_open_quote: bool
 
 
 def first_lines(data: bytes) -> list[FirstLine]:
-    """Return the lines that may hold the header."""
+    """Return the lines that may be the header."""
     lines: list[FirstLine] = []
     delimiters: tuple[str, ...] = DELIMITERS
-    above = offset = 0
+    skipped = offset = 0
     while offset < len(data) and len(lines) < HEADER_ROWS:
         end = data.find(b"\n", offset)
-        after = len(data) if end < 0 else end + 1
-        text = data[offset:after].rstrip(b"\r\n")
-        # A spreadsheet obeys a first line `sep=;`, and gives the next line the number 1.
+        next_offset = len(data) if end < 0 else end + 1
+        text = data[offset:next_offset].rstrip(b"\r\n")
+        # Spreadsheets obey a first line `sep=;`, and number the next line 1.
         if not offset and (sep := _SEP_LINE.fullmatch(text)):
-            delimiters, above = (sep[1].decode("latin-1"), *DELIMITERS), 1
+            delimiters, skipped = (sep[1].decode("latin-1"), *DELIMITERS), 1
         else:
-            ways = [(delimiter, _cells(text.decode(), delimiter)) for delimiter in delimiters]
-            lines.append(FirstLine(len(lines) + above, len(lines) + 1, after, ways, text.count(b'"') % 2 == 1))
-        offset = after
+            cells_by_delimiter = [(delimiter, _split_cells(text.decode(), delimiter)) for delimiter in delimiters]
+            lines.append(
+                FirstLine(
+                    len(lines) + skipped, len(lines) + 1, next_offset, cells_by_delimiter, text.count(b'"') % 2 == 1
+                )
+            )
+        offset = next_offset
     return lines
 
 
-def find_header(data: bytes, options: ReadOptions) -> Start:
-    """Return the place of the header. Raises `SheetError` if there is no header."""
+def find_header(data: bytes, options: ReadOptions) -> HeaderPosition:
+    """Find the header. Raises `SheetError` if there is none."""
     lines = first_lines(data)
     for line in lines:
-        for _, cells in line.ways:
+        for _, cells in line.cells_by_delimiter:
             require_columns(cells, options)
-        fitting = [(delimiter, cells) for delimiter, cells in line.ways if is_header(cells, options)]
-        if fitting and line.is_open:
+        fitting = [(delimiter, cells) for delimiter, cells in line.cells_by_delimiter if is_header(cells, options)]
+        if fitting and line.has_open_quote:
             break
         if fitting:
-            delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], options))))
-            headings = match_headings(unguarded_names(cells), options, row=line.row)
-            return Start(delimiter, line.line, line.row, cells, line.offset, headings)
+            delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, match_names(fit[1], options))))
+            headings = match_headings(unguard_names(cells), options, row=line.row)
+            return HeaderPosition(delimiter, line.line, line.row, cells, line.offset, headings)
     for line in lines:
-        if line.is_open and any(name for _, cells in line.ways for name in known_names(cells, options)):
+        if line.has_open_quote and any(
+            name for _, cells in line.cells_by_delimiter for name in match_names(cells, options)
+        ):
             sentence = mark("{file}, row {row}: a heading has several lines, or lacks a quotation mark.")
             raise SheetError(
                 say(sentence, file=options.file, row=line.row), hint=say("Write each heading on one line.")
             )
-    by_delimiter = ([dict(line.ways)[delimiter] for line in lines] for delimiter in DELIMITERS)
-    raise no_header(max(by_delimiter, key=partial(_likeness, options)), options)
+    by_delimiter = ([dict(line.cells_by_delimiter)[delimiter] for line in lines] for delimiter in DELIMITERS)
+    raise no_header_error(max(by_delimiter, key=partial(_header_likeness, options)), options)
 
 
-def _likeness(options: ReadOptions, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Return how much rows resemble a sheet: the number of known columns that they name, then of their cells."""
-    return sum(bool(name) for cells in rows for name in known_names(cells, options)), sum(map(len, rows))
+def _header_likeness(options: ReadOptions, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """Rate how much rows resemble a sheet: by the number of known columns, then of cells."""
+    return sum(bool(name) for cells in rows for name in match_names(cells, options)), sum(map(len, rows))
 
 
-def _cells(line: str, delimiter: str) -> list[str]:
+def _split_cells(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error:  # a field that is longer than the csv module allows is no heading
+    except csv.Error:  # a field longer than the csv module allows is not a heading
         return []
 
 
-def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None:
-    """Return each line below the header as a row (nulls for a blank line), or None if polars refuses the text."""
+def _parse_rows(data: bytes, header: HeaderPosition, headings: Headings) -> pl.DataFrame | None:
+    """Parse each line below the header as a row (nulls for a blank line). Returns None if polars fails."""
     try:
         return pl.read_csv(
             data,
-            separator=start.delimiter,
+            separator=header.delimiter,
             quote_char='"' if b'"' in data else None,
-            skip_lines=start.line,
+            skip_lines=header.line,
             infer_schema=False,
             with_column_names=lambda _: list(headings.names),
         )
@@ -332,28 +353,28 @@ def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None
         return None
 
 
-def _counts_agree(data: bytes, start: Start, marks: Marks) -> bool:
-    """Whether counting alone proves that no line lacks a field, so that no line has to be read on its own.
+def _counts_agree(data: bytes, header: HeaderPosition, marks: LineMarks) -> bool:
+    """Whether counting proves that each line has all its fields, so that lines need no individual check.
 
-    Lines with quotation marks are few, and are checked one by one. polars refuses a line with an extra field. So if the
-    other lines have the right total of delimiters, none of them lacks a field, and none is blank.
+    The few lines with quotation marks are checked one by one. polars rejects extra fields. So if the other lines have
+    the right total of delimiters, none of them lacks a field or is blank.
     """
-    needed = len(start.cells) - 1
-    if marks.are_alike(needed):
+    needed = len(header.cells) - 1
+    if marks.are_uniform(needed):
         return True
-    quoted = _quoted_lines(data, start.offset, most=marks.lines // _FEW_QUOTED)
+    quoted = _quoted_lines(data, header.offset, most=marks.lines // _FEW_QUOTED)
     if quoted is None:
         return False
-    of_quoted = sum(line.count(marks.delimiter) for line in quoted)
-    if marks.found.count(marks.delimiter) - of_quoted != needed * (marks.lines - len(quoted)):
+    quoted_delimiters = sum(line.count(marks.delimiter) for line in quoted)
+    if marks.found.count(marks.delimiter) - quoted_delimiters != needed * (marks.lines - len(quoted)):
         return False
     texts = pl.Series("line", [line.decode().removesuffix("\r") for line in quoted], pl.String).to_frame()
-    sound = pl.col("line").str.contains(_line_pattern(start)) & (_delimiters_outside(start) == needed)
-    return bool(texts.select(sound.all()).item())
+    is_well_formed = pl.col("line").str.contains(_line_pattern(header)) & (_delimiters_outside_quotes(header) == needed)
+    return bool(texts.select(is_well_formed.all()).item())
 
 
 def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
-    """Return the lines from `offset` on that have a quotation mark, or None if there are more than `most`."""
+    """Return the lines from `offset` on with a quotation mark. Returns None for more than `most` lines."""
     lines: list[bytes] = []
     at = data.find(b'"', offset)
     while at >= 0 and len(lines) <= most:
@@ -364,60 +385,61 @@ def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
     return lines if at < 0 else None
 
 
-def _ragged_lines(data: bytes, start: Start, file: str) -> pl.DataFrame:
-    """Return the lines below the header whose number of fields is wrong, as `index` (from 0), `line` and `fields`.
+def _find_ragged_lines(data: bytes, header: HeaderPosition, file: str) -> pl.DataFrame:
+    """Return lines with a wrong number of fields: `index` (from 0 below the header), `line` and `fields`.
 
-    Raises `SheetError` for a line whose quotation marks do not pair up within it.
+    Raises `SheetError` for a line with an unpaired quotation mark.
     """
-    line, d = pl.col("line"), start.delimiter
-    below = pl.scan_lines(data).with_row_index("index").filter(pl.col("index") > start.line)
-    below = below.with_columns(index=pl.col("index") - (start.line + 1))
+    line, d = pl.col("line"), header.delimiter
+    lines_below = pl.scan_lines(data).with_row_index("index").filter(pl.col("index") > header.line)
+    lines_below = lines_below.with_columns(index=pl.col("index") - (header.line + 1))
     is_quoted = line.str.contains('"', literal=True)
-    quoted = below.filter(is_quoted).collect(engine="streaming")
-    _check_quotes(quoted, start, file)
+    quoted = lines_below.filter(is_quoted).collect(engine="streaming")
+    _check_quotes(quoted, header, file)
     fields = line.str.count_matches(d, literal=True) + 1
-    bare = below.filter(~is_quoted, line.str.len_bytes() > 0).with_columns(fields=fields)
+    bare = lines_below.filter(~is_quoted, line.str.len_bytes() > 0).with_columns(fields=fields)
     ragged = [
-        bare.filter(pl.col("fields") != len(start.cells)).collect(engine="streaming"),
-        quoted.with_columns(fields=_delimiters_outside(start) + 1).filter(pl.col("fields") != len(start.cells)),
+        bare.filter(pl.col("fields") != len(header.cells)).collect(engine="streaming"),
+        quoted.with_columns(fields=_delimiters_outside_quotes(header) + 1).filter(
+            pl.col("fields") != len(header.cells)
+        ),
     ]
     return pl.concat(ragged).sort("index").rechunk()
 
 
-def _delimiters_outside(start: Start) -> pl.Expr:
+def _delimiters_outside_quotes(header: HeaderPosition) -> pl.Expr:
     outside = pl.col("line").str.replace_all(r'"(?:[^"]|"")*"', "")
-    return outside.str.count_matches(start.delimiter, literal=True)
+    return outside.str.count_matches(header.delimiter, literal=True)
 
 
-def _line_pattern(start: Start) -> str:
-    d = re.escape(start.delimiter)
+def _line_pattern(header: HeaderPosition) -> str:
+    d = re.escape(header.delimiter)
     # A field is one of RFC 4180's two kinds, or ="0712", which people write to keep a leading zero in a spreadsheet.
     field = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'
     return f"^{field}(?:{d}{field})*$"
 
 
-def _check_quotes(quoted: pl.DataFrame, start: Start, file: str) -> None:
-    wrong = quoted.filter(~pl.col("line").str.contains(_line_pattern(start)))["index"].sort()
-    if wrong.len():
-        raise _OpenQuote(
+def _check_quotes(quoted: pl.DataFrame, header: HeaderPosition, file: str) -> None:
+    unclosed = quoted.filter(~pl.col("line").str.contains(_line_pattern(header)))["index"].sort()
+    if unclosed.len():
+        raise _UnclosedQuote(
             say(
-                "{file}, row {row}: a quotation mark does not close the field it opens on the same line; the "
-                "rows after it could be swallowed.",
+                "{file}, row {row}: a quotation mark is not closed on the same line, so later rows could be lost.",
                 file=file,
-                row=start.row + 1 + wrong[0],
+                row=header.row + 1 + unclosed[0],
             ),
-            hint=say(_QUOTES),
+            hint=say(_QUOTE_HINT),
         )
 
 
-def _check_width(data: bytes, ragged: pl.DataFrame, start: Start, file: str) -> None:
-    """Raise `_OtherWidth` if most rows have the same wrong number of fields, which is one mistake of the file."""
-    columns = len(start.cells)
+def _check_width(data: bytes, ragged: pl.DataFrame, header: HeaderPosition, file: str) -> None:
+    """Raise `_WidthMismatch` if most rows have the same wrong number of fields."""
+    columns = len(header.cells)
     fields, count = ragged["fields"].value_counts(sort=True).row(0) if ragged.height > 1 else (0, 0)
-    rows = data.count(b"\n", start.offset) + 1 - len(_BLANK_LINE.findall(data, start.offset))
+    rows = data.count(b"\n", header.offset) + 1 - len(_BLANK_LINE.findall(data, header.offset))
     if count < 2 or count * 2 <= rows:  # noqa: PLR2004 (one row alone shows no pattern)
         return
-    sign = say(_SIGNS.get(start.delimiter, start.delimiter))
+    sign = say(_DELIMITER_NAMES.get(header.delimiter, header.delimiter))
     if fields > columns and count == rows:
         sentence = say(
             "{file}: Every row has {more} more than the headings. Is a heading missing, or is there {sign} at the end "
@@ -435,45 +457,47 @@ def _check_width(data: bytes, ragged: pl.DataFrame, start: Start, file: str) -> 
             columns=columns,
         )
     hint = say("Correct the headings or the lines. A value with {sign} in it must be in quotation marks.", sign=sign)
-    raise _OtherWidth(sentence, hint=hint, fields=fields if count == rows else None)
+    raise _WidthMismatch(sentence, hint=hint, fields=fields if count == rows else None)
 
 
-def _without_lines(data: bytes, start: Start, ragged: pl.DataFrame) -> bytes:
-    """Return the file with ragged lines emptied, so that the other rows keep their numbers."""
+def _blank_ragged_lines(data: bytes, header: HeaderPosition, ragged: pl.DataFrame) -> bytes:
+    """Blank the ragged lines, so that the other rows keep their numbers."""
     if not ragged.height:
         return data
-    lines = data[start.offset :].split(b"\n")
+    lines = data[header.offset :].split(b"\n")
     for index in ragged["index"]:
         lines[index] = b""
-    return data[: start.offset] + b"\n".join(lines)
+    return data[: header.offset] + b"\n".join(lines)
 
 
-def _with_ragged(
-    frame: pl.DataFrame, ragged: pl.DataFrame, start: Start, headings: Headings
+def _fill_ragged_rows(
+    frame: pl.DataFrame, ragged: pl.DataFrame, header: HeaderPosition, headings: Headings
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the frame with the fields of ragged lines, read from left to right, and a defect for each of these rows.
+    """Fill in the fields of ragged lines from left to right, and return a defect for each line.
 
-    Extra fields go into the last column, so that a person who corrects the line sees all of them. Even an empty extra
-    field is a defect: an unquoted `1,000` before an empty last field would be paid as 1.
+    Extra fields go into the last column, where a person who corrects the line sees them. Even an empty extra field is a
+    defect, because an unquoted `1,000` before an empty last field would be paid as 1.
     """
     columns = len(headings.names)
     rows: list[list[str | None]] = []
     for line in ragged["line"]:
-        cells = _cells(line, start.delimiter) or line.split(start.delimiter)
-        fitted = [*cells[: columns - 1], start.delimiter.join(cells[columns - 1 :])]
+        cells = _split_cells(line, header.delimiter) or line.split(header.delimiter)
+        fitted = [*cells[: columns - 1], header.delimiter.join(cells[columns - 1 :])]
         rows.append([cell or None for cell in fitted] + [None] * (columns - len(fitted)))
-    put = pl.DataFrame(rows, schema=dict.fromkeys(headings.names, pl.String), orient="row")
+    fields_frame = pl.DataFrame(rows, schema=dict.fromkeys(headings.names, pl.String), orient="row")
     at = ragged["index"]
-    frame = frame.with_columns(frame[name].scatter(at, put[name]) for name in headings.names)
-    few = say("add the missing ones, empty where there is nothing to say")
-    many = say(
-        "put a field that holds {delimiter!r} in quotation marks, and write an amount without it",
-        delimiter=start.delimiter,
+    frame = frame.with_columns(frame[name].scatter(at, fields_frame[name]) for name in headings.names)
+    add_fields = say("add the missing ones, empty if there is no value")
+    quote_fields = say(
+        "put fields that contain {delimiter!r} in quotation marks, and write amounts without it",
+        delimiter=header.delimiter,
     )
-    mend = pl.when(pl.col("fields") < columns).then(pl.lit(few)).otherwise(pl.lit(many))
-    parts: dict[str, pl.Expr | int] = {"fields": pl.col("fields"), "columns": columns, "mend": mend}
-    one_field = worded("The row has one field, but the header has {columns}: {mend}.", **parts)
-    several = worded("The row has {fields} fields, but the header has {columns}: {mend}.", **parts)
-    message = pl.when(pl.col("fields") == 1).then(one_field).otherwise(several)
-    numbered = ragged.with_columns(row=(pl.col("index") + start.row + 1).cast(pl.UInt32))
-    return frame, defects_of(numbered, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))
+    suggestion = pl.when(pl.col("fields") < columns).then(pl.lit(add_fields)).otherwise(pl.lit(quote_fields))
+    parts: dict[str, pl.Expr | int] = {"fields": pl.col("fields"), "columns": columns, "suggestion": suggestion}
+    one_field = build_message("The row has one field, but the header has {columns}: {suggestion}.", **parts)
+    several_fields = build_message("The row has {fields} fields, but the header has {columns}: {suggestion}.", **parts)
+    message = pl.when(pl.col("fields") == 1).then(one_field).otherwise(several_fields)
+    numbered = ragged.with_columns(row=(pl.col("index") + header.row + 1).cast(pl.UInt32))
+    return frame, defects_for_rows(
+        numbered, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS)
+    )

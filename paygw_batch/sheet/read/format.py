@@ -1,4 +1,4 @@
-"""Recognises the format of a file by its name and its first bytes."""
+"""Recognise the format of a file by its name and first bytes."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ from paygw_batch.language import mark, say
 
 
 class Kind(StrEnum):
-    """A format of sheets, named as in a sentence."""
+    """A format of sheets, named as in messages."""
 
     DELIMITED = mark("delimited text")
     PARQUET = mark("Parquet")
@@ -22,13 +22,13 @@ _KINDS = {
     ".parquet": Kind.PARQUET,
     ".xlsx": Kind.WORKBOOK,
 }
-SHEET_ENDINGS = tuple(_KINDS)
-"""The endings of the names of sheets, in lower case."""
+SHEET_EXTENSIONS = tuple(_KINDS)
+"""The extensions of sheets, in lower case."""
 _COMPOUND = b"\xd0\xcf\x11\xe0"
-"""The first bytes of a compound file, which is an .xls or a workbook with a password."""
+"""The first bytes of a compound file: an .xls, or a workbook with a password."""
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
-"""The part of a compound file that contains a workbook with a password (MS-OFFCRYPTO)."""
-_OTHER_SPREADSHEETS = (".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
+"""The part of a compound file with an encrypted workbook (MS-OFFCRYPTO)."""
+_UNSUPPORTED_SPREADSHEETS = (".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 _PICTURE = "a picture"
 _FIRST_BYTES = (
     (b"PAR1", Kind.PARQUET),
@@ -47,20 +47,20 @@ _FIRST_BYTES = (
     (b"ARROW1", mark("an Arrow file")),
     (b"<", mark("HTML or XML")),
 )
-"""The first bytes of files that people take for a sheet, or name like one. No delimited text begins with them."""
+"""The first bytes of files that are mistaken for sheets. No delimited text begins with them."""
 
 
-def kind_of(file: str) -> Kind:
-    """Return the format that a file's name says. Raises `SheetError` for an unknown ending."""
+def kind_of_file(file: str) -> Kind:
+    """Return the format for a file's extension. Raises `SheetError` for an unknown one."""
     ending = Path(file).suffix.lower()
-    if ending in _OTHER_SPREADSHEETS:
+    if ending in _UNSUPPORTED_SPREADSHEETS:
         raise SheetError(
-            say("{file} is a spreadsheet of another kind ({ending}).", file=file, ending=ending),
+            say("{file} is in an unsupported spreadsheet format ({ending}).", file=file, ending=ending),
             hint=say('Open it in the spreadsheet, and save it as .xlsx, or as "CSV UTF-8".'),
         )
     if ending not in _KINDS:
         raise SheetError(
-            say("{file} ends in none of {kinds}.", file=file, kinds=", ".join(_KINDS)),
+            say("{file} does not have one of the extensions {kinds}.", file=file, kinds=", ".join(_KINDS)),
             hint=say('Save it from the spreadsheet as .xlsx, or as "CSV UTF-8".'),
         )
     return _KINDS[ending]
@@ -73,19 +73,20 @@ def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
             say("{file} is protected by a password.", file=file),
             hint=say("Open it in the spreadsheet with the password, and save a copy without one."),
         )
-    head = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
-    actual = next((name for first, name in _FIRST_BYTES if head.startswith(first)), Kind.DELIMITED)
-    if actual == _PICTURE:
+    start = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
+    found_kind = next((name for first, name in _FIRST_BYTES if start.startswith(first)), Kind.DELIMITED)
+    if found_kind == _PICTURE:
         raise SheetError(
-            say("{file} is a picture, whatever its name says.", file=file),
-            hint=say("Ask its sender for the sheet itself: no one can check what was typed from a picture."),
+            say("{file} is actually a picture.", file=file),
+            hint=say("Ask the sender for the sheet itself. Figures that are retyped from a picture can't be checked."),
         )
-    if actual is not kind:
+    if found_kind is not kind:
         hint = (
             say("Rename it.")
-            if actual in set(_KINDS.values())
+            if found_kind in set(_KINDS.values())
             else say("Save it as .csv or .xlsx from the spreadsheet.")
         )
         raise SheetError(
-            say("{file} is named like {kind}, but is {found}.", file=file, kind=say(kind), found=say(actual)), hint=hint
+            say("{file} is named like {kind}, but is {found}.", file=file, kind=say(kind), found=say(found_kind)),
+            hint=hint,
         )

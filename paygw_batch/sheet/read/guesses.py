@@ -1,6 +1,6 @@
-"""Guesses the columns of a sheet from profiles, from words in headings, and from cells.
+"""Suggest the columns of headings from profiles, words in headings, and cells.
 
-A person checks each guess, and no guess decides what is paid.
+A person checks each suggestion. None decides what is paid.
 """
 
 import json
@@ -16,13 +16,13 @@ from types import MappingProxyType
 from paygw_batch.core import generator_marks
 from paygw_batch.countries.data import config_dir, read_countries, read_numbers
 from paygw_batch.countries.form_columns import COUNTRY_COLUMN
-from paygw_batch.files import write_whole
+from paygw_batch.files import write_atomically
 from paygw_batch.language import say
-from paygw_batch.sheet.read.headings import NOT_OURS, SAMPLES, SeenHeading, fold
+from paygw_batch.sheet.read.headings import IGNORED_HEADING, SAMPLES, FileHeading, fold_heading
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
 
 _NEAR = 0.85
-_NEVER = frozenset(
+_MISLEADING_WORDS = frozenset(
     re.findall(
         r"\w+",
         """
@@ -32,8 +32,8 @@ _NEVER = frozenset(
     """,
     )
 )
-"""Words that change the meaning of the word beside them in a heading."""
-_WORDS: Mapping[str, str] = MappingProxyType(
+"""Words that change the meaning of other words in a heading."""
+_HEADING_WORDS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("country", "pays"), "country"),
         **dict.fromkeys(("currency", "devise", "monnaie"), "currency"),
@@ -49,18 +49,18 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""A word of a heading, without accents -> the column that it means. The first match in this order counts."""
-_MOSTLY_DIGITS = frozenset({"phone", "account_number"})
-"""Columns of numbers. In their headings, "number" and "no." are part of the name."""
+"""A word of a heading, without accents -> the column that it means. The first match counts."""
+_NUMBER_COLUMNS = frozenset({"phone", "account_number"})
+"""Columns whose headings may have "number" and "no."."""
 _NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
 
 
 @dataclass(frozen=True, slots=True)
-class GuessedHeading:
-    """A heading of a sheet and the column that it may mean. If `is_known`, the heading is read as that column.
+class HeadingSuggestion:
+    """A heading of a sheet and the column that it may mean. If `is_known`, it is read as that column.
 
-    A `column` that is not known is a guess, which a person checks; `NOT_OURS` means that there is none. `other` is the
-    column that would have been guessed if no other heading had it. `samples` are the first texts below the heading.
+    Otherwise `column` is a suggestion for a person to check, or `IGNORED_HEADING` if there is none. `other` is the
+    column that would have been suggested if no other heading had it. `samples` are the first values below the heading.
     """
 
     heading: str
@@ -70,69 +70,69 @@ class GuessedHeading:
     samples: Sequence[str] = ()
 
 
-def guessed(headings: Sequence[SeenHeading], columns: Sequence[str]) -> Sequence[GuessedHeading]:
-    """Return the known or guessed column of each heading of a sheet. No column is guessed twice."""
+def suggest_columns(headings: Sequence[FileHeading], columns: Sequence[str]) -> Sequence[HeadingSuggestion]:
+    """Return the known or suggested column of each heading. No column is suggested twice."""
     certain = {seen.column for seen in headings if seen.column is not None}
-    taken = {NOT_OURS}
+    taken = {IGNORED_HEADING}
     guesses = []
     for seen in headings:
-        near = seen.column or suggested(seen.heading, columns, seen.samples) or NOT_OURS
-        column = NOT_OURS if near in taken or (seen.column is None and near in certain) else near
+        near = seen.column or suggest_column(seen.heading, columns, seen.samples) or IGNORED_HEADING
+        column = IGNORED_HEADING if near in taken or (seen.column is None and near in certain) else near
         taken.add(column)
         other = near if near != column else ""
-        guesses.append(GuessedHeading(seen.heading, column, seen.column is not None, other, seen.samples[:SAMPLES]))
+        guesses.append(HeadingSuggestion(seen.heading, column, seen.column is not None, other, seen.samples[:SAMPLES]))
     return guesses
 
 
-def suggested(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
-    """Return the one of `columns` that a heading may mean, or None.
+def suggest_column(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
+    """Return the column that a heading may mean, or None.
 
-    A profile with this heading is the best guess. The next best are the cells, if all are of one kind, then a similar
-    spelling, and last the words of the heading.
+    A profile with this heading counts first, then the cells if all are of one kind, then a similar spelling, and last
+    the words of the heading.
     """
-    in_profiles = {column for name, column in _known_headings() if name == fold(heading)}
+    in_profiles = {column for name, column in _known_headings() if name == fold_heading(heading)}
     if in_profiles:
         possible = in_profiles.intersection(columns)
         return possible.pop() if len(possible) == 1 else None
-    guesses = (_by_cells(samples), _by_spelling(heading, columns), _by_words(heading))
+    guesses = (_match_cells(samples), _match_spelling(heading, columns), _match_words(heading))
     return next((guess for guess in guesses if guess in columns), None)
 
 
 @cache
 def _known_headings() -> tuple[tuple[str, str], ...]:
     profiles = [read_profile(name) for name in profile_names()]
-    return tuple((fold(heading), column) for profile in profiles for heading, column in profile.items())
+    return tuple((fold_heading(heading), column) for profile in profiles for heading, column in profile.items())
 
 
-def _by_spelling(heading: str, columns: Sequence[str]) -> str | None:
-    by_name = {fold(column): column for column in columns} | dict(_known_headings())
-    near = get_close_matches(fold(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_NEAR)
+def _match_spelling(heading: str, columns: Sequence[str]) -> str | None:
+    by_name = {fold_heading(column): column for column in columns} | dict(_known_headings())
+    near = get_close_matches(fold_heading(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_NEAR)
     return by_name[near[0]] if near else None
 
 
-def _by_words(heading: str) -> str | None:
-    bare = "".join(c for c in unicodedata.normalize("NFKD", heading.casefold()) if not unicodedata.combining(c))
-    words = re.findall(r"[^\W\d_]+", bare)
-    for word, column in _WORDS.items():
-        spoiling = _NEVER - _NUMBER_WORDS if column in _MOSTLY_DIGITS else _NEVER
-        if word in words and spoiling.isdisjoint(words):
+def _match_words(heading: str) -> str | None:
+    plain = "".join(c for c in unicodedata.normalize("NFKD", heading.casefold()) if not unicodedata.combining(c))
+    words = re.findall(r"[^\W\d_]+", plain)
+    for word, column in _HEADING_WORDS.items():
+        misleading = _MISLEADING_WORDS - _NUMBER_WORDS if column in _NUMBER_COLUMNS else _MISLEADING_WORDS
+        if word in words and misleading.isdisjoint(words):
             return column
     return None
 
 
-def _by_cells(samples: Sequence[str]) -> str | None:
+def _match_cells(samples: Sequence[str]) -> str | None:
     cells = [cell.strip() for cell in samples if cell.strip()]
-    kinds = _kinds_of_cells()
-    return next((column for column, fits in kinds.items() if cells and all(map(fits, cells))), None)
+    kinds = _cell_patterns()
+    return next((column for column, matches in kinds.items() if cells and all(map(matches, cells))), None)
 
 
 @cache
-def _kinds_of_cells() -> Mapping[str, Callable[[str], bool]]:
+def _cell_patterns() -> Mapping[str, Callable[[str], bool]]:
     countries, numbers = read_countries(config_dir()), read_numbers(config_dir())
     currencies = {country.currency for country in countries.values()}
-    ways = "|".join(f"{plan.dialling_code}{plan.pattern}" for plan in numbers.values())
-    inside = "|".join(f"{plan.trunk_prefix}{plan.pattern}" for plan in numbers.values() if plan.trunk_prefix)
-    phone = re.compile(rf"(?:\+|00)?(?:{ways})|(?:{inside})")
+    international = "|".join(f"{plan.dialling_code}{plan.pattern}" for plan in numbers.values())
+    national = "|".join(f"{plan.trunk_prefix}{plan.pattern}" for plan in numbers.values() if plan.trunk_prefix)
+    phone = re.compile(rf"(?:\+|00)?(?:{international})|(?:{national})")
     return {
         COUNTRY_COLUMN: lambda cell: cell.upper() in countries,
         "currency": lambda cell: cell.upper() in currencies,
@@ -140,23 +140,25 @@ def _kinds_of_cells() -> Mapping[str, Callable[[str], bool]]:
     }
 
 
-def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], columns: Sequence[str]) -> None:
-    """Write the headings of `file` to `path`, each with its column or a suggestion, if there is one.
+def write_heading_map(path: Path, file: str, headings: Sequence[FileHeading], columns: Sequence[str]) -> None:
+    """Write the headings of `file` to `path`, each with its known or suggested column.
 
     No column is suggested twice. Raises `OutputError`.
     """
     lines: dict[str, str] = {}
-    for guess in guessed(headings, columns):
-        remark = "  # " + say("{near}, like another one?", near=guess.other) if guess.other else ""
-        lines.setdefault(fold(guess.heading), f"{_quoted(guess.heading)} = {_quoted(guess.column)}{remark}")
+    for guess in suggest_columns(headings, columns):
+        comment = "  # " + say("{near}, like another one?", near=guess.other) if guess.other else ""
+        lines.setdefault(fold_heading(guess.heading), f"{_quote(guess.heading)} = {_quote(guess.column)}{comment}")
     text = "\n".join(
         [
             generator_marks.HEADINGS,
             say(
                 "# The headings of {file}, and the column that each means. Check every line, correct",
-                file=_one_line(file),
+                file=_replace_unprintable(file),
             ),
-            say("# it if it is wrong, and name this file: --column-profile {name}", name=_one_line(path.name)),
+            say(
+                "# it if it is wrong, and name this file: --column-profile {name}", name=_replace_unprintable(path.name)
+            ),
             say('# "" is a column that is not used; it is copied to the reconciliation. No column may appear twice.'),
             say("# The columns: {columns}.", columns=", ".join(columns)),
             "",
@@ -165,13 +167,13 @@ def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], co
             "",
         ]
     )
-    write_whole(path, text.encode())
+    write_atomically(path, text.encode())
 
 
-def _quoted(text: str) -> str:
-    """Return a text as a basic string of TOML, which is written like a string of JSON."""
+def _quote(text: str) -> str:
+    """Quote a TOML basic string, which is written like a JSON string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _one_line(text: str) -> str:
+def _replace_unprintable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)

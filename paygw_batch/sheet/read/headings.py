@@ -1,4 +1,4 @@
-"""Recognises a sender's names of columns, and finds the header row."""
+"""Recognise a sender's headings, and find the header row."""
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -8,26 +8,32 @@ from functools import lru_cache
 
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.language import say
-from paygw_batch.sheet.columns import ALWAYS_NEEDED, RECONCILED_OF, REJECTS_COLUMNS, columns_of_operation, known_columns
+from paygw_batch.sheet.columns import (
+    RECONCILIATION_COLUMNS_OF,
+    REJECTS_COLUMNS,
+    REQUIRED_COLUMNS,
+    columns_of_operation,
+    known_columns,
+)
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 
-NOT_OURS = ""
-"""Marks a heading that is ignored although a profile or our own names know it."""
+IGNORED_HEADING = ""
+"""Marks a heading that is ignored although it is known."""
 HEADER_ROWS = 20
-"""The number of first rows that may be the header, because titles and notes may precede it."""
+"""The header must be among this many first rows. Titles and notes may precede it."""
 SAMPLES = 3
-"""The number of texts of a column that are shown beside its heading."""
+"""The number of values that are shown with a heading."""
 MAX_COLUMNS = 16_384
 """The maximum number of columns of a spreadsheet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a sheet is read. `sheet_name` names one worksheet of a workbook.
+    """Options for reading a sheet. `sheet_name` names one worksheet of a workbook.
 
-    - `aliases`: a sender's heading -> our column, or `NOT_OURS`. `profiles`: the name of each profile -> its aliases.
-      If a sheet is refused for its header, the error names the profile that fits. No profile is used unless somebody
-      names it, because a heading decides what is paid.
+    - `aliases`: a sender's heading -> our column, or `IGNORED_HEADING`. `profiles`: the name of each profile -> its
+      aliases. If the header is not recognised, the error names the profile that fits. Profiles are never used unless
+      named, because a heading decides what is paid.
     - `operation` is the operation of the rows, which determines the known columns.
     - `encoding` (`cp1252`) is tried for a text file without a byte order mark that is not UTF-8.
     - `file` is the sender's name for the file, if the file is stored under another name.
@@ -64,8 +70,8 @@ class Headings:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenHeading:
-    """A heading of a file, the known column that it means, if any, and the first texts below it."""
+class FileHeading:
+    """A heading of a file, with the known column that it means, if any, and the first values below it."""
 
     heading: str
     column: str | None
@@ -73,38 +79,39 @@ class SeenHeading:
 
 
 class HeadingError(SheetError):
-    """A file has no header with the columns that every sheet needs, or its header names a column twice.
+    """The header is missing, lacks required columns, or has a column twice.
 
-    `headings` are those of the most similar row. `how_of` ends the hint with a command about a sheet.
+    `headings` are those of the most similar row. `describe_command` ends the hint with a command for a sheet.
     """
 
     def __init__(
         self,
         message: str,
         hint: str,
-        headings: Sequence[SeenHeading],
+        headings: Sequence[FileHeading],
         *,
         option: str = "",
         file: str = "",
-        how_of: Callable[[str], str] | None = None,
+        describe_command: Callable[[str], str] | None = None,
     ) -> None:
-        self._hint, self._how_of = hint, how_of
-        super().__init__(message, hint=self.hint_about(file), option=option)
+        self._hint, self._describe_command = hint, describe_command
+        super().__init__(message, hint=self.hint_for(file), option=option)
         self.headings = headings
 
-    def hint_about(self, sheet: str) -> str:
-        return self._hint if self._how_of is None else f"{self._hint} {self._how_of(sheet)}"
+    def hint_for(self, sheet: str) -> str:
+        return self._hint if self._describe_command is None else f"{self._hint} {self._describe_command(sheet)}"
 
 
-def _how_to_map(sheet: str) -> str:
+def _map_hint(sheet: str) -> str:
     return say(
-        "`paygw-batch validate {file} --map FILE.toml` writes its headings to a file where you say what each means.",
+        "`paygw-batch validate {file} --map FILE.toml` writes its headings to a file in which you can map each to a "
+        "column.",
         file=sheet,
     )
 
 
 class MissingColumns(SheetError):
-    """A sheet lacks `columns` that its countries need, unless another heading of it means them."""
+    """A sheet lacks `columns` that its countries need, or has them under unknown headings."""
 
     def __init__(self, columns: Sequence[str], message: str, *, hint: str, option: str) -> None:
         super().__init__(message, hint=hint, option=option)
@@ -112,41 +119,43 @@ class MissingColumns(SheetError):
 
 
 class UnknownHeadings(HeadingError):
-    """No row of a file names the columns that every sheet needs: its headings are unknown."""
+    """No row of a file has the columns that every sheet needs."""
 
 
 @lru_cache(maxsize=4096)
-def fold(heading: str) -> str:
-    """Return a heading in lower case, without blanks, invisible characters, hyphens and underscores."""
+def fold_heading(heading: str) -> str:
+    """Normalize a heading: lower case, without spaces, invisible characters, hyphens and underscores."""
     text = unicodedata.normalize("NFKC", heading).casefold()
     return "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" and c not in "-_")
 
 
-def known_names(cells: Sequence[str], options: ReadOptions) -> list[str | None]:
-    """Return the known column that each heading means, or None."""
-    return _names(cells, options.columns, options.aliases)
+def match_names(cells: Sequence[str], options: ReadOptions) -> list[str | None]:
+    """Return the known column of each heading, or None."""
+    return _match_columns(cells, options.columns, options.aliases)
 
 
 def _fitting_profiles(cells: Sequence[str], options: ReadOptions) -> list[str]:
-    """Return the profiles in which a row names the columns that every sheet needs."""
+    """Return the profiles by which a row has the required columns."""
     profiles = options.profiles.items()
-    return [name for name, aliases in profiles if _has_needed(_names(cells, options.columns, aliases))]
+    return [name for name, aliases in profiles if _has_required(_match_columns(cells, options.columns, aliases))]
 
 
-def _has_needed(names: Sequence[str | None]) -> bool:
-    return set(ALWAYS_NEEDED) <= set(names)
+def _has_required(names: Sequence[str | None]) -> bool:
+    return set(REQUIRED_COLUMNS) <= set(names)
 
 
-def _names(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
+def _match_columns(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
     targets = ((heading, _alias_target(heading, column)) for heading, column in aliases.items())
-    ours = {fold(name): name for name in columns}
-    # A heading that means a column of another operation has no meaning here.
-    ours |= {fold(heading): column for heading, column in targets if column in columns or column == NOT_OURS}
-    return [ours.get(fold(cell)) or None for cell in cells]
+    ours = {fold_heading(name): name for name in columns}
+    # A heading of another operation's column has no meaning here.
+    ours |= {
+        fold_heading(heading): column for heading, column in targets if column in columns or column == IGNORED_HEADING
+    }
+    return [ours.get(fold_heading(cell)) or None for cell in cells]
 
 
 def _alias_target(heading: str, column: str) -> str:
-    if column in known_columns() or column == NOT_OURS:
+    if column in known_columns() or column == IGNORED_HEADING:
         return column
     near = get_close_matches(column, known_columns(), n=1)
     hint = (
@@ -161,38 +170,43 @@ def _alias_target(heading: str, column: str) -> str:
 
 
 def is_header(cells: Sequence[str], options: ReadOptions) -> bool:
-    """Whether a row names the columns that every sheet needs."""
-    return _has_needed(known_names(cells, options))
+    """Whether a row has all required columns."""
+    return _has_required(match_names(cells, options))
 
 
-def no_header(rows: Sequence[Sequence[str]], options: ReadOptions, *, worksheet: str | None = None) -> UnknownHeadings:
-    """Return the error for a file whose first `rows` contain no header. It names the missing columns.
+def no_header_error(
+    rows: Sequence[Sequence[str]], options: ReadOptions, *, worksheet: str | None = None
+) -> UnknownHeadings:
+    """Return an error with the missing columns for a file whose first `rows` contain no header.
 
-    It also names the profiles that fit. `worksheet` is the worksheet of the rows, if the file has several.
+    It also names the profiles that fit. `worksheet` is given if the file has several.
     """
     file = options.file
     place = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
-    best = max(rows, key=lambda cells: _likeness(cells, options), default=[])
-    names = known_names(best, options)
-    row = list(rows).index(best) + 1 if best else 0
+    closest = max(rows, key=lambda cells: _header_likeness(cells, options), default=[])
+    names = match_names(closest, options)
+    row = list(rows).index(closest) + 1 if closest else 0
     headings = [
-        SeenHeading(" ".join(cell.split()), name, texts_at(at, rows[row:]))
-        for at, (cell, name) in enumerate(zip(best, names, strict=True))
+        FileHeading(" ".join(cell.split()), name, column_texts(at, rows[row:]))
+        for at, (cell, name) in enumerate(zip(closest, names, strict=True))
         if cell.strip()
     ]
-    if fitting := _fitting_profiles(best, options):
-        return _of_profiles(place, row, fitting, headings)
+    if fitting := _fitting_profiles(closest, options):
+        return _profile_error(place, row, fitting, headings)
     if any(names):
-        sentence, hint = _lacking(place, row, names, headings), say("Add the column, or correct its heading.")
+        sentence, hint = (
+            _missing_columns_message(place, row, names, headings),
+            say("Add the column, or correct its heading."),
+        )
     else:
-        sentence = say("{place} has no known header in its first {rows} rows.", place=place, rows=HEADER_ROWS)
+        sentence = say("{place} has no recognisable header in its first {rows} rows.", place=place, rows=HEADER_ROWS)
         hint = say("The first row must name the columns: {columns}.", columns=", ".join(options.columns[:7]))
-    return UnknownHeadings(sentence, hint, headings, option="--column-profile", file=file, how_of=_how_to_map)
+    return UnknownHeadings(sentence, hint, headings, option="--column-profile", file=file, describe_command=_map_hint)
 
 
-def _lacking(place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading]) -> str:
-    """Return the sentence about a header that lacks a needed column, with the heading that is most like the column."""
-    missing = [name for name in ALWAYS_NEEDED if name not in names]
+def _missing_columns_message(place: str, row: int, names: Sequence[str | None], headings: Sequence[FileHeading]) -> str:
+    """Return the message about missing required columns, with the most similar headings."""
+    missing = [name for name in REQUIRED_COLUMNS if name not in names]
     unknown = [heading.heading for heading in headings if heading.column is None]
     close = {name: get_close_matches(name, unknown, n=1) for name in missing}
     parts = [
@@ -203,8 +217,8 @@ def _lacking(place: str, row: int, names: Sequence[str | None], headings: Sequen
     return say("{place}, row {row}: the header has no column {columns}.", place=place, row=row, columns=columns)
 
 
-def _of_profiles(place: str, row: int, fitting: Sequence[str], headings: Sequence[SeenHeading]) -> UnknownHeadings:
-    """Return the error for a header that some profiles know, if nobody has named a profile."""
+def _profile_error(place: str, row: int, fitting: Sequence[str], headings: Sequence[FileHeading]) -> UnknownHeadings:
+    """Return the error for a header that matches profiles, none of which was named."""
     return UnknownHeadings(
         say(
             "{place}, row {row}: these are headings of the profile {profiles}.",
@@ -221,26 +235,26 @@ def _of_profiles(place: str, row: int, fitting: Sequence[str], headings: Sequenc
     )
 
 
-def texts_at(place: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the texts of one column in some rows, cut for display and without empty ones."""
+def column_texts(place: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the non-empty texts of one column, cut for display."""
     cells = (row[place].strip() for row in rows if place < len(row))
     return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
 
 
 def header_likeness(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
-    """Return how much the best row resembles a header. The worksheet with the highest value is read."""
-    return max((_likeness(cells, options) for cells in rows), default=(False, 0, 0))
+    """Rate how much the best row resembles a header. The worksheet with the highest rating is read."""
+    return max((_header_likeness(cells, options) for cells in rows), default=(False, 0, 0))
 
 
-def _likeness(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
-    """Return how much a row resembles a header: by a profile, by known columns, and by texts without digits."""
-    known = sum(name is not None for name in known_names(cells, options))
+def _header_likeness(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
+    """Rate how much a row resembles a header: by profiles, known columns, and texts without digits."""
+    known_count = sum(name is not None for name in match_names(cells, options))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
-    return bool(_fitting_profiles(cells, options)), known, len(texts)
+    return bool(_fitting_profiles(cells, options)), known_count, len(texts)
 
 
 def require_columns(cells: Sequence[str], options: ReadOptions) -> None:
-    """Raise `SheetError` for a row with more cells than a spreadsheet has columns. Checking it would take minutes."""
+    """Raise `SheetError` for more cells than a spreadsheet has columns. Checking them would take minutes."""
     if len(cells) > MAX_COLUMNS:
         raise SheetError(
             say(
@@ -254,16 +268,16 @@ def require_columns(cells: Sequence[str], options: ReadOptions) -> None:
 
 
 def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> Headings:
-    """Return the columns that the cells of the header mean. `row` is its number.
+    """Return the columns of the header in row `row`.
 
-    Raises `SheetError` for a heading that occurs twice, in any spelling, because one of the two columns would silently
-    replace the other.
+    Raises `SheetError` for a repeated heading, in any spelling, because one of the columns would silently replace the
+    other.
     """
     require_columns(cells, options)
     trimmed = [" ".join(cell.split()) for cell in cells]
-    columns = known_names(trimmed, options)
+    columns = match_names(trimmed, options)
     is_rejects = set(REJECTS_COLUMNS) <= set(trimmed)
-    reserved = {*options.columns, *RECONCILED_OF[options.operation], *REJECTS_COLUMNS, "valid"}
+    reserved = {*options.columns, *RECONCILIATION_COLUMNS_OF[options.operation], *REJECTS_COLUMNS, "valid"}
     names: list[str] = []
     sender: dict[str, str] = {}
     nameless: set[str] = set()
@@ -283,7 +297,7 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
                     heading=heading,
                 ),
                 say("Remove or rename one of the two columns."),
-                [SeenHeading(text, column) for text, column in zip(trimmed, columns, strict=True) if text],
+                [FileHeading(text, column) for text, column in zip(trimmed, columns, strict=True) if text],
             )
         sender[label] = heading
         names.append(label)

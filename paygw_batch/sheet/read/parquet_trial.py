@@ -1,8 +1,7 @@
-"""Decodes Parquet on trial, in a separate process with limited memory.
+"""Decode Parquet on trial, in a separate process with limited memory.
 
-A damaged or malicious Parquet file can make the decoder request any amount of memory. Then the whole process is
-aborted, and no exception can be caught. So a child process decodes the bytes first, and only bytes that it survived are
-decoded here. The child imports only this module and polars.
+A damaged or malicious Parquet file can make the decoder allocate so much memory that the process is aborted without an
+exception. So a child process decodes the bytes first. The child imports only this module and polars.
 """
 
 import io
@@ -24,7 +23,7 @@ _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 _NO_TEXT = (pl.Binary, pl.Object, pl.Unknown, pl.Duration)
 MAX_DIGITS = 38
 """The maximum number of digits of a decimal that polars decodes. Decimals of 256 bits can have more."""
-_START = "from paygw_batch.sheet.read.parquet_trial import child; child({limits})"
+_CHILD_CODE = "from paygw_batch.sheet.read.parquet_trial import child; child({limits})"
 
 
 class TrialResult(IntEnum):
@@ -37,8 +36,8 @@ class TrialResult(IntEnum):
 
 
 def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
-    """Return the result of decoding `data`, with limits of `max_rows` rows and `max_bytes` of text."""
-    command = python_command(_START.format(limits=f"{max_rows}, {max_bytes}"))
+    """Decode `data` in a child process, with limits for rows and bytes of text."""
+    command = python_command(_CHILD_CODE.format(limits=f"{max_rows}, {max_bytes}"))
     if command is None:
         raise SheetError(
             say("This program cannot read Parquet here: it needs a Python interpreter to test the file with.")
@@ -54,35 +53,37 @@ def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
 
 
 def child(max_rows: int, max_bytes: int) -> None:
-    """Decode standard input, and exit with a `TrialResult` as the status."""
-    _limit(resource.RLIMIT_CPU, _CPU_S)
-    _limit(resource.RLIMIT_AS, 4 * _GIB + 4 * max_bytes)
+    """Decode standard input, and exit with the `TrialResult`."""
+    _set_limit(resource.RLIMIT_CPU, _CPU_S)
+    _set_limit(resource.RLIMIT_AS, 4 * _GIB + 4 * max_bytes)
     try:
-        verdict = _verdict(sys.stdin.buffer.read(), max_rows, max_bytes)
+        result = _trial_result(sys.stdin.buffer.read(), max_rows, max_bytes)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError, OSError):
-        verdict = TrialResult.DAMAGED
-    sys.exit(verdict)
+        result = TrialResult.DAMAGED
+    sys.exit(result)
 
 
-def _limit(limit: int, most: int) -> None:
+def _set_limit(limit: int, value: int) -> None:
     hard = resource.getrlimit(limit)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(limit, (most, most))
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (value, value))
 
 
-def texts_in(schema: pl.Schema) -> list[str]:
-    """Return the columns whose values can be written as text. Other columns are never decoded."""
-    wide = (name for name, dtype in schema.items() if isinstance(dtype, pl.Decimal) and dtype.precision > MAX_DIGITS)
-    unwritable = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NO_TEXT}.union(wide)
+def text_columns(schema: pl.Schema) -> list[str]:
+    """Return the columns that can be written as text. Other columns are never decoded."""
+    wide_decimals = (
+        name for name, dtype in schema.items() if isinstance(dtype, pl.Decimal) and dtype.precision > MAX_DIGITS
+    )
+    unwritable = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NO_TEXT}.union(wide_decimals)
     return [name for name in schema if name not in unwritable]
 
 
-def _verdict(data: bytes, max_rows: int, max_bytes: int) -> TrialResult:
+def _trial_result(data: bytes, max_rows: int, max_bytes: int) -> TrialResult:
     scan = pl.scan_parquet(io.BytesIO(data))
     if scan.select(pl.len()).collect().item() > max_rows:
         return TrialResult.TOO_MANY_ROWS
-    frame = scan.select(texts_in(scan.collect_schema())).collect()
-    # A text that many rows share is stored once, but is counted for each row, because all rows will be read.
+    frame = scan.select(text_columns(scan.collect_schema())).collect()
+    # A string shared by many rows is stored once, but counted for each row, because all rows will be read.
     texts = [column.cast(pl.String) for column in frame.iter_columns() if column.dtype in _TEXTS]
     return (
         TrialResult.TOO_LARGE

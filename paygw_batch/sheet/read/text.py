@@ -1,4 +1,4 @@
-"""Decodes the bytes of a text file strictly, by byte order mark or encoding. Nothing is guessed or lost."""
+"""Decode the bytes of a text file strictly, by byte order mark or encoding. Nothing is guessed or lost."""
 
 import codecs
 import re
@@ -9,33 +9,34 @@ from paygw_batch.language import say
 
 UTF8_MARK = codecs.BOM_UTF8
 _CHUNK_BYTES = 1 << 17
-_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it starts with
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, because it starts with that mark
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_END_OF_FILE = b"\x1a"  # the last byte of a text file of DOS
-_EVERY_BYTE = bytes(range(0x100))
+_END_OF_FILE = b"\x1a"  # the last byte of a DOS text file
+_ALL_BYTES = bytes(range(0x100))
 _SAMPLE_CHARACTERS = 60
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 
 class NotUtf8(SheetError):
-    """A text states no encoding, is not UTF-8, and nobody has named its encoding."""
+    """A text is not UTF-8, and its encoding is not known."""
 
 
 def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
-    """Return the bytes of a text file as UTF-8 without mark and NUL, with LF or CR LF as line ends.
+    """Convert a text file to UTF-8 without mark and NUL, with LF or CR LF as line ends.
 
-    The encoding is that of a byte order mark, or else strict UTF-8, or else `encoding`, if a person or the
-    configuration names one. Raises `NotUtf8` if nobody does, and `SheetError` for a NUL, with its line.
+    The encoding is that of the byte order mark, or else strict UTF-8, or else `encoding`. Raises `NotUtf8` if the
+    encoding is not known, and `SheetError` for a NUL.
     """
-    text = _line_ends(_decoded(data, encoding, file))
+    text = _normalize_line_ends(_decode(data, encoding, file))
     if (at := text.find(b"\0")) >= 0:
         raise SheetError(
             say(
-                "{file}, line {line}: the text holds a NUL byte; it is damaged, or UTF-16 without its mark.",
+                "{file}, line {line}: the text contains a NUL byte. It is damaged, or UTF-16 without a byte order "
+                "mark.",
                 file=file,
                 line=text.count(b"\n", 0, at) + 1,
             ),
@@ -46,11 +47,11 @@ def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """The bytes that divide the whole lines of a text, in their order, found in one pass.
+class LineMarks:
+    """The bytes that separate the lines and fields of a text, in order.
 
-    `found` has every `delimiter`, quotation mark and line end. `lines` counts the lines, also a last one without an
-    end.
+    `found` has every `delimiter`, quotation mark and line end. `lines` is the number of lines, including a last one
+    without a line end.
     """
 
     delimiter: bytes
@@ -58,31 +59,31 @@ class Marks:
     lines: int
 
     @classmethod
-    def of(cls, text: bytes, delimiter: bytes, begin: int = 0) -> "Marks":
-        unmarked = _EVERY_BYTE.translate(None, delimiter + b'"\r\n')
+    def scan(cls, text: bytes, delimiter: bytes, begin: int = 0) -> "LineMarks":
+        unmarked = _ALL_BYTES.translate(None, delimiter + b'"\r\n')
         places = range(begin, len(text), _CHUNK_BYTES)
         marks = b"".join(text[at : at + _CHUNK_BYTES].translate(None, unmarked) for at in places)
         has_open_line = len(text) > begin and not text.endswith(b"\n")
         return cls(delimiter, marks, marks.count(b"\n") + has_open_line)
 
-    def are_alike(self, delimiters: int) -> bool:
-        """Whether each line has that number of delimiters, and no quotation mark."""
+    def are_uniform(self, delimiters: int) -> bool:
+        """Whether each line has this number of delimiters, and no quotation mark."""
         line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
         alike = (self.delimiter * delimiters + line_end) * self.lines
         return self.found in (alike, alike.removesuffix(line_end))
 
 
-def _decoded(data: bytes, encoding: str | None, file: str) -> bytes:
-    for mark, marked in _MARKS:
+def _decode(data: bytes, encoding: str | None, file: str) -> bytes:
+    for mark, encoding_of_mark in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
-            return _recoded(data, marked, file)
+            return _recode(data, encoding_of_mark, file)
     data = data.removeprefix(UTF8_MARK)
-    wrong_at = _not_utf8_at(data)
-    if wrong_at is None:
+    invalid_at = _find_invalid_byte(data)
+    if invalid_at is None:
         return data
     if encoding is not None:
-        return _recoded(data, encoding, file)
-    line = data.count(b"\n", 0, wrong_at) + 1
+        return _recode(data, encoding, file)
+    line = data.count(b"\n", 0, invalid_at) + 1
     raise NotUtf8(
         say("{file}, line {line}: the text is not UTF-8.", file=file, line=line),
         hint=say('Save it as "CSV UTF-8", or name its encoding.'),
@@ -90,15 +91,15 @@ def _decoded(data: bytes, encoding: str | None, file: str) -> bytes:
 
 
 def needs_encoding(data: bytes) -> bool:
-    """Whether a text is not UTF-8 and has no byte order mark, so that a person must name its encoding."""
-    has_mark = any(data.startswith(mark) for mark, _ in _MARKS)
-    return not has_mark and _not_utf8_at(data.removeprefix(UTF8_MARK)) is not None
+    """Whether a text is not UTF-8 and has no byte order mark, so that its encoding must be named."""
+    has_mark = any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS)
+    return not has_mark and _find_invalid_byte(data.removeprefix(UTF8_MARK)) is not None
 
 
-def samples_of(data: bytes, encoding: str, *, most: int) -> list[str]:
-    """Return a few fields of a text that are not ASCII, as read in `encoding`; none if the text cannot be read in it.
+def sample_fields(data: bytes, encoding: str, *, most: int) -> list[str]:
+    """Return a few non-ASCII fields of a text decoded as `encoding`, or none if that fails.
 
-    Fields of the first line come last, because they are likely to be headings, and names show more.
+    Fields of the first line come last. They are likely headings, and names are better samples.
     """
     try:
         lines = data.decode(encoding).splitlines()
@@ -116,8 +117,8 @@ def samples_of(data: bytes, encoding: str, *, most: int) -> list[str]:
     return list(samples)[:most]
 
 
-def _not_utf8_at(data: bytes) -> int | None:
-    """Return the place where strict UTF-8 ends, or None. Decoding in chunks limits the memory."""
+def _find_invalid_byte(data: bytes) -> int | None:
+    """Return the offset of the first byte that is not UTF-8, or None. Chunks limit the memory."""
     if data.isascii():
         return None
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
@@ -131,7 +132,7 @@ def _not_utf8_at(data: bytes) -> int | None:
     return None
 
 
-def _recoded(data: bytes, encoding: str, file: str) -> bytes:
+def _recode(data: bytes, encoding: str, file: str) -> bytes:
     try:
         return data.decode(encoding).encode()
     except LookupError as error:
@@ -152,7 +153,7 @@ def _recoded(data: bytes, encoding: str, file: str) -> bytes:
         ) from error
 
 
-def _line_ends(text: bytes) -> bytes:
+def _normalize_line_ends(text: bytes) -> bytes:
     if text.find(b"\r") < 0:
         return text
     if text.find(b"\n") < 0:

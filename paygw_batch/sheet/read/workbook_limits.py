@@ -1,7 +1,7 @@
-"""Limits the size of an unpacked workbook, and refuses it before unpacking if its directory shows that it is too large.
+"""Limit the size of an unpacked workbook, if possible before unpacking it.
 
-A few hundred KiB can contain hundreds of MiB of XML, and all of it becomes objects. All limits follow from
-`limits.max_sheet_mib`. docs/decisions/0105 has the arithmetic.
+A few hundred KiB can contain hundreds of MiB of XML, all of which becomes objects. The limits follow from
+`limits.max_sheet_mib` (see docs/decisions/0105).
 """
 
 import zipfile
@@ -11,40 +11,40 @@ from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 
 MAX_CELL_CHARACTERS = 8 * 32_767
-"""A cell has at most 32,767 characters, each of which may be written as an escape of seven."""
+"""A cell has at most 32,767 characters, each of which may be escaped with seven."""
 MAX_DEPTH = 64
 """The maximum depth of nested tags. A spreadsheet writes ten."""
 MAX_TAG_BYTES = 1 << 22
 """The maximum length of one tag or comment."""
 MAX_WORKSHEETS = 1_000
 MAX_DOUBTS = 200_000
-"""The maximum number of doubtful cells. A workbook with more was never calculated, or is no sheet of payees."""
+"""The maximum number of doubtful cells. A workbook with more was never calculated, or isn't a sheet of payees."""
 _MAX_RATIO = 100
-"""The maximum ratio of the size of the parts to that of the file. Workbooks that spreadsheets save have 5 to 30."""
+"""The maximum compression ratio. Workbooks saved by spreadsheets have 5 to 30."""
 _RATIO_FROM_BYTES = 16 * 1024 * 1024
-"""Below this size, the ratio does not matter."""
+"""Below this unpacked size, the ratio isn't checked."""
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _CELL_BYTES = 16
 _INLINE_CHARACTERS = 12
-"""A text of at most this length needs no memory besides its cell."""
+"""A string of at most this length needs no memory in addition to its cell."""
 _STRING_BYTES = 57
 _DOUBT_BYTES = 200
 
 
 @dataclass(slots=True)
 class Budget:
-    """Counts the unpacked bytes of one workbook, and the memory of its cells. Raises `SheetError` above a limit."""
+    """The unpacked bytes and the memory that one workbook may use. Methods raise `SheetError` above a limit."""
 
     file: str
     max_bytes: int
     _unpacked: int = 0
-    _texts: int = 0
-    _held: int = 0
+    _cell_text_bytes: int = 0
+    _shared_bytes: int = 0
     """The memory of shared strings and doubts, in bytes."""
-    _doubts: int = 0
+    _doubt_count: int = 0
 
     def check_directory(self, archive: zipfile.ZipFile, packed_bytes: int) -> None:
-        """Refuse a workbook that is too large by its directory, before anything is unpacked."""
+        """Reject a workbook that is too large by its directory, before anything is unpacked."""
         parts = archive.infolist()
         unpacked = sum(part.file_size for part in parts)
         if any(part.compress_type not in _COMPRESSIONS for part in parts):
@@ -63,29 +63,29 @@ class Budget:
                 ),
                 hint=say("Copy the rows into a new workbook, or save the sheet as .csv."),
             )
-        self._held = packed_bytes
+        self._shared_bytes = packed_bytes
 
-    def unpack(self, count: int) -> None:
+    def count_unpacked(self, count: int) -> None:
         """Count bytes that are about to be unpacked."""
         self._unpacked += count
         if self._unpacked > self.max_bytes:
-            raise self.too_large()
+            raise self.too_large_error()
 
-    def hold_string(self, text: str) -> None:
-        """Count a text of the table of shared strings."""
-        self._held += _STRING_BYTES + _width(text)
-        self._check(0)
+    def count_string(self, text: str) -> None:
+        """Count a shared string."""
+        self._shared_bytes += _STRING_BYTES + _text_bytes(text)
+        self._check_memory(0)
 
-    def hold_text(self, text: str) -> None:
-        """Count the text of a cell, because each cell has its own copy."""
+    def count_text(self, text: str) -> None:
+        """Count the text of a cell. Each cell has its own copy."""
         if len(text) > _INLINE_CHARACTERS:
-            self._texts += _width(text)
-            self._check(0)
+            self._cell_text_bytes += _text_bytes(text)
+            self._check_memory(0)
 
-    def hold_doubts(self, doubts: int, hidden_rows: int) -> None:
-        """Count the doubts that were found, because each becomes a defect, and each hidden row a warning."""
-        self._doubts += doubts
-        if self._doubts > MAX_DOUBTS:
+    def count_doubts(self, doubts: int, hidden_rows: int) -> None:
+        """Count doubts and hidden rows, which become defects and warnings."""
+        self._doubt_count += doubts
+        if self._doubt_count > MAX_DOUBTS:
             raise SheetError(
                 say(
                     "{file} has more than {most:,} formulas without a value, or numbers of more digits than a "
@@ -95,23 +95,23 @@ class Budget:
                 ),
                 hint=say("Open it in the spreadsheet, which calculates the formulas, and save it again."),
             )
-        self._held += (doubts + hidden_rows) * _DOUBT_BYTES
+        self._shared_bytes += (doubts + hidden_rows) * _DOUBT_BYTES
 
-    def hold_cells(self, rows: int, columns: int) -> None:
-        """Check the memory of this number of rows and columns. An empty cell needs as much as a full one."""
-        self._check(rows * columns * _CELL_BYTES)
+    def check_cells(self, rows: int, columns: int) -> None:
+        """Check the memory for this number of rows and columns. Empty cells need as much as full ones."""
+        self._check_memory(rows * columns * _CELL_BYTES)
 
-    def too_large(self) -> SheetError:
+    def too_large_error(self) -> SheetError:
         return SheetError(
             say("{file} is too large once unpacked.", file=self.file),
             hint=say("Split the sheet, save it as .csv, or have the limit raised in the configuration."),
         )
 
-    def _check(self, cells_bytes: int) -> None:
-        """Refuse a workbook that needs too much memory. Cells are in memory twice while the pieces become one frame."""
-        if self._held + 2 * (self._texts + cells_bytes) > self.max_bytes // 2:
-            raise self.too_large()
+    def _check_memory(self, cells_bytes: int) -> None:
+        """Reject a workbook that needs too much memory. Cells are in memory twice while pieces become one frame."""
+        if self._shared_bytes + 2 * (self._cell_text_bytes + cells_bytes) > self.max_bytes // 2:
+            raise self.too_large_error()
 
 
-def _width(text: str) -> int:
+def _text_bytes(text: str) -> int:
     return len(text) if text.isascii() else 4 * len(text)

@@ -1,9 +1,9 @@
-"""Finds how a workbook shows its cells: as dates, as other numbers, as struck-through or invisible text, or not at all.
+"""Find out how a workbook displays its cells: as dates, other numbers, struck-through or invisible text, or not at all.
 
-People mean to pay what they saw in the spreadsheet. The styles say how a value was shown (ECMA-376 part 1, 18.8).
-Number formats are evaluated only to find the number that they show (18.8.31). The first of merged cells is shown, and
-the others keep their values (18.3.1.55). We do not compute whether a rule (conditional formatting, 18.3.1.18) applies
-to a cell, only its effect if it applies.
+People expect to pay what they saw in the spreadsheet. Styles determine how a value is displayed (ECMA-376 part 1,
+18.8). Number formats are evaluated only to find the displayed number (18.8.31). Of merged cells, only the first is
+displayed, but the others keep their values (18.3.1.55). For rules (conditional formatting, 18.3.1.18), we compute the
+effect, but not whether it applies to a cell.
 """
 
 import re
@@ -20,7 +20,7 @@ from unicodedata import category
 from paygw_batch.sheet.read.workbook_limits import Budget
 
 GENERAL = "General"
-TYPED = "\x00"  # the shown text of a date or of TRUE, whose form we do not know
+TYPED = "\x00"  # the displayed text of a date or of TRUE, whose format we don't know
 _BUILT_IN: Mapping[int, str] = MappingProxyType(
     {
         0: GENERAL,
@@ -39,33 +39,33 @@ _BUILT_IN: Mapping[int, str] = MappingProxyType(
         **dict.fromkeys((7, 8, 39, 40, 43, 44), "#,##0.00"),
     }
 )
-"""The formats that a workbook refers to by number. Formats of money are without the currency sign."""
+"""The formats that a workbook refers to by number. Currency formats are without their symbol."""
 _DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)})
 _NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
 _PIECE = re.compile(r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.?)|[_*].?|\[(?P<bracket>[^\]]*)\]?|(?P<plain>.)', re.DOTALL)
 _CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 _PLACEHOLDERS = re.compile(r"[0#?]")
-_PLACES = "\x00\x01"
-"""The placeholders in a layout: a digit that is always shown, and a digit that may be missing."""
+_DIGIT_PLACES = "\x00\x01"
+"""The placeholders in a layout: a digit that is always displayed, and an optional one."""
 _POINT = "\x02"
-_AS_PLACE = str.maketrans({"0": "\x00", "#": "\x01", "?": "\x01", ",": "", ".": _POINT})
-_NUMBER = re.compile(f"[{_PLACES}{_POINT}@]|{GENERAL}", re.IGNORECASE)
+_TO_LAYOUT = str.maketrans({"0": "\x00", "#": "\x01", "?": "\x01", ",": "", ".": _POINT})
+_NUMBER = re.compile(f"[{_DIGIT_PLACES}{_POINT}@]|{GENERAL}", re.IGNORECASE)
 _SCALE = re.compile(r"[0#?](,+)(?![,0#?])")
 _EXPONENT = re.compile(r"[eE][+-]")
 _WHITES = frozenset({"white", "color2"})
-"""The names of white in a format. Spreadsheets in other languages also write the English names into the file."""
+"""The names of white in a format. Files always have the English names."""
 _MIN_CONTRAST = 1.3
 """The least contrast of visible text. Black on white has 21, and readable text has 1.5 or more (WCAG 2.2)."""
 _MIN_POINTS = 3.0
 _MAX_DIGITS = 18
 _LAST_BUILT_IN = 163
-_BESIDE_WORDS = " \u00a0\u202f()+-=/:'"
+_WORD_SEPARATORS = " \u00a0\u202f()+-=/:'"
 _SAMPLE_AMOUNT = "1234567"
-"""A number to which a rule's format is applied. If the result is another number, the rule changes amounts."""
+"""A number to which a rule's format is applied. If it is displayed as another number, the rule changes amounts."""
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 _THEME = (_WHITE, _BLACK)
-"""The first two colours of a theme, light and dark. All others are visible on both."""
+"""The first two colours of a theme, light and dark. All others are visible on either."""
 _INDEXED: Mapping[int, tuple[int, int, int]] = MappingProxyType(
     {0: _BLACK, 1: _WHITE, 8: _BLACK, 9: _WHITE, 64: _BLACK, 65: _WHITE}
 )
@@ -74,7 +74,7 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class CellStyle:
-    """How the cells of one style are shown. `code` is their number format."""
+    """How the cells of a style are displayed. `code` is their number format."""
 
     code: str = GENERAL
     is_date: bool = False
@@ -84,28 +84,28 @@ class CellStyle:
 
     @property
     def is_dark(self) -> bool:
-        return self.ground is None or not _is_lost_on(_WHITE, self.ground)
+        return self.ground is None or not _is_low_contrast(_WHITE, self.ground)
 
     def shown_text(self, text: str) -> str | None:
-        """Return the text that is displayed instead of `text` (empty: nothing), or None if `text` itself is."""
-        sections = _sections(self.code)
-        of_text = next((section for section in reversed(sections) if "@" in section.pattern), None)
+        """Return the displayed text (empty if nothing is visible), or None if it is `text`."""
+        sections = _parse_sections(self.code)
+        text_section = next((section for section in reversed(sections) if "@" in section.pattern), None)
         if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
             return ""
-        if of_text is None:
+        if text_section is None:
             return None
-        shown = of_text.layout.replace("@", text).replace(_POINT, ".").strip()
-        return "" if of_text.is_white and not self.is_dark else None if shown == text.strip() else shown
+        shown = text_section.layout.replace("@", text).replace(_POINT, ".").strip()
+        return "" if text_section.is_white and not self.is_dark else None if shown == text.strip() else shown
 
     def shown_number(self, text: str, *, is_exact: bool) -> str | None:
-        """Return the number that a person sees instead of `text` (empty: nothing), or None if it is the same.
+        """Return the displayed number (empty if nothing is visible), or None if it is `text`.
 
-        A number that is shown in full may have zeros in front, and texts between its digits. Decimals and separated
-        groups of digits count as another number only if `is_exact`.
+        A number displayed in full may have leading zeros, and text between its digits. Decimals and grouped digits
+        count as another number only if `is_exact`.
         """
         if is_shown_white(self.code, text) and not self.is_dark:
             return ""
-        number, laid_out = shown_number(self.code, text), laid_out_text(self.code, text, is_exact=is_exact)
+        number, laid_out = shown_number(self.code, text), lay_out_number(self.code, text, is_exact=is_exact)
         if number is not None and number != Decimal(text):
             return format(number, "f")
         if number is None and not laid_out:
@@ -115,7 +115,7 @@ class CellStyle:
 
 @dataclass(frozen=True, slots=True)
 class RuleEffect:
-    """The effect of a spreadsheet's rule on a cell: the text is struck through, or its value is hidden or changed."""
+    """The effect of conditional formatting on a cell: it strikes the text through, or hides or changes the value."""
 
     strikes: bool = False
     hides: bool = False
@@ -126,27 +126,27 @@ FONT_TAGS = frozenset({"strike", "color", "sz"})
 
 @dataclass(slots=True)
 class Font:
-    """The properties of a font that decide whether its text is struck through or visible."""
+    """The properties of a font that strike its text through or make it invisible."""
 
     is_struck: bool = False
     colour: Colour | None = _BLACK
     points: float = 11.0
 
-    def describe(self, name: str, attributes: Mapping[str, str]) -> None:
+    def set_property(self, name: str, attributes: Mapping[str, str]) -> None:
         if name == "strike":
             self.is_struck = is_true(attributes.get("val", "1"))
         elif name == "sz":
             self.points = float(attributes.get("val", "11"))
         elif name == "color":
-            self.colour = _colour(attributes)
+            self.colour = _parse_colour(attributes)
 
-    def is_unseen(self, ground: Colour | None = _WHITE) -> bool:
-        return self.points < _MIN_POINTS or _is_lost_on(self.colour, ground)
+    def is_unreadable(self, ground: Colour | None = _WHITE) -> bool:
+        return self.points < _MIN_POINTS or _is_low_contrast(self.colour, ground)
 
 
 @dataclass(slots=True)
-class _Changed:
-    """Collects the changes that one rule makes: to font, background and number format."""
+class _RuleStyle:
+    """The font, background and number format that one rule sets."""
 
     _font: Font = field(default_factory=Font)
     _ground: Colour | None = _WHITE
@@ -155,16 +155,16 @@ class _Changed:
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         match name:
             case _ if name in FONT_TAGS:
-                self._font.describe(name, attributes)
-            case "bgColor":  # a rule has the colour of a solid ground here (18.8.32)
-                self._ground = _colour(attributes)
+                self._font.set_property(name, attributes)
+            case "bgColor":  # in a rule, this is the colour of a solid background (18.8.32)
+                self._ground = _parse_colour(attributes)
             case "numFmt":
                 self._code = attributes.get("formatCode", GENERAL)
             case _:
                 pass
 
     def effect(self) -> RuleEffect:
-        is_lost = self._font.is_unseen(self._ground)
+        is_lost = self._font.is_unreadable(self._ground)
         is_date = _is_date_format(-1, self._code)
         is_other = not is_date and (
             is_shown_white(self._code, _SAMPLE_AMOUNT)
@@ -175,48 +175,50 @@ class _Changed:
 
 @dataclass(slots=True)
 class StyleReader:
-    """Collects the cell styles from the tags of `xl/styles.xml`."""
+    """Reads cell styles from the tags of `xl/styles.xml`."""
 
     styles: list[CellStyle] = field(default_factory=list)
     effects: list[RuleEffect] = field(default_factory=list)
-    """The effects of rules; a rule refers to one by its place in this list."""
+    """The effects of rules. Rules refer to them by their index."""
     _formats: dict[int, str] = field(default_factory=dict)
     _fonts: list[Font] = field(default_factory=list)
     _fills: list[Colour | None] = field(default_factory=list)
     _inside: list[str] = field(default_factory=list)
-    _changed: _Changed = field(default_factory=_Changed)
+    _rule_style: _RuleStyle = field(default_factory=_RuleStyle)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         self._inside.append(name)
         parents = self._inside
         if "dxfs" in parents:
-            self._changed.start(name, attributes)
+            self._rule_style.start(name, attributes)
             return
         match name:
             case "numFmt" if "numFmts" in parents:
-                self._formats[natural(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
+                self._formats[parse_reference(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
             case "font" if "fonts" in parents:
                 self._fonts.append(Font())
             case _ if name in FONT_TAGS and "fonts" in parents and self._fonts:
-                self._fonts[-1].describe(name, attributes)
+                self._fonts[-1].set_property(name, attributes)
             case "patternFill" if "fills" in parents:
                 self._fills.append(_WHITE if attributes.get("patternType", "none") == "none" else None)
             case "gradientFill" if "fills" in parents:
                 self._fills.append(None)
             case "fgColor" if "fills" in parents and self._fills and self._fills[-1] is None:
-                self._fills[-1] = _colour(attributes)
+                self._fills[-1] = _parse_colour(attributes)
             case "xf" if "cellXfs" in parents:
-                self.styles.append(self._style(attributes))
+                self.styles.append(self._build_style(attributes))
 
     def end(self, name: str) -> None:
         self._inside.pop()
         if name == "dxf":
-            self.effects.append(self._changed.effect())
-            self._changed = _Changed()
+            self.effects.append(self._rule_style.effect())
+            self._rule_style = _RuleStyle()
 
-    def _style(self, attributes: Mapping[str, str]) -> CellStyle:
-        """Return a style from its attributes. Raises `IndexError` if it refers to a missing font, fill or format."""
-        number, font_at, fill_at = (natural(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId"))
+    def _build_style(self, attributes: Mapping[str, str]) -> CellStyle:
+        """Build a style from its attributes. Raises `IndexError` for a missing font, fill or format."""
+        number, font_at, fill_at = (
+            parse_reference(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId")
+        )
         if number > _LAST_BUILT_IN and number not in self._formats:
             raise IndexError(number)
         font, fill = (self._fonts or [Font()])[font_at], (self._fills or [_WHITE])[fill_at]
@@ -224,13 +226,13 @@ class StyleReader:
             self._formats.get(number, _BUILT_IN.get(number, GENERAL)),
             is_date=_is_date_format(number, self._formats.get(number, "")),
             is_struck=font.is_struck,
-            is_invisible=font.is_unseen(fill),
+            is_invisible=font.is_unreadable(fill),
             ground=fill,
         )
 
 
-def natural(text: str) -> int:
-    """Return the number in a reference. Raises `ValueError` for any other text."""
+def parse_reference(text: str) -> int:
+    """Parse a non-negative number. Raises `ValueError` for other strings."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError(text)
     return int(text)
@@ -240,7 +242,7 @@ def is_true(text: str | None) -> bool:
     return text in {"1", "true", "on"}
 
 
-def _colour(attributes: Mapping[str, str]) -> Colour | None:
+def _parse_colour(attributes: Mapping[str, str]) -> Colour | None:
     if (rgb := attributes.get("rgb")) is not None:
         colour: Colour | None = (int(rgb[-6:-4], 16), int(rgb[-4:-2], 16), int(rgb[-2:], 16))
     elif (theme := attributes.get("theme")) is not None:
@@ -255,7 +257,7 @@ def _colour(attributes: Mapping[str, str]) -> Colour | None:
 
 
 @lru_cache(maxsize=1 << 10)
-def _is_lost_on(text: Colour | None, ground: Colour | None) -> bool:
+def _is_low_contrast(text: Colour | None, ground: Colour | None) -> bool:
     if text is None or ground is None:
         return False
     darker, lighter = sorted((_luminance(text), _luminance(ground)))
@@ -276,20 +278,20 @@ def _is_date_format(number: int, code: str) -> bool:
 
 
 def is_shown_white(code: str, number: str) -> bool:
-    """Whether a format shows a number in white, with any font."""
-    if not any(section.is_white for section in _sections(code)):
+    """Whether a format displays a number in white. The font is not considered."""
+    if not any(section.is_white for section in _parse_sections(code)):
         return False
     value = Decimal(number)
-    return value.adjusted() <= _MAX_DIGITS and _section_for(value, code).is_white
+    return value.adjusted() <= _MAX_DIGITS and _select_section(value, code).is_white
 
 
 @lru_cache(maxsize=1 << 16)
 def shown_number(code: str, number: str) -> Decimal | None:
-    """Return the number that a format shows for `number`, or None if it shows none, or not a decimal one."""
+    """Return the number that a format displays, or None if it displays no decimal number."""
     value = Decimal(number)
     if value.adjusted() > _MAX_DIGITS:
-        return value  # not an amount: a number of so many digits is doubtful anyway
-    section = _section_for(value, code)
+        return value  # not an amount, because a number with that many digits is doubtful anyway
+    section = _select_section(value, code)
     pattern = section.pattern
     if pattern.strip().lower() == GENERAL.lower() or "@" in pattern:
         return value if not section.has_digits else None
@@ -309,33 +311,33 @@ def shown_number(code: str, number: str) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A section of a format: placeholders and signs, condition, whether it adds digits or is white, and layout."""
+    """A section of a number format."""
 
     pattern: str
     condition: tuple[str, Decimal] | None
     has_digits: bool
     is_white: bool
     layout: str
-    """The section with its literal texts, and with the two characters of `_PLACES` as placeholders."""
+    """The section with its literal text, and `_DIGIT_PLACES` as placeholders."""
 
-    def holds_for(self, value: Decimal) -> bool:
+    def matches(self, value: Decimal) -> bool:
         sign, bound = self.condition or ("", value)
         return sign in _COMPARE and bool(_COMPARE[sign](value, bound))
 
 
-def _section_for(value: Decimal, code: str) -> _Section:
-    sections = _sections(code)[:3]
+def _select_section(value: Decimal, code: str) -> _Section:
+    sections = _parse_sections(code)[:3]
     if any(section.condition for section in sections):
         unconditional = [section for section in sections if section.condition is None]
-        return next((section for section in sections if section.holds_for(value)), (unconditional or sections)[-1])
+        return next((section for section in sections if section.matches(value)), (unconditional or sections)[-1])
     if value < 0 and len(sections) > 1:
         return sections[1]
     return sections[2] if not value and len(sections) > 2 else sections[0]  # noqa: PLR2004 (the third one is for zero)
 
 
 @lru_cache(maxsize=1 << 10)
-def _sections(code: str) -> tuple[_Section, ...]:
-    """Return the sections of a number format, whose patterns are without literal texts."""
+def _parse_sections(code: str) -> tuple[_Section, ...]:
+    """Parse a number format into sections, whose patterns are without literal text."""
     sections: list[_Section] = []
     pattern, condition, has_digits, is_white, layout = "", None, False, False, ""
     for piece in _PIECE.finditer(code):
@@ -352,19 +354,19 @@ def _sections(code: str) -> tuple[_Section, ...]:
             pattern, condition, has_digits, is_white, layout = "", None, False, False, ""
         elif piece["plain"] is not None:
             pattern += piece["plain"]
-            layout += piece["plain"].translate(_AS_PLACE)
+            layout += piece["plain"].translate(_TO_LAYOUT)
             has_digits = has_digits or piece["plain"] in "123456789"
     return (*sections, _Section(pattern, condition, has_digits, is_white, layout))
 
 
 @lru_cache(maxsize=1 << 16)
-def laid_out_text(code: str, number: str, *, is_exact: bool) -> str | None:
-    """Return a number as a format lays it out, or None if the format or the number is of another kind.
+def lay_out_number(code: str, number: str, *, is_exact: bool) -> str | None:
+    """Format a number as its cell displays it. Returns None for other kinds of formats or numbers.
 
-    Decimals, and commas between groups of digits, are laid out only if `is_exact`.
+    Decimals and commas between groups of digits are supported only if `is_exact`.
     """
     whole, _, decimals = number.partition(".")
-    section = _section_for(Decimal(number), code)
+    section = _select_section(Decimal(number), code)
     if not whole.isdigit() or any(sign in section.pattern for sign in "@/%") or _SCALE.search(section.pattern):
         return None
     is_general, front = section.pattern.strip().lower() == GENERAL.lower(), section.layout
@@ -375,30 +377,30 @@ def laid_out_text(code: str, number: str, *, is_exact: bool) -> str | None:
     if _EXPONENT.search(section.pattern):
         return f"{Decimal(number):E}"
     front, point, back = front.partition(_POINT)
-    first = next((at for at, letter in enumerate(front) if letter in _PLACES), None)
+    first = next((at for at, letter in enumerate(front) if letter in _DIGIT_PLACES), None)
     is_grouped, shown, remaining, count = is_exact and "," in section.pattern.partition(".")[0], "", whole, 0
     for at in reversed(range(len(front))):
-        if front[at] not in _PLACES:
+        if front[at] not in _DIGIT_PLACES:
             shown = front[at] + shown
             continue
         digits = remaining if at == first else remaining[-1:]
         remaining = remaining.removesuffix(digits)
-        for digit in reversed(digits or "0" * (front[at] == _PLACES[0])):
+        for digit in reversed(digits or "0" * (front[at] == _DIGIT_PLACES[0])):
             shown = digit + "," * (is_grouped and count > 0 and count % 3 == 0) + shown
             count += 1
     for letter in back:
-        digit, decimals = (decimals[:1], decimals[1:]) if letter in _PLACES else (letter, decimals)
-        point += digit or "0" * (letter == _PLACES[0])
+        digit, decimals = (decimals[:1], decimals[1:]) if letter in _DIGIT_PLACES else (letter, decimals)
+        point += digit or "0" * (letter == _DIGIT_PLACES[0])
     return (shown + point.replace(_POINT, ".")).strip()
 
 
 @lru_cache(maxsize=1 << 10)
-def words_beside(code: str) -> tuple[str, ...]:
-    """Return the words and currency signs that a format shows beside positive numbers: "KES", "$"."""
-    sections = _sections(code)[:3]
+def format_words(code: str) -> tuple[str, ...]:
+    """Return the words and currency symbols that a format adds to positive numbers: "KES", "$"."""
+    sections = _parse_sections(code)[:3]
     shown = sections if any(section.condition for section in sections) else sections[:1]
     parts = (_NUMBER.split(section.layout) for section in shown if not _EXPONENT.search(section.pattern))
-    words = (part.strip(_BESIDE_WORDS) for around in parts if len(around) > 1 for part in around)
+    words = (part.strip(_WORD_SEPARATORS) for around in parts if len(around) > 1 for part in around)
     return tuple(word for word in words if any(sign.isalpha() or category(sign) == "Sc" for sign in word))
 
 
@@ -408,7 +410,7 @@ _LAST_ROW, _LAST_COLUMN = 1_048_576, 16_384
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A rectangle of cells, given by the numbers of its rows and columns."""
+    """A rectangle of cells, with inclusive row and column numbers."""
 
     first_row: int
     first_column: int
@@ -416,8 +418,8 @@ class Area:
     last_column: int
 
     @classmethod
-    def of(cls, reference: str) -> "Area":
-        """Return the area of a reference such as `A2:B3`, `C2` or `C:C`. Raises `ValueError`."""
+    def parse(cls, reference: str) -> "Area":
+        """Parse a reference such as `A2:B3`, `C2` or `C:C`. Raises `ValueError` for others."""
         if (match := _AREA.fullmatch(reference)) is None:
             raise ValueError(reference)
         column, row, last_column, last_row = match.groups()
@@ -432,7 +434,7 @@ class Area:
 
 
 def column_number(letters: str) -> int:
-    """Return the number of a column (`A` is 1), also from the reference of a cell, or 0 if there are no letters."""
+    """Return the number of a column (`A` is 1) or of a cell's column. Returns 0 without letters."""
     number = 0
     for letter in letters.rstrip("0123456789").upper():
         number = number * 26 + ord(letter) - ord("A") + 1
@@ -441,7 +443,7 @@ def column_number(letters: str) -> int:
 
 @dataclass(slots=True)
 class Overlays:
-    """Collects the merged cells and the rules of one worksheet from its tags. `effects` has the effects of rules."""
+    """Reads merged cells and rules from the tags of one worksheet. `effects` are the workbook's rule effects."""
 
     effects: Sequence[RuleEffect]
     budget: Budget
@@ -452,32 +454,32 @@ class Overlays:
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         match name:
             case "mergeCell":
-                self.merged.append(Area.of(attributes["ref"]))
-                self.budget.hold_doubts(0, 1)
+                self.merged.append(Area.parse(attributes["ref"]))
+                self.budget.count_doubts(0, 1)
             case "conditionalFormatting":
-                self._areas = [Area.of(reference) for reference in attributes.get("sqref", "").split()]
+                self._areas = [Area.parse(reference) for reference in attributes.get("sqref", "").split()]
             case "cfRule" if (number := int(attributes.get("dxfId", "-1"))) in range(len(self.effects)):
-                self._rule(self.effects[number])
+                self._add_rule(self.effects[number])
             case "dataBar" | "iconSet" if not is_true(attributes.get("showValue", "1")):
-                self._rule(RuleEffect(hides=True))
+                self._add_rule(RuleEffect(hides=True))
 
-    def _rule(self, effect: RuleEffect) -> None:
+    def _add_rule(self, effect: RuleEffect) -> None:
         if effect.strikes or effect.hides:
             self.rules += [(area, effect) for area in self._areas]
-            self.budget.hold_doubts(0, len(self._areas))
+            self.budget.count_doubts(0, len(self._areas))
 
-    def covered(self, column: int, rows: Sequence[int]) -> list[int]:
-        """Return those of the sorted `rows` whose cell in a column is hidden by a merged cell."""
-        changes = [0] * (len(rows) + 1)  # at each row: areas that begin there, less areas that ended before
+    def covered_rows(self, column: int, rows: Sequence[int]) -> list[int]:
+        """Return those of the sorted `rows` whose cell in this column is covered by a merged cell."""
+        changes = [0] * (len(rows) + 1)  # for each row: areas that begin there, minus areas that ended before
         for area in self.merged:
             if area.first_column <= column <= area.last_column:
-                first = area.first_row + (column == area.first_column)  # the first cell is shown
+                first = area.first_row + (column == area.first_column)  # the first cell is displayed
                 changes[bisect_left(rows, first)] += 1
                 changes[bisect_right(rows, area.last_row)] -= 1
         return [row for row, areas in zip(rows, accumulate(changes), strict=False) if areas > 0]
 
-    def ruled(self, columns: Collection[int], *, below: int) -> set[tuple[int, RuleEffect]]:
-        """Return each of `columns` with a rule for rows after `below`, together with the effect of the rule."""
+    def rule_effects(self, columns: Collection[int], *, below: int) -> set[tuple[int, RuleEffect]]:
+        """Return each of `columns` with the effect of a rule for rows after `below`."""
         return {
             (column, effect)
             for area, effect in self.rules

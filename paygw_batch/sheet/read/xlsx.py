@@ -1,4 +1,4 @@
-"""Reads a workbook (.xlsx) as a frame of exact text: chooses the worksheet, finds its header, notes doubtful cells."""
+"""Read a workbook (.xlsx) as a frame of exact text: choose the worksheet, find its header, record doubtful cells."""
 
 import re
 import shlex
@@ -11,11 +11,11 @@ import polars as pl
 
 from paygw_batch.core.generator_marks import OUR_WORKSHEETS
 from paygw_batch.countries.data import config_dir, read_countries, read_numbers
-from paygw_batch.errors import Asked, SheetError, SheetQuestion
+from paygw_batch.errors import QuestionKind, SheetError, SheetQuestion
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.sheet.amounts import is_own_currency
-from paygw_batch.sheet.findings import SHOWN_CHARACTERS, as_defects
-from paygw_batch.sheet.read.frame import TYPED_SENTENCE, Table
+from paygw_batch.sheet.amounts import is_currency_word
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS, build_findings
+from paygw_batch.sheet.read.frame import TYPED_MESSAGE, Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
     HeadingError,
@@ -23,26 +23,26 @@ from paygw_batch.sheet.read.headings import (
     header_likeness,
     is_header,
     match_headings,
-    no_header,
+    no_header_error,
 )
-from paygw_batch.sheet.read.workbook_styles import TYPED, CellStyle, Overlays, words_beside
+from paygw_batch.sheet.read.workbook_styles import TYPED, CellStyle, Overlays, format_words
 from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
 
 _ROWS_AT_ONCE = 20_000
 _CELLS_AT_ONCE = 200_000
 _CHARACTERS_AT_ONCE = 1 << 23
-"""The number of characters of a worksheet that are kept as objects before they go into a frame."""
+"""Characters of a worksheet are kept as objects up to this number, and then moved into a frame."""
 _CENTS = re.compile(r"[0-9][^0-9]+[0-9]{1,2}(?![0-9])")
-_IDS = frozenset({"client_orderid", "order_id"})
-_MAY_BE_TYPED = frozenset({"amount", "time", "sent_at"})
-"""Columns in which a date is meant, or is a defect anyway."""
-_SENTENCES = {
+_ID_COLUMNS = frozenset({"client_orderid", "order_id"})
+_DATE_COLUMNS = frozenset({"amount", "time", "sent_at"})
+"""Columns in which a date is expected, or is a defect anyway."""
+_DOUBT_MESSAGES = {
     Doubt.FORMULA: mark(
         "{value} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet."
     ),
     Doubt.DIGITS: mark(
-        "{value}: a spreadsheet keeps 15 digits of a number, so this one is wrong. Format the column as text "
-        "and enter it again."
+        "{value}: a spreadsheet keeps only 15 digits of a number, so this one is wrong. Format the column as text and "
+        "re-enter it."
     ),
 }
 
@@ -53,8 +53,8 @@ _Line = tuple[int, str, str | None, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a sheet of payees in a workbook. `names` has the name of each column in the sheet's frame."""
+class SheetLocation:
+    """The location of a sheet in a workbook. `names` has each column's name in the sheet's frame."""
 
     worksheet: str
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(slots=True)
 class Content:
-    """A worksheet: the rows above its header, the header, and the rows below as frames of `row` and column numbers."""
+    """The rows of a worksheet, and doubts about them. `frames` has `row`, and columns named by their numbers."""
 
     above: list[Row] = field(default_factory=list)
     header: Row | None = None
@@ -74,12 +74,13 @@ class Content:
     doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
     struck: list[int] = field(default_factory=list)
     shown: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """Row and column of a cell, its text, and the text that a person sees instead."""
+    """Row and column of a cell, its text, and the displayed text."""
     money: dict[tuple[tuple[str, ...], str, str], tuple[int, str, str]] = field(default_factory=dict)
-    """Words beside amounts, currency and country of the row -> row, text and shown text of the first such amount."""
+    """Words next to amounts, currency and country of the row -> row, text and displayed text of the first such amount.
+    """
     overlays: Overlays | None = None
 
-    def below(self, names: Sequence[str]) -> pl.DataFrame:
+    def rows_below(self, names: Sequence[str]) -> pl.DataFrame:
         by_number = {str(at): name for at, name in enumerate(names, start=1)}
         empty = pl.DataFrame(schema={"row": pl.UInt32} | dict.fromkeys(by_number, pl.String))
         return pl.concat([empty, *self.frames], how="diagonal").select(empty.columns).rename(by_number)
@@ -88,90 +89,93 @@ class Content:
         return " ".join(self.header.texts.get(at, "").split()) if self.header is not None else ""
 
     def add(self, row: Row) -> int:
-        """Record the doubts about a row, and return the number of those that become warnings."""
+        """Record the doubts about a row, and return how many become warnings."""
         before = len(self.shown) + len(self.money)
-        if row.hidden:
+        if row.is_hidden:
             self.hidden_rows.append(row.number)
         self.doubts += [(row.number, at, doubt, row.texts[at]) for at, doubt in row.doubts.items()]
         if not row.struck.isdisjoint(self.used):
             self.struck.append(row.number)
-        for at, how in row.shown.items():
+        for at, display in row.shown.items():
             if (name := self.used.get(at)) is None:
                 continue
             text = row.texts[at]
-            seen = how if isinstance(how, str) else how.shown_number(text, is_exact=name in _IDS)
-            if seen is not None and _is_other(name, text, seen, partial(self._code_in, row)):
-                self.shown.append((row.number, at, text, seen))
-            elif name == "amount" and isinstance(how, CellStyle) and (words := words_beside(how.code)):
-                key = (words, self._code_in(row, "currency"), self._code_in(row, "country"))
+            shown_text = (
+                display if isinstance(display, str) else display.shown_number(text, is_exact=name in _ID_COLUMNS)
+            )
+            if shown_text is not None and _differs(name, text, shown_text, partial(self._row_code, row)):
+                self.shown.append((row.number, at, text, shown_text))
+            elif name == "amount" and isinstance(display, CellStyle) and (words := format_words(display.code)):
+                key = (words, self._row_code(row, "currency"), self._row_code(row, "country"))
                 if key not in self.money:
-                    self.money[key] = (row.number, text, how.shown_number(text, is_exact=True) or text)
-        return row.hidden + bool(row.struck) + len(self.shown) + len(self.money) - before
+                    self.money[key] = (row.number, text, display.shown_number(text, is_exact=True) or text)
+        return row.is_hidden + bool(row.struck) + len(self.shown) + len(self.money) - before
 
-    def _code_in(self, row: Row, name: str) -> str:
+    def _row_code(self, row: Row, name: str) -> str:
         return next((row.texts.get(at, "") for at, column in self.used.items() if column == name), "").strip().upper()
 
 
 def read_workbook(data: bytes, options: ReadOptions) -> Table:
-    """Return the rows of the named worksheet, or of the only one that looks like a sheet of payees.
+    """Read the named worksheet, or the only one that looks like a sheet of payees.
 
     A formula without a value, and a number with more digits than a spreadsheet keeps, are defects of known columns
     (`COLUMN.formula`, `COLUMN.digits`). Anything that a person could not see is a warning: a hidden row or column
-    (`row.hidden`, `column.hidden`), a row that is struck through (`row.struck`), a value that the spreadsheet shows
-    differently or not at all (`COLUMN.shown_otherwise`). Other worksheets that look like it become notes. Raises
-    `SheetError`.
+    (`row.hidden`, `column.hidden`), a row that is struck through (`row.struck`), or a value that the spreadsheet
+    displays differently or not at all (`COLUMN.shown_otherwise`). Similar worksheets become notes. Raises `SheetError`.
     """
     workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
-    part, fitting = _chosen(workbook, options)
-    notes = tuple(_notes(workbook, part, fitting))
+    part, fitting = _choose_worksheet(workbook, options)
+    notes = tuple(_worksheet_notes(workbook, part, fitting))
 
     def used(header: Row) -> Mapping[int, str]:
-        names = match_headings(cells_of(header), options, row=header.number).names
+        names = match_headings(row_texts(header), options, row=header.number).names
         return {at: name for at, name in enumerate(names, start=1) if name in options.columns}
 
-    content = content_of(workbook, part, partial(is_header, options=options), used)
+    content = read_content(workbook, part, partial(is_header, options=options), used)
     if content.header is None:
-        raise _no_header(workbook, part, content, options)
+        raise _missing_header_error(workbook, part, content, options)
     width = max(*content.header.texts, *(int(name) for frame in content.frames for name in frame.columns[1:]), 1)
     cells = [content.header.texts.get(column, "") for column in range(1, width + 1)]
     headings = match_headings(cells, options, row=content.header.number)
     return Table(
-        content.below(headings.names),
+        content.rows_below(headings.names),
         headings,
         notes,
-        _defects(content),
-        warnings_in(content),
+        _doubt_defects(content),
+        display_warnings(content),
         part.name if len(fitting) > 1 else None,
     )
 
 
-def place_of(data: bytes, options: ReadOptions) -> Place:
-    """Return the place of the sheet that `read_workbook` reads, and the names of its columns with headings."""
+def locate_sheet(data: bytes, options: ReadOptions) -> SheetLocation:
+    """Locate the sheet that `read_workbook` reads."""
     workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
-    part, _ = _chosen(workbook, options)
-    content, _ = header_of(workbook, part, partial(is_header, options=options))
+    part, _ = _choose_worksheet(workbook, options)
+    content, _ = read_to_header(workbook, part, partial(is_header, options=options))
     if content.header is None:
-        raise _no_header(workbook, part, content, options)
-    headings = match_headings(cells_of(content.header), options, row=content.header.number)
-    return Place(part.name, headings.names)
+        raise _missing_header_error(workbook, part, content, options)
+    headings = match_headings(row_texts(content.header), options, row=content.header.number)
+    return SheetLocation(part.name, headings.names)
 
 
-def _chosen(workbook: Workbook, options: ReadOptions) -> tuple[WorksheetPart, Mapping[WorksheetPart, Content]]:
-    """Return the worksheet to read, and all that look like a sheet of payees, down to their headers."""
+def _choose_worksheet(
+    workbook: Workbook, options: ReadOptions
+) -> tuple[WorksheetPart, Mapping[WorksheetPart, Content]]:
+    """Return the worksheet to read, and all that look like a sheet of payees (only down to their headers)."""
     file = options.file
     parts = workbook.worksheets()
     if not parts:
         raise SheetError(say("{file} has no worksheet.", file=file))
     fitting = {part: content for part in parts if (content := _read_header(workbook, part, options)).header is not None}
     if options.sheet_name is not None:
-        return _named(parts, options.sheet_name, file), fitting
-    visible = [part for part in fitting if not part.hidden]
+        return _find_worksheet(parts, options.sheet_name, file), fitting
+    visible = [part for part in fitting if not part.is_hidden]
     if len(visible) > 1 or (fitting and not visible):
-        asked = {part: fitting[part] for part in visible or fitting}
-        choices, rows = [part.name for part in asked], _rows_of(workbook, asked)
+        candidates_by_part = {part: fitting[part] for part in visible or fitting}
+        choices, rows = [part.name for part in candidates_by_part], _describe_row_counts(workbook, candidates_by_part)
         names = ", ".join(f"{name!r} ({count})" for name, count in zip(choices, rows, strict=True))
         raise SheetQuestion(
-            Asked.WORKSHEET,
+            QuestionKind.WORKSHEET,
             say("{file}: Several worksheets look like a sheet of payees: {names}.", file=file, names=names)
             if len(visible) > 1
             else say("{file}: Only hidden worksheets look like a sheet of payees: {names}.", file=file, names=names),
@@ -180,51 +184,55 @@ def _chosen(workbook: Workbook, options: ReadOptions) -> tuple[WorksheetPart, Ma
             choices=choices,
             samples=rows,
         )
-    return visible[0] if visible else _nearest(workbook, parts, options), fitting
+    return visible[0] if visible else _most_likely_worksheet(workbook, parts, options), fitting
 
 
-def _notes(workbook: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]) -> Iterator[str]:
-    """Yield notes about a worksheet that was hidden, and about those that look like it and are not read."""
-    if chosen.hidden:
-        yield say("The worksheet {name!r} is hidden in the spreadsheet; it is read, as asked.", name=chosen.name)
+def _worksheet_notes(
+    workbook: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]
+) -> Iterator[str]:
+    """Yield notes about a hidden worksheet, and about similar ones that are not read."""
+    if chosen.is_hidden:
+        yield say("The worksheet {name!r} is hidden in the spreadsheet, but was read as requested.", name=chosen.name)
     others = {part: content for part, content in fitting.items() if part != chosen}
-    for part, rows in zip(others, _rows_of(workbook, others), strict=True):
+    for part, rows in zip(others, _describe_row_counts(workbook, others), strict=True):
         names = {"name": part.name, "rows": rows, "chosen": chosen.name}
         yield (
             say("The worksheet {name!r} is hidden, and is not read: {rows}. {chosen!r} is read.", **names)
-            if part.hidden
+            if part.is_hidden
             else say("The worksheet {name!r} is not read, and not paid here: {rows}. {chosen!r} is read.", **names)
         )
 
 
-def _rows_of(workbook: Workbook, fitting: Mapping[WorksheetPart, Content]) -> Sequence[str]:
-    """Return how many rows each worksheet has below its header, in words."""
-    counts = [workbook.height(part) - len(content.above) - 1 for part, content in fitting.items()]
+def _describe_row_counts(workbook: Workbook, fitting: Mapping[WorksheetPart, Content]) -> Sequence[str]:
+    """Return the number of rows below each worksheet's header, in words."""
+    counts = [workbook.count_rows(part) - len(content.above) - 1 for part, content in fitting.items()]
     return [say_count(count, "{count:,} row", "{count:,} rows") for count in counts]
 
 
-def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], options: ReadOptions) -> WorksheetPart:
-    candidates = [part for part in parts if not part.hidden] or parts
+def _most_likely_worksheet(workbook: Workbook, parts: Sequence[WorksheetPart], options: ReadOptions) -> WorksheetPart:
+    candidates = [part for part in parts if not part.is_hidden] or parts
 
     def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
         above = _read_header(workbook, part, options).above
-        return header_likeness([cells_of(row) for row in above], options)
+        return header_likeness([row_texts(row) for row in above], options)
 
     return max(candidates, key=likeness)
 
 
-def _no_header(workbook: Workbook, part: WorksheetPart, content: Content, options: ReadOptions) -> HeadingError:
+def _missing_header_error(
+    workbook: Workbook, part: WorksheetPart, content: Content, options: ReadOptions
+) -> HeadingError:
     worksheet = part.name if len(workbook.worksheets()) > 1 else None
-    above = {row.number: cells_of(row) for row in content.above}
-    rows = [above.get(number, []) for number in range(1, max(above, default=0) + 1)]  # blank rows are not in the file
-    return no_header(rows, options, worksheet=worksheet)
+    above = {row.number: row_texts(row) for row in content.above}
+    rows = [above.get(number, []) for number in range(1, max(above, default=0) + 1)]  # the file has no blank rows
+    return no_header_error(rows, options, worksheet=worksheet)
 
 
-def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
-    """Return the worksheet with that name, ignoring case as a spreadsheet does, unless names differ only in case."""
-    alike = [part for part in parts if part.name.casefold() == name.casefold()]
-    exact = [part for part in alike if part.name == name]
-    matching = exact or alike
+def _find_worksheet(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
+    """Find a worksheet by name, ignoring case unless several names differ only in case."""
+    same_ignoring_case = [part for part in parts if part.name.casefold() == name.casefold()]
+    same_name = [part for part in same_ignoring_case if part.name == name]
+    matching = same_name or same_ignoring_case
     if len(matching) != 1:
         names = ", ".join(repr(part.name) for part in parts)
         raise SheetError(
@@ -236,49 +244,49 @@ def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPar
     return matching[0]
 
 
-def cells_of(row: Row) -> list[str]:
-    """Return the texts of a row up to its last text, with empty texts between them."""
+def row_texts(row: Row) -> list[str]:
+    """Return the texts of a row up to the last one. Missing cells are empty."""
     return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
 
 
 def _read_header(workbook: Workbook, part: WorksheetPart, options: ReadOptions) -> Content:
-    content, _ = header_of(workbook, part, partial(is_header, options=options))
+    content, _ = read_to_header(workbook, part, partial(is_header, options=options))
     if content.above and not OUR_WORKSHEETS.isdisjoint(content.above[0].texts.values()):
         content.header = None
     return content
 
 
-def header_of(workbook: Workbook, part: WorksheetPart, is_header: _IsHeader) -> tuple[Content, Iterator[Row]]:
-    """Return a worksheet down to its header, if it has one, and an iterator over the rows after that."""
+def read_to_header(workbook: Workbook, part: WorksheetPart, is_header: _IsHeader) -> tuple[Content, Iterator[Row]]:
+    """Read a worksheet down to its header, if any. Return it with an iterator over the other rows."""
     content = Content()
     rows = workbook.rows(part)
     for row in rows:
         if row.number > HEADER_ROWS:
             break
-        if is_header(cells_of(row)):
+        if is_header(row_texts(row)):
             content.header = row
             break
         content.above.append(row)
     return content, rows
 
 
-def content_of(
+def read_content(
     workbook: Workbook, part: WorksheetPart, is_header: _IsHeader, used: Callable[[Row], Mapping[int, str]]
 ) -> Content:
-    """Return the content of a worksheet. `used` returns the known columns below a header, by their numbers."""
-    content, rows = header_of(workbook, part, is_header)
+    """Read a worksheet. `used` returns the known columns of a header, by their numbers."""
+    content, rows = read_to_header(workbook, part, is_header)
     used_columns: set[int] = set()
     height = 0
     if content.header is not None:
         content.used = used(content.header)
-    while content.header is not None and (chunk := _next_rows(rows)):
+    while content.header is not None and (chunk := _read_rows(rows)):
         columns = sorted({column for row in chunk for column in row.texts})
         used_columns.update(columns)
         height += len(chunk)
-        workbook.budget.hold_doubts(sum(len(row.doubts) for row in chunk), sum(map(content.add, chunk)))
-        workbook.budget.hold_cells(height, len(used_columns))
-        # A row keeps the number that the spreadsheet shows, and a column its place. Blank rows and cells are not in the
-        # file, so counting the others would give wrong numbers.
+        workbook.budget.count_doubts(sum(len(row.doubts) for row in chunk), sum(map(content.add, chunk)))
+        workbook.budget.check_cells(height, len(used_columns))
+        # Rows keep the numbers that the spreadsheet shows, and columns their positions. The file has no blank rows or
+        # cells, so counting would give wrong numbers.
         numbers = pl.Series("row", [row.number for row in chunk], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in chunk], pl.String) for column in columns]
         content.frames.append(pl.DataFrame([numbers, *texts]))
@@ -288,7 +296,7 @@ def content_of(
     return content
 
 
-def _next_rows(rows: Iterator[Row]) -> list[Row]:
+def _read_rows(rows: Iterator[Row]) -> list[Row]:
     chunk: list[Row] = []
     cells = characters = 0
     for row in islice(rows, _ROWS_AT_ONCE):
@@ -300,103 +308,105 @@ def _next_rows(rows: Iterator[Row]) -> list[Row]:
     return chunk
 
 
-def warnings_in(content: Content) -> pl.DataFrame:
-    """Return a warning for each value, row or column that the workbook shows differently from the payment."""
+def display_warnings(content: Content) -> pl.DataFrame:
+    """Return warnings about values, rows and columns that the workbook displays differently."""
     used = content.used
-    hidden = say("The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it.")
+    hidden = say("The row is hidden in the spreadsheet, but will be paid like all others. Unhide it or delete it.")
     struck = say(
-        "The row, or a part of it, is struck through in the spreadsheet. It is paid like any other: delete it if it "
-        "should not be."
+        "The row, or part of it, is struck through in the spreadsheet, but will be paid like any other. Delete it if "
+        "it should not be paid."
     )
     lines: list[_Line] = [(row, "row", None, "row.hidden", hidden) for row in content.hidden_rows]
     lines += [(row, "row", None, "row.struck", struck) for row in content.struck]
     lines += [
-        (row, used[at], text[:SHOWN_CHARACTERS], f"{used[at]}.shown_otherwise", _shown_sentence(text, seen))
-        for row, at, text, seen in [*content.shown, *_covered(content)]
+        (row, used[at], text[:SHOWN_CHARACTERS], f"{used[at]}.shown_otherwise", _display_message(text, shown_text))
+        for row, at, text, shown_text in [*content.shown, *_covered_values(content)]
     ]
-    lines += [*_ruled(content), *_other_money(content)]
+    lines += [*_rule_warnings(content), *_currency_warnings(content)]
     filled = {name for frame in content.frames for name in frame.columns if frame[name].count()}
     for at, name in used.items():
         if str(at) in filled and any(first <= at <= last for first, last in content.hidden_columns):
             sentence = say(
-                "The column {heading!r} is hidden in the spreadsheet, and its values are used.",
+                "The column {heading!r} is hidden in the spreadsheet, but its values are used.",
                 heading=content.heading(at),
             )
             lines.append((0, name, None, "column.hidden", sentence))
-    return as_defects(lines)
+    return build_findings(lines)
 
 
-def _covered(content: Content) -> Iterator[tuple[int, int, str, str]]:
-    """Yield the values that merged cells hide, in the form of `Content.shown`. A person sees nothing at that place."""
+def _covered_values(content: Content) -> Iterator[tuple[int, int, str, str]]:
+    """Yield the values that merged cells hide, as in `Content.shown`."""
     if content.overlays is None or not content.overlays.merged:
         return
-    noted = {(row, at) for row, at, *_ in content.shown}
+    shown_cells = {(row, at) for row, at, *_ in content.shown}
     for at in content.used:
         parts = [frame.select("row", str(at)).drop_nulls() for frame in content.frames if str(at) in frame.columns]
         texts: dict[int, str] = dict(pl.concat(parts).iter_rows()) if parts else {}
-        under = content.overlays.covered(at, [*texts])
-        yield from ((row, at, texts[row], "") for row in under if (row, at) not in noted)
+        covered_rows = content.overlays.covered_rows(at, [*texts])
+        yield from ((row, at, texts[row], "") for row in covered_rows if (row, at) not in shown_cells)
 
 
-def _other_money(content: Content) -> Iterator[_Line]:
-    """Yield a warning for each format that shows amounts with a word of another currency."""
+def _currency_warnings(content: Content) -> Iterator[_Line]:
+    """Yield a warning for each format that displays amounts with another currency."""
     currencies = {code: country.currency for code, country in read_countries(config_dir()).items()}
-    for (words, currency, country), (row, text, seen) in content.money.items():
+    for (words, currency, country), (row, text, shown_text) in content.money.items():
         own_currency = currency or currencies.get(country, "")
-        if own_currency in currencies.values() and not all(is_own_currency(word, own_currency) for word in words):
+        if own_currency in currencies.values() and not all(is_currency_word(word, own_currency) for word in words):
             sentence = say(
-                "Row {row}: {value} is shown as {seen} in the spreadsheet, and its currency is {currency}. Check which "
-                "one is meant, there and in all rows that are shown so.",
+                "Row {row}: {value} is shown as {seen} in the spreadsheet, but its currency is {currency}. Check "
+                "which one is correct, in this row and in all rows that are shown like it.",
                 row=row,
                 value=text[:SHOWN_CHARACTERS],
-                seen=seen,
+                seen=shown_text,
                 currency=own_currency,
             )
             yield 0, "amount", None, "amount.shown_otherwise", sentence
 
 
-def _ruled(content: Content) -> Iterator[_Line]:
-    """Yield a warning if rules of the spreadsheet can strike cells through, and for each column that they can hide."""
+def _rule_warnings(content: Content) -> Iterator[_Line]:
+    """Yield warnings about conditional formatting that can strike rows through or hide values."""
     if content.overlays is None or content.header is None:
         return
-    effects = content.overlays.ruled([*content.used], below=content.header.number)
+    effects = content.overlays.rule_effects([*content.used], below=content.header.number)
     if any(effect.strikes for _, effect in effects):
         sentence = say(
-            "A rule of the spreadsheet (conditional formatting) strikes rows through. They are paid like any other: "
-            "delete those that should not be."
+            "Conditional formatting in the spreadsheet strikes rows through. They will be paid like any other. Delete "
+            "those that should not be paid."
         )
         yield 0, "row", None, "row.struck", sentence
     for at in sorted({at for at, effect in effects if effect.hides}):
         sentence = say(
-            "A rule of the spreadsheet (conditional formatting) can hide values in the column {heading!r}, or show "
-            "others. The values themselves are used.",
+            "Conditional formatting in the spreadsheet can hide values in the column {heading!r}, or show different "
+            "ones. The actual values are used.",
             heading=content.heading(at),
         )
         yield 0, content.used[at], None, f"{content.used[at]}.shown_otherwise", sentence
 
 
-def _shown_sentence(text: str, seen: str) -> str:
+def _display_message(text: str, shown_text: str) -> str:
     value = text[:SHOWN_CHARACTERS]
-    if seen == TYPED:
-        return say(TYPED_SENTENCE, value=value)
-    if not seen:
+    if shown_text == TYPED:
+        return say(TYPED_MESSAGE, value=value)
+    if not shown_text:
         return say(
-            "{value} cannot be seen in the spreadsheet, and is used: make it visible, or delete it.", value=value
+            "{value} is not visible in the spreadsheet, but is used. Make it visible, or delete it.", value=value
         )
-    return say("{value} is shown as {seen} in the spreadsheet. Check which one is meant.", value=value, seen=seen)
+    return say(
+        "{value} is shown as {seen} in the spreadsheet. Check which one is correct.", value=value, seen=shown_text
+    )
 
 
-def _is_other(name: str, text: str, seen: str, code_in: Callable[[str], str]) -> bool:
-    """Whether a person sees another value, and not just another layout of the same value."""
-    digits = "".join(letter for letter in seen if letter.isdigit())
+def _differs(name: str, text: str, shown_text: str, code_in: Callable[[str], str]) -> bool:
+    """Whether a person sees another value, not just another format of the same one."""
+    digits = "".join(letter for letter in shown_text if letter.isdigit())
     match name:
-        case _ if seen in {"", TYPED}:
-            return seen != TYPED or name not in _MAY_BE_TYPED
-        case "amount":  # a sign before its last two digits turns a whole number into cents
-            return digits.lstrip("0") != text or bool(_CENTS.search(seen))
-        case _ if name in _IDS:
-            return seen != text
-        case _ if "phone" in name:  # a zero in front and the country's own code change nothing
+        case _ if shown_text in {"", TYPED}:
+            return shown_text != TYPED or name not in _DATE_COLUMNS
+        case "amount":  # a separator before the last two digits turns a whole number into cents
+            return digits.lstrip("0") != text or bool(_CENTS.search(shown_text))
+        case _ if name in _ID_COLUMNS:
+            return shown_text != text
+        case _ if "phone" in name:  # a leading zero and the country's own code make no difference
             code = _dialling_code(code_in("country"))
             return digits.lstrip("0").removeprefix(code) != text.lstrip("0").removeprefix(code)
         case _:
@@ -409,10 +419,10 @@ def _dialling_code(country: str) -> str:
     return numbers[country].dialling_code if country in numbers else ""
 
 
-def _defects(content: Content) -> pl.DataFrame:
+def _doubt_defects(content: Content) -> pl.DataFrame:
     doubts = ((row, content.used.get(at), doubt, text[:SHOWN_CHARACTERS]) for row, at, doubt, text in content.doubts)
-    return as_defects(
-        (row, name, text, f"{name}.{doubt}", say(_SENTENCES[doubt], value=text))
+    return build_findings(
+        (row, name, text, f"{name}.{doubt}", say(_DOUBT_MESSAGES[doubt], value=text))
         for row, name, doubt, text in doubts
         if name is not None
     )

@@ -1,8 +1,7 @@
-"""Reads the cells of a workbook (.xlsx: ECMA-376) as a stream: each cell as exact text, with the reason to doubt it.
+"""Read the cells of a workbook (.xlsx, ECMA-376) as a stream of exact text, with reasons to doubt it.
 
-Parts are found by their relationships, as a spreadsheet finds them. A part that exists twice, or is referred to and
-missing, is refused, because a person could have seen other values than those that are paid. docs/decisions/0105 says
-why no library is used.
+Parts are found by their relationships, as spreadsheets do. Duplicate and missing parts are errors, because a person
+could have seen other values than those that are paid. docs/decisions/0105 explains why no library is used.
 """
 
 import io
@@ -23,7 +22,7 @@ from xml.parsers import expat
 
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
-from paygw_batch.sheet.amounts import SAFE_DIGITS, at_safe_digits
+from paygw_batch.sheet.amounts import SAFE_DIGITS, round_to_safe_digits
 from paygw_batch.sheet.read.headings import MAX_COLUMNS
 from paygw_batch.sheet.read.workbook_limits import MAX_CELL_CHARACTERS, MAX_DEPTH, MAX_TAG_BYTES, MAX_WORKSHEETS, Budget
 from paygw_batch.sheet.read.workbook_styles import (
@@ -37,56 +36,64 @@ from paygw_batch.sheet.read.workbook_styles import (
     StyleReader,
     column_number,
     is_true,
-    natural,
+    parse_reference,
 )
 
-_TYPES = "[content_types].xml"
-_SINGLE = ("sheet.main+xml", "styles+xml", "sharedStrings+xml")
-"""The endings of content types of which a workbook has only one part."""
+_CONTENT_TYPES = "[content_types].xml"
+_SINGLE_PART_TYPES = ("sheet.main+xml", "styles+xml", "sharedStrings+xml")
+"""Suffixes of content types of which a workbook has a single part."""
 _CHUNK_BYTES = 1 << 16
 _MAX_ROWS = 1_048_576
 _MIN_POINTS_HIGH, _MIN_CHARACTERS_WIDE = 3.0, 0.5
-"""A row or column of less height or width is treated as hidden."""
+"""Lower rows and narrower columns count as hidden."""
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
 _FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
-_DAMAGED = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError)
+_DAMAGE_ERRORS = (
+    expat.ExpatError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+)
 
 
 class Doubt(StrEnum):
-    """A reason to doubt the text of a cell. The value is the last part of a defect's code."""
+    """A reason to doubt the text of a cell. The value is the last part of the defect's code."""
 
     FORMULA = "formula"
-    """A formula without a value, because the workbook was never calculated after it was written."""
+    """A formula without a value, because the workbook was never calculated."""
     DIGITS = "digits"
     """A number of more than 15 digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorksheetPart:
-    """A worksheet of a workbook: its name, whether it is hidden, and the path of the part with its cells."""
+    """A worksheet and the path of the part with its cells."""
 
     name: str
-    hidden: bool
+    is_hidden: bool
     path: str
 
 
 @dataclass(slots=True)
 class Row:
-    """One row: its number, whether it is hidden, and the texts and doubts by column number (from 1)."""
+    """A row, with texts and doubts by column number (from 1)."""
 
     number: int
-    hidden: bool
+    is_hidden: bool
     texts: dict[int, str] = field(default_factory=dict)
     doubts: dict[int, Doubt] = field(default_factory=dict)
     struck: set[int] = field(default_factory=set)
-    """The columns in which the text, or a part of it, is struck through."""
+    """The columns whose text is struck through, at least in part."""
     shown: dict[int, str | CellStyle] = field(default_factory=dict)
-    """By column, the text that is shown instead of the cell's text (empty: nothing), or the style of a number."""
+    """By column, the displayed text if it differs (empty if nothing is visible), or the style of a number."""
 
 
 class Workbook:
-    """A workbook in memory. Raises `SheetError` if its parts are ambiguous, or above `max_bytes` when unpacked."""
+    """A workbook in memory. Raises `SheetError` if parts are ambiguous, or larger than `max_bytes` unpacked."""
 
     def __init__(self, data: bytes, *, file: str, max_bytes: int) -> None:
         self._file = file
@@ -94,28 +101,28 @@ class Workbook:
         self._counted: set[str] = set()
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
-        except _DAMAGED as error:
-            raise self._damaged() from error
+        except _DAMAGE_ERRORS as error:
+            raise self._damage_error() from error
         self._parts: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
-            name = _path(info.filename)
+            name = _normalize_path(info.filename)
             if self._parts.setdefault(name, info) is not info:
-                raise self._twice(info.filename)
+                raise self._duplicate_error(info.filename)
         self.budget.check_directory(self._zip, len(data))
-        self._refuse_two_of_a_kind()
-        self._path = self._only(self._related(""), "officeDocument")
-        self._others = self._related(self._path) if self._path else []
+        self._require_single_parts()
+        self._normalize_path = self._single_part(self._read_relationships(""), "officeDocument")
+        self._related_parts = self._read_relationships(self._normalize_path) if self._normalize_path else []
         self._strings: list[CellText] | None = None
         self._styles = StyleReader()
         self.overlays = Overlays((), self.budget)
-        """The merged cells and the rules of the worksheet that `rows` reads."""
+        """The merged cells and rules of the worksheet that `rows` reads."""
         self.hidden_columns: list[tuple[int, int]] = []
         """The ranges of hidden columns in that worksheet, as first and last number."""
         self._first_day = _FIRST_DAY
 
     def worksheets(self) -> list[WorksheetPart]:
-        """Return the worksheets in the workbook's order. Call it before `rows`, because it reads the date system."""
-        targets = {number: (kind, target) for number, kind, target in self._others}
+        """Return the worksheets in order. Call this before `rows`, because it reads the date system."""
+        targets = {number: (kind, target) for number, kind, target in self._related_parts}
         parts: list[WorksheetPart] = []
         first = ""
 
@@ -128,42 +135,44 @@ class Workbook:
                 number = next((value for key, value in attributes.items() if key.endswith(" id")), "")
                 kind, target = targets.get(number, ("worksheet", ""))
                 if kind == "worksheet":
-                    hidden = attributes.get("state", "visible") != "visible"
-                    parts.append(WorksheetPart(attributes.get("name", ""), hidden, target))
+                    is_hidden = attributes.get("state", "visible") != "visible"
+                    parts.append(WorksheetPart(attributes.get("name", ""), is_hidden, target))
 
-        if self._path is not None and not self._path.endswith(".bin"):
-            for _ in self._parse(self._path, Handlers(start=start)):
+        if self._normalize_path is not None and not self._normalize_path.endswith(".bin"):
+            for _ in self._parse(self._normalize_path, Handlers(start=start)):
                 if len(parts) > MAX_WORKSHEETS:
-                    raise self.budget.too_large()
+                    raise self.budget.too_large_error()
         if first != "workbook":
             raise SheetError(
                 say("{file} is not a workbook (.xlsx).", file=self._file),
                 hint=say("Save it as .xlsx or .csv from the spreadsheet."),
             )
         if missing := next((part for part in parts if part.path not in self._parts), None):
-            raise self._unclear(
+            raise self._resave_error(
                 say("{file} has no cells of its worksheet {name!r}.", file=self._file, name=missing.name)
             )
         return parts
 
     def rows(self, part: WorksheetPart) -> Iterator[Row]:
-        """Yield the rows of a worksheet that are not empty, in their order."""
+        """Yield the non-empty rows of a worksheet."""
         if self._strings is None:
             strings = _TextReader(self.budget)
             texts = Handlers(strings.start, strings.end, strings.text)
-            self._read(self._only(self._others, "sharedStrings"), texts)
-            self._read(self._only(self._others, "styles"), Handlers(self._styles.start, self._styles.end))
+            self._parse_all(self._single_part(self._related_parts, "sharedStrings"), texts)
+            self._parse_all(
+                self._single_part(self._related_parts, "styles"), Handlers(self._styles.start, self._styles.end)
+            )
             self._strings = strings.texts
         self.overlays = Overlays(self._styles.effects, self.budget)
         reader = _CellReader(self._strings, self._styles.styles, self._first_day, self.overlays)
         self.hidden_columns = reader.hidden_columns
         for _ in self._parse(part.path, Handlers(reader.start, reader.end, reader.text)):
-            yield from reader.finished
-            reader.finished.clear()
-        yield from reader.finished
+            yield from reader.finished_rows
+            reader.finished_rows.clear()
+        yield from reader.finished_rows
 
-    def height(self, part: WorksheetPart) -> int:
-        """Return the number of rows of a worksheet that are not empty; a damaged one ends at the damage."""
+    def count_rows(self, part: WorksheetPart) -> int:
+        """Count the non-empty rows of a worksheet, up to any damage."""
         filled = [False]
 
         def start(name: str, _attributes: Mapping[str, str]) -> None:
@@ -173,11 +182,11 @@ class Workbook:
                 filled[-1] = True
 
         with suppress(SheetError):
-            self._read(part.path, Handlers(start))
+            self._parse_all(part.path, Handlers(start))
         return sum(filled)
 
-    def _refuse_two_of_a_kind(self) -> None:
-        """Refuse a file with two parts where a workbook has one, because other programs may read the other part."""
+    def _require_single_parts(self) -> None:
+        """Reject duplicates of parts that must be single. Other programs may read the other one."""
         paths: dict[str, set[str]] = {}
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
@@ -185,36 +194,40 @@ class Workbook:
                 kind = attributes.get("ContentType", "")
                 paths.setdefault(kind, set()).add(attributes.get("PartName", "").lower())
 
-        self._read(_TYPES if _TYPES in self._parts else None, Handlers(start=start))
-        if several := next((kind for kind in paths if kind.endswith(_SINGLE) and len(paths[kind]) > 1), None):
-            raise self._twice(several.rpartition(".")[2].removesuffix("+xml"))
+        self._parse_all(_CONTENT_TYPES if _CONTENT_TYPES in self._parts else None, Handlers(start=start))
+        if several := next(
+            (kind for kind in paths if kind.endswith(_SINGLE_PART_TYPES) and len(paths[kind]) > 1), None
+        ):
+            raise self._duplicate_error(several.rpartition(".")[2].removesuffix("+xml"))
 
-    def _related(self, path: str) -> list[tuple[str, str, str]]:
-        """Return number, kind and path of each part that a part refers to (ECMA-376 part 2, 9.3). `""` is the file."""
+    def _read_relationships(self, path: str) -> list[tuple[str, str, str]]:
+        """Return id, kind and path of each part that a part refers to (ECMA-376 part 2, 9.3). `""` is the file."""
         folder, name = posixpath.split(path)
         related: list[tuple[str, str, str]] = []
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
             if name == "Relationship" and attributes.get("TargetMode") != "External":
-                target = posixpath.normpath(posixpath.join("/", folder, _path(attributes.get("Target", ""))))
+                target = posixpath.normpath(posixpath.join("/", folder, _normalize_path(attributes.get("Target", ""))))
                 kind = attributes.get("Type", "").rpartition("/")[2]
                 if any(number == attributes.get("Id") for number, *_ in related):
-                    raise self._twice(attributes["Id"])
+                    raise self._duplicate_error(attributes["Id"])
                 related.append((attributes.get("Id", ""), kind, target[1:]))
 
         relations = posixpath.join(folder, "_rels", f"{name}.rels")
-        self._read(relations if relations in self._parts else None, Handlers(start=start))
+        self._parse_all(relations if relations in self._parts else None, Handlers(start=start))
         return related
 
-    def _only(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
-        targets = {target for _, its_kind, target in related if its_kind == kind}
+    def _single_part(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
+        targets = {target for _, relationship, target in related if relationship == kind}
         if len(targets) > 1:
-            raise self._twice(kind)
+            raise self._duplicate_error(kind)
         if missing := next((target for target in targets if target not in self._parts), None):
-            raise self._unclear(say("{file} refers to {part}, which it does not have.", file=self._file, part=missing))
+            raise self._resave_error(
+                say("{file} refers to {part}, which it does not have.", file=self._file, part=missing)
+            )
         return next(iter(targets), None)
 
-    def _read(self, path: str | None, handlers: "Handlers") -> None:
+    def _parse_all(self, path: str | None, handlers: "Handlers") -> None:
         for _ in self._parse(path, handlers) if path is not None else ():
             pass
 
@@ -222,51 +235,51 @@ class Workbook:
         """Parse a part of the workbook as XML, and yield after each piece."""
         info = self._parts.get(path)
         if info is None:
-            raise self._damaged()
-        self.budget.unpack(0 if path in self._counted else info.file_size)
+            raise self._damage_error()
+        self.budget.count_unpacked(0 if path in self._counted else info.file_size)
         self._counted.add(path)
         parser = handlers.parser()
-        fed = 0
+        fed_bytes = 0
         try:
-            # zipfile reads at most the stated size, and raises an error if size or checksum differ from those stated.
+            # zipfile reads at most the stated size, and raises an error if size or checksum don't match.
             with self._zip.open(info) as part:
                 while chunk := part.read(_CHUNK_BYTES):
                     parser.Parse(chunk, False)
-                    fed += len(chunk)
-                    if fed - parser.CurrentByteIndex > MAX_TAG_BYTES:
-                        raise self.budget.too_large()
+                    fed_bytes += len(chunk)
+                    if fed_bytes - parser.CurrentByteIndex > MAX_TAG_BYTES:
+                        raise self.budget.too_large_error()
                     yield
             parser.Parse(b"", True)
         except IndexError as error:
-            raise self._unclear(
+            raise self._resave_error(
                 say("{file} refers to styles or shared texts that it does not have.", file=self._file)
             ) from error
-        except (*_DAMAGED, ValueError, KeyError) as error:
-            raise self._damaged() from error
+        except (*_DAMAGE_ERRORS, ValueError, KeyError) as error:
+            raise self._damage_error() from error
 
-    def _damaged(self) -> SheetError:
-        return self._unclear(say("{file} is a damaged or protected workbook.", file=self._file))
+    def _damage_error(self) -> SheetError:
+        return self._resave_error(say("{file} is a damaged or protected workbook.", file=self._file))
 
-    def _twice(self, part: str) -> SheetError:
-        return self._unclear(
+    def _duplicate_error(self, part: str) -> SheetError:
+        return self._resave_error(
             say("{file} has two parts {part}: which one counts is not clear.", file=self._file, part=part)
         )
 
     @staticmethod
-    def _unclear(sentence: str) -> SheetError:
+    def _resave_error(sentence: str) -> SheetError:
         return SheetError(sentence, hint=say("Open it in the spreadsheet and save it again."))
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """The functions that handle a start tag (local name, attributes), an end tag, and text."""
+    """The handlers of start tags (local name, attributes), end tags and text."""
 
     start: Callable[[str, Mapping[str, str]], object]
     end: Callable[[str], object] | None = None
     text: Callable[[str], object] | None = None
 
     def parser(self) -> expat.XMLParserType:
-        """Return an XML parser that calls the handlers. It refuses document types, which no workbook has."""
+        """Create an XML parser that calls the handlers. It rejects document types, which no workbook has."""
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
         parser.StartDoctypeDeclHandler = _refuse_doctype
@@ -296,14 +309,14 @@ def _refuse_doctype(*_: object) -> None:
     raise ValueError("a workbook has no document type")
 
 
-def _path(name: str) -> str:
-    """Return the name of a part in one spelling: without case (ECMA-376 part 2, 6.2.2) and without backslashes."""
+def _normalize_path(name: str) -> str:
+    """Normalize the case (ECMA-376 part 2, 6.2.2) and slashes of a part's name."""
     return unquote(name).replace("\\", "/").lower()
 
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """A text and its runs (18.4.8). A run may have a font of its own."""
+    """The text of a cell and its runs (18.4.8). A run may have its own font."""
 
     text: str
     runs: Sequence[tuple[str, Font | None]] = ()
@@ -313,17 +326,19 @@ class CellText:
         """Whether any visible part of the text is struck through."""
         return any(font is not None and font.is_struck and text.strip() for text, font in self.runs)
 
-    def seen_on(self, ground: Colour | None) -> str:
-        """Return the part of the text that is visible on a background."""
+    def visible_text(self, ground: Colour | None) -> str:
+        """Return the text that is visible on a background."""
         if not self.runs:
             return self.text
-        seen = (text for text, font in self.runs if font is None or not (text.strip() and font.is_unseen(ground)))
-        return _unescaped("".join(seen))
+        visible = (
+            text for text, font in self.runs if font is None or not (text.strip() and font.is_unreadable(ground))
+        )
+        return _unescape("".join(visible))
 
 
 @dataclass(slots=True)
 class _TextReader:
-    """Collects texts that consist of runs. Their pronunciation (rPh) is left out."""
+    """Reads texts that consist of runs, without pronunciation (rPh)."""
 
     _budget: Budget
     texts: list[CellText] = field(default_factory=list)
@@ -340,7 +355,7 @@ class _TextReader:
         elif name in {"r", "rPr"}:
             self._font = Font() if name == "rPr" else None
         elif self._font is not None and name in FONT_TAGS:
-            self._font.describe(name, attributes)
+            self._font.set_property(name, attributes)
 
     def end(self, name: str) -> None:
         self._inside = ""
@@ -348,11 +363,11 @@ class _TextReader:
             self._is_pronunciation = False
         elif name in {"si", "is"}:
             runs = self._runs if any(font for _, font in self._runs) else []
-            self.texts.append(CellText(_unescaped("".join(text for text, _ in self._runs)), runs))
+            self.texts.append(CellText(_unescape("".join(text for text, _ in self._runs)), runs))
             self._runs, self._length, self._font = [], 0, None
             if name == "si":  # other texts are freed with their cell
-                self._budget.hold_doubts(0, len(runs))
-                self._budget.hold_string(self.texts[-1].text)
+                self._budget.count_doubts(0, len(runs))
+                self._budget.count_string(self.texts[-1].text)
 
     def text(self, data: str) -> None:
         if self._inside != "t" or self._is_pronunciation:
@@ -360,16 +375,16 @@ class _TextReader:
         self._runs.append((data, self._font))
         self._length += len(data)
         if self._length > MAX_CELL_CHARACTERS:
-            raise self._budget.too_large()
+            raise self._budget.too_large_error()
 
 
 class _CellReader:
-    """Collects the rows of a worksheet from its tags. `finished` has the rows that are complete."""
+    """Reads the rows of a worksheet from its tags. Complete rows are in `finished_rows`."""
 
     def __init__(
         self, strings: list[CellText], styles: list[CellStyle], first_day: datetime, overlays: Overlays
     ) -> None:
-        self.finished: list[Row] = []
+        self.finished_rows: list[Row] = []
         self.hidden_columns: list[tuple[int, int]] = []
         self._strings = strings
         self._styles = styles or [CellStyle()]
@@ -377,7 +392,7 @@ class _CellReader:
         self._overlays = overlays
         self._budget = overlays.budget
         self._characters = 0
-        self._row = Row(0, hidden=False)
+        self._row = Row(0, is_hidden=False)
         self._column = 0
         self._cell: Mapping[str, str] = {}
         self._inside = ""
@@ -386,7 +401,7 @@ class _CellReader:
         self._formula: list[str] | None = None
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag. Raises `ValueError` for a cell or row whose place is taken or passed."""
+        """Handle a start tag. Raises `ValueError` for a cell or row that is out of order."""
         self._inside = name
         if name == "c":
             reference = attributes.get("r")
@@ -401,8 +416,8 @@ class _CellReader:
             number = int(attributes.get("r", self._row.number + 1))
             if not self._row.number < number <= _MAX_ROWS:
                 raise ValueError(number)
-            hidden = is_true(attributes.get("hidden")) or float(attributes.get("ht", "15")) < _MIN_POINTS_HIGH
-            self._row = Row(number, hidden=hidden)
+            is_hidden = is_true(attributes.get("hidden")) or float(attributes.get("ht", "15")) < _MIN_POINTS_HIGH
+            self._row = Row(number, is_hidden=is_hidden)
             self._column = 0
         elif name == "col":
             if is_true(attributes.get("hidden")) or float(attributes.get("width", "9")) < _MIN_CHARACTERS_WIDE:
@@ -423,14 +438,14 @@ class _CellReader:
             self._formula.append(data)
         self._characters += len(data)
         if self._characters > 2 * MAX_CELL_CHARACTERS:  # the limit is for a formula and its value
-            raise self._budget.too_large()
+            raise self._budget.too_large_error()
 
     def end(self, name: str) -> None:
         if name == "c":
             self._finish_cell()
             self._inline = None
         elif name == "row" and self._row.texts:
-            self.finished.append(self._row)
+            self.finished_rows.append(self._row)
         elif name == "v":
             self._value.append("\0")
         elif self._inline is not None:
@@ -446,34 +461,34 @@ class _CellReader:
             row.texts[column] = "=" + "".join(self._formula)
             row.doubts[column] = Doubt.FORMULA
             return
-        style = self._styles[natural(self._cell.get("s", "0"))]
-        cell = self._text_of(value, style)
+        style = self._styles[parse_reference(self._cell.get("s", "0"))]
+        cell = self._cell_text(value, style)
         if not cell.text:
             return
         if column > MAX_COLUMNS:
             raise ValueError(column)
         row.texts[column] = cell.text
-        self._budget.hold_text(cell.text)
+        self._budget.count_text(cell.text)
         if cell.is_struck or style.is_struck:
             row.struck.add(column)
-        if (shown := self._shown(cell, style)) is not None:
+        if (shown := self._displayed_value(cell, style)) is not None:
             row.shown[column] = shown
 
-    def _shown(self, cell: CellText, style: CellStyle) -> str | CellStyle | None:
-        """Return the displayed text of a cell, or the style of a number; None if the cell displays its own text."""
+    def _displayed_value(self, cell: CellText, style: CellStyle) -> str | CellStyle | None:
+        """Return the displayed text of a cell, or the style of a number. Returns None if the text is displayed."""
         kind = self._cell.get("t", "n") if self._inline is None else ""
         if style.is_invisible:
             return ""
-        if (seen := cell.seen_on(style.ground)) != cell.text:
-            return seen
+        if (visible := cell.visible_text(style.ground)) != cell.text:
+            return visible
         if kind in {"b", "d"} or (kind == "n" and style.is_date):
             return TYPED
         if kind == "n":
             return None if style.code == GENERAL else style
         return style.shown_text(cell.text)
 
-    def _text_of(self, value: str, style: CellStyle) -> CellText:
-        """Return the text of a cell. Raises `ValueError` or `IndexError` for a cell that no workbook can have."""
+    def _cell_text(self, value: str, style: CellStyle) -> CellText:
+        """Return the text of a cell. Raises `ValueError` or `IndexError` for an impossible cell."""
         if self._inline is not None:
             (inline,) = self._inline.texts
             return inline
@@ -481,50 +496,50 @@ class _CellReader:
             case _ if not value:
                 return CellText("")
             case "s":
-                return self._strings[natural(value)]
+                return self._strings[parse_reference(value)]
             case "n" if style.is_date:
-                return CellText(_date_text(value, self._first_day))
+                return CellText(_format_date(value, self._first_day))
             case "n":
-                text, is_doubtful = _number_text(value)
+                text, is_doubtful = _format_number(value)
                 if is_doubtful:
                     self._row.doubts[self._column] = Doubt.DIGITS
                 return CellText(text)
             case "b":
                 return CellText("TRUE" if value == "1" else "FALSE")
             case _:
-                return CellText(_unescaped(value))
+                return CellText(_unescape(value))
 
 
-def _unescaped(text: str) -> str:
-    """Return a text with its `_xHHHH_` escapes undone (ECMA-376 part 1, 22.9.2.19)."""
+def _unescape(text: str) -> str:
+    """Replace `_xHHHH_` escapes (ECMA-376 part 1, 22.9.2.19)."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text) if "_x" in text else text
 
 
 @lru_cache(maxsize=1 << 16)
-def _number_text(raw: str) -> tuple[str, bool]:
-    """Return a number cell's value as the spreadsheet has it, and whether it has more digits than a spreadsheet keeps.
+def _format_number(raw: str) -> tuple[str, bool]:
+    """Format a number as the spreadsheet does. The second value is true for more digits than it keeps.
 
     Raises `ValueError` for a number that is not finite.
     """
     if raw.isascii() and raw.isdigit() and len(raw) <= SAFE_DIGITS and not raw.startswith("0"):
         return raw, False
-    number = Decimal(repr(_float(raw)))
+    number = Decimal(repr(_parse_float(raw)))
     if not number.is_finite():
         raise ValueError("not a finite number")
-    text = at_safe_digits(number)
+    text = round_to_safe_digits(number)
     return text or format(number.normalize(), "f"), text is None
 
 
-def _float(raw: str) -> float:
-    """Return a number as a spreadsheet reads it. Python would also read `1_500` and the digits of other scripts."""
+def _parse_float(raw: str) -> float:
+    """Parse a number strictly. Python would also accept `1_500` and the digits of other scripts."""
     if "_" in raw or not raw.isascii():
         raise ValueError(raw)
     return float(raw)
 
 
-def _date_text(raw: str, first_day: datetime) -> str:
-    """Return the value of a date cell in ISO 8601, so that a person recognises the date."""
-    days = _float(raw)
+def _format_date(raw: str, first_day: datetime) -> str:
+    """Format the value of a date cell in ISO 8601, so that people recognise the date."""
+    days = _parse_float(raw)
     if not 0 <= days <= (datetime.max - first_day).days:  # noqa: DTZ901 (a cell has no zone)
         return raw
     moment = first_day + timedelta(seconds=round(days * 86400))

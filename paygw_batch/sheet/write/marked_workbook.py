@@ -1,8 +1,8 @@
-"""Marks a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
+"""Mark a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
 
-Everything else stays where it was. An unmended cell must be read as before: a wrong cell must not become payable
-because its type or its format changed. So the caller reads the copy again and compares it (`rejects`). Needs the extra
-`excel`, and is imported only if that is installed.
+Nothing else changes. An invalid cell must not become payable because its type or format changed, so the caller
+(`rejects`) rereads the copy and compares it. This module needs the extra `excel`, and is imported only if that is
+installed.
 """
 
 import re
@@ -25,16 +25,16 @@ from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.core import generator_marks
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.check.mending import CellEdit
+from paygw_batch.sheet.check.corrections import CellEdit
 from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS, known_columns
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read.xlsx import Place
-from paygw_batch.sheet.write.table import row_points
-from paygw_batch.sheet.write.workbook_copy import loaded, saved
+from paygw_batch.sheet.read.xlsx import SheetLocation
+from paygw_batch.sheet.write.table import row_height_points
+from paygw_batch.sheet.write.workbook_copy import load_workbook_copy, save_workbook
 
 PROBLEM, WARNING = mark("problem"), mark("warning")
 COLOURS = {PROBLEM: "FFFF9B9B", WARNING: "FFFFE59A"}
-"""The colours of marked cells. When a copy comes back, marks are recognised by exactly these shades."""
+"""The colours of marked cells. Marks of an earlier copy are recognised by exactly these colours."""
 MAX_LISTED = 50_000
 """The maximum number of listed problems. A worksheet can hold 65,530 links."""
 _HEADINGS = (
@@ -50,9 +50,9 @@ _HEADINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A defect or a warning, and the cell that shows it. `heading` is the sender's.
+    """A defect or warning, and the cell that shows it. `heading` is the sender's.
 
-    `sheet_row` is the row of the sender's sheet, if the marked cell is in another row.
+    `sheet_row` is the row in the sender's sheet if it differs from the row of the cell.
     """
 
     row: int
@@ -66,37 +66,37 @@ class Problem:
 
 
 def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
-    """Write a text as text, so that no value of a sheet becomes a formula."""
+    """Write a text cell, so that no value of a sheet becomes a formula."""
     sheet.cell(row, column, text).data_type = "s"
 
 
 def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) -> None:
-    """Add the worksheet of problems after all others, and make it the one that a person sees first."""
-    problems: Worksheet = book.create_sheet(_free_name(book.sheetnames))
+    """Add a worksheet of problems after all others, and show it first."""
+    problems: Worksheet = book.create_sheet(_unused_name(book.sheetnames))
     _show_first(book, problems)
-    top = _write_head(problems, sheet.title, findings)
+    header_row = _write_head(problems, sheet.title, findings)
     link = Font(name="Calibri", underline="single", color="FF0563C1")
     wrapped = Alignment(wrap_text=True, horizontal="left", vertical="top")
     fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
     widths = [width for _, width in _HEADINGS[1:]]
     quoted = sheet.title.replace("'", "''")
-    for row, finding in enumerate(findings[:MAX_LISTED], start=top + 1):
-        place = f"{get_column_letter(finding.column)}{finding.row}"
+    for row, finding in enumerate(findings[:MAX_LISTED], start=header_row + 1):
+        sheet_location = f"{get_column_letter(finding.column)}{finding.row}"
         problems.cell(row, 1, finding.sheet_row or finding.row)
-        texts = (place, finding.heading, finding.value, say(finding.kind), finding.message, finding.code)
+        texts = (sheet_location, finding.heading, finding.value, say(finding.kind), finding.message, finding.code)
         for column, text in enumerate(texts, start=2):
             write_text(problems, row, column, text)
         for column in range(1, len(_HEADINGS) + 1):
             problems.cell(row, column).alignment = wrapped
-        problems.row_dimensions[row].height = row_points(texts, widths)
-        problems.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted}'!{place}")
+        problems.row_dimensions[row].height = row_height_points(texts, widths)
+        problems.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted}'!{sheet_location}")
         problems.cell(row, 2).font = link
         problems.cell(row, 5).fill = fills[finding.kind]
-    problems.auto_filter.ref = f"A{top}:{get_column_letter(len(_HEADINGS))}{problems.max_row}"
+    problems.auto_filter.ref = f"A{header_row}:{get_column_letter(len(_HEADINGS))}{problems.max_row}"
 
 
 def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) -> int:
-    """Write the instructions for the worksheet, and its headings. Return the row of the headings."""
+    """Write the instructions and headings of the worksheet. Return the row of the headings."""
     sentences = [
         say(PROBLEMS_TITLE),
         say(
@@ -121,26 +121,26 @@ def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) ->
     problems["A1"].font = Font(name="Calibri", bold=True, size=14)
     write_text(problems, 1, len(_HEADINGS), generator_marks.PROBLEMS)
     problems.cell(1, len(_HEADINGS)).font = Font(name="Calibri", color="FF808080")
-    top = len(sentences) + 2
+    header_row = len(sentences) + 2
     for column, (heading, width) in enumerate(_HEADINGS, start=1):
-        problems.cell(top, column, say(heading)).font = Font(name="Calibri", bold=True)
+        problems.cell(header_row, column, say(heading)).font = Font(name="Calibri", bold=True)
         problems.column_dimensions[get_column_letter(column)].width = width
-    problems.freeze_panes = f"A{top + 1}"
+    problems.freeze_panes = f"A{header_row + 1}"
     problems.page_setup.orientation = "landscape"
     problems.page_setup.fitToHeight = 0
     problems.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
-    return top
+    return header_row
 
 
-def _free_name(names: Sequence[str]) -> str:
-    taken = {name.casefold() for name in names}
+def _unused_name(names: Sequence[str]) -> str:
+    used_names = {name.casefold() for name in names}
     name = say("Problems")
     candidates = (name, *(f"{name} {number}" for number in range(2, len(names) + 3)))
-    return next(candidate for candidate in candidates if candidate.casefold() not in taken)
+    return next(candidate for candidate in candidates if candidate.casefold() not in used_names)
 
 
 def _show_first(book: Workbook, problems: Worksheet) -> None:
-    """Open `problems`, and make it the only selected worksheet, because typing changes all that are selected."""
+    """Make `problems` the active and only selected worksheet. Typing changes all selected ones."""
     views = [view for other in book.worksheets for view in other.views.sheetView]
     views += [view for other in book.chartsheets for view in other.sheetViews.sheetView]
     for view in views:
@@ -150,48 +150,50 @@ def _show_first(book: Workbook, problems: Worksheet) -> None:
 
 
 MAX_COMMENTS = 5_000
-"""The maximum number of comments, which make a spreadsheet slow. The list has the sentences of all findings."""
+"""The maximum number of comments, which slow a spreadsheet down. The list has all messages."""
 _PROBLEMS_WIDTH = 60
 _COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
-_AS_SEEN = {"row.hidden", "row.struck"}
-"""Codes of defects that only a person can resolve, in the spreadsheet: a marked copy keeps their causes."""
-_OURS = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
-"""The beginning of our part of a comment. The sender's part precedes it, and stays when ours is removed."""
+_SHOWN_IN_SPREADSHEET = {"row.hidden", "row.struck"}
+"""Codes of findings about the display of a row. A marked copy keeps their causes for a person to resolve."""
+_OUR_COMMENT = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
+"""The start of our part of a comment. The sender's part precedes it, and is kept."""
 
 
-def annotated(
-    data: bytes, place: Place, validated: Validated, edits: Sequence[CellEdit] = ()
+def annotate_workbook(
+    data: bytes, sheet_location: SheetLocation, validated: Validated, edits: Sequence[CellEdit] = ()
 ) -> tuple[bytes, Collection[tuple[int, int]]]:
-    """Return the workbook `data` with every defect and warning of `validated` marked in its worksheet `place`.
+    """Mark every defect and warning in the worksheet at `sheet_location` of the workbook `data`.
 
-    `edits` are the cells that a person corrected elsewhere; the copy contains the corrections as text. Marks of an
-    earlier copy are removed first. The second value has the (row, column) of each cell with a formula, because formulas
-    have no value in the copy. Raises the library's own exceptions for some workbooks.
+    Corrected cells (`edits`) become text. Marks of an earlier copy are removed first. Returns the new workbook, and the
+    (row, column) of each formula, because formulas have no value in the copy. Raises the library's own exceptions for
+    some workbooks.
     """
-    with warnings.catch_warnings(action="ignore"):  # about parts it loses, which `lost_parts` finds
-        book = loaded(data)
-        sheet = book[place.worksheet]
+    with warnings.catch_warnings(action="ignore"):  # they are about lost parts, which `lost_parts` finds
+        book = load_workbook_copy(data)
+        sheet = book[sheet_location.worksheet]
         _remove_marks(book, sheet)
-        _mend(sheet, edits, place)
-        findings = _findings(validated, place)
-        formulas = [at for at, cell in _cells(sheet).items() if cell.data_type == "f"]
-        _keep_dates_as_read(sheet, findings, validated, place)
-        _mark(sheet, findings, place)
+        _write_edits(sheet, edits, sheet_location)
+        findings = _list_problems(validated, sheet_location)
+        formulas = [at for at, cell in _existing_cells(sheet).items() if cell.data_type == "f"]
+        _keep_dates_as_read(sheet, findings, validated, sheet_location)
+        _mark_cells(sheet, findings, sheet_location)
         add_problems(book, sheet, findings)
-        return saved(book), formulas
+        return save_workbook(book), formulas
 
 
-def marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> bytes:
-    """Return rows (`table.rejects`, `every_row`) as a new workbook, marked as `annotated` marks a sender's.
+def build_marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> bytes:
+    """Build a new workbook of rows (`table.rejects`), marked like a sender's by `annotate_workbook`.
 
-    Every cell except the row's number is text, so what a person types there stays as typed.
+    All cells except row numbers are text, so typed values are kept as typed.
     """
     book = Workbook()
     sheet = book.worksheets[0]
     sheet.title = title
-    ours = [""] * len(REJECTS_COLUMNS)
-    place = Place(sheet.title, (*ours, *(name for name in validated.sheet.frame.columns if name != "row")))
+    our_text = [""] * len(REJECTS_COLUMNS)
+    sheet_location = SheetLocation(
+        sheet.title, (*our_text, *(name for name in validated.sheet.frame.columns if name != "row"))
+    )
     bold, wrapped = Font(name="Calibri", bold=True), Alignment(wrap_text=True, vertical="top")
     for column, heading in enumerate(table.columns, start=1):
         write_text(sheet, 1, column, heading)
@@ -212,26 +214,26 @@ def marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> by
     rows = {row: at for at, row in enumerate(table["row"], start=2)}
     findings = [
         replace(finding, row=rows[finding.row], sheet_row=finding.row)
-        for finding in _findings(validated, place)
+        for finding in _list_problems(validated, sheet_location)
         if finding.row in rows
     ]
-    _mark(sheet, findings, place)
+    _mark_cells(sheet, findings, sheet_location)
     add_problems(book, sheet, findings)
-    return saved(book)
+    return save_workbook(book)
 
 
-def _cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
-    """Return the existing cells by (row, column). The public methods would also create the cells between them."""
-    return sheet._cells  # noqa: SLF001 (as said)
+def _existing_cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
+    """Return the existing cells by (row, column). Public methods would create the cells between them."""
+    return sheet._cells  # noqa: SLF001 (see above)
 
 
-def _findings(validated: Validated, place: Place) -> list[Problem]:
-    """Return all findings about rows, by row. A finding about a whole row is shown in its country's cell."""
+def _list_problems(validated: Validated, sheet_location: SheetLocation) -> list[Problem]:
+    """List all findings about rows, by row. A finding about a whole row is shown in its country's cell."""
     frames = [
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
         validated.warnings.with_columns(kind=pl.lit(WARNING)),
     ]
-    columns = {name: at for at, name in enumerate(place.names, start=1)}
+    columns = {name: at for at, name in enumerate(sheet_location.names, start=1)}
     headings = validated.sheet.headers
     return [
         Problem(
@@ -252,29 +254,29 @@ def _findings(validated: Validated, place: Place) -> list[Problem]:
 
 
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
-    """Remove the marks of an earlier copy. A workbook without such marks keeps its own colours."""
-    cells = _cells(sheet).values()
+    """Remove the marks of an earlier copy. A workbook without them keeps its own colours."""
+    cells = _existing_cells(sheet).values()
     lists = [other for other in book.worksheets if other is not sheet and _is_problem_list(other)]
-    if not lists and not any(cell.comment is not None and _OURS.search(cell.comment.text) for cell in cells):
+    if not lists and not any(cell.comment is not None and _OUR_COMMENT.search(cell.comment.text) for cell in cells):
         return
     for other in lists:
         book.remove(other)
     for cell in cells:
         if cell.has_style and cell.fill.fill_type == "solid" and cell.fill.fgColor.rgb in set(COLOURS.values()):
             cell.fill = PatternFill()
-        if cell.comment is not None and (ours := _OURS.search(cell.comment.text)):
-            sender_text = cell.comment.text[: ours.start()].rstrip()
-            cell.comment = _comment(sender_text, cell.comment.author or "") if sender_text else None
+        if cell.comment is not None and (our_text := _OUR_COMMENT.search(cell.comment.text)):
+            sender_text = cell.comment.text[: our_text.start()].rstrip()
+            cell.comment = _build_comment(sender_text, cell.comment.author or "") if sender_text else None
 
 
 def _is_problem_list(sheet: Worksheet) -> bool:
-    return any(row == 1 and cell.value == generator_marks.PROBLEMS for (row, _), cell in _cells(sheet).items())
+    return any(row == 1 and cell.value == generator_marks.PROBLEMS for (row, _), cell in _existing_cells(sheet).items())
 
 
-def _mend(sheet: Worksheet, edits: Sequence[CellEdit], place: Place) -> None:
-    """Write corrected cells as text, which is read as typed. Raises the library's own exception for a merged cell."""
+def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], sheet_location: SheetLocation) -> None:
+    """Write corrected cells as text. Raises the library's own exception for a merged cell."""
     for edit in edits:
-        column = place.names.index(edit.column) + 1
+        column = sheet_location.names.index(edit.column) + 1
         write_text(sheet, edit.row, column, edit.now or "")
         cell = sheet.cell(edit.row, column)
         cell.number_format = "@"
@@ -282,12 +284,14 @@ def _mend(sheet: Worksheet, edits: Sequence[CellEdit], place: Place) -> None:
             cell.value = None
 
 
-def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Problem], validated: Validated, place: Place) -> None:
-    """Replace dates in marked cells by the text that was read. A number typed over a date would become a date again."""
+def _keep_dates_as_read(
+    sheet: Worksheet, findings: Sequence[Problem], validated: Validated, sheet_location: SheetLocation
+) -> None:
+    """Replace dates in marked cells with the text as read. A number typed over a date would become a date."""
     dates = {
         (finding.row, finding.column)
         for finding in findings
-        if isinstance(_cell(sheet, finding).value, date | time | timedelta)
+        if isinstance(_problem_cell(sheet, finding).value, date | time | timedelta)
     }
     if not dates:
         return
@@ -295,30 +299,32 @@ def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Problem], validated
     texts = {line["row"]: line for line in dated.iter_rows(named=True)}
     for row, column in dates:
         sheet.cell(row, column).number_format = "General"
-        write_text(sheet, row, column, texts[row][place.names[column - 1]])
+        write_text(sheet, row, column, texts[row][sheet_location.names[column - 1]])
 
 
-def _mark(sheet: Worksheet, findings: Sequence[Problem], place: Place) -> None:
+def _mark_cells(sheet: Worksheet, findings: Sequence[Problem], sheet_location: SheetLocation) -> None:
     by_cell: dict[tuple[int, int], list[Problem]] = defaultdict(list)
     for finding in findings:
         by_cell[finding.row, finding.column].append(finding)
     fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
     for count, (at, in_cell) in enumerate(by_cell.items()):
-        cell = _cell(sheet, in_cell[0])
-        name = place.names[at[1] - 1]
+        cell = _problem_cell(sheet, in_cell[0])
+        name = sheet_location.names[at[1] - 1]
         cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in in_cell) else WARNING]
         if name in known_columns() and name != "amount" and cell.data_type not in {"f", "d"}:
-            cell.number_format = "@"  # what is typed here stays as typed, with its zeros
+            cell.number_format = "@"  # typed values keep their zeros
         if count < MAX_COMMENTS:
             _add_comment(cell, [finding.message for finding in in_cell])
-    _show(sheet, findings)
+    _unhide_problems(sheet, findings)
 
 
-def _show(sheet: Worksheet, findings: Sequence[Problem]) -> None:
-    """Show hidden rows and columns that contain a problem. A row whose problem is that it is hidden stays hidden."""
-    to_mend = [finding for finding in findings if finding.kind == PROBLEM and finding.code not in _AS_SEEN]
-    columns = {finding.column for finding in to_mend}
-    for row in {finding.row for finding in to_mend}:
+def _unhide_problems(sheet: Worksheet, findings: Sequence[Problem]) -> None:
+    """Show hidden rows and columns that contain a problem, unless being hidden is the problem."""
+    to_correct = [
+        finding for finding in findings if finding.kind == PROBLEM and finding.code not in _SHOWN_IN_SPREADSHEET
+    ]
+    columns = {finding.column for finding in to_correct}
+    for row in {finding.row for finding in to_correct}:
         if row in sheet.row_dimensions:
             sheet.row_dimensions[row].hidden = False
     for dimension in sheet.column_dimensions.values():
@@ -326,8 +332,8 @@ def _show(sheet: Worksheet, findings: Sequence[Problem]) -> None:
             dimension.hidden = False
 
 
-def _cell(sheet: Worksheet, finding: Problem) -> Cell:
-    """Return the cell that shows a finding. For merged cells it is the first one, which holds their value."""
+def _problem_cell(sheet: Worksheet, finding: Problem) -> Cell:
+    """Return the cell that shows a finding. For merged cells, it is the first one, which has the value."""
     cell = sheet.cell(finding.row, finding.column)
     if isinstance(cell, MergedCell):
         merged = next(merged for merged in sheet.merged_cells.ranges if cell.coordinate in merged)
@@ -336,12 +342,12 @@ def _cell(sheet: Worksheet, finding: Problem) -> Cell:
 
 
 def _add_comment(cell: Cell, messages: Sequence[str]) -> None:
-    ours = f"{_AUTHOR}:\n" + "\n".join(messages)[:_COMMENT_CHARACTERS]
+    our_text = f"{_AUTHOR}:\n" + "\n".join(messages)[:_COMMENT_CHARACTERS]
     sender_text = cell.comment.text if cell.comment is not None else ""
     author = cell.comment.author or _AUTHOR if cell.comment is not None else _AUTHOR
-    cell.comment = _comment(f"{sender_text}\n\n{ours}" if sender_text else ours, author)
+    cell.comment = _build_comment(f"{sender_text}\n\n{our_text}" if sender_text else our_text, author)
 
 
-def _comment(text: str, author: str) -> Comment:
+def _build_comment(text: str, author: str) -> Comment:
     lines = sum(1 + len(line) // 45 for line in text.split("\n"))
     return Comment(text, author, height=20 + 18 * lines, width=330)

@@ -1,4 +1,4 @@
-"""Returns refused rows, or a whole sheet, for correction: as a table, or in the sender's own workbook with marks."""
+"""Write refused rows, or a whole sheet, for correction: as a table, or in the sender's own workbook with marks."""
 
 import importlib.util
 from collections import defaultdict
@@ -10,119 +10,119 @@ import polars as pl
 
 from paygw_batch.errors import OutputError, SheetError
 from paygw_batch.extras import install_command
-from paygw_batch.files import ProtectedFile, check_writable, write_whole
+from paygw_batch.files import ProtectedFile, check_writable, write_atomically
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.check.mending import LEFT_OUT, CellEdit
+from paygw_batch.sheet.check.corrections import LEFT_OUT, CellEdit
 from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.headings import ReadOptions
-from paygw_batch.sheet.read.sheet_file import read_again
-from paygw_batch.sheet.read.xlsx import place_of, read_workbook
-from paygw_batch.sheet.write.table import rejects, write_frame
+from paygw_batch.sheet.read.sheet_file import reread_sheet
+from paygw_batch.sheet.read.xlsx import locate_sheet, read_workbook
+from paygw_batch.sheet.write.table import rejected_rows, write_frame
 
 MAX_MARKED_CELLS = 300_000
-"""The maximum number of cells of a marked table, because the library makes an object for each cell."""
+"""The maximum number of cells of a marked table. The library creates an object for each cell."""
 NO_MARKED_WORKBOOK = mark(
-    "There is no marked workbook of this sheet: it has too many cells, or cannot be written as one."
+    "This sheet has no marked workbook, because it has too many cells or can't be written as one."
 )
-_Formulas = Mapping[str, Collection[int]]
-"""A column of the sheet's frame -> the rows in which its cell contains a formula."""
+_FormulaCells = Mapping[str, Collection[int]]
+"""A column of the sheet's frame -> the rows whose cell contains a formula."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The written file: whether it is the sender's own workbook with marks and not a table, and notes for a person."""
+class RejectsFile:
+    """A written file. `is_workbook` is true for the sender's marked workbook, and false for a table."""
 
     is_workbook: bool
     notes: tuple[str, ...] = ()
 
 
-def write_mendable(validated: Validated, source: Path, options: ReadOptions, path: Path) -> Written:
+def write_rejects(validated: Validated, source: Path, options: ReadOptions, path: Path) -> RejectsFile:
     """Write the refused rows of the sheet at `source` to `path`.
 
     If both files are workbooks and the sheet can be annotated, the result is an annotated copy, otherwise a table of
-    the refused rows. Raises `OutputError`, also if `path` is the sheet itself, and `SheetError` when the sheet has
+    the refused rows. Raises `OutputError`, also if `path` is the sheet itself, and `SheetError` if the sheet has
     changed since it was read.
     """
-    table_format(path, is_read_again=True)
+    table_format(path, must_be_readable=True)
     check_writable(path)
-    if ProtectedFile(say("the sheet"), source).is_hit_by(path):
+    if ProtectedFile(say("the sheet"), source).is_overwritten_by(path):
         raise OutputError(
             say("{path} is the sheet itself.", path=path),
             hint=say("Name another file: the sheet is never overwritten."),
         )
     if {source.suffix.lower(), path.suffix.lower()} != {".xlsx"}:
-        return Written(is_workbook=False, notes=_write_table(validated, path))
-    copy = _annotated_copy(source, validated, options)
+        return RejectsFile(is_workbook=False, notes=_write_table(validated, path))
+    copy = _annotate_copy(source, validated, options)
     if isinstance(copy, str):
-        write_frame(rejects(validated), path)
+        write_frame(rejected_rows(validated), path)
         sentence = mark("{name} is a table of the refused rows, not an annotated copy of the workbook: {why}.")
-        return Written(is_workbook=False, notes=(say(sentence, name=path.name, why=copy),))
+        return RejectsFile(is_workbook=False, notes=(say(sentence, name=path.name, why=copy),))
     data, notes = copy
-    write_whole(path, data)
-    return Written(is_workbook=True, notes=notes)
+    write_atomically(path, data)
+    return RejectsFile(is_workbook=True, notes=notes)
 
 
-def write_marked(
+def write_marked_workbook(
     validated: Validated, source: Path, options: ReadOptions, path: Path, edits: Sequence[CellEdit] = ()
 ) -> None:
-    """Write the whole sheet at `source` to the workbook `path`, with `edits` in it and every defect marked.
+    """Write the whole sheet at `source` to a workbook, with `edits` applied and every defect marked.
 
     The result is an annotated copy if `source` is a workbook that can be annotated, otherwise a table of all rows.
-    Raises `OutputError` if the table would be too large, and `SheetError` when the file has changed since it was read.
+    Raises `OutputError` if the table would be too large, and `SheetError` if the file has changed since it was read.
     """
-    copy = _annotated_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else ""
+    copy = _annotate_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else ""
     if not isinstance(copy, str):
-        write_whole(path, copy[0])
+        write_atomically(path, copy[0])
         return
-    table = rejects(validated, with_valid=True)
+    table = rejected_rows(validated, with_valid=True)
     if importlib.util.find_spec("openpyxl") is None or table.height * table.width > MAX_MARKED_CELLS:
         raise OutputError(say(NO_MARKED_WORKBOOK))
-    from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)
+    from paygw_batch.sheet.write.marked_workbook import build_marked_table  # noqa: PLC0415 (needs the extra)
 
-    write_whole(path, marked_table(table, validated, title=say("Payees")))
+    write_atomically(path, build_marked_table(table, validated, title=say("Payees")))
 
 
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
-    """Write the refused rows as a table, with marks if it is a workbook. Return notes for a person."""
-    table = rejects(validated)
+    """Write the refused rows as a table, marked if it is a workbook. Return notes for a person."""
+    table = rejected_rows(validated)
     if path.suffix.lower() != ".xlsx" or importlib.util.find_spec("openpyxl") is None:
         write_frame(table, path)
         return ()
     if table.height * table.width > MAX_MARKED_CELLS:
         write_frame(table, path)
         return (say("{name} has no marks: it has more than {most:,} cells.", name=path.name, most=MAX_MARKED_CELLS),)
-    from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)
+    from paygw_batch.sheet.write.marked_workbook import build_marked_table  # noqa: PLC0415 (needs the extra)
 
-    write_whole(path, marked_table(table, validated, title=say("Refused rows")))
+    write_atomically(path, build_marked_table(table, validated, title=say("Refused rows")))
     return ()
 
 
-def _annotated_copy(
+def _annotate_copy(
     source: Path, validated: Validated, options: ReadOptions, edits: Sequence[CellEdit] = ()
 ) -> tuple[bytes, tuple[str, ...]] | str:
-    """Return the annotated copy with notes for a person, or a clause that says why it cannot be made."""
+    """Return the annotated copy and notes for a person, or a clause with the reason why there is none."""
     if importlib.util.find_spec("openpyxl") is None:
         return say("that needs the extra `excel`: {command}", command=install_command("excel"))
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
-    from paygw_batch.sheet.write.marked_workbook import annotated  # noqa: PLC0415 (as above)
+    from paygw_batch.sheet.write.marked_workbook import annotate_workbook  # noqa: PLC0415 (as above)
 
-    data = read_again(source, validated.sheet, options)
-    if why := workbook_copy.why_not_copied(data):
-        return why
-    # Our marks make the copy longer, and it has to be read again, even if it exceeds the limit for sheets.
-    most_bytes = options.max_sheet_bytes + 4 * workbook_copy.MAX_UNPACKED_BYTES
-    options = replace(options, file=source.name, max_sheet_bytes=most_bytes)
-    place = place_of(data, options)
+    data = reread_sheet(source, validated.sheet, options)
+    if obstacle := workbook_copy.find_copy_obstacle(data):
+        return obstacle
+    # Our marks make the copy larger. It is reread here even if it exceeds the limit for sheets.
+    max_bytes = options.max_sheet_bytes + 4 * workbook_copy.MAX_UNPACKED_BYTES
+    options = replace(options, file=source.name, max_sheet_bytes=max_bytes)
+    location = locate_sheet(data, options)
     try:
-        marked, cells = annotated(data, place, validated, edits)
+        marked, cells = annotate_workbook(data, location, validated, edits)
     except Exception as error:  # noqa: BLE001 (the library raises many kinds; then a table is written)
         return say("the workbook cannot be copied ({kind})", kind=type(error).__name__)
-    names, formulas = dict(enumerate(place.names, start=1)), defaultdict[str, list[int]](list)
+    names, formulas = dict(enumerate(location.names, start=1)), defaultdict[str, list[int]](list)
     for row, column in cells:
         formulas[names.get(column, f"column {column}")].append(row)
-    if not _reads_alike(marked, formulas, validated.sheet, options):
+    if not _is_read_alike(marked, formulas, validated.sheet, options):
         return say("it would read differently from the workbook")
     notes = []
     if cells:
@@ -138,8 +138,8 @@ def _annotated_copy(
     return marked, tuple(notes)
 
 
-def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadOptions) -> bool:
-    """Whether reading the copy gives exactly the rows and defects of the sheet, except for cells with formulas.
+def _is_read_alike(copy: bytes, formulas: _FormulaCells, before: Sheet, options: ReadOptions) -> bool:
+    """Whether the copy reads exactly like the sheet, except for cells with formulas.
 
     Formulas have no value until a spreadsheet has opened the copy. Until then each of them is a defect.
     """
@@ -148,18 +148,18 @@ def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadO
         after = to_sheet(table, replace(options, max_rows=table.frame.height), sha256="")
     except SheetError:
         return False
-    old, new = _without(before.frame, formulas), _without(after.frame, formulas)
-    further = [name for name in new.columns if name not in old.columns]
+    expected, actual = _clear_formulas(before.frame, formulas), _clear_formulas(after.frame, formulas)
+    new_columns = [name for name in actual.columns if name not in expected.columns]
     return (
-        set(old.columns) <= set(new.columns)
-        and old.equals(new.select(old.columns))
-        and all(new[name].null_count() == new.height for name in further)
-        and _defects_beside(before, formulas).equals(_defects_beside(after, formulas))
+        set(expected.columns) <= set(actual.columns)
+        and expected.equals(actual.select(expected.columns))
+        and all(actual[name].null_count() == actual.height for name in new_columns)
+        and _defects_outside_formulas(before, formulas).equals(_defects_outside_formulas(after, formulas))
     )
 
 
-def _without(frame: pl.DataFrame, formulas: _Formulas) -> pl.DataFrame:
-    """Return a sheet's frame with nulls for formulas, and without rows that are then empty."""
+def _clear_formulas(frame: pl.DataFrame, formulas: _FormulaCells) -> pl.DataFrame:
+    """Replace formulas by null, and drop rows that are then empty."""
     cleared = frame.with_columns(
         pl.when(pl.col("row").is_in(rows)).then(None).otherwise(pl.col(name)).alias(name)
         for name, rows in formulas.items()
@@ -168,8 +168,8 @@ def _without(frame: pl.DataFrame, formulas: _Formulas) -> pl.DataFrame:
     return cleared.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
 
 
-def _defects_beside(sheet: Sheet, formulas: _Formulas) -> pl.DataFrame:
-    """Return the defects that reading found in cells without formulas. A row left out (`LEFT_OUT`) is not one."""
+def _defects_outside_formulas(sheet: Sheet, formulas: _FormulaCells) -> pl.DataFrame:
+    """Return the defects that reading found outside formulas. Rows left out don't count."""
     defects = sheet.defects.filter(pl.col("code") != LEFT_OUT)
     in_formula = [(pl.col("column") == name) & pl.col("row").is_in(rows) for name, rows in formulas.items()]
     return defects.filter(~pl.any_horizontal(in_formula)) if in_formula else defects

@@ -1,7 +1,7 @@
-"""Writes templates: empty sheets with the columns that some countries need, ready to be filled in.
+"""Write templates: empty sheets with the columns that the chosen countries need.
 
 The worksheet of payees is empty, and the help sheet has an example for each column. So nothing has to be deleted before
-the sheet is submitted, and no example can be paid by mistake. An unchanged template pays nobody.
+the sheet is submitted, and no example can be paid by mistake.
 """
 
 import csv
@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from paygw_batch.core import generator_marks
-from paygw_batch.countries.form_columns import COUNTRY_COLUMN, OF_EVERY_SHEET
+from paygw_batch.countries.form_columns import COMMON_COLUMNS, COUNTRY_COLUMN
 from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
 from paygw_batch.errors import OutputError
-from paygw_batch.files import check_writable, write_whole
+from paygw_batch.files import check_writable, write_atomically
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.clean import PhoneColumn
 from paygw_batch.sheet.columns import HELP_TITLE, known_columns
 from paygw_batch.sheet.formats import table_format, workbook_options
-from paygw_batch.sheet.write.table import row_points
+from paygw_batch.sheet.write.table import row_height_points
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")
 _FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
-"""Fields that the rules and the configuration fill, so a person is not asked for them."""
+"""Fields that the rules and the configuration fill in."""
 
 
 GUIDE_HEADINGS = (mark("Column"), mark("Country"), mark("Needed"), mark("What to write"), mark("Example"))
@@ -35,9 +35,9 @@ GUIDE_HEADINGS = (mark("Column"), mark("Country"), mark("Needed"), mark("What to
 
 @dataclass(frozen=True, slots=True)
 class ColumnGuide:
-    """Explains one column for some countries. `example` is valid, and empty if the cell is best left empty.
+    """The instructions for one column. `example` is valid, or empty if the cell should be empty.
 
-    `width` is the column's width in a template, in characters; 0 if another country's guide has it.
+    `width` is the column's width in a template, in characters. It is 0 if another guide to the column has it.
     """
 
     column: str
@@ -49,7 +49,7 @@ class ColumnGuide:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells of the guide, as a line of a table under `GUIDE_HEADINGS`."""
+        """The guide as a line of a table under `GUIDE_HEADINGS`."""
         return (
             self.column,
             ", ".join(self.countries),
@@ -59,13 +59,13 @@ class ColumnGuide:
         )
 
 
-def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
-    """Return the guides to all useful columns for these countries, in the order of the columns.
+def build_guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
+    """Return guides to all columns that are useful for these countries, in column order.
 
-    Each rule must have a form. Columns that the rules fill (`ipaddress`, `receiver_country_code`) are left out, and
-    countries with the same rules share a guide.
+    Each rule must have a form. Columns that the rules fill (`ipaddress`, `receiver_country_code`) are omitted, and
+    countries with the same instructions share a guide.
     """
-    unordered = [guide for rule in rules for guide in _of_country(rule)]
+    unordered = [guide for rule in rules for guide in _country_guides(rule)]
     used = {guide.column for guide in unordered}
     empty = say("Leave it empty.")
     unordered += [
@@ -80,12 +80,12 @@ def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
     return [replace(guide, countries=tuple(countries)) for guide, countries in together.items()]
 
 
-def columns_of(column_guides: Sequence[ColumnGuide]) -> list[str]:
+def guide_columns(column_guides: Sequence[ColumnGuide]) -> list[str]:
     """Return the columns of the guides, in their order."""
     return list(dict.fromkeys(guide.column for guide in column_guides))
 
 
-def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
+def _country_guides(rule: CountryRule) -> Iterator[ColumnGuide]:
     yield ColumnGuide(
         COUNTRY_COLUMN,
         (rule.code,),
@@ -100,18 +100,18 @@ def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
         if field.name in rule.defaults or (field.kind is FieldKind.PURPOSE and rule.purpose is None):
             continue
         entry = KINDS[field.kind]
-        words, example = _told(rule, field)
+        words, example = _field_help(rule, field)
         yield ColumnGuide(
             field.name, (rule.code,), field.name in rule.required and not entry.is_filled, words, example, entry.width
         )
 
 
-def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
+def _field_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
     if field.kind in NUMBER_KINDS:
-        return _number(rule, field)
+        return _number_help(rule, field)
     match field.kind:
         case FieldKind.AMOUNT:
-            return _amount(rule)
+            return _amount_help(rule)
         case FieldKind.CURRENCY:
             return say("{currency}, or empty.", currency=rule.currency), rule.currency
         case FieldKind.PURPOSE:
@@ -123,7 +123,7 @@ def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
             return words, entry.example[:most].strip()
 
 
-def _amount(rule: CountryRule) -> tuple[str, str]:
+def _amount_help(rule: CountryRule) -> tuple[str, str]:
     units = rule.decimals
     words = (
         say(
@@ -147,7 +147,7 @@ def _amount(rule: CountryRule) -> tuple[str, str]:
     return words, f"{example:f}"
 
 
-def _number(rule: CountryRule, field: FormField) -> tuple[str, str]:
+def _number_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
     numbers = rule.numbers
     demonym = say(rule.demonym)
     number = (
@@ -155,75 +155,75 @@ def _number(rule: CountryRule, field: FormField) -> tuple[str, str]:
         if rule.demonym[0] in "AEIOU"
         else say("A {demonym} mobile number", demonym=demonym)
     )
-    abroad, inside = f"+{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
+    international, national = f"+{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
     is_account = field.kind is FieldKind.WALLET and rule.bank_account_pattern is not None
     template = (
         mark("{number}, in international ({abroad}) or national format ({inside}), or a bank account.")
         if is_account
         else mark("{number}, in international ({abroad}) or national format ({inside}).")
     )
-    words = say(template, number=number, abroad=abroad, inside=inside)
-    return words, PhoneColumn.of(rule, field.name, field.kind).example
+    words = say(template, number=number, abroad=international, inside=national)
+    return words, PhoneColumn.for_field(rule, field.name, field.kind).example
 
 
 _LAST_ROW = 1_048_576
-_STEPS = (
+_INSTRUCTIONS = (
     mark(
         "Write one payment per row on the sheet Payees, below its headings. Cells there are text, so leading "
         "zeros stay."
     ),
     mark("You can add your own columns; they are copied to the reconciliation. Columns can be in any order."),
     mark("Then check it: paygw-batch validate, and the name of this file. It lists the problems row by row."),
-    mark("This sheet is never read as payments, and its examples pay nobody."),
+    mark("This sheet is never read as payments, so its examples are never paid."),
 )
-_LISTED = tuple(name for name, kind in OF_EVERY_SHEET.items() if KINDS[kind].is_filled)
-"""Columns with few possible values, which a cell offers as a list."""
+_DROP_DOWN_COLUMNS = tuple(name for name, kind in COMMON_COLUMNS.items() if KINDS[kind].is_filled)
+"""Columns with few possible values, which cells offer as a list."""
 _HELP_WIDTHS = (22, 16, 9, 98, 34)
 
 
 def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide]:
-    """Write a template for these countries to `path` (.xlsx or .csv), and return the guides to its columns.
+    """Write a template (.xlsx or .csv) for these countries, and return the guides to its columns.
 
-    An .xlsx has text cells, drop-down lists and a help sheet; a .csv has only the headings. An existing file is never
-    overwritten, because somebody may have filled it in. Raises `OutputError`.
+    An .xlsx file has text cells, drop-down lists and a help sheet. A .csv file has only the headings. An existing file
+    is never overwritten, because somebody may have filled it in. Raises `OutputError`.
     """
     check_writable(path)
     if path.suffix.lower() not in {".xlsx", ".csv"}:
         raise OutputError(
             say("{name}: a template is a .xlsx or a .csv file.", name=path.name),
-            hint=say("Give it one of these endings."),
+            hint=say("Use one of these extensions."),
         )
     table_format(path)
     if path.exists():
         raise OutputError(
             say("{path} already exists.", path=path), hint=say("Name a new file: this one may have been filled in.")
         )
-    column_guides = guides(rules)
+    column_guides = build_guides(rules)
     if path.suffix.lower() == ".csv":
-        write_whole(path, f"{','.join(columns_of(column_guides))}\n".encode())
+        write_atomically(path, f"{','.join(guide_columns(column_guides))}\n".encode())
     else:
-        write_whole(path, _workbook(rules, column_guides))
+        write_atomically(path, _build_workbook(rules, column_guides))
     return column_guides
 
 
-def _workbook(rules: Sequence[CountryRule], column_guides: Sequence[ColumnGuide]) -> bytes:
+def _build_workbook(rules: Sequence[CountryRule], column_guides: Sequence[ColumnGuide]) -> bytes:
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     file = io.BytesIO()
     with Workbook(file, workbook_options()) as workbook:
-        payees, helping = workbook.add_worksheet(say("Payees")), workbook.add_worksheet(say("Help"))
+        payees, help_sheet = workbook.add_worksheet(say("Payees")), workbook.add_worksheet(say("Help"))
         _add_payees(workbook, payees, column_guides)
-        _add_help(workbook, helping, rules, column_guides)
+        _add_help(workbook, help_sheet, rules, column_guides)
         _add_lists(workbook, payees, column_guides)
     return file.getvalue()
 
 
 def _add_payees(workbook: Any, sheet: Any, column_guides: Sequence[ColumnGuide]) -> None:
-    """Add the headings, with only text cells below them. Columns that every country needs are bold."""
+    """Add the headings, with text cells below them. Required columns are bold."""
     text = workbook.add_format({"num_format": "@"})
     needed = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     optional = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
-    for at, column in enumerate(columns_of(column_guides)):
+    for at, column in enumerate(guide_columns(column_guides)):
         is_needed = any(guide.needed for guide in column_guides if guide.column == column)
         sheet.set_column(at, at, max(guide.width for guide in column_guides if guide.column == column), text)
         sheet.write_string(0, at, column, needed if is_needed else optional)
@@ -238,14 +238,14 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], column_gu
     sheet.write_string(0, 0, say(HELP_TITLE), bold)
     sheet.write_string(0, len(_HELP_WIDTHS) - 1, generator_marks.HELP, workbook.add_format({"font_color": "#808080"}))
     notes = [f"{rule.code}: {say(note)}" for rule in rules for note in (*rule.notes, *rule.confused_codes.values())]
-    for row, sentence in enumerate((*map(say, _STEPS), *notes), start=1):
+    for row, sentence in enumerate((*map(say, _INSTRUCTIONS), *notes), start=1):
         sheet.write_string(row, 0, sentence)
-    top = len(_STEPS) + len(notes) + 2
+    top = len(_INSTRUCTIONS) + len(notes) + 2
     for at, (heading, width) in enumerate(zip(GUIDE_HEADINGS, _HELP_WIDTHS, strict=True)):
         sheet.set_column(at, at, width)
         sheet.write_string(top, at, say(heading), head)
     for row, guide in enumerate(column_guides, start=top + 1):
-        sheet.set_row(row, row_points(guide.cells, _HELP_WIDTHS))
+        sheet.set_row(row, row_height_points(guide.cells, _HELP_WIDTHS))
         for at, cell in enumerate(guide.cells):
             sheet.write_string(row, at, cell, wrapped)
     sheet.freeze_panes(top + 1, 0)
@@ -254,10 +254,10 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], column_gu
 
 
 def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide]) -> None:
-    """Add drop-down lists for columns with few possible values. A hidden worksheet has the values."""
+    """Add drop-down lists, whose values are in a hidden worksheet."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
-    for place, column in enumerate(_LISTED):
+    for place, column in enumerate(_DROP_DOWN_COLUMNS):
         values = list(
             dict.fromkeys(guide.example for guide in column_guides if guide.column == column and guide.example)
         )
@@ -266,7 +266,7 @@ def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide])
         for row, value in enumerate(values):
             lists.write_string(row, place, value)
         letter = "ABC"[place]
-        at = columns_of(column_guides).index(column)
+        at = guide_columns(column_guides).index(column)
         rule = {
             "validate": "list",
             "source": f"=Lists!${letter}$1:${letter}${len(values)}",
@@ -277,16 +277,16 @@ def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide])
 
 
 def write_example(rules: Sequence[CountryRule], path: Path) -> int:
-    """Write a CSV sheet to `path` with the example of each column for each country, and return the number of its rows.
+    """Write a CSV sheet with one example row per country, and return the number of rows.
 
     Each rule must have a form. Raises `OutputError`.
     """
-    column_guides = guides(rules)
+    column_guides = build_guides(rules)
     text = io.StringIO()
-    lines = csv.DictWriter(text, columns_of(column_guides), restval="", lineterminator="\n")
+    lines = csv.DictWriter(text, guide_columns(column_guides), restval="", lineterminator="\n")
     lines.writeheader()
     for rule in rules:
         row = {guide.column: guide.example for guide in column_guides if rule.code in guide.countries}
         lines.writerow({**row, "client_orderid": f"EXAMPLE-{rule.code}"})
-    write_whole(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue().encode())
     return len(rules)

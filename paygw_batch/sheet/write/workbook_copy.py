@@ -1,6 +1,6 @@
-"""Loads and saves somebody's workbook with openpyxl, which can write it again, within limits and only in memory.
+"""Load and save a sender's workbook with openpyxl, within limits and only in memory.
 
-Needs the extra `excel`, and is imported only if that is installed.
+This module needs the extra `excel`, and is imported only if that is installed.
 """
 
 import io
@@ -20,11 +20,11 @@ from paygw_batch.language import mark, say
 from paygw_batch.sheet.read.xlsx_cells import Handlers
 
 MAX_UNPACKED_BYTES = 32 * 1024 * 1024
-"""The maximum size of an unpacked workbook. docs/performance.md has the memory and time that it takes."""
+"""The maximum size of an unpacked workbook. See docs/performance.md for memory and time."""
 _MAX_RANGED_CELLS = 200_000
-"""The maximum number of cells in merged cells and links, because the library makes an object for each cell."""
-_RANGES = frozenset({"mergeCell", "hyperlink"})
-_LOST = {
+"""The maximum number of cells in merged cells and links. The library creates an object for each."""
+_RANGE_TAGS = frozenset({"mergeCell", "hyperlink"})
+_UNCOPIED_PARTS = {
     "xl/media/": mark("pictures"),
     "xl/charts/": mark("charts"),
     "xl/pivotTables/": mark("pivot tables"),
@@ -37,17 +37,17 @@ _LOST = {
 }
 
 
-def why_not_copied(data: bytes) -> str:
-    """Return a clause that says why the library must not load this workbook, or the empty text.
+def find_copy_obstacle(data: bytes) -> str:
+    """Return a clause with the reason why the library must not load this workbook, or "".
 
-    The library unpacks all parts, resolves document types, and makes an object for each cell of a range. So a small
-    file could use all memory.
+    The library unpacks all parts, resolves document types, and creates an object for each cell of a range, so a small
+    file could use up all memory.
     """
-    spanned = 0
+    cell_count = 0
 
     def start(name: str, attributes: Mapping[str, str]) -> None:
-        nonlocal spanned
-        spanned += _cells_of(attributes.get("ref", "")) if name in _RANGES else 0
+        nonlocal cell_count
+        cell_count += _range_size(attributes.get("ref", "")) if name in _RANGE_TAGS else 0
 
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as parts:
@@ -63,24 +63,24 @@ def why_not_copied(data: bytes) -> str:
                     Handlers(start=start).parser().Parse(parts.read(info), True)
     except (expat.ExpatError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError):
         return say("a part of the workbook is damaged, or has a document type")
-    if spanned > _MAX_RANGED_CELLS:
+    if cell_count > _MAX_RANGED_CELLS:
         return say("merged cells or links of the workbook span too many cells")
     return ""
 
 
-def _cells_of(ref: str) -> int:
-    """Return the number of cells of a range such as `A1:C3`. Raises `ValueError` for another text."""
+def _range_size(ref: str) -> int:
+    """Return the number of cells of a range such as `A1:C3`. Raises `ValueError` for other strings."""
     left, top, right, bottom = range_boundaries(ref)
     if left is None or top is None or right is None or bottom is None:
         return _MAX_RANGED_CELLS + 1  # the range has whole rows or columns
     return (right - left + 1) * (bottom - top + 1)
 
 
-def loaded(data: bytes) -> Workbook:
-    """Return the workbook, with its formulas and without their values.
+def load_workbook_copy(data: bytes) -> Workbook:
+    """Load a workbook with its formulas, but without their values.
 
-    Raises `ValueError` for a table that names no columns, because `saved` would create all cells of its range to find
-    them.
+    Raises `ValueError` for a table without column names, because `save_workbook` would create all cells of its range to
+    find them.
     """
     book = load_workbook(io.BytesIO(data), rich_text=True)
     if not all(table.tableColumns for sheet in book.worksheets for table in sheet.tables.values()):
@@ -88,8 +88,8 @@ def loaded(data: bytes) -> Workbook:
     return book
 
 
-def saved(book: Workbook) -> bytes:
-    """Return the workbook as the bytes of a file. The library's own `save` would write payees' data to disk."""
+def save_workbook(book: Workbook) -> bytes:
+    """Save a workbook to bytes. The library's own `save` would write payees' data to disk."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         _WriterInMemory(book, archive).save()
@@ -97,17 +97,17 @@ def saved(book: Workbook) -> bytes:
 
 
 def lost_parts(before: bytes, after: bytes) -> list[str]:
-    """Return the names of the parts of the workbook `before` that its copy `after` lacks."""
-    old, new = _names(before), _names(after)
-    return [words for prefix, words in _LOST.items() if _count(old, prefix) > _count(new, prefix)]
+    """Return the kinds of parts that the copy `after` lacks."""
+    old, new = _part_names(before), _part_names(after)
+    return [words for prefix, words in _UNCOPIED_PARTS.items() if _count_parts(old, prefix) > _count_parts(new, prefix)]
 
 
 class _WriterInMemory(ExcelWriter):
     _archive: zipfile.ZipFile
 
     def write_worksheet(self, ws: Any) -> None:
-        """Write a worksheet as the library does, but in memory instead of a temporary file."""
-        ws._drawing = SpreadsheetDrawing()  # noqa: SLF001 (as the method that this one replaces)
+        """Write a worksheet in memory instead of a temporary file."""
+        ws._drawing = SpreadsheetDrawing()  # noqa: SLF001 (like the method that this overrides)
         ws._drawing.charts = ws._charts  # noqa: SLF001 (as above)
         ws._drawing.images = ws._images  # noqa: SLF001 (as above)
         writer: Any = WorksheetWriter(ws, out=io.BytesIO())
@@ -117,10 +117,10 @@ class _WriterInMemory(ExcelWriter):
         self.manifest.append(ws)
 
 
-def _names(data: bytes) -> list[str]:
+def _part_names(data: bytes) -> list[str]:
     with zipfile.ZipFile(io.BytesIO(data)) as parts:
         return parts.namelist()
 
 
-def _count(names: list[str], prefix: str) -> int:
+def _count_parts(names: list[str], prefix: str) -> int:
     return sum(name.startswith(prefix) and not name.endswith(".rels") for name in names)

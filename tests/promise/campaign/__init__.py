@@ -1,4 +1,4 @@
-"""The process campaign: the real program as processes of its own, killed, stopped, starved and cut off.
+"""The process campaign: the real program as separate processes, killed, stopped, starved and disconnected.
 
-`python -m tests.promise.campaign --release` runs it at the size of a release; pytest runs a small one on every commit.
+`python -m tests.promise.campaign --release` runs it at the size of a release. Pytest runs a small one on every commit.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.promise.campaign`: the process campaign at the size that is asked for, with what it came to."""
+"""`python -m tests.promise.campaign`: the process campaign at the requested size, with its results."""
 
 import argparse
 import os
@@ -15,15 +15,15 @@ from threading import Event
 
 from tests.promise.campaign.forgetting import forget_until_done
 from tests.promise.campaign.judge import Broken, judge_end, judge_orders
-from tests.promise.campaign.kills import FAST, SLOW, Killed, kill
-from tests.promise.campaign.listening import NOTIFYING, kill_with_listener, proving
+from tests.promise.campaign.kills import FAST, SLOW, KillTally, kill
+from tests.promise.campaign.listening import NOTIFYING, kill_with_listener, proof_configuration
 from tests.promise.campaign.machine import Machine, Spawner, gateway
 from tests.promise.campaign.ordinals import EVERYTHING, strike
 from tests.promise.campaign.power import play, record
 from tests.promise.campaign.telling import kill_with_notices
 from tests.promise.campaign.tracing import why_not
 from tests.promise.campaign.watching import kill_with_console
-from tests.support.long_runs import stop_at_sigterm
+from tests.support.long_runs import stop_on_sigterm
 
 RELEASE = {
     "kills": 10_000,
@@ -35,12 +35,12 @@ RELEASE = {
     "power": 1,
 }
 PARTS = ("power", "starts", "ordinals", "kills", "listening", "console", "notices")
-"""In the order in which they are run."""
+"""The parts in the order of their runs."""
 START_ROWS = 8
 
 
 def main() -> int:
-    """Run what was asked for; return 1 when anything broke."""
+    """Run the requested parts. Return 1 if anything broke."""
     parser = argparse.ArgumentParser(prog="python -m tests.promise.campaign", description=__doc__)
     parser.add_argument("--release", action="store_true", help="everything, at the size of a release")
     parser.add_argument("--kills", type=int, default=0, help="random kills, half of them against a slow gateway")
@@ -59,8 +59,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lanes", type=int, default=4, help="how many batches are killed side by side (kills)")
     arguments = parser.parse_args()
-    stop = stop_at_sigterm()
-    # Every part then ends in order, with what it came to so far.
+    stop = stop_on_sigterm()
+    # Every part then ends in order, with its results so far.
     sizes = RELEASE if arguments.release else vars(arguments)
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (a directory of our own is made in it)
     parts: list[tuple[str, Callable[[Path, Spawner], str]]] = [
@@ -75,12 +75,12 @@ def main() -> int:
     code = 0
     for (name, part), size in zip(parts, map(sizes.__getitem__, PARTS), strict=True):
         if size and not stop.is_set():
-            code |= _told(name, part, place)
+            code |= _run_part(name, part, place)
     return code
 
 
-def _told(name: str, part: Callable[[Path, Spawner], str], place: str | None) -> int:
-    """Run a part and say what it came to. Where something broke, machines and records are kept to be looked at."""
+def _run_part(name: str, part: Callable[[Path, Spawner], str], place: str | None) -> int:
+    """Run a part and print its result. If something broke, machines and records are kept."""
     began_s, used_s = time.monotonic(), _processor_s()
     with TemporaryDirectory(dir=place) as home:
         directory = Path(home)
@@ -91,17 +91,17 @@ def _told(name: str, part: Callable[[Path, Spawner], str], place: str | None) ->
             kept = shutil.copytree(directory, Path(mkdtemp(prefix="paygw-campaign-")) / directory.name)
             told, code = f"BROKEN: {broken} (kept in {kept})", 1
     seconds, processor_s = time.monotonic() - began_s, _processor_s() - used_s
-    _say(f"{name}: {told} ({seconds:,.0f} s, {processor_s:,.0f} s of processor time)")
+    _print(f"{name}: {told} ({seconds:,.0f} s, {processor_s:,.0f} s of processor time)")
     return code
 
 
 def _processor_s() -> float:
-    """Return the processor time of all that has run here and ended."""
+    """Return the processor time of all finished processes here."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -109,7 +109,7 @@ def _say(line: str) -> None:
 def _listening(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
     home = directory / "notifying"
     home.mkdir(mode=0o700)
-    with gateway(home, NOTIFYING, proving(home / "secret.txt")) as notifying:
+    with gateway(home, NOTIFYING, proof_configuration(home / "secret.txt")) as notifying:
         tally = kill_with_listener(directory / "listening", spawner, notifying, kills=kills, seed=seed, stop=stop)
     return (
         f"{tally.kills:,} kills of runs and listeners over {tally.batches:,} batches ({tally.collected:,} collected), "
@@ -138,9 +138,9 @@ def _notices(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: 
 
 
 def _kills(directory: Path, _: Spawner, *, kills: int, seed: int, lanes: int, stop: Event) -> str:
-    """Kill in several lanes side by side, each with a gateway of its own, every second of them a slow one."""
+    """Kill in several parallel lanes, each with its own gateway, every second one slow."""
 
-    def in_lane(lane: int) -> Killed:
+    def in_lane(lane: int) -> KillTally:
         home = directory / f"lane-{lane}"
         try:
             with gateway(home, SLOW if lane % 2 else FAST) as at, Spawner() as spawner:
@@ -148,11 +148,11 @@ def _kills(directory: Path, _: Spawner, *, kills: int, seed: int, lanes: int, st
                 seeded = f"{seed}/{lane}"
                 return kill(home / "kills", spawner, at, kills=share, seed=seeded, stop=stop, then=forget_until_done)
         except AssertionError:
-            stop.set()  # no other lane goes on for hours before this is told
+            stop.set()  # report this before the other lanes continue for hours
             raise
 
     with ThreadPoolExecutor(lanes) as pool:
-        tally = sum(pool.map(in_lane, range(lanes)), start=Killed())
+        tally = sum(pool.map(in_lane, range(lanes)), start=KillTally())
     return (
         f"{tally.kills:,} kills ({tally.kills_while_sending:,} while orders were leaving) over {tally.batches:,} "
         f"batches ({tally.collected:,} collected), {tally.orders:,} orders, the people of {tally.forgotten:,} batches "
@@ -166,7 +166,7 @@ def _starts(directory: Path, spawner: Spawner, *, starts: int, stop: Event) -> s
     with gateway(directory / "fast", FAST) as at:
         while made < starts and not stop.is_set():
             operation = "payin" if made % 3 == 2 else "payout"
-            machine = Machine.made(
+            machine = Machine.create(
                 directory / "starts" / str(made), spawner, at, prefix=f"D{made}", operation=operation
             )
             sheet = machine.sheet(START_ROWS)
@@ -195,7 +195,7 @@ def _ordinals(directory: Path, spawner: Spawner, *, every: int, stop: Event) -> 
             struck[call] += runs.runs
             if stop.is_set():
                 break
-            _say(f"  {call} {fault}: struck at {runs.runs} ordinals, exit codes {dict(runs.codes)}")
+            _print(f"  {call} {fault}: struck at {runs.runs} ordinals, exit codes {dict(runs.codes)}")
             pairs += 1
     return (
         f"{struck.total():,} runs struck {dict(struck)}, {pairs} of {len(EVERYTHING)} pairs of call and fault at every "
@@ -207,7 +207,7 @@ def _power(directory: Path, spawner: Spawner, *, every: int, stop: Event) -> str
     if why_not():
         return f"left out: {why_not()}"
     with gateway(directory / "slow", SLOW) as at:
-        machine = Machine.made(directory / "power" / "home", spawner, at, prefix="POWER", has_journal=False)
+        machine = Machine.create(directory / "power" / "home", spawner, at, prefix="POWER", has_journal=False)
         operations = record(machine, "submit", machine.sheet(START_ROWS))
     disks = play(machine, operations, every=every, stop=stop)
     cut = ", stopped before the last" if stop.is_set() else ""

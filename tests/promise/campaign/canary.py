@@ -1,4 +1,4 @@
-"""Canaries: names, numbers and secrets that must not turn up anywhere but where the interface says."""
+"""Canaries: names, numbers and secrets that may appear only where the interface says."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +8,7 @@ PHONE = "254799424242"
 PASSPHRASE = "canary-passphrase-7f3a"
 CANARIES = (NAME, "Canaria", PHONE, "799424242", PASSPHRASE)
 SIGNED = ("oauth_signature", "oauth_nonce=", "Authorization", "BEGIN PRIVATE", "BEGIN RSA", "BEGIN ENCRYPTED")
-"""What a leaked header or key would show."""
+"""Texts that a leaked header or key would contain."""
 
 
 def sheet_line(order_id: str, amount: str) -> str:
@@ -17,9 +17,9 @@ def sheet_line(order_id: str, amount: str) -> str:
 
 
 def leaks(files: Iterable[Path]) -> list[str]:
-    """Return which canary turned up in which file."""
-    found = []
+    """Return each canary found, with its file."""
+    leaks_found = []
     for path in files:
         content = path.read_bytes()
-        found += [f"{word} in {path.name}" for word in (*CANARIES, *SIGNED) if word.encode() in content]
-    return found
+        leaks_found += [f"{word} in {path.name}" for word in (*CANARIES, *SIGNED) if word.encode() in content]
+    return leaks_found

@@ -1,4 +1,4 @@
-"""The people of a finished batch are forgotten by an order of two; the program is killed at it until it is done."""
+"""The people of a finished batch are forgotten by an order, and the program is killed until it has done so."""
 
 import csv
 import shutil
@@ -8,21 +8,21 @@ from random import Random
 
 from paygw_batch.clock import timestamp
 from tests.promise.campaign.judge import Broken, judge_orders
-from tests.promise.campaign.kills import ENDS, MAX_STARTS, Killed, Pace, is_let_end
+from tests.promise.campaign.kills import ENDS, MAX_STARTS, KillTally, Pace, is_let_end
 from tests.promise.campaign.machine import GatewayProcess, Machine
 from tests.support.approving import policy
 
 KEPT = {"Jane": "Otieno", "Wanjiku": "Odhiambo", "254712345": "254733678"}
-"""What the people of the other batch have in place of what the forgotten ones have."""
-GONE = tuple(text.encode() for one in KEPT for text in (one, one.lower()))
+"""The replacements of the forgotten people's texts in the other batch."""
+FORGOTTEN_TEXTS = tuple(text.encode() for name in KEPT for text in (name, name.lower()))
 KEPT_ROWS = 4
 BY_A_TIME = "plants:forgotten_up_to_a_time"
 
 
 def forget_until_done(
-    machine: Machine, at: GatewayProcess, rng: Random, pace: Pace, tally: Killed, *, planted: str | None = None
+    machine: Machine, at: GatewayProcess, rng: Random, pace: Pace, tally: KillTally, *, planted: str | None = None
 ) -> None:
-    """Forget the people of a machine's batch, which is done, beside one that is kept, and kill the program at it."""
+    """Forget the people of a finished batch next to one that is kept, killing the program meanwhile."""
     _settle(machine, at)
     before = timestamp(datetime.now(UTC))
     kept = _kept_batch(machine)
@@ -36,21 +36,21 @@ def forget_until_done(
             raise Broken(f"{command[0]} ended with {code}: {machine.said()}")
     for _ in range(MAX_STARTS):
         run = machine.start("carry-out", order, "--by", "Amina", planted=planted)
-        if not is_let_end(run, lambda: _written(machine), rng, pace):
+        if not is_let_end(run, lambda: _log_size(machine), rng, pace):
             run.send(signal.SIGKILL)
         if (code := run.done()) != -signal.SIGKILL:
             break
         tally.kills += 1
     if code != 0:
         raise Broken(f"people are not forgotten: {code}, {machine.said()}")
-    if left := sorted({text.decode() for text in GONE if _is_left(machine, text)}):
+    if left := sorted({text.decode() for text in FORGOTTEN_TEXTS if _is_in_files(machine, text)}):
         raise Broken(f"still in the journal's files: {left}")
     _judge_after(machine, at, kept, arrived)
     tally.forgotten += 1
 
 
 def _settle(machine: Machine, at: GatewayProcess) -> None:
-    """Settle every row in doubt, so that the batch is over; from then on two people decide."""
+    """Settle every row in doubt, so that the batch is over. From then on two people decide."""
     config = machine.home / "paygw.toml"
     config.write_text(config.read_text().replace("[submission]\n", "[submission]\nquarantine_h = 0\n"))
     questions = machine.home / "questions.csv"
@@ -65,7 +65,7 @@ def _settle(machine: Machine, at: GatewayProcess) -> None:
 
 
 def _answer(machine: Machine, at: GatewayProcess, lines: list[dict[str, str]]) -> None:
-    """Settle rows in doubt as the gateway's record has them."""
+    """Settle rows in doubt according to the gateway's record."""
     paid = {line.client_orderid for line in at.of(machine.operation).record(machine.since) if line.committed == "yes"}
     with (machine.home / "answers.csv").open("w", newline="") as stream:
         answers = csv.DictWriter(stream, lines[0])
@@ -77,7 +77,7 @@ def _answer(machine: Machine, at: GatewayProcess, lines: list[dict[str, str]]) -
 
 
 def _kept_batch(machine: Machine) -> bytes:
-    """Send a batch of other people, who are not forgotten; return its reconciliation."""
+    """Send a batch of other people, who are not forgotten. Return its reconciliation."""
     sheet = machine.sheet(KEPT_ROWS, name="kept.csv", first=1000)
     text = sheet.read_text()
     for old, new in KEPT.items():
@@ -88,17 +88,17 @@ def _kept_batch(machine: Machine) -> bytes:
     return (machine.home / "kept.reconciliation.csv").read_bytes()
 
 
-def _written(machine: Machine) -> int:
-    """Return how long the log of the journal is: it grows when people are forgotten, and is emptied soon after."""
+def _log_size(machine: Machine) -> int:
+    """Return the size of the journal's log, which grows while people are forgotten and is emptied after."""
     return sum(path.stat().st_size for path in machine.home.glob("journal.sqlite3-wal"))
 
 
-def _is_left(machine: Machine, text: bytes) -> bool:
+def _is_in_files(machine: Machine, text: bytes) -> bool:
     return any(text in path.read_bytes() for path in machine.state_files())
 
 
 def _judge_after(machine: Machine, at: GatewayProcess, kept: bytes, arrived: list[str]) -> None:
-    """Hold that the journal is sound, the other batch as it was, and that the same rows again pay nobody twice."""
+    """Check that the journal is sound, the other batch unchanged, and that the same rows again pay nobody twice."""
     if machine.run("verify") != 0:
         raise Broken(f"the journal is not sound: {machine.said()}")
     again = machine.home / "kept-again.csv"

@@ -1,4 +1,4 @@
-"""Judges a machine by the gateway's record, when its batch is done or wherever a run was cut off."""
+"""Judges a machine by the gateway's record, after its batch or at any interruption of a run."""
 
 import sqlite3
 from collections import Counter
@@ -9,39 +9,39 @@ from decimal import Decimal
 from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import RecordLine
 from tests.promise.campaign.machine import GatewayProcess, Machine
-from tests.support.patience import until
+from tests.support.patience import wait_until
 
 
 class Broken(AssertionError):
-    """The one promise was broken."""
+    """The promise was broken."""
 
 
 def orders_of(machine: Machine, record: Iterable[RecordLine]) -> list[RecordLine]:
-    """Return the orders that came from one machine."""
+    """Return the orders of one machine."""
     return [line for line in record if line.client_orderid.startswith(f"{machine.prefix}-")]
 
 
-def intended(machine: Machine) -> set[str]:
-    """Return the order ids that the journal holds an intent for, read by another library than the program's own."""
+def order_ids_with_intent(machine: Machine) -> set[str]:
+    """Return the order ids with an intent in the journal, read by another library than the program's."""
     with closing(sqlite3.connect(f"file:{machine.journal}?mode=ro", uri=True)) as connection:
-        found = connection.execute("SELECT order_id FROM fact WHERE kind = 'intended'").fetchall()
+        order_rows = connection.execute("SELECT order_id FROM fact WHERE kind = 'intended'").fetchall()
     connection.close()
-    return {order_id for (order_id,) in found}
+    return {order_id for (order_id,) in order_rows}
 
 
 def judge_orders(machine: Machine, at: GatewayProcess) -> list[RecordLine]:
-    """Hold what must be true at any moment: no row arrived twice, none without an intent in the journal."""
+    """Check that no row arrived twice, and none without an intent in the journal."""
     orders = orders_of(machine, at.of(machine.operation).record(machine.since))
     twice = [order_id for order_id, count in Counter(line.client_orderid for line in orders).items() if count > 1]
     if twice:
         raise Broken(f"sent twice: {twice}")
-    if orders and (unintended := {line.client_orderid for line in orders} - intended(machine)):
+    if orders and (unintended := {line.client_orderid for line in orders} - order_ids_with_intent(machine)):
         raise Broken(f"sent without an intent: {sorted(unintended)}")
     return orders
 
 
 def judge_end(machine: Machine, at: GatewayProcess, rows: int, *, name: str = "payroll.reconciliation.csv") -> None:
-    """Hold the end of a batch: every row stands once, and agrees with what the gateway knows."""
+    """Check the end of a batch: every row is there once, and agrees with the gateway."""
     orders = judge_orders(machine, at)
     lines = machine.reconciliation(name)
     if [int(line["row"]) for line in lines] != list(range(2, rows + 2)):
@@ -57,11 +57,11 @@ def judge_end(machine: Machine, at: GatewayProcess, rows: int, *, name: str = "p
 
 
 def judge_code(machine: Machine, code: int) -> None:
-    """Hold that a run ended with the exit code of its rows, whatever else it did."""
+    """Check that a run ended with the exit code of its rows."""
     states = {line["state"] for line in machine.reconciliation()}
     if code != (5 if "in_doubt" in states else 4 if "rejected" in states else 0):
         raise Broken(f"rows are {sorted(states)}, and the run ended with {code}")
 
 
 def wait_for_orders(machine: Machine, at: GatewayProcess, count: int) -> None:
-    until(lambda: len(judge_orders(machine, at)) >= count, machine.said, look_every_s=0.005)
+    wait_until(lambda: len(judge_orders(machine, at)) >= count, machine.said, look_every_s=0.005)

@@ -1,4 +1,4 @@
-"""Random kills: SIGKILL at any instant, again and again, until the batch is done; then the judge."""
+"""Random kills: SIGKILL at any instant, repeatedly, until the batch is done; then the judge."""
 
 import shutil
 import signal
@@ -36,26 +36,26 @@ MAX_STARTS = 200
 
 
 @dataclass
-class Killed:
-    """What a series of kills came to."""
+class KillTally:
+    """The totals of a series of kills."""
 
     kills: int = 0
     kills_while_sending: int = 0
     runs_that_sent: int = 0
     batches: int = 0
     collected: int = 0
-    """How many of the batches were collections."""
+    """The number of batches that were collections."""
     orders: int = 0
     forgotten: int = 0
-    """The people of how many batches were forgotten."""
+    """The number of batches whose people were forgotten."""
 
-    def __add__(self, other: "Killed") -> "Killed":
-        return Killed(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: "KillTally") -> "KillTally":
+        return KillTally(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass
 class Pace:
-    """How long a run takes here, all of it and from its first order on, learned from those that are let end."""
+    """The duration of a run here, in all and from its first order, learned from runs that end by themselves."""
 
     run_s: float = 0.3
     sending_s: float = 0.1
@@ -66,7 +66,7 @@ class Pace:
 
 
 def _intents(machine: Machine) -> int:
-    """Return how many intents the journal has, read by another library than the program's own."""
+    """Return the number of intents in the journal, read by another library than the program's."""
     path = machine.home / "journal.sqlite3"
     if not path.exists():
         return 0
@@ -76,9 +76,9 @@ def _intents(machine: Machine) -> int:
 
 
 def kill_until_done(
-    machine: Machine, at: GatewayProcess, rng: Random, pace: Pace, tally: Killed, planted: str = SIGNED_IN_THREADS
+    machine: Machine, at: GatewayProcess, rng: Random, pace: Pace, tally: KillTally, planted: str = SIGNED_IN_THREADS
 ) -> None:
-    """Submit a sheet and kill the program at random instants until it ends by itself; judge after each kill."""
+    """Submit a sheet and kill the program at random instants until it ends by itself, judging after each kill."""
     rows = rng.randrange(2, 50)
     sheet = machine.sheet(rows)
     before = 0
@@ -89,7 +89,7 @@ def kill_until_done(
         if not is_let_end(run, at.of(machine.operation).record_bytes, rng, pace):
             run.send(signal.SIGKILL)
         code, arrived = run.done(), len(judge_orders(machine, at))
-        # What a killed run had on its way may arrive, and what it had committed be found, during the next one.
+        # A killed run's requests may arrive, and its commits may be found, during the next run.
         tally.runs_that_sent += arrived > before and _intents(machine) > intended
         if code == -signal.SIGKILL:
             tally.kills += 1
@@ -111,7 +111,7 @@ def kill_until_done(
 
 
 def is_let_end(run: Run, moved: Callable[[], int], rng: Random, pace: Pace) -> bool:
-    """Wait for some instant of a run: any, or (narrow and wide) soon after something `moved`. Now and then, its end."""
+    """Wait for an instant of a run: any, one soon after something `moved`, or sometimes its end."""
     began_s, choice = time.monotonic(), rng.random()
     if choice < 0.2:
         return run.wait(rng.uniform(0.02, pace.run_s * 1.1)) is not None
@@ -138,20 +138,22 @@ def kill(
     kills: int,
     seed: int | str,
     stop: Event | None = None,
-    then: Callable[[Machine, GatewayProcess, Random, Pace, Killed], None] | None = None,
-) -> Killed:
-    """Kill until there were `kills`, or until told to `stop`.
+    then: Callable[[Machine, GatewayProcess, Random, Pace, KillTally], None] | None = None,
+) -> KillTally:
+    """Kill until there were `kills` kills, or until `stop`.
 
-    Every third batch is collected, and not paid out; every fifth is signed in processes, as large ones are; and with
-    every fifth something more is done `then`, when it is done.
+    Every third batch collects instead of paying. Every fifth is signed in processes, as large ones are, and with every
+    fifth `then` is called after the batch.
     """
-    tally, pace, pace_then = Killed(), Pace(), Pace()
+    tally, pace, pace_then = KillTally(), Pace(), Pace()
     life = 0
     while tally.kills < kills and not (stop is not None and stop.is_set()):
         rng = Random(f"{seed}/{life}")  # noqa: S311 (dice)
         name, concurrency = f"K{_slug(seed)}x{life}", rng.choice((1, 3, 16))
         operation = "payin" if life % 3 == 2 else "payout"
-        machine = Machine.made(directory / name, spawner, at, prefix=name, concurrency=concurrency, operation=operation)
+        machine = Machine.create(
+            directory / name, spawner, at, prefix=name, concurrency=concurrency, operation=operation
+        )
         planted = SIGNED_IN_PROCESSES if life % 5 == 4 else SIGNED_IN_THREADS
         try:
             kill_until_done(machine, at, rng, pace, tally, planted)

@@ -1,7 +1,7 @@
-"""The kills again, with the listener on.
+"""The kills again, with the listener running.
 
-A gateway that accepts, and notifies late, twice, out of order and sometimes forged; and two programs that are killed,
-the one that sends and the one that listens.
+The gateway accepts, and notifies late, twice, out of order and sometimes with a forgery. Both the sending and the
+listening program are killed.
 """
 
 import csv
@@ -20,9 +20,9 @@ from threading import Event
 from typing import Protocol, Self
 
 from tests.promise.campaign.judge import Broken, judge_end
-from tests.promise.campaign.kills import SIGNED_IN_THREADS, SLOW, Killed, Pace, kill_until_done
+from tests.promise.campaign.kills import SIGNED_IN_THREADS, SLOW, KillTally, Pace, kill_until_done
 from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner
-from tests.support.patience import until
+from tests.support.patience import wait_until
 from tests.support.ports import free_port
 
 NOTIFYING = (
@@ -55,8 +55,8 @@ format = "form"
 SOUND = {0, 4, 5}
 
 
-def proving(secret: Path) -> str:
-    """Return a configuration's part on notifications that are proven by the secret in a file, which is written."""
+def proof_configuration(secret: Path) -> str:
+    """Return the configuration of proven notifications, with a new secret file."""
     secret.write_text("a secret of more than enough bytes")
     secret.chmod(0o600)
     return f"""
@@ -71,8 +71,8 @@ secret_file = "{secret}"
 """
 
 
-class Listening:
-    """Keeps a listener on beside a machine, killing it and starting it again at random instants."""
+class ListenerRun:
+    """Runs a listener next to a machine, killing and restarting it at random instants."""
 
     def __init__(self, machine: Machine, at: GatewayProcess, rng: Random) -> None:
         self.kills = 0
@@ -81,7 +81,7 @@ class Listening:
         self._rng = rng
         self._port = free_port()
         self._environ = {"PAYGW_TOKEN": "0123456789abcdef" * 2}
-        self._spawner = Spawner()  # its own: two threads must not share one
+        self._spawner = Spawner()  # two threads must not share one
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_on)
         self._set_up()
@@ -90,7 +90,7 @@ class Listening:
         config = self._machine.home / "paygw.toml"
         url = f'server_callback_url = "http://127.0.0.1:{self._port}/paygw/{{token}}"'
         text = re.sub(r"(?m)^server_callback_url = .*$", url, config.read_text())
-        config.write_text(f"{text}\n{proving(self._at.directory / 'secret.txt')}port = {self._port}\n")
+        config.write_text(f"{text}\n{proof_configuration(self._at.directory / 'secret.txt')}port = {self._port}\n")
         self._machine.environ.update(self._environ)
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class Listening:
         self._spawner.close()
 
     def rest(self) -> None:
-        """Kill and start the listener no more."""
+        """Stop killing and restarting the listener."""
         self._over.set()
         self._thread.join()
 
@@ -113,7 +113,7 @@ class Listening:
     def _keep_on(self) -> None:
         while not self._over.is_set():
             run = self._start()
-            # On a busy machine its start outlasts every life: the gateway would give up before it ever listened.
+            # On a busy machine it would always be killed during its start, and the gateway would give up.
             if self._rng.random() < 0.5:
                 self._until_it_listens(run)
             self._over.wait(self._rng.uniform(0.05, 2.5))
@@ -122,11 +122,13 @@ class Listening:
             self.kills += 1
 
     def judge(self, rows: int, runs: int) -> None:
-        """Hold the end: every notification that was answered with 200 is in the journal, and the books tie."""
+        """Check that the journal has every notification answered with 200, and that the totals agree."""
         del runs
         run = self._start()
         try:
-            until(self._is_all_taken_in, lambda: f"heard {self._heard()}, kept {self._kept()}: {self._machine.said()}")
+            wait_until(
+                self._is_all_taken_in, lambda: f"heard {self._heard()}, kept {self._kept()}: {self._machine.said()}"
+            )
             self._until_it_listens(run)
         finally:
             run.send(signal.SIGTERM)
@@ -144,16 +146,16 @@ class Listening:
             raise Broken(f"notified, and still accepted: {left}")
 
     def _until_it_listens(self, run: Run) -> None:
-        """Wait until a signal finds the listener at work and not on its way there."""
+        """Wait until the listener works, so that a signal does not hit its start."""
         while run.wait(0.02) is None:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
                 return
 
     def _is_all_taken_in(self) -> bool:
-        """Whether the gateway has nothing left to tell, and what it told is in the journal."""
+        """Return whether the gateway has sent all notifications, and the journal has them."""
         orders = [line.client_orderid for line in self._at.record() if self._is_ours(line.client_orderid)]
-        told = sum(1 if order_id[-1] == "3" else 4 if order_id[-1] == "4" else 3 for order_id in orders)
-        return self._heard() >= told and self._kept() >= told
+        notification_count = sum(1 if order_id[-1] == "3" else 4 if order_id[-1] == "4" else 3 for order_id in orders)
+        return self._heard() >= notification_count and self._kept() >= notification_count
 
     def _heard(self) -> int:
         with (self._at.directory / "sandbox-callbacks.csv").open(newline="") as stream:
@@ -167,8 +169,8 @@ class Listening:
         return order_id.startswith(f"{self._machine.prefix}-")
 
 
-class Beside(Protocol):
-    """A program that is kept on beside the runs of a machine, and killed as well."""
+class CompanionProcess(Protocol):
+    """A program that runs next to a machine, and is killed too."""
 
     kills: int
 
@@ -177,14 +179,14 @@ class Beside(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def rest(self) -> None:
-        """Kill and start it no more."""
+        """Stop killing and restarting it."""
 
     def judge(self, rows: int, runs: int) -> None:
-        """Hold what it must have done or shown by the end of a batch, of which so many `runs` sent rows."""
+        """Check its results at the end of a batch, in which `runs` runs sent rows."""
 
 
-def kill_with(
-    beside: Callable[[Machine, GatewayProcess, Random], Beside],
+def kill_with_companion(
+    beside: Callable[[Machine, GatewayProcess, Random], CompanionProcess],
     letter: str,
     directory: Path,
     spawner: Spawner,
@@ -194,14 +196,14 @@ def kill_with(
     seed: int,
     stop: Event | None = None,
     planted: str = SIGNED_IN_THREADS,
-) -> Killed:
-    """Kill runs until there were `kills`, and what is `beside` them all the while; judge each batch at its end."""
-    tally, pace = Killed(), Pace()
+) -> KillTally:
+    """Kill runs until there were `kills` kills, with a companion meanwhile. Judge each batch at its end."""
+    tally, pace = KillTally(), Pace()
     life = 0
     while tally.kills < kills and not (stop is not None and stop.is_set()):
         rng = Random(f"{letter}/{seed}/{life}")  # noqa: S311 (dice)
         name = f"{letter}{seed}x{life}"
-        machine = Machine.made(directory / name, spawner, at, prefix=name)
+        machine = Machine.create(directory / name, spawner, at, prefix=name)
         with beside(machine, at, Random(f"beside {letter}/{seed}/{life}")) as other:  # noqa: S311 (dice)
             try:
                 sent_before = tally.runs_that_sent
@@ -217,4 +219,4 @@ def kill_with(
     return tally
 
 
-kill_with_listener = partial(kill_with, Listening, "L")
+kill_with_listener = partial(kill_with_companion, ListenerRun, "L")

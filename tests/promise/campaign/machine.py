@@ -1,4 +1,4 @@
-"""A machine of one merchant, the program on it as processes, and a gateway that is a process of its own."""
+"""A machine of one merchant, the program on it as processes, and a gateway as another process."""
 
 import csv
 import json
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
-from tests.support.patience import PATIENCE_S, until
-from tests.support.ports import free_port, wait_until_there
+from paygw_batch.sandbox.record import RecordLine, read_record, strip_formula_guard
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.ports import free_port, wait_for_server
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = {"payout": "submit", "payin": "collect"}
@@ -31,7 +31,7 @@ LINES = {
     "payin": "KE,{id},{amount},KES,Jane,Wanjiku,+254712345{n:03},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,"
     "Shoes,t",
 }
-"""How long anything may take before the campaign calls it hung."""
+"""The time limit after which the campaign considers anything hung."""
 
 
 class Spawner:
@@ -46,17 +46,17 @@ class Spawner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            process_group=0,  # whoever ends the campaign by its group leaves it to end its own processes in order
+            process_group=0,  # a signal to the campaign's group must leave it to end its processes in order
         )
         self._hear()
 
     def start(self, **start: Any) -> int:
-        """Start the program; return its process id."""
+        """Start the program, and return its process id."""
         pid: int = self._ask({"start": start})["pid"]
         return pid
 
     def reap(self, pid: int) -> int:
-        """Return the exit code of a process that has ended (negative: the signal that killed it)."""
+        """Return the exit code of a finished process; a negative one is the signal that killed it."""
         status: int = self._ask({"reap": pid})["status"]
         return status
 
@@ -97,7 +97,7 @@ class Run:
         self._watch = os.pidfd_open(self.pid)
 
     def wait(self, seconds: float = PATIENCE_S) -> int | None:
-        """Return the exit code once the process has ended, None if it has not within `seconds`."""
+        """Return the exit code, or None if the process has not ended within `seconds`."""
         if self.exit_code is None:
             waiting = select.poll()
             waiting.register(self._watch, select.POLLIN)
@@ -111,7 +111,7 @@ class Run:
         """Return the exit code of a process that must end within `seconds`."""
         code = self.wait(seconds)
         if code is None:
-            self.send(signal.SIGUSR1)  # it writes to its standard error where it hangs (see `spawner.py`)
+            self.send(signal.SIGUSR1)  # it writes its stack to standard error (see `spawner.py`)
             self.wait(1.0)
             self.send(signal.SIGKILL)
             self.wait()
@@ -119,14 +119,14 @@ class Run:
         return code
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if the process is still there."""
+        """Send a signal if the process still exists."""
         if self.exit_code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def until_stopped(self) -> None:
         """Wait until the process has stopped itself."""
-        until(lambda: _state_of(self.pid) in {"T", "t"}, "the program did not stop", look_every_s=0.002)
+        wait_until(lambda: _state_of(self.pid) in {"T", "t"}, "the program did not stop", look_every_s=0.002)
 
 
 def _state_of(pid: int) -> str:
@@ -134,7 +134,7 @@ def _state_of(pid: int) -> str:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes that a process, in any of its threads, has started and that are still there."""
+    """Return the living child processes of a process, started by any of its threads."""
     found: list[int] = []
     for path in Path("/proc", str(pid), "task").glob("*/children"):
         with suppress(OSError):  # the thread has ended
@@ -168,39 +168,39 @@ class GatewayProcess:
         return self._others.setdefault(operation, GatewayProcess(self.directory, self.url, operation))
 
     def record_bytes(self) -> int:
-        """Return how long the record is: it grows with each order that arrives."""
+        """Return the size of the record, which grows with each order."""
         return self._record.stat().st_size
 
     def record(self, since: int = 0) -> list[RecordLine]:
-        """Return every order that reached it, oldest first, but the first `since` of them.
+        """Return every order that reached it, oldest first, except the first `since`.
 
-        The record is only ever appended to, so what was read before is not read again.
+        The record is append-only, so only its new part is read.
         """
         if not self._read_bytes:
             self._read_bytes = self._record.read_bytes().index(b"\n") + 1
-            read_record(self._record)  # it is one
+            read_record(self._record)  # a single id
         lines, length = whole_lines(self.newer(self._read_bytes))
         self._read_bytes += length
         self._orders += lines
         return self._orders[since:]
 
     def newer(self, position: int) -> bytes:
-        """Return the record from a byte on. What is read so is not kept here."""
+        """Return the record from a byte on, without caching it."""
         with self._record.open("rb") as file:
             file.seek(position)
             return file.read()
 
 
 def whole_lines(text: bytes) -> tuple[list[RecordLine], int]:
-    """Return the lines of a part of a record that are whole, and how many bytes they have."""
+    """Return the complete lines of a part of a record, and their size in bytes."""
     text = text[: text.rfind(b"\n") + 1]
     lines = csv.reader(text.decode().splitlines(keepends=True), strict=True)
-    return [RecordLine(*map(unguarded, line)) for line in lines], len(text)
+    return [RecordLine(*map(strip_formula_guard, line)) for line in lines], len(text)
 
 
 @contextmanager
 def gateway(directory: Path, behaviour: str, further: str = "") -> Iterator[GatewayProcess]:
-    """Run the built-in gateway in a process of its own, with the rules of a TOML text, and `further` configuration."""
+    """Run the built-in gateway in a separate process, with the rules of a TOML text, and `further` configuration."""
     directory.mkdir(mode=0o700, exist_ok=True)
     config = directory / "gateway.toml"
     config.write_text(sandbox_toml() + further)
@@ -216,14 +216,14 @@ def gateway(directory: Path, behaviour: str, further: str = "") -> Iterator[Gate
         process_group=0,
     ) as process:
         try:
-            wait_until_there(port, process)
+            wait_for_server(port, process)
             yield GatewayProcess(directory, f"http://127.0.0.1:{port}")
         finally:
             process.kill()
 
 
 def sandbox_toml(**gateway_keys: str) -> str:
-    """Return the shipped sandbox configuration with its journal beside it; `gateway_keys` go under [gateway]."""
+    """Return the shipped sandbox configuration with a local journal; `gateway_keys` go under [gateway]."""
     text = (ROOT / "config" / "sandbox.toml").read_text().replace("../sandbox-state/journal.sqlite3", "journal.sqlite3")
     further = "".join(f'{key} = "{value}"\n' for key, value in gateway_keys.items())
     if "base_url" in gateway_keys:
@@ -233,22 +233,22 @@ def sandbox_toml(**gateway_keys: str) -> str:
 
 @dataclass
 class Machine:
-    """A merchant's machine: configuration, journal, sheets. Every start of the program is a process of its own."""
+    """A merchant's machine: configuration, journal, sheets. Every start of the program is a new process."""
 
     home: Path
     spawner: Spawner
     prefix: str
-    """What the order ids of its sheets start with: they are its own at the gateway."""
+    """The prefix of its order ids, which is unique at the gateway."""
     since: int = 0
-    """How many orders the gateway had when the machine was made: none of them is its own."""
+    """The number of the gateway's orders when the machine was created. None of them is its own."""
     environ: dict[str, str] = field(default_factory=dict)
-    """What its environment holds beside the usual."""
+    """Its additional environment variables."""
     operation: str = "payout"
     started: list[Run] = field(default_factory=list, repr=False)
     """Every start of the program on it."""
 
     @classmethod
-    def made(
+    def create(
         cls,
         home: Path,
         spawner: Spawner,
@@ -260,9 +260,9 @@ class Machine:
         has_journal: bool = True,
         since: int | None = None,
     ) -> Self:
-        """Return a fresh machine that pays, or collects, through `at`; its journal made, unless told otherwise.
+        """Return a new machine that pays or collects through `at`, with a journal unless told otherwise.
 
-        `since` spares a look at the record where the order ids of a machine are its own.
+        `since` skips a part of the record if the order ids of the machine are unique.
         """
         home.mkdir(mode=0o700, parents=True)
         config = sandbox_toml(base_url=at.url, private_key=str(at.key))
@@ -283,7 +283,7 @@ class Machine:
         return self.home / "journal.sqlite3"
 
     def sheet(self, rows: int, *, name: str = "payroll.csv", first: int = 0) -> Path:
-        """Write a sheet of good rows, whose order ids count from `first`."""
+        """Write a sheet of valid rows, whose order ids count from `first`."""
         lines = [
             LINES[self.operation].format(id=f"{self.prefix}-{n}", amount=f"{100 + n}.25", n=n % 1000)
             for n in range(first, first + rows)
@@ -320,7 +320,7 @@ class Machine:
         return self.start(*arguments, **start).done()
 
     def said(self) -> str:
-        """Return all that the program wrote on this machine, to be shown when something is wrong."""
+        """Return all output of the program on this machine, for error messages."""
         return (self.home / "err.txt").read_text()[-3000:]
 
     def reconciliation(self, name: str = "payroll.reconciliation.csv") -> list[dict[str, str]]:
@@ -328,14 +328,14 @@ class Machine:
             return list(csv.DictReader(stream))
 
     def state_files(self) -> list[Path]:
-        """Return the journal and what belongs to it, what left included."""
+        """Return the journal and its files, including the sent log."""
         return [*self.home.glob("journal.sqlite3*"), *(self.home / "known.journal.sqlite3").glob("*/*")]
 
     def with_spawner(self, spawner: Spawner) -> "Machine":
-        """Return this very machine, its programs started by another spawner."""
+        """Return this machine with another spawner."""
         return replace(self, spawner=spawner)
 
     def copy_to(self, home: Path) -> "Machine":
-        """Return a machine that is as this one is now."""
+        """Return a copy of this machine in its current state."""
         shutil.copytree(self.home, home)
         return replace(self, home=home, environ={})

@@ -1,7 +1,6 @@
-"""A fault at every ordinal of a system call: the n-th call of each thread fails or is the last, n raised until none is.
+"""A fault at every ordinal of a system call: the n-th call of each thread fails or is the last, for increasing n.
 
-strace counts calls for each thread by itself, so one ordinal may be struck in several threads of one run; none is left
-out.
+strace counts calls by thread, so one ordinal may strike several threads of one run. None is left out.
 """
 
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 from tests.promise.campaign.judge import Broken, judge_end, judge_orders
 from tests.promise.campaign.kills import ENDS
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner
-from tests.promise.campaign.tracing import traced
+from tests.promise.campaign.tracing import run_under_strace
 
 KILL = "signal=KILL"
 OF_DISKS = ("error=EIO", "error=ENOSPC", "error=EROFS")
@@ -28,28 +27,28 @@ ERRORS = {
     "sendto": (*OF_DISKS, "error=ECONNRESET", "error=EPIPE"),
     "connect": (*OF_DISKS, "error=ECONNREFUSED", "error=ENETUNREACH"),
 }
-"""Errors that a call is made to fail with: those of disks, and of networks where a network is called."""
+"""The errors with which a call fails: those of disks, and for network calls those of networks."""
 EVERYTHING = tuple((call, fault) for call, errors in ERRORS.items() for fault in (KILL, *errors))
 SEAMS: Mapping[str, Mapping[str, Any]] = {
     "sendto": {"hidden": ["uvloop"], "planted": "plants:wake_ups_by_write"},
     "write": {"planted": "plants:parts_by_a_known_name"},
 }
-"""How a call is told from what else it is used for. Without uvloop requests leave by `sendto` and nothing else does but
-the wake-ups of the event loop: those go by `write` then."""
+"""How the traced uses of a call differ from others. Without uvloop, only requests use `sendto`: the event loop wakes
+itself by `write`."""
 PART = ".paygw-known.part"
-"""What a file is called that is not whole yet, where `plants.parts_by_a_known_name` is on."""
+"""The name of an incomplete file if `plants.parts_by_a_known_name` is on."""
 FILES = {"write": ("out.txt", "err.txt", PART)}
-"""The only files whose calls are made to fail. By `write` libraries wake their own threads as well, and hang where that
-fails, which no disk brings about. A kill strikes at every one."""
+"""The only files whose calls fail. Libraries also wake their threads by `write`, and hang if that fails, which no disk
+causes. A kill strikes at every call."""
 MAY_END = {0, 2, 3, 4, 5, 6, 7, -9}
-"""What a struck run may end with: anything but an unexpected error."""
+"""The accepted exit codes of a struck run: all except that of an unexpected error."""
 ROWS = 4
 MAX_RESUMES = 5
 
 
 @dataclass
-class Struck:
-    """How many runs were struck at which call, and what they ended with."""
+class StrikeTally:
+    """The number of runs struck at each call, and their exit codes."""
 
     runs: int = 0
     codes: Counter[int] = field(default_factory=Counter)
@@ -64,13 +63,13 @@ def strike(
     *,
     every: int = 1,
     stop: Event | None = None,
-) -> Struck:
-    """Strike `call` with `fault` at every ordinal (or each `every`-th); after each, resume to the end and judge."""
-    struck = Struck()
+) -> StrikeTally:
+    """Strike `call` with `fault` at every ordinal (or each `every`-th). After each, resume to the end and judge."""
+    struck = StrikeTally()
     ordinal = 1
     while not (stop is not None and stop.is_set()):
         name = f"{call}-{fault.partition('=')[2]}-{ordinal}"
-        machine = Machine.made(directory / name, spawner, at, prefix=f"S{name}")
+        machine = Machine.create(directory / name, spawner, at, prefix=f"S{name}")
         try:
             code = _strike_once(machine, at, f"{call}:{fault}:when={ordinal}", call)
         except Broken as broken:
@@ -85,14 +84,14 @@ def strike(
 
 
 def _strike_once(machine: Machine, at: GatewayProcess, inject: str, call: str) -> int | None:
-    """Return the exit code of the struck run, None when nothing was struck any more."""
+    """Return the exit code of the struck run, or None if nothing was struck."""
     sheet = machine.sheet(ROWS)
     log = machine.home / "strace.txt"
     seam = SEAMS.get(call, {})
     files = FILES.get(call, ()) if KILL not in inject else ()
     only = [option for name in files for option in ("-P", str(machine.home / name))]
     options = ["-y", *only, "-e", f"trace={call}", "-e", f"inject={inject}"]
-    code = traced(machine, log, options, "submit", sheet, **seam)
+    code = run_under_strace(machine, log, options, "submit", sheet, **seam)
     if "(INJECTED)" not in log.read_text() and code != -9:
         return None
     if code not in MAY_END:

@@ -1,6 +1,6 @@
-"""What people do around the program with a journal, an account, a backup and a sheet; judged by the gateway's record.
+"""People's actions with a journal, an account, a backup and a sheet, judged by the gateway's record.
 
-Each story is played on the real program.
+Each story runs the real program.
 """
 
 import shutil
@@ -14,14 +14,14 @@ ROWS = 3
 
 
 def another_account(machine: Machine) -> None:
-    """Cron runs the sheet again under another account: another state directory, another journal."""
+    """Cron runs the sheet under another account, with another state directory and journal."""
     machine.run(
         "--journal", machine.home / "cron" / "journal.sqlite3", "submit", "payroll.csv", environ=_fresh(machine)
     )
 
 
 def fridays_backup(machine: Machine) -> None:
-    """The machine is new: Friday's copy of the journal is put in the place of the one that is lost."""
+    """A new machine gets Friday's copy of the lost journal."""
     friday = machine.home / "friday.sqlite3"
     machine.run("submit", machine.sheet(ROWS, name="second.csv", first=ROWS))
     for path in machine.home.glob("journal.sqlite3*"):
@@ -32,7 +32,7 @@ def fridays_backup(machine: Machine) -> None:
 
 
 def same_machine_older_copy(machine: Machine) -> None:
-    """Friday's copy is put in the place of the journal, on the machine that knows the newer one."""
+    """Friday's copy replaces the journal on the machine that knows the newer one."""
     machine.run("submit", machine.sheet(ROWS, name="second.csv", first=ROWS))
     for path in machine.home.glob("journal.sqlite3*"):
         path.unlink()
@@ -41,12 +41,12 @@ def same_machine_older_copy(machine: Machine) -> None:
 
 
 def corrected_spelling(machine: Machine) -> None:
-    """Somebody writes the ids in small letters, and submits the sheet again."""
+    """Someone writes the ids in lower case, and submits the sheet again."""
     _submit_again(machine, machine.prefix.lower())
 
 
 def last_months_sheet(machine: Machine) -> None:
-    """Last month's sheet comes under this month's ids, where nobody is asked."""
+    """Last month's sheet comes under this month's ids, and nobody is asked."""
     _submit_again(machine, f"{machine.prefix}-DEC")
 
 
@@ -67,8 +67,8 @@ def _fresh(machine: Machine) -> dict[str, str]:
     return {"XDG_STATE_HOME": str(machine.home / "other-state"), "HOME": str(machine.home / "other-home")}
 
 
-def play_people(machine: Machine, at: GatewayProcess, story: Callable[[Machine], None]) -> None:
-    """Pay a sheet, make a backup, let people do what they do; hold that the gateway paid nobody twice."""
+def play_people_story(machine: Machine, at: GatewayProcess, story: Callable[[Machine], None]) -> None:
+    """Pay a sheet, make a backup, let people act, and check that the gateway paid nobody twice."""
     machine.run("submit", machine.sheet(ROWS))
     if code := machine.run("backup", machine.home / "friday.sqlite3"):
         raise AssertionError(f"exit code {code}: {machine.said()}")
@@ -78,7 +78,7 @@ def play_people(machine: Machine, at: GatewayProcess, story: Callable[[Machine],
         for line in at.record(machine.since)
         if line.client_orderid.casefold().startswith(f"{machine.prefix}-".casefold()) and line.committed == "yes"
     ]
-    if len({line.amount for line in ours}) < ROWS - 1:  # each row has an amount of its own
+    if len({line.amount for line in ours}) < ROWS - 1:  # each row has a different amount
         raise AssertionError(f"the sheet was not paid: {machine.said()}")
     if twice := [amount for amount, count in Counter(line.amount for line in ours).items() if count > 1]:
         raise Broken(f"paid twice: the rows of {twice}")

@@ -1,8 +1,8 @@
-"""Power loss: every file operation of a run is written down, and every moment the power could fail is played again.
+"""Power loss: every file operation of a run is recorded, and a power cut at every moment is simulated.
 
-What a moment leaves on the disk: of every file what was synced, and of the writes since then any subset, the last one
-perhaps torn; of the names made, changed or removed in a directory since it was synced, none or all. From each such
-disk the journal must open, be sound, and owe nothing of what had begun to leave.
+After a cut, the disk has the synced content of each file, and any subset of the writes since, the last one perhaps
+torn. Of the names changed in a directory since its sync, it has none or all. From each such disk the journal must open,
+be sound, and have every order that had begun to be sent.
 """
 
 import itertools
@@ -20,11 +20,11 @@ from typing import Self
 
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.opening.open_journal import file_of
+from paygw_batch.opening.open_journal import file_location
 from paygw_batch.settings.configuration import Settings, load_settings
 from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import Machine, Run
-from tests.promise.campaign.tracing import traced
+from tests.promise.campaign.tracing import run_under_strace
 
 CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,rename,unlink,unlinkat,mkdir,link,sendto,writev,sendmsg"
 TRACE = ["-y", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-e", "signal=none"]
@@ -38,7 +38,7 @@ SECTOR_BYTES = 512
 class Write:
     path: str
     offset: int | None
-    """None: at the end."""
+    """None means at the end."""
     data: bytes
 
 
@@ -63,18 +63,18 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """The bytes of an order began to leave."""
+class OrderSent:
+    """The first bytes of an order were sent."""
 
     order_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A request to the program was answered with 200: whoever asked relies on it."""
+class AnswerSent:
+    """A request to the program was answered with 200, on which the sender relies."""
 
 
-Operation = Write | Truncate | Sync | Name | Sent | Answered
+Operation = Write | Truncate | Sync | Name | OrderSent | AnswerSent
 _LINE = re.compile(r"^(\d+)\s+(\w+)\((.*)$")
 _RESUMED = re.compile(r"^(\d+)\s+<\.\.\. (\w+) resumed>(.*)$")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
@@ -86,9 +86,9 @@ _ORDER_ID = re.compile(rb'"client_orderid":\s*"([^"]+)"')
 def record(
     machine: Machine, *arguments: str | Path, planted: str | None = None, meanwhile: Callable[[Run], None] | None = None
 ) -> list[Operation]:
-    """Run the program, and return what it did to the files of its machine, in order; `meanwhile` is done beside it.
+    """Run the program, and return its file operations in order; `meanwhile` runs concurrently.
 
-    Where the machine has no journal, it is made first, and that is recorded, too.
+    If the machine has no journal, its creation is recorded too.
     """
     known = set(files_of(machine))
     made = [] if machine.journal.exists() else _recorded(machine, known, "journal", "new")
@@ -103,20 +103,20 @@ def _recorded(
     meanwhile: Callable[[Run], None] | None = None,
 ) -> list[Operation]:
     log = machine.home.with_name("operations.txt")
-    code = traced(machine, log, TRACE, *arguments, planted=planted, meanwhile=meanwhile)
+    code = run_under_strace(machine, log, TRACE, *arguments, planted=planted, meanwhile=meanwhile)
     if code not in {0, 4, 5}:
         raise AssertionError(f"exit code {code}: {machine.said()}")
     return list(_operations(log.read_text(), str(machine.home), known))
 
 
 def files_of(machine: Machine) -> dict[str, bytes]:
-    """Return what is on the machine's disk, all of it long synced."""
+    """Return the files on the machine's disk, all synced long ago."""
     ours = (path for path in machine.home.rglob("*") if path.is_file() and path.name not in {"out.txt", "err.txt"})
     return {str(path): path.read_bytes() for path in ours if not path.name.endswith("-shm")}
 
 
 def _operations(log: str, home: str, known: set[str]) -> Iterator[Operation]:
-    """Yield what a trace tells; `known` are the files that were there before, and those that are there after it."""
+    """Yield the operations of a trace; `known` are the files before and after it."""
     unfinished: dict[str, tuple[str, str]] = {}
     for line in log.splitlines():
         if found := _RESUMED.match(line):
@@ -126,7 +126,7 @@ def _operations(log: str, home: str, known: set[str]) -> Iterator[Operation]:
             call, arguments = found[2], found[3]
             if arguments.endswith("<unfinished ...>"):
                 unfinished[found[1]] = call, arguments.removesuffix("<unfinished ...>")
-                if call in SENDS:  # it may leave from here on
+                if call in SENDS:  # it may be sent from here on
                     yield from _sent(arguments)
                 continue
         else:
@@ -162,15 +162,15 @@ def _plain(path: str) -> str:
     return bytes.fromhex(path.replace("\\x", "")).decode() if path.startswith("\\x") else path
 
 
-def _sent(arguments: str) -> Iterator[Sent | Answered]:
+def _sent(arguments: str) -> Iterator[OrderSent | AnswerSent]:
     if "<socket:" not in arguments and "<TCP:" not in arguments and _SOCKET not in arguments:
         return
     for text in _STRING.findall(arguments):
         data = bytes.fromhex(text.replace("\\x", ""))
         if found := _ORDER_ID.search(data):
-            yield Sent(found[1].decode())
+            yield OrderSent(found[1].decode())
         if data.startswith(b"HTTP/1.1 200"):
-            yield Answered()
+            yield AnswerSent()
 
 
 def _name(call: str, names: list[str], arguments: str, known: set[str]) -> Iterator[Operation]:
@@ -191,17 +191,17 @@ def _name(call: str, names: list[str], arguments: str, known: set[str]) -> Itera
 
 @dataclass
 class Disk:
-    """What the operations so far have left: surely there, and perhaps there."""
+    """The result of the operations so far: durable and possible content."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    """By an identity of their own, which a rename does not change."""
+    """Files by an identity that a rename does not change."""
     pending: defaultdict[str, list[Write | Truncate]] = field(default_factory=lambda: defaultdict(list))
     names: dict[str, str] = field(default_factory=dict)
-    """Durable names, and the files they lead to."""
+    """Durable names, with their files."""
     now: dict[str, str] = field(default_factory=dict)
     """Names as the running program sees them."""
     renamed: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    """Changes of directories since they were synced: the directory, and all names after the change."""
+    """Changes of directories since their sync: the directory, and all names after the change."""
     sent: set[str] = field(default_factory=set)
     answered: int = 0
 
@@ -212,18 +212,18 @@ class Disk:
         return cls({names[name]: content for name, content in files.items()}, names=dict(names), now=dict(names))
 
     def apply(self, operation: Operation) -> None:
-        """Take note of an operation."""
+        """Record an operation."""
         match operation:
-            case Sent(order_id):
+            case OrderSent(order_id):
                 self.sent.add(order_id)
-            case Answered():
+            case AnswerSent():
                 self.answered += 1
             case Write(path) | Truncate(path):
                 if path in self.now:
                     self.pending[self.now[path]].append(operation)
             case Sync(path) if path in self.now:
                 file = self.now[path]
-                self.files[file] = _written(self.files.get(file, b""), self.pending.pop(file, []))
+                self.files[file] = _apply_writes(self.files.get(file, b""), self.pending.pop(file, []))
             case Sync(path):
                 self._sync_directory(path)
             case Name():
@@ -250,7 +250,7 @@ class Disk:
         self.renamed = [(where, names) for where, names in self.renamed if where != directory]
 
     def left(self, rng: Random) -> Iterator[dict[str, bytes]]:
-        """Yield what a power cut now may leave: names and contents."""
+        """Yield the possible names and contents after a power cut now."""
         names = [self.names, *(self.names | names for _, names in self.renamed)]
         dirty = [(file, write) for file, writes in self.pending.items() for write in range(len(writes))]
         for seen in (names[0], names[-1]) if len(names) > 1 else names:
@@ -260,22 +260,22 @@ class Disk:
 
     def _content(self, file: str, kept: frozenset[tuple[str, int]], *, torn: Sequence[tuple[str, int]] = ()) -> bytes:
         writes = [
-            _torn(write) if (file, n) in torn else write
+            _tear_write(write) if (file, n) in torn else write
             for n, write in enumerate(self.pending.get(file, []))
             if (file, n) in kept
         ]
-        return _written(self.files.get(file, b""), writes)
+        return _apply_writes(self.files.get(file, b""), writes)
 
 
-def _torn(write: Write | Truncate) -> Write | Truncate:
-    """Return a write of which only the first half of the sectors came through."""
+def _tear_write(write: Write | Truncate) -> Write | Truncate:
+    """Return a write of which only the first half of the sectors was written."""
     if isinstance(write, Truncate):
         return write
     sectors = len(write.data) // SECTOR_BYTES
     return replace(write, data=write.data[: sectors // 2 * SECTOR_BYTES])
 
 
-def _written(content: bytes, writes: list[Write | Truncate]) -> bytes:
+def _apply_writes(content: bytes, writes: list[Write | Truncate]) -> bytes:
     image = bytearray(content)
     for write in writes:
         if isinstance(write, Truncate):
@@ -295,7 +295,7 @@ def _subsets(dirty: list[tuple[str, int]], rng: Random) -> Iterator[frozenset[tu
     yield frozenset()
     yield frozenset(dirty)
     for _ in range(RANDOM_SUBSETS):
-        yield frozenset(one for one in dirty if rng.random() < 0.5)
+        yield frozenset(write for write in dirty if rng.random() < 0.5)
 
 
 # Playing them.
@@ -311,12 +311,11 @@ def play(
     stop: Event | None = None,
     look: "Look | None" = None,
 ) -> int:
-    """Cut the power after every operation (or each `every`-th) in every way; return how many disks were looked at.
+    """Cut the power after every operation (or each `every`-th) in every way. Return the number of disks checked.
 
-    `before` is what the disk held when the recording began. `look` is asked about each disk, and about those that the
-    power leaves once the program has ended: what it said it did must be on all of them.
-
-    The machine's own home is moved away: each disk is built in its place, because a journal knows where it lives.
+    `before` is the disk at the start of the recording. `look` checks each disk, and those after the end of the program,
+    on which its reported results must be. The machine's home is moved away and each disk is built in its place, because
+    a journal knows its path.
     """
     machine.home.rename(machine.home.with_name("recorded"))
     config = (machine.home.with_name("recorded") / "paygw.toml").read_bytes()
@@ -337,7 +336,7 @@ def play(
             looked_at += 1
             when = f"after operation {number} of {len(operations)} ({type(operation).__name__})"
             if look is None:
-                look_at_journal(machine, disk.sent, when)
+                check_journal(machine, disk.sent, when)
             else:
                 look(machine, disk, when, is_over)
     return looked_at
@@ -354,12 +353,12 @@ def _build(home: Path, files: Mapping[str, bytes]) -> None:
 
 
 Look = Callable[[Machine, Disk, str, bool], None]
-"""Is given the machine, what its disk has seen, a word for the moment, and whether the program had ended by then."""
+"""A check of the machine after its operations so far, at a named moment; the flag is set once the program has ended."""
 
 
-def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
-    """Hold that the journal opens, is sound, is noted, and owes nothing that had begun to leave."""
-    known = noted(machine)
+def check_journal(machine: Machine, sent: set[str], when: str) -> None:
+    """Check that the journal opens, is sound, and has every order that had begun to be sent."""
+    known = newest_recorded_fact(machine)
     try:
         journal = open_as_configured(machine)
     except JournalError as error:
@@ -385,16 +384,18 @@ def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
         journal.close()
 
 
-def noted(machine: Machine) -> int:
-    """Return the number of the last fact that a machine has noted."""
+def newest_recorded_fact(machine: Machine) -> int:
+    """Return the number of the last fact that a machine has recorded."""
     with as_configured(machine) as settings:
-        known = file_of(settings).known
-    return max((line.number for entry in known.entries() for line in known.left(entry.journal_id)), default=0)
+        known = file_location(settings).known
+    return max(
+        (line.number for entry in known.entries() for line in known.newest_log_lines(entry.journal_id)), default=0
+    )
 
 
 @contextmanager
 def as_configured(machine: Machine) -> Iterator[Settings]:
-    """Give the settings of a machine, as the program has them there."""
+    """Yield the settings of a machine as the program reads them."""
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = str(machine.home / "state")
     try:
@@ -407,11 +408,11 @@ def as_configured(machine: Machine) -> Iterator[Settings]:
 
 
 def open_as_configured(machine: Machine) -> SqliteJournal:
-    """Open the journal of a machine as the program would there."""
+    """Open the journal of a machine as the program would."""
     with as_configured(machine) as settings:
-        place = file_of(settings)
+        place = file_location(settings)
         try:
             return place.open_to_write("campaign")
-        except JournalMissing:  # its making was cut off: it can be made again, and is a journal without a batch
+        except JournalMissing:  # its creation was interrupted, so it can be repeated, and has no batch
             place.make("campaign")
             return place.open_to_write("campaign")

@@ -1,7 +1,7 @@
-"""Power cuts in what people and messages do beside a run: resolve, retry, listen, plan, approve, backup.
+"""Power cuts in commands other than runs: resolve, retry, listen, plan, approve, backup.
 
-Each story prepares a machine, records one command, and says what must be on every disk that a power cut leaves: what
-the command had said, or answered, is there; what it was about is as it was, or as it was to become.
+Each story prepares a machine, records one command, and checks every disk after a power cut: the reported results are
+there, and everything else is in its old or its new state.
 """
 
 import http.client
@@ -26,8 +26,8 @@ from tests.promise.campaign.power import (
     Disk,
     Look,
     Operation,
+    check_journal,
     files_of,
-    look_at_journal,
     open_as_configured,
     play,
     record,
@@ -37,7 +37,7 @@ from tests.support.ports import free_port
 
 ROWS = 8
 DECLINED_ROW, DOUBTFUL_ROW = 5, 9
-"""The gateway of the campaign declines each order that ends in 3, and drops each that ends in 7."""
+"""The campaign's gateway declines orders that end in 3, and drops those that end in 7."""
 NOTIFICATIONS = 6
 TOKEN = "0123456789abcdef" * 2
 WHEN = "2026-11-21T12:00:00.000Z"
@@ -45,7 +45,7 @@ WHEN = "2026-11-21T12:00:00.000Z"
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happens before the recording, which command is recorded, and what every disk is held against."""
+    """The preparation, the recorded command, and the check of every disk."""
 
     prepare: Callable[[Machine], None]
     command: tuple[str, ...]
@@ -54,7 +54,7 @@ class Story:
 
 
 def recorded(machine: Machine, story: Story, planted: str | None = None) -> tuple[dict[str, bytes], list[Operation]]:
-    """Return what was on the disk before the command of a story, and what the command did to it."""
+    """Return the disk before the command of a story, and the command's operations."""
     if not machine.journal.exists() and machine.run("journal", "new") != 0:
         raise AssertionError(f"no journal was created: {machine.said()}")
     story.prepare(machine)
@@ -64,14 +64,14 @@ def recorded(machine: Machine, story: Story, planted: str | None = None) -> tupl
 
 
 def _command(machine: Machine, words: Sequence[str]) -> list[str]:
-    """Return a command whose files are named in full, as they are on the machine's disk."""
+    """Return a command with full paths on the machine's disk."""
     return [
         str(machine.home / word) if word.endswith((".csv", ".json", ".pem", ".sqlite3")) else word for word in words
     ]
 
 
 def play_story(machine: Machine, story: Story, *, every: int = 1, planted: str | None = None) -> int:
-    """Cut the power in a story after each `every`-th operation; return how many disks were looked at."""
+    """Cut the power in a story after each `every`-th operation. Return the number of disks checked."""
     before, operations = recorded(machine, story, planted)
     return play(machine, operations, before=before, every=every, look=story.look)
 
@@ -79,20 +79,20 @@ def play_story(machine: Machine, story: Story, *, every: int = 1, planted: str |
 # Commands about rows.
 
 
-def _submitted(machine: Machine) -> None:
+def _submit_sheet(machine: Machine) -> None:
     if (code := machine.run("submit", machine.sheet(ROWS))) not in {4, 5}:
         raise AssertionError(f"exit code {code}: {machine.said()}")
 
 
 def _after_resolve(machine: Machine, disk: Disk, when: str, is_over: bool) -> None:
-    look_at_journal(machine, disk.sent, when)
+    check_journal(machine, disk.sent, when)
     state = _state_of(machine, DOUBTFUL_ROW)
     if state not in {State.IN_DOUBT, State.PAID} or (is_over and state is not State.PAID):
         raise Broken(f"{when}: row {DOUBTFUL_ROW} is {state}, and was called paid")
 
 
 def _after_retry(machine: Machine, disk: Disk, when: str, is_over: bool) -> None:
-    look_at_journal(machine, disk.sent, when)
+    check_journal(machine, disk.sent, when)
     if is_over and not disk.sent:
         raise Broken(f"{when}: nothing left")
     if disk.sent and _state_of(machine, DECLINED_ROW) is State.READY:
@@ -101,16 +101,16 @@ def _after_retry(machine: Machine, disk: Disk, when: str, is_over: bool) -> None
 
 def _state_of(machine: Machine, row: int) -> State:
     with closing(open_as_configured(machine)) as journal:
-        found = next(journal.rows(1, numbers=[row]), None)
-    if found is None:
+        stored = next(journal.rows(1, numbers=[row]), None)
+    if stored is None:
         raise Broken(f"row {row} is gone")
-    return found.state
+    return stored.state
 
 
 # The listener.
 
 
-def _listening(machine: Machine) -> None:
+def _enable_listener(machine: Machine) -> None:
     config = machine.home / "paygw.toml"
     text = config.read_text()
     lines = [line for line in text.splitlines() if not line.startswith("server_callback_url")]
@@ -130,9 +130,9 @@ def _notify(machine: Machine) -> Callable[[Run], None]:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
         for number in range(NOTIFICATIONS):
-            said = {"client_orderid": f"PAY-{number}", "amount": "1", "currency": "KES", "status": "approved"}
+            fields = {"client_orderid": f"PAY-{number}", "amount": "1", "currency": "KES", "status": "approved"}
             with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
-                connection.request("POST", f"/paygw/{TOKEN}", json.dumps(said), {"Content-Type": "application/json"})
+                connection.request("POST", f"/paygw/{TOKEN}", json.dumps(fields), {"Content-Type": "application/json"})
                 if (status := connection.getresponse().status) != 200:
                     raise AssertionError(f"a notification was answered with {status}: {machine.said()}")
         run.send(signal.SIGTERM)
@@ -141,7 +141,7 @@ def _notify(machine: Machine) -> Callable[[Run], None]:
 
 
 def _after_notifications(machine: Machine, disk: Disk, when: str, is_over: bool) -> None:
-    """Every notification that was answered with 200 is in the journal."""
+    """The journal has every notification that was answered with 200."""
     kept = 0
     if machine.journal.exists():
         try:
@@ -166,15 +166,15 @@ def _key(machine: Machine, name: str) -> str:
     return shown.stdout.splitlines()[1]
 
 
-def _with_approval(machine: Machine) -> None:
+def _enable_approval(machine: Machine) -> None:
     makers, approvers = _key(machine, "amina"), _key(machine, "brian")
     with (machine.home / "paygw.toml").open("a") as file:
         file.write(f'\n[approval.makers]\namina = "{makers}"\n[approval.approvers]\nbrian = "{approvers}"\n')
     machine.sheet(3)
 
 
-def _planned(machine: Machine) -> None:
-    _with_approval(machine)
+def _make_plan(machine: Machine) -> None:
+    _enable_approval(machine)
     if code := machine.run(*_command(machine, PLAN)):
         raise AssertionError(f"exit code {code}: {machine.said()}")
 
@@ -195,9 +195,9 @@ def _after_plan(machine: Machine, _disk: Disk, when: str, is_over: bool) -> None
 
 
 def _after_approve(machine: Machine, _disk: Disk, when: str, is_over: bool) -> None:
-    found = _approvals(machine, when)
-    if found is None or (is_over and found != 1):
-        raise Broken(f"{when}: the plan has {found} approvals")
+    stored = _approvals(machine, when)
+    if stored is None or (is_over and stored != 1):
+        raise Broken(f"{when}: the plan has {stored} approvals")
 
 
 # Backups.
@@ -210,7 +210,7 @@ def _after_backup(machine: Machine, disk: Disk, when: str, is_over: bool) -> Non
             raise Broken(f"{when}: the backup is gone")
     elif _facts(copy) != _facts(machine.journal):
         raise Broken(f"{when}: the backup is no copy of the journal")
-    look_at_journal(machine, disk.sent, when)
+    check_journal(machine, disk.sent, when)
 
 
 def _facts(path: Path) -> list[tuple[int, bytes]]:
@@ -226,13 +226,13 @@ def _facts(path: Path) -> list[tuple[int, bytes]]:
 PLAN = ("plan", "payroll.csv", "--out", "payroll.plan.json", "--key", "amina.pem")
 STORIES = {
     "resolve": Story(
-        _submitted,
+        _submit_sheet,
         ("resolve", "row", "payroll.csv", str(DOUBTFUL_ROW), "--as", "paid", "--evidence", "letter", "--by", "amina"),
         _after_resolve,
     ),
-    "retry": Story(_submitted, ("retry", "payroll.csv"), _after_retry),
-    "listen": Story(_listening, ("listen",), _after_notifications, _notify),
-    "plan": Story(_with_approval, PLAN, _after_plan),
-    "approve": Story(_planned, ("approve", "payroll.plan.json", "--key", "brian.pem"), _after_approve),
-    "backup": Story(_submitted, ("backup", "friday.sqlite3"), _after_backup),
+    "retry": Story(_submit_sheet, ("retry", "payroll.csv"), _after_retry),
+    "listen": Story(_enable_listener, ("listen",), _after_notifications, _notify),
+    "plan": Story(_enable_approval, PLAN, _after_plan),
+    "approve": Story(_make_plan, ("approve", "payroll.plan.json", "--key", "brian.pem"), _after_approve),
+    "backup": Story(_submit_sheet, ("backup", "friday.sqlite3"), _after_backup),
 }

@@ -1,10 +1,9 @@
-"""Starts the program as processes of their own, quickly: everything is imported once, and every start is a fork.
+"""Starts the program in new processes quickly: everything is imported once, and every start is a fork.
 
-Run as a script, whose arguments are modules to import as well. It reads one JSON object a line on standard input and
-answers with one a line. `{"start": {...}}` forks a process that becomes the program, with the arguments, environment,
-directory and files it is told; `{"reap": PID}` waits for one and tells how it ended. Where standard input ends,
-whatever was not waited for is killed, also what was stopped. This process itself never calls into the program and
-starts no thread.
+Run as a script, with modules to import as arguments. It reads and writes one JSON object a line. `{"start": {...}}`
+forks a process that becomes the program, with the given arguments, environment, directory and files. `{"reap": PID}`
+waits for one and reports its end. When standard input ends, all unreaped processes are killed, stopped ones too. This
+process never calls into the program and starts no thread.
 """
 
 import faulthandler
@@ -20,7 +19,7 @@ from typing import Any
 MODULES = (
     *(f"paygw_batch.cli.commands.{name}" for name in ("pay", "journal", "status")),
     "paygw_batch.cli.send_batch",
-    # What a run would import by itself, somewhere on its way.
+    # Modules that a run would import later.
     "pandera.backends.polars.builtin_checks",
     "pandera.backends.polars.register",
     "rich._emoji_codes",
@@ -32,11 +31,11 @@ _INTERRUPTED = 130
 
 
 def serve() -> None:
-    """Obey until standard input ends."""
+    """Serve requests until standard input ends."""
     for name in (*MODULES, *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what was imported is left alone by the children's collectors, and its pages stay shared
+    gc.freeze()  # the children's collectors ignore the imports, so their pages stay shared
     _answer({"ready": True})
     living: set[int] = set()
     for line in sys.stdin:
@@ -54,7 +53,7 @@ def serve() -> None:
 
 
 def _start(start: dict[str, Any]) -> int:
-    # Before anybody is answered: who asked may close a pipe then that the new process writes to.
+    # This runs before the answer, after which the caller may close a pipe of the new process.
     files = [os.open(os.devnull, os.O_RDONLY)]
     files += [os.open(start[name], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666) for name in ("out", "err")]
     signal.pthread_sigmask(signal.SIG_BLOCK, _ASKED_TO_END)
@@ -81,7 +80,7 @@ def _start(start: dict[str, Any]) -> int:
 
 
 def _become(start: dict[str, Any], files: list[int]) -> None:
-    """Turn this fork into a fresh start of the program. Asked to end before it begins, it ends as one that begins."""
+    """Turn this fork into a new start of the program. If asked to end before it begins, it ends in order."""
     for each in _ASKED_TO_END:
         signal.signal(each, lambda *_: os._exit(_INTERRUPTED))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED_TO_END)
@@ -92,7 +91,7 @@ def _become(start: dict[str, Any], files: list[int]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
-    faulthandler.register(signal.SIGUSR1, file=2)  # a program that hangs is asked where
+    faulthandler.register(signal.SIGUSR1, file=2)  # a hanging program writes its stack
     if (limit := start.get("file_bytes")) is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if (user := start.get("user")) is not None:
@@ -100,7 +99,7 @@ def _become(start: dict[str, Any], files: list[int]) -> None:
         os.setgid(user)
         os.setuid(user)
     for name in start.get("hidden", ()):
-        sys.modules[name] = None  # type: ignore[assignment]  # importing it fails, as where it is not installed
+        sys.modules[name] = None  # type: ignore[assignment]  # importing it fails, as if it were not installed
     if (planted := start.get("planted")) is not None:
         module, _, function = planted.partition(":")
         sys.path.insert(0, start["planted_from"])

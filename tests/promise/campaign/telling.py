@@ -1,7 +1,6 @@
-"""The kills again, with notices: a webhook is told of everything, and what tells it is killed as well.
+"""The kills again, with notices: a webhook gets every notice, and its sender is killed too.
 
-The receiver says now and then that it cannot take a notice. It knows which process each one came from, by a path that a
-plant gives to every process.
+The receiver sometimes refuses a notice. It knows the process of each one by a path that a plant gives to every process.
 """
 
 import json
@@ -19,7 +18,7 @@ import standardwebhooks
 
 from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.kills import MAX_STARTS, Pace, is_let_end
-from tests.promise.campaign.listening import kill_with
+from tests.promise.campaign.listening import kill_with_companion
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner
 from tests.support.receivers import SECRET, webhook
 
@@ -28,12 +27,12 @@ NAMED_AT_ONCE = "plants:posts_name_their_process_and_wait_for_nothing"
 REFUSED_SHEET = 3
 STILL_WAITING = 6
 REFUSALS = 3
-"""How many refused sheets follow each batch."""
+"""The number of refused sheets after each batch."""
 
 
 @dataclass(frozen=True)
 class _Post:
-    """A notice as it arrived, and whether it was answered with 2xx."""
+    """A received notice, and whether it was answered with 2xx."""
 
     notice: str
     process: int
@@ -41,14 +40,14 @@ class _Post:
     is_taken: bool
 
 
-class Telling:
-    """Keeps `notices send` going beside a machine, killed at random instants."""
+class NoticeSender:
+    """Runs `notices send` next to a machine, killed at random instants."""
 
     def __init__(self, machine: Machine, at: GatewayProcess, rng: Random, planted: str = NAMED) -> None:
         del at
         self.kills = 0
         self._machine, self._rng, self._planted = machine, rng, planted
-        self._spawner = Spawner()  # its own: two threads must not share one
+        self._spawner = Spawner()  # two threads must not share one
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_on)
         self._broken: list[str] = []
@@ -78,12 +77,12 @@ class Telling:
         self._spawner.close()
 
     def rest(self) -> None:
-        """Start no more beside the runs."""
+        """Start no more senders."""
         self._over.set()
         self._thread.join()
 
     def _answer(self) -> None:
-        """Take a notice, or one in four times say that it cannot be taken."""
+        """Accept a notice, or refuse one in four."""
         headers, body = self._webhook.got[-1]
         standardwebhooks.Webhook(SECRET).verify(body, dict(headers))
         self._webhook.status = 204 if self._answers.random() < 0.75 or self._over.is_set() else 503
@@ -99,8 +98,8 @@ class Telling:
                 self._broken.append(f"it ended with {code}: {(machine.home / 'telling.txt').read_text()[-500:]}")
 
     def _killed(self, machine: Machine, command: tuple[str, ...], pace: Pace, planted: str) -> int:
-        told = str(machine.home / "telling.txt")
-        run = machine.start(*command, planted=planted, out=told, err=told)
+        notices = str(machine.home / "telling.txt")
+        run = machine.start(*command, planted=planted, out=notices, err=notices)
         if not is_let_end(run, lambda: len(self._posts), self._rng, pace):
             run.send(signal.SIGKILL)
         code = run.done()
@@ -108,7 +107,7 @@ class Telling:
         return code
 
     def judge(self, rows: int, runs: int) -> None:
-        """Hold that everything that happened was told, and nothing twice but what a killed process was posting."""
+        """Check that every event was reported, and nothing twice except by a killed process."""
         pace = Pace()
         for _ in range(REFUSALS):
             code = self._killed(self._machine, (self._machine.command, "refused.csv"), pace, self._planted)
@@ -140,27 +139,27 @@ class Telling:
             raise Broken(f"never sent: {sorted(lost)}")
 
     def _judge_contents(self, rows: int, runs: int) -> None:
-        """Hold that each run that sent something, each refused sheet and each row in doubt was told."""
-        told = defaultdict[str, list[Any]](list)
+        """Check that each sending run, each refused sheet and each row in doubt was reported."""
+        notices = defaultdict[str, list[Any]](list)
         for body in {post.notice: post.body for post in self._posts if post.is_taken}.values():
-            said = json.loads(body)
-            told[said["type"]].append((said["timestamp"], said["data"]))
+            payload = json.loads(body)
+            notices[payload["type"]].append((payload["timestamp"], payload["data"]))
         states = Counter(line["state"] for line in self._machine.reconciliation())
-        if len(told["run_ended"]) < runs or len(told["sheet_refused"]) < self._refused:
-            raise Broken(f"{runs} runs and {self._refused} refusals, told {dict(Counter(map(len, told.values())))}")
-        if (most := max((data["rows_in_doubt"] for _, data in told["in_doubt"]), default=0)) < states["in_doubt"]:
+        if len(notices["run_ended"]) < runs or len(notices["sheet_refused"]) < self._refused:
+            raise Broken(f"{runs} runs and {self._refused} refusals, told {dict(Counter(map(len, notices.values())))}")
+        if (most := max((data["rows_in_doubt"] for _, data in notices["in_doubt"]), default=0)) < states["in_doubt"]:
             raise Broken(f"{states['in_doubt']} rows are in doubt, and at most {most} are told")  # or were in flight
-        _, newest = max(told["run_ended"], key=lambda one: str(one[0]))
-        said = Counter(newest["states"])
-        said["in_doubt"] += said.pop("in_flight", 0)  # of a run that was killed, if the next one had nothing to send
-        if +said != states or newest["rows"] != rows:
+        _, newest = max(notices["run_ended"], key=lambda one: str(one[0]))
+        payload = Counter(newest["states"])
+        payload["in_doubt"] += payload.pop("in_flight", 0)  # of a killed run, if the next one had nothing to send
+        if +payload != states or newest["rows"] != rows:
             raise Broken(f"the last run is told with {newest['states']}, and came to {dict(states)}")
 
     def _kept(self) -> set[str]:
-        """Return the ids of all notices in the outbox, read by another library than the program's own."""
+        """Return the ids of all notices in the outbox, read by another library than the program's."""
         path = self._machine.home / "journal.sqlite3"
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             return {notice for (notice,) in connection.execute("SELECT id FROM notice")}
 
 
-kill_with_notices = partial(kill_with, Telling, "N", planted=NAMED)
+kill_with_notices = partial(kill_with_companion, NoticeSender, "N", planted=NAMED)

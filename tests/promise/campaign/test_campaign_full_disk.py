@@ -1,4 +1,4 @@
-"""A disk that is full or may not be written: nothing leaves unrecorded, no file stays half written."""
+"""A full or read-only disk: nothing is sent unrecorded, and no file is half written."""
 
 import subprocess
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from tests.support.long_part import share
 
 ROWS = 12
 ELSEWHERE = {"out": "/dev/null", "err": "/dev/null"}
-"""What the program says does not go to the disk that is full."""
+"""The program's output does not go to the full disk."""
 MAY_END = {0, 2, 3, 4, 5, 6, 7}
 
 
 def check_end(machine: Machine, at: GatewayProcess, code: int) -> None:
-    """A run that was starved ended in order, and left nothing half written."""
+    """Check that a starved run ended in order, and left nothing half written."""
     assert code in MAY_END, code
     assert not list(machine.home.glob(".paygw-*")), "a temporary file was left behind"
     out = machine.home / "payroll.reconciliation.csv"
@@ -53,7 +53,7 @@ def small_disk(tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess) -
     if mounted.returncode:
         pytest.skip("mounting a small disk is not allowed here")
     try:
-        yield Machine.made(disk / "home", spawner, slow_gateway, prefix=f"F{abs(hash(tmp_path)) % 10**8}")
+        yield Machine.create(disk / "home", spawner, slow_gateway, prefix=f"F{abs(hash(tmp_path)) % 10**8}")
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
 
@@ -83,7 +83,7 @@ def test_full_disk_ends_run_cleanly(small_disk: Machine, slow_gateway: GatewayPr
 
 
 def fill(filler: Path, room: int) -> None:
-    """Fill the disk, all but `room` bytes."""
+    """Fill the disk except for `room` bytes."""
     with filler.open("wb", buffering=0) as file:
         try:
             while True:

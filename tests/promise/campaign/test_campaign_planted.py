@@ -1,4 +1,4 @@
-"""Planted bugs that only the whole program shows: each is switched on in one start, and found by what it did."""
+"""Planted bugs that only the whole program shows: each is switched on in one start, and found by its effects."""
 
 from functools import partial
 from pathlib import Path
@@ -8,17 +8,17 @@ import pytest
 
 from tests.promise.campaign.forgetting import forget_until_done
 from tests.promise.campaign.judge import Broken, judge_end, orders_of
-from tests.promise.campaign.kills import ENDS, Killed, Pace
-from tests.promise.campaign.listening import kill_with
+from tests.promise.campaign.kills import ENDS, KillTally, Pace
+from tests.promise.campaign.listening import kill_with_companion
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner
 from tests.promise.campaign.ordinals import KILL, PART
-from tests.promise.campaign.telling import Telling
-from tests.promise.campaign.tracing import can_trace, traced
+from tests.promise.campaign.telling import NoticeSender
+from tests.promise.campaign.tracing import can_trace, run_under_strace
 
 
 @can_trace
 def test_reconciliation_written_in_place_is_detected(machine: Machine, slow_gateway: GatewayProcess) -> None:
-    """A kill while the file is written again leaves the older one whole, or (planted) half of the new one."""
+    """A kill during rewriting leaves the older file whole, or (planted) half of the new one."""
     sheet = machine.sheet(4)
     assert machine.run("submit", sheet) in ENDS
     judge_end(machine, slow_gateway, 4)
@@ -32,7 +32,7 @@ def test_reconciliation_written_in_place_is_detected(machine: Machine, slow_gate
         """Whether a kill at some write to the file, or to what becomes it, leaves anything but the whole file."""
         for ordinal in range(1, 4):
             inject = [*only, "-e", "trace=write", "-e", f"inject=write:{KILL}:when={ordinal}"]
-            traced(machine, machine.home.with_name("strace.txt"), inject, *command, planted=planted)
+            run_under_strace(machine, machine.home.with_name("strace.txt"), inject, *command, planted=planted)
             if not out.exists() or out.read_bytes() != whole:
                 out.write_bytes(whole)
                 return True
@@ -54,7 +54,7 @@ def test_repeated_reconciliation_is_identical_unless_bug_planted(machine: Machin
 
 
 def test_amounts_sent_as_floats_are_detected(machine: Machine, slow_gateway: GatewayProcess) -> None:
-    """The digits of the sheet are the digits that arrive."""
+    """The digits of the sheet are the digits at the gateway."""
     sheet = machine.sheet(3)
     sheet.write_text(sheet.read_text().replace("100.25", "1500.50"))
     machine.run("submit", sheet, planted="plants:amounts_as_floats")
@@ -74,15 +74,15 @@ def test_amounts_arrive_with_digits_of_sheet(machine: Machine, slow_gateway: Gat
 def test_forget_order_wrongly_marked_done_is_detected(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
 ) -> None:
-    """A kill between the commit and the new file leaves pages with names in them, unless the order is run again."""
+    """A kill between commit and new file leaves names in pages, unless the order is repeated."""
 
     def forget_many() -> None:
         for seed in range(40):
             rng = Random(seed)  # noqa: S311 (dice)
-            machine = Machine.made(tmp_path / str(seed), spawner, slow_gateway, prefix=f"G{seed}")
+            machine = Machine.create(tmp_path / str(seed), spawner, slow_gateway, prefix=f"G{seed}")
             assert machine.run("submit", machine.sheet(40)) in ENDS
             planted = "plants:order_carried_out_does_nothing"
-            forget_until_done(machine, slow_gateway, rng, Pace(), Killed(), planted=planted)
+            forget_until_done(machine, slow_gateway, rng, Pace(), KillTally(), planted=planted)
 
     with pytest.raises(Broken, match="still in the journal's files"):
         forget_many()
@@ -99,13 +99,13 @@ def test_notice_recorded_late_is_detected(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, planted: str, found: str
 ) -> None:
     plant = f"plants:{planted}"
-    told = partial(Telling, planted=plant)
+    sender = partial(NoticeSender, planted=plant)
     with pytest.raises(Broken, match=found):
-        kill_with(told, "P", tmp_path, spawner, slow_gateway, kills=200, seed=1, planted=plant)
+        kill_with_companion(sender, "P", tmp_path, spawner, slow_gateway, kills=200, seed=1, planted=plant)
 
 
 def digits_differ(machine: Machine, at: GatewayProcess) -> bool:
-    """Whether the gateway heard other digits than the reconciliation shows."""
+    """Return whether the gateway got other digits than the reconciliation shows."""
     shown = {line["sent_orderid"]: line["amount"] for line in machine.reconciliation()}
     orders = orders_of(machine, at.record())
     if not orders:

@@ -9,11 +9,11 @@ import pytest
 
 from tests.promise.campaign.forgetting import forget_until_done
 from tests.promise.campaign.judge import judge_end, judge_orders, wait_for_orders
-from tests.promise.campaign.kills import ENDS, FAST, SLOW, Killed, Pace, kill, kill_until_done
+from tests.promise.campaign.kills import ENDS, FAST, SLOW, KillTally, Pace, kill, kill_until_done
 from tests.promise.campaign.listening import kill_with_listener
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, gateway
 from tests.promise.campaign.telling import kill_with_notices
-from tests.promise.campaign.tracing import traced, why_not
+from tests.promise.campaign.tracing import run_under_strace, why_not
 from tests.promise.campaign.watching import kill_with_console
 from tests.support.long_part import long, share
 
@@ -51,7 +51,7 @@ def test_kills_with_console_double_or_lose_no_row(
 
 @pytest.mark.parametrize("seed", [4, long(1), long(2)])
 def test_killed_forget_order_still_forgets_people(machine: Machine, slow_gateway: GatewayProcess, seed: int) -> None:
-    rng, tally = Random(seed), Killed()  # noqa: S311 (dice)
+    rng, tally = Random(seed), KillTally()  # noqa: S311 (dice)
     kill_until_done(machine, slow_gateway, rng, Pace(), tally)
     forget_until_done(machine, slow_gateway, rng, Pace(), tally)
     assert tally.forgotten == 1
@@ -88,7 +88,7 @@ def test_first_signal_waits_for_rows_in_flight(
 def test_signal_during_commit_ends_run_cleanly(
     machine: Machine, slow_gateway: GatewayProcess, name: str, commit: int
 ) -> None:
-    """It comes while an intent or an outcome is flushed to the disk: the batch was opened before."""
+    """It arrives while an intent or an outcome is flushed to the disk, after the batch was opened."""
     sheet = machine.sheet(ROWS)
     first = machine.start("submit", sheet)
     wait_for_orders(machine, slow_gateway, 1)
@@ -96,7 +96,7 @@ def test_signal_during_commit_ends_run_cleanly(
     first.done()
     log = machine.home / "strace.txt"
     inject = ["-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal={name}:when={commit}"]
-    code = traced(machine, log, inject, "resume")
+    code = run_under_strace(machine, log, inject, "resume")
     assert f"SIG{name} {{" in log.read_text()
     states = [line["state"] for line in machine.reconciliation()]
     assert "in_doubt" in states, "the kill left some"
@@ -134,7 +134,7 @@ def test_paused_run_excludes_second_run_and_continues(machine: Machine, slow_gat
 
 def test_stopped_process_ends_with_spawner(tmp_path: Path, slow_gateway: GatewayProcess) -> None:
     with Spawner() as own:
-        machine = Machine.made(tmp_path / "home", own, slow_gateway)
+        machine = Machine.create(tmp_path / "home", own, slow_gateway)
         run = machine.start("submit", machine.sheet(2), stopped=True)
         run.until_stopped()
     assert not Path(f"/proc/{run.pid}").exists()
@@ -153,7 +153,7 @@ def test_simultaneous_starts_send_rows_once(machine: Machine, slow_gateway: Gate
 
 @pytest.fixture
 def half_done(machine: Machine, slow_gateway: GatewayProcess) -> Machine:
-    """A machine whose batch was cut off while it was being sent, with a copy of its state from before."""
+    """A machine whose batch was interrupted, with a copy of its earlier state."""
     machine.run("submit", machine.sheet(2, name="first.csv"))
     shutil.copytree(machine.home, machine.home.with_name("before"))
     run = machine.start("submit", machine.sheet(ROWS, first=10))
@@ -164,7 +164,7 @@ def half_done(machine: Machine, slow_gateway: GatewayProcess) -> Machine:
 
 
 def put_back(machine: Machine, source: Path) -> None:
-    """Replace the journal, and not what left, with an older copy."""
+    """Replace the journal, but not the sent log, with an older copy."""
     for path in machine.home.glob("journal.sqlite3*"):
         path.unlink()
     for path in source.glob("journal.sqlite3*"):
@@ -189,7 +189,7 @@ def test_missing_journal_sends_nothing(half_done: Machine) -> None:
     assert not list(half_done.home.glob("journal.sqlite3"))
 
 
-def test_a_copy_beside_its_original_sends_nothing(half_done: Machine) -> None:
+def test_copy_beside_original_sends_nothing(half_done: Machine) -> None:
     copy = half_done.home / "copy.sqlite3"
     shutil.copy2(half_done.journal, copy)
     assert half_done.run("--journal", copy, "resume") == 7

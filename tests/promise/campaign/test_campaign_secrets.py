@@ -1,7 +1,7 @@
-"""Nothing secret and no payee's data where it does not belong, whatever goes wrong; an environment not heard.
+"""No secret and no payee's data outside its files, whatever fails; and no effect of environment variables.
 
-Where the line runs: the journal, the sheet, the reconciliation and rejects files, the gateway's record, and the list of
-defects hold payees' data by design, each for its owner alone. Nothing else does.
+The journal, the sheet, the reconciliation and rejects files, the gateway's record, and the list of defects have payees'
+data by design, each for its owner alone. Nothing else may have any.
 """
 
 import json
@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives import serialization
 from tests.promise.campaign.canary import PASSPHRASE, leaks, sheet_line
 from tests.promise.campaign.judge import orders_of, wait_for_orders
 from tests.promise.campaign.machine import HEADINGS, ROOT, GatewayProcess, Machine, Spawner, gateway
-from tests.promise.campaign.tracing import traced, why_not
+from tests.promise.campaign.tracing import run_under_strace, why_not
 from tests.support.long_part import share
 
 AMOUNTS = ("100", "9001", "9002", "9004", "9006", "9007", "9008", "9009", "9010", "9011", "200", "300")
-"""One for each fault of the built-in gateway but the one that takes a minute."""
+"""One amount for each fault of the built-in gateway, except the one that takes a minute."""
 OURS = {"payroll.csv", "payroll.reconciliation.csv", "merchant.pem"}
 
 
@@ -36,8 +36,8 @@ def faulty_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway
 
 @pytest.fixture
 def canary(tmp_path: Path, spawner: Spawner, faulty_gateway: GatewayProcess) -> Machine:
-    """A machine whose payees are canaries, with an encrypted key whose passphrase is one too."""
-    machine = Machine.made(tmp_path / "home", spawner, faulty_gateway, prefix=f"C{abs(hash(tmp_path)) % 10**8}")
+    """A machine whose payees and passphrase are canaries."""
+    machine = Machine.create(tmp_path / "home", spawner, faulty_gateway, prefix=f"C{abs(hash(tmp_path)) % 10**8}")
     key = serialization.load_pem_private_key(faulty_gateway.key.read_bytes(), None)
     encrypted = key.private_bytes(
         serialization.Encoding.PEM,
@@ -64,7 +64,7 @@ def start_options(machine: Machine) -> dict[str, Any]:
 
 
 def others(machine: Machine) -> list[Path]:
-    """Return every file on the machine that may hold no payee's data."""
+    """Return every file on the machine that may have no payee's data."""
     journal = {machine.journal.name, f"{machine.journal.name}-wal", f"{machine.journal.name}-shm"}
     files = [path for path in machine.home.rglob("*") if path.is_file()]
     # A kill while the reconciliation is written leaves it under the name that it had before it was whole.
@@ -105,7 +105,7 @@ def fail_to_write_the_journal(machine: Machine) -> None:
         pytest.skip(why_not())
     inject = ["-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=12"]
     log = machine.home.with_name("strace.txt")
-    traced(machine, log, inject, "-v", "submit", machine.home / "payroll.csv", **start_options(machine))
+    run_under_strace(machine, log, inject, "-v", "submit", machine.home / "payroll.csv", **start_options(machine))
 
 
 def damage_the_journal(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""A run of the program under strace: faults at chosen system calls, or everything it does to files written down."""
+"""A run of the program under strace: faults at chosen system calls, or a record of its file operations."""
 
 import functools
 import shutil
@@ -15,7 +15,7 @@ from tests.promise.campaign.machine import Machine, Run
 from tests.support.patience import PATIENCE_S
 
 
-def traced(
+def run_under_strace(
     machine: Machine,
     log: Path,
     options: list[str],
@@ -23,9 +23,9 @@ def traced(
     meanwhile: Callable[[Run], None] | None = None,
     **start: Any,
 ) -> int:
-    """Run the program to its end under strace with `options`, which writes to `log`; return the exit code.
+    """Run the program to its end under strace with `options`, writing to `log`. Return the exit code.
 
-    `meanwhile` is done while it runs; one that does not end by itself must be ended by it.
+    `meanwhile` runs concurrently, and must end a program that does not end by itself.
     """
     run = machine.start(*arguments, stopped=True, **start)
     run.until_stopped()
@@ -61,7 +61,7 @@ def _is_traced(pid: int) -> bool:
 
 @functools.cache
 def why_not() -> str:
-    """Return why nothing can be traced here, empty when it can."""
+    """Return why nothing can be traced here, or an empty string."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     probe = subprocess.run(["strace", "-qq", "-e", "trace=none", "true"], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""The kills again, with the console on: somebody looks at its pages all the while, and it is killed as well."""
+"""The kills again, with the console running: its pages are read throughout, and it is killed too."""
 
 import re
 import signal
@@ -13,7 +13,7 @@ import httpx
 
 from paygw_batch.approval.approval_keys import RelyingParty
 from tests.promise.campaign.judge import Broken
-from tests.promise.campaign.listening import kill_with
+from tests.promise.campaign.listening import kill_with_companion
 from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.support.patience import PATIENCE_S
 from tests.support.ports import free_port
@@ -22,11 +22,11 @@ from tests.support.software_passkey import passkey
 LETTER = "W"
 WORDS = {"Paid": "paid", "Rejected": "rejected", "In doubt": "in_doubt"}
 LIVES_S = (0.2, 3.0)
-"""How long a console lives, from when it answers."""
+"""The lifetime of a console, from its first answer."""
 
 
-class Watching:
-    """Keeps a console on beside a machine, and a maker at its pages: signed in once, by passkey, before all kills."""
+class ConsoleWatcher:
+    """Runs a console next to a machine, with a maker who signed in once, by passkey, before all kills."""
 
     def __init__(self, machine: Machine, at: GatewayProcess, rng: Random) -> None:
         self.kills = 0
@@ -35,7 +35,7 @@ class Watching:
         self._port = free_port()
         self._origin = f"http://localhost:{self._port}"
         self._client = httpx.Client(base_url=self._origin, timeout=PATIENCE_S)
-        self._spawner = Spawner()  # its own: two threads must not share one
+        self._spawner = Spawner()  # two threads must not share one
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_on)
         self._broken: list[str] = []
@@ -65,12 +65,12 @@ class Watching:
         self._spawner.close()
 
     def rest(self) -> None:
-        """Kill and start the console no more."""
+        """Stop killing and restarting the console."""
         self._over.set()
         self._thread.join()
 
     def judge(self, rows: int, runs: int) -> None:
-        """Hold that every look was answered, and that the page shows at the end what the reconciliation says."""
+        """Check that every page view was answered, and that the page finally shows the reconciliation's rows."""
         del runs
         if self._broken:
             raise Broken(f"the pages: {self._broken[0]}")
@@ -119,10 +119,10 @@ class Watching:
             raise Broken(f"signing in was answered with {answer.status_code}: {answer.text[-500:]}")
 
     def _started(self) -> Run:
-        """Start the console, and return once it answers."""
+        """Start the console, and return when it answers."""
         away = self._machine.with_spawner(self._spawner)
-        told = str(away.home / "console.txt")
-        run = away.start("console", out=told, err=told)
+        output = str(away.home / "console.txt")
+        run = away.start("console", out=output, err=output)
         give_up_at_s = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -141,4 +141,4 @@ class Watching:
         self.kills += 1
 
 
-kill_with_console = partial(kill_with, Watching, LETTER)
+kill_with_console = partial(kill_with_companion, ConsoleWatcher, LETTER)

@@ -1,4 +1,4 @@
-"""`python -m tests.promise.cluster`: many lives of the protocol, or the table of its planted bugs."""
+"""`python -m tests.promise.cluster`: many runs of the protocol, or the table of its planted bugs."""
 
 import argparse
 import os
@@ -8,16 +8,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 
-from tests.promise.cluster.lanes import Wanted, play_lane, play_side_by_side, say
+from tests.promise.cluster.lanes import LaneRequest, play_lane, play_lanes, say
 from tests.promise.cluster.planted import BUGS
-from tests.promise.cluster.protocol import Broken, Played, make_batch, play
-from tests.support.long_runs import stop_at_sigterm
+from tests.promise.cluster.protocol import Broken, PlayTally, make_batch, play
+from tests.support.long_runs import stop_on_sigterm
 from tests.support.postgres_rows import make_postgres, postgres_place
-from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.postgres_server import PostgresServer, new_server
 
 
 def main() -> int:
-    """Play lives, or hunt planted bugs; return 1 when anything broke, or a bug was not found."""
+    """Play runs, or search for planted bugs. Return 1 if anything broke, or a bug was not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.promise.cluster", description=__doc__)
     parser.add_argument("--release", action="store_true", help="batches and failovers at the size of a release")
     parser.add_argument("--lives", type=int, default=0, help="lives of the protocol, one statement at a time")
@@ -31,13 +31,13 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="hunt every planted bug, and print how soon it is found")
     arguments = parser.parse_args()
     seeds = range(arguments.start, arguments.start + (arguments.lives or 200))
-    stop = stop_at_sigterm()
-    wanted = Wanted.of(arguments)
+    stop = stop_on_sigterm()
+    wanted = LaneRequest.of(arguments)
     if arguments.lane is not None:
         return play_lane(wanted, arguments.lane, stop)
     if wanted.batches or wanted.failovers:
-        return play_side_by_side(wanted, stop)
-    with own_server() as server, TemporaryDirectory() as home:
+        return play_lanes(wanted, stop)
+    with new_server() as server, TemporaryDirectory() as home:
         template = _template(server, Path(home))
         if arguments.table or arguments.planted:
             names = [arguments.planted] if arguments.planted else list(BUGS)
@@ -52,7 +52,7 @@ def _template(server: PostgresServer, home: Path) -> str:
 
 
 def _play(server: PostgresServer, template: str, seeds: range, stop: Event) -> int:
-    played, began_s, failures = Played(), time.monotonic(), 0
+    played, began_s, failures = PlayTally(), time.monotonic(), 0
     for seed in seeds:
         if stop.is_set():
             break

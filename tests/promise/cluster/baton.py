@@ -1,8 +1,8 @@
-"""Lets several actors use one database, one statement at a time, in an order that a seed decides.
+"""Lets several actors use one database, one statement at a time, in a seeded order.
 
-Each actor is a thread of its own and stops before and after each statement that it sends. There it goes on, dies, or
-loses its connection, with the statement made or not. An actor whose statement waits for a lock of another one is seen
-by the database's own view of locks, so that nothing depends on time.
+Each actor is a thread that stops before and after each statement. There it continues, dies, or loses its connection,
+with or without the statement. An actor whose statement waits for another actor's lock is recognised by the database's
+own view of locks, so nothing depends on time.
 """
 
 import threading
@@ -22,7 +22,7 @@ _PASSED = (
     *("to_regclass", "FROM migration", "FROM identity", "FROM moved_here", "database_life()"),
     *("SELECT number, pid FROM process", "SELECT number, hash FROM fact", "SELECT f.by, f.agreement"),
 )
-"""What a process only looks at: nothing can go wrong there that does not before or after."""
+"""Statements that only read. Nothing can go wrong there that cannot go wrong before or after."""
 COMMIT = "SELECT * FROM commit_facts"
 _local = threading.local()
 Statement = tuple[bytes, Any]
@@ -30,19 +30,19 @@ Statement = tuple[bytes, Any]
 
 
 class Fate(Enum):
-    """What becomes of an actor at the place where it stopped."""
+    """The fate of an actor at its stop."""
 
     GO_ON = "goes on"
     DIE = "dies"
     LOSE_CONNECTION = "loses its connection"
 
 
-class Died(BaseException):
-    """The process is gone: nothing of ours catches this."""
+class ActorDied(BaseException):
+    """The process is dead. The program never catches this."""
 
 
 class Actor:
-    """One process, as a thread that moves only when it is told to."""
+    """One process, as a thread that moves only on request."""
 
     def __init__(self, name: str, story: Callable[["Actor"], None], seed: int) -> None:
         self.name = name
@@ -53,13 +53,13 @@ class Actor:
         """The server's process behind its connection."""
         self.host = ""
         self.process = 0
-        """Its number in the database."""
+        """The number of its process in the database."""
         self.is_done = self.is_dead = self.is_connecting = False
         self.hurts = 0
-        """How often it died, was frozen, or lost a connection."""
-        """Whether its signs of life were lost, and whether its intents grew old while it showed them."""
+        """The number of times it died, was frozen, or lost a connection."""
+        """Whether its heartbeats were lost, and whether its intents aged while it sent them."""
         self.sending: set[int] = set()
-        """Rows that it may still send."""
+        """The rows that it may still send."""
         self.late: Statement | None = None
         """A commit whose connection was lost before it arrived, and that can still arrive."""
         self.error: BaseException | None = None
@@ -74,7 +74,7 @@ class Actor:
         try:
             self.stop_at("the start")
             self._story(self)
-        except Died:
+        except ActorDied:
             self.is_dead = True
         except BaseException as error:  # noqa: BLE001 - whoever plays decides whether it may be
             self.error = error
@@ -84,20 +84,20 @@ class Actor:
             self.arrived.set()
 
     def stop_at(self, place: str) -> Fate:
-        """Wait to be moved; called by the actor itself."""
+        """Wait to be moved. Called by the actor itself."""
         if self.is_dead:
-            raise Died
+            raise ActorDied
         self.place = place
         self.arrived.set()
         self._go.wait()
         self._go.clear()
         if self._fate is Fate.DIE:
             self.is_dead = True
-            raise Died
+            raise ActorDied
         return self._fate
 
     def move(self, fate: Fate) -> None:
-        """Let it go on from where it stopped."""
+        """Let it continue from its stop."""
         self._fate = fate
         self.hurts += fate is not Fate.GO_ON
         self.arrived.clear()
@@ -110,7 +110,7 @@ class Actor:
 
 
 class PacedServerCursor(psycopg.ServerCursor[Any]):
-    """A cursor of the server, which is closed even where its actor dies, or is cut off, as it closes it."""
+    """A server-side cursor that is closed even if its actor dies or loses its connection meanwhile."""
 
     def close(self) -> None:
         """Close it."""
@@ -140,8 +140,8 @@ class PacedConnection(session._LimitedConnection):
         return super().execute(text.encode(), params, **more)
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Stop, make the statement, stop again."""
-        actor = actor_here()
+        """Stop, run the statement, and stop again."""
+        actor = current_actor()
         if actor is None or actor.is_connecting or any(one in self._about for one in _PASSED):
             return super().wait(gen, interval, timeout)
         actor.pid = self.info.backend_pid
@@ -155,7 +155,7 @@ class PacedConnection(session._LimitedConnection):
     def _stopped(self, actor: Actor, place: str, commit: Statement | None = None) -> None:
         try:
             fate = actor.stop_at(place)
-        except Died:
+        except ActorDied:
             self.pgconn.finish()
             actor.late = commit
             raise
@@ -165,17 +165,17 @@ class PacedConnection(session._LimitedConnection):
             raise psycopg.OperationalError("the connection is lost")
 
 
-def actor_here() -> Actor | None:
-    """Return the actor whose thread this is."""
+def current_actor() -> Actor | None:
+    """Return the actor of the current thread."""
     return getattr(_local, "actor", None)
 
 
 def connect_unpaced(server: session.Server, *, write: bool, **_limits: str) -> Any:
-    """Open a connection without a stop: nothing is at stake before it is there.
+    """Open a connection without stops.
 
-    An actor may stand still for as long as it has to: no limit ends its transaction.
+    No limit ends its transaction, because an actor may stop for any time.
     """
-    actor = actor_here()
+    actor = current_actor()
     if actor is None:
         return _connect(server, write=write)
     actor.is_connecting = True
@@ -189,7 +189,7 @@ _connect = session.connect
 
 
 class Stage:
-    """All actors, and a look into the database from outside."""
+    """All actors, and an observer of the database."""
 
     def __init__(self, url: str) -> None:
         self.actors: list[Actor] = []
@@ -203,15 +203,15 @@ class Stage:
         return actor
 
     def movable(self) -> list[Actor]:
-        """Return the actors that have stopped somewhere."""
+        """Return the actors that are at a stop."""
         return [actor for actor in self.actors if actor.arrived.is_set() and not actor.is_done]
 
     def living(self) -> list[Actor]:
-        """Return the actors that have not ended, those that wait for a lock as well."""
+        """Return the actors that have not ended, including those that wait for a lock."""
         return [actor for actor in self.actors if not actor.is_done]
 
     def move(self, actor: Actor, fate: Fate) -> None:
-        """Move one actor to its next stop, or until it waits for another one."""
+        """Move an actor to its next stop, or until it waits for another one."""
         actor.move(fate)
         self.settle()
 
@@ -234,12 +234,12 @@ class Stage:
         return True
 
     def look(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement of the onlooker."""
+        """Run a statement of the observer."""
         cursor = self.looking.execute(query.encode(), values or None)
         return cursor.fetchall() if cursor.description is not None else []
 
     def end(self) -> None:
-        """End every actor that is left, and the look into the database."""
+        """End all remaining actors and the observer."""
         self.looking.close()
         for actor in self.living():
             if actor.arrived.is_set():

@@ -1,4 +1,4 @@
-"""Hosts that share a journal in PostgreSQL, and the judge, who reads sheet, gateway's record and tables."""
+"""Hosts that share a journal in PostgreSQL, and the judge, who reads the sheet, the gateway's record and the tables."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ HOSTS = ("north", "south")
 WINDOW = 4
 INTENT_LIVES_S = 5
 PRELOADED: tuple[str, ...] = ("psycopg", "paygw_batch.cluster.work_command", "paygw_batch.cluster.database_place")
-"""What a process imports when its journal is in PostgreSQL."""
+"""The modules that a process imports if its journal is in PostgreSQL."""
 _INTENDED = """SELECT f.order_id FROM fact f
     WHERE f.kind = 'intended' AND NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number)"""
 _ROWS = """SELECT coalesce(s.order_id, i.client_orderid), s.state, f.process
@@ -34,7 +34,7 @@ _JOURNAL = re.compile(r"(?m)^path = .*\n(?: *#.*\n)?")
 
 
 class Company:
-    """Hosts, each with files of its own, each behind a network of its own."""
+    """Hosts, each with its own files and behind its own network."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Company:
             through = url
             for proxy in self.proxies[host]:
                 through = proxy.url(through)
-            machine = Machine.made(
+            machine = Machine.create(
                 *(home / host, spawner, at), prefix=prefix, concurrency=window, has_journal=False, since=0
             )
             config = machine.home / "paygw.toml"
@@ -74,7 +74,7 @@ class Company:
             raise AssertionError(f"no journal was created: {first.said()}")
 
     def close(self) -> None:
-        """Let go of the network."""
+        """Close the network."""
         for proxies in self.proxies.values():
             for proxy in proxies:
                 proxy.close()
@@ -86,9 +86,9 @@ class Company:
         }
 
     def orders(self) -> Mapping[str, RecordLine]:
-        """Return the company's orders that reached the gateway so far, by id; none may be there twice.
+        """Return the company's orders at the gateway by id. None may be there twice.
 
-        What was read before is not read again.
+        Only new parts of the record are read.
         """
         if self.at.record_bytes() > self._read_bytes:
             lines, length = whole_lines(self.at.newer(self._read_bytes))
@@ -101,12 +101,12 @@ class Company:
         return self._orders
 
     def said(self) -> str:
-        """Return what the programs of all hosts wrote last."""
+        """Return the latest output of the programs on all hosts."""
         written = [machine.home / "err.txt" for machine in self.hosts.values()]
         return "; ".join(f"{path.parent.name}: {path.read_text()[-500:]}" for path in written if path.exists())
 
     def judge(self, url: str, *, hurt: int) -> dict[str, int]:
-        """Hold the tables to the record, once nothing runs any more; return the rows by state."""
+        """Compare the tables with the record, after everything has ended. Return the rows by state."""
         orders = self.orders()
         with psycopg.connect(url, options="-c search_path=paygw") as connection:
             intended = {order_id for (order_id,) in connection.execute(_INTENDED.encode())}
@@ -132,7 +132,7 @@ class Company:
         return dict(states)
 
     def judge_reconciliation(self, path: Path, rows: int, first: int = 0) -> None:
-        """Hold a reconciliation to sheet and record: every row of the sheet is there once, with its state."""
+        """Compare a reconciliation with sheet and record: every row is there once, with its state."""
         lines = read_reconciliation(path)
         wanted = {f"{self._prefix}{number}" for number in range(first, first + rows)}
         if len(lines) != rows or {line["client_orderid"] for line in lines} != wanted:
@@ -151,7 +151,7 @@ NORTH, SOUTH = "north", "south"
 
 
 class SplitCompany:
-    """Two hosts that share a database, each with files of its own."""
+    """Two hosts that share a database, each with its own files."""
 
     def __init__(self, server: PostgresServer, template: str, home: Path) -> None:
         self.server, self.home = server, home
@@ -174,7 +174,7 @@ class SplitCompany:
         self.server.execute(f"ALTER DATABASE {backup} RENAME TO {self.name}")
 
     def replace(self) -> None:
-        """Put a copy of the database, as it is now, in its place, under the feet of whoever is connected."""
+        """Replace the database with a copy of itself while others are connected."""
         with psycopg.connect(self.server.url(), autocommit=True) as connection:
             connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false".encode())
             ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"

@@ -1,4 +1,4 @@
-"""A database with one open batch, which every life of the protocol has a copy of."""
+"""A database with one open batch, which is copied for every run of the protocol."""
 
 import shutil
 

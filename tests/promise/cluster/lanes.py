@@ -1,4 +1,4 @@
-"""Parts of a campaign side by side: each lane is a process with a server, a gateway and a spawner of its own."""
+"""Runs parts of a campaign in parallel lanes, each a process with its own server, gateway and spawner."""
 
 import argparse
 import ctypes
@@ -20,9 +20,9 @@ from threading import Event
 from tests.promise.campaign.machine import ROOT, GatewayProcess, Spawner, gateway
 from tests.promise.cluster.company import PRELOADED
 from tests.promise.cluster.lean_gateway import lean_gateway
-from tests.promise.cluster.shifts import work_through
-from tests.promise.cluster.trouble import RELEASE, SLOWLY, Endured, Size, endure, fail_over
-from tests.support.postgres_server import PostgresServer, own_server
+from tests.promise.cluster.shifts import play_shift
+from tests.promise.cluster.trouble import RELEASE, SLOWLY, OrdealTally, Size, play_failover, play_ordeal
+from tests.support.postgres_server import PostgresServer, new_server
 
 RELEASE_BATCHES, RELEASE_FAILOVERS, FAILOVER_ROWS = 204, 50, 200
 VERIFYING = """
@@ -39,14 +39,14 @@ order_id = ".*[16]3"
 status = "declined"
 commits = false
 """
-"""As the lean gateway answers; and the sandbox verifies every request."""
+"""The rules of the lean gateway for the sandbox, which verifies every request."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, in which a private directory is made
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be played, in all lanes together."""
+class LaneRequest:
+    """The work of all lanes together."""
 
     batches: int
     failovers: int
@@ -56,8 +56,8 @@ class Wanted:
     is_release: bool
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> "Wanted":
-        """Return what the command line asks for."""
+    def of(cls, arguments: argparse.Namespace) -> "LaneRequest":
+        """Return the work that the command line requests."""
         is_release = arguments.release
         return cls(
             arguments.batches if arguments.batches is not None else RELEASE_BATCHES * is_release,
@@ -81,79 +81,83 @@ class Wanted:
         return [sys.executable, "-m", "tests.promise.cluster", *words, *release, "--lane", str(lane)]
 
     def parts(self, lane: int) -> Iterator[tuple[str, int]]:
-        """Yield kind and seed of the parts of one lane, every second batch by workers, failovers in between."""
+        """Yield kind and seed of the parts of one lane: every second batch by workers, with failovers in between."""
         batches = range(lane, self.batches, self.lanes)
         failovers = deque(range(lane, self.failovers, self.lanes))
-        every = max(1, len(batches) // max(1, len(failovers)))
+        interval = max(1, len(batches) // max(1, len(failovers)))
         for at, seed in enumerate(batches):
             yield "work" if at % 2 else "submit", self.start + seed
-            if failovers and at % every == 0:
+            if failovers and at % interval == 0:
                 yield "failover", self.start + failovers.popleft()
         yield from (("failover", self.start + seed) for seed in failovers)
 
 
 def say(line: str) -> None:
-    """Write a line at once."""
+    """Print a line at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 @dataclass
-class _Told:
-    """What the lanes have told so far."""
+class _LaneReports:
+    """The reports of the lanes so far."""
 
     began_s: float
-    total: Endured = field(default_factory=Endured)
+    total: OrdealTally = field(default_factory=OrdealTally)
     cpu_s: float = 0.0
     broken: int = 0
 
     def hear(self, lane: "subprocess.Popen[str]") -> None:
-        """Take in what a lane tells, until it ends."""
+        """Read the reports of a lane until it ends."""
         for line in lane.stdout or ():
-            told = json.loads(line)
-            if "broken" in told:
-                say(f"BROKEN: {told['broken']}")
+            report = json.loads(line)
+            if "broken" in report:
+                say(f"BROKEN: {report['broken']}")
                 self.broken += 1
-            elif "cpu_s" in told:
-                self.cpu_s += told["cpu_s"]
+            elif "cpu_s" in report:
+                self.cpu_s += report["cpu_s"]
             else:
-                self.total.add(Endured(**{one.name: told[one.name] for one in fields(Endured)}))
+                self.total.add(OrdealTally(**{one.name: report[one.name] for one in fields(OrdealTally)}))
                 wall_s = time.monotonic() - self.began_s
-                say(f"{told['part']} ({told['wall_s']:.0f} s): {self.total}, {wall_s:,.0f} s")
+                say(f"{report['part']} ({report['wall_s']:.0f} s): {self.total}, {wall_s:,.0f} s")
         self.broken += bool(lane.wait())
 
 
-def play_side_by_side(wanted: Wanted, stop: Event) -> int:
-    """Play all lanes, and say after each part what it came to so far; return 1 when anything broke."""
-    told = _Told(time.monotonic())
+def play_lanes(wanted: LaneRequest, stop: Event) -> int:
+    """Play all lanes, and print the totals after each part. Return 1 if anything broke."""
+    report = _LaneReports(time.monotonic())
     running = [
         subprocess.Popen(wanted.command(lane), cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for lane in range(wanted.lanes)
     ]
     with ThreadPoolExecutor(wanted.lanes) as pool:
-        hearing = [pool.submit(told.hear, lane) for lane in running]
+        hearing = [pool.submit(report.hear, lane) for lane in running]
         while not all(each.done() for each in hearing):
-            if stop.wait(0.5) or told.broken:  # no other lane goes on for hours before this is told
+            if stop.wait(0.5) or report.broken:  # report this before the other lanes continue for hours
                 for lane in running:
                     lane.terminate()
                 break
     for each in hearing:
         each.result()
-    used = f"{told.cpu_s / 60:,.1f} minutes of processor time, the servers' included"
-    if told.broken:
-        say(f"{told.total}: BROKEN ({used})")
+    used = f"{report.cpu_s / 60:,.1f} minutes of processor time, the servers' included"
+    if report.broken:
+        say(f"{report.total}: BROKEN ({used})")
         return 1
-    say(f"{told.total}: 0 sent twice, 0 without an intent, 0 lost, every chain whole ({used})")
+    say(f"{report.total}: 0 sent twice, 0 without an intent, 0 lost, every chain whole ({used})")
     return 0
 
 
-def play_lane(wanted: Wanted, lane: int, stop: Event) -> int:
+def play_lane(wanted: LaneRequest, lane: int, stop: Event) -> int:
     """Play the parts of one lane, and write one line of JSON for each."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # servers are counted with the processor time of this process
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the servers' processor time is counted here
     code = 0
     with TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as place:
         home = Path(place)
-        with own_server() as server, Spawner(*PRELOADED) as spawner, _gateway(wanted, lane, home / "gateway") as at:
+        with (
+            new_server() as server,
+            Spawner(*PRELOADED) as spawner,
+            _gateway(wanted, lane, home / "gateway") as at,
+        ):
             for kind, seed in wanted.parts(lane):
                 if stop.is_set():
                     break
@@ -175,18 +179,18 @@ def play_lane(wanted: Wanted, lane: int, stop: Event) -> int:
 
 
 def _played(
-    kind: str, home: Path, spawner: Spawner, at: GatewayProcess, server: PostgresServer, seed: int, wanted: Wanted,
+    kind: str, home: Path, spawner: Spawner, at: GatewayProcess, server: PostgresServer, seed: int, wanted: LaneRequest,
     stop: Event,
-) -> Endured:  # fmt: skip
+) -> OrdealTally:  # fmt: skip
     if kind == "failover":
-        return fail_over(home, spawner, at, seed=seed, rows=FAILOVER_ROWS)
-    part = work_through if kind == "work" else endure
+        return play_failover(home, spawner, at, seed=seed, rows=FAILOVER_ROWS)
+    part = play_shift if kind == "work" else play_ordeal
     return part(home, spawner, at, server, seed=seed, size=wanted.size, stop=stop)
 
 
 @contextmanager
-def _gateway(wanted: Wanted, lane: int, home: Path) -> Iterator[GatewayProcess]:
-    """Run the gateway of a lane: of a release's, the first one verifies, and the others only record."""
+def _gateway(wanted: LaneRequest, lane: int, home: Path) -> Iterator[GatewayProcess]:
+    """Run the gateway of a lane. In a release run the first one verifies, and the others only record."""
     with (
         lean_gateway(home)
         if wanted.is_release and lane
@@ -196,14 +200,14 @@ def _gateway(wanted: Wanted, lane: int, home: Path) -> Iterator[GatewayProcess]:
 
 
 def _reap() -> None:
-    """Wait for the servers and the processes of killed runs that have ended: so their processor time is counted."""
+    """Wait for ended servers and processes of killed runs, so that their processor time is counted."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue
 
 
 def _processor_s() -> float:
-    """Return the processor time of all that ran here and ended."""
+    """Return the processor time of all finished processes here."""
     _reap()
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system

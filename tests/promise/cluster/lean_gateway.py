@@ -1,8 +1,8 @@
-"""A gateway that costs less than the sandbox, for the many rows of a long campaign: it records, and verifies nothing.
+"""A gateway that is cheaper than the sandbox, for long campaigns: it records orders and verifies nothing.
 
-Every order is in its record before a byte of the answer leaves, in the sandbox's own form, so that the same judge reads
-it. Order ids decide what becomes of an order: of 100, two are declined, and the answer to one is lost. Or it approves
-all of them.
+Every order is recorded before a byte of the answer is sent, in the sandbox's own format, so that the same judge reads
+it. The order id decides the outcome: of 100 orders, two are declined and the answer to one is lost. Or all are
+approved.
 """
 
 import argparse
@@ -19,25 +19,25 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.bare_server import WholeRequests
+from benchmarks.bare_server import RequestAssembler
 from paygw_batch.sandbox.record import Record, RecordLine
 from paygw_batch.sandbox.throw_away_key import sandbox_key
 from tests.promise.campaign.machine import ROOT, GatewayProcess
-from tests.support.ports import free_port, wait_until_there
+from tests.support.ports import free_port, wait_for_server
 
 RECORD = "sandbox-record.csv"
 DELAY_S = 0.005
 
 
-class _Recording(WholeRequests):
+class _Recording(RequestAssembler):
     """Records and answers the orders of one connection."""
 
     def __init__(self, record: Record, references: Iterator[int], *, approves_all: bool) -> None:
         super().__init__()
         self._record, self._references, self._approves_all = record, references, approves_all
 
-    def take(self, body: bytes, closes: bool) -> None:
-        """Record an order, and answer it a little later."""
+    def handle_request(self, body: bytes, closes: bool) -> None:
+        """Record an order, and answer it shortly after."""
         line = _line(body, next(self._references), approves_all=self._approves_all)
         self._record.append(line)
         answer = {"status": line.answer, "client_orderid": line.client_orderid, "paynet-order-id": line.reference}
@@ -67,7 +67,7 @@ def _line(body: bytes, number: int, *, approves_all: bool) -> RecordLine:
 
 @contextmanager
 def lean_gateway(directory: Path, *, approves_all: bool = False) -> Iterator[GatewayProcess]:
-    """Run the gateway in a process of its own, with its record and a merchant's key in a directory."""
+    """Run the gateway in a separate process, with its record and a merchant's key in a directory."""
     directory.mkdir(mode=0o700, exist_ok=True)
     sandbox_key(directory)
     port = free_port()
@@ -75,7 +75,7 @@ def lean_gateway(directory: Path, *, approves_all: bool = False) -> Iterator[Gat
     command += ["--approves-all"] * approves_all
     with subprocess.Popen(command, cwd=ROOT, process_group=0) as process:
         try:
-            wait_until_there(port, process)
+            wait_for_server(port, process)
             yield GatewayProcess(directory, f"http://127.0.0.1:{port}")
         finally:
             process.kill()

@@ -89,7 +89,7 @@ byte intended[2];                      /* and the newest attempt whose intent wa
 #ifdef NO_LEFT
 #define lacks(host, r) false
 #else
-#define lacks(host, r) (noted[2 * (host) + r] > newest.attempt[r])       /* `check_left`: what may have left from this host is missing */
+#define lacks(host, r) (noted[2 * (host) + r] > newest.attempt[r])       /* `check_sent_log`: what may have left from this host is missing */
 #endif
 #ifdef NO_ROLL
 #define roll_is_complete true
@@ -99,7 +99,7 @@ byte intended[2];                      /* and the newest attempt whose intent wa
 #ifdef NO_LIFE
 #define may_note true
 #else
-#define may_note (noted_life[me] == seen_life[me])                       /* `HostLife.noting` */
+#define may_note (noted_life[me] == seen_life[me])                       /* `HostLife.holding_life` */
 #endif
 
 inline answer(host) { answered[host] = true; noted_life[host] = life }   /* `RollCall.answer` */
@@ -159,7 +159,7 @@ end_ready:
     :: atomic { (!all_over || !answered[me]) && !lacks(me, 0) && !lacks(me, 1) -> has_ended[me] = false; seen_life[me] = life; answer(me) }
     :: atomic { old_serves && noted_life[me] < life -> has_ended[me] = false; seen_life[me] = noted_life[me] }     /* it has not left it */
     fi;
-end_waiting:                           /* `OwnRun.due` */
+end_waiting:                           /* `SingleRun.due` */
     if
     :: atomic { is_connected && may_send -> is_due[0] = here.row[0] == READY; is_due[1] = here.row[1] == READY }
     :: atomic { !is_connected || all_over -> goto start }
@@ -194,7 +194,7 @@ intend:                                /* `FactWriter.append` of an `Intended`, 
     goto note;
 unknown:                               /* `GuardedSession.reconnect`, `FactWriter._is_committed` */
     if
-    :: atomic { !is_newest && (lacks(me, 0) || lacks(me, 1)) -> goto start }       /* `JournalWentBack` */
+    :: atomic { !is_newest && (lacks(me, 0) || lacks(me, 1)) -> goto start }       /* `JournalTooOld` */
     :: atomic { !is_newest && !lacks(me, 0) && !lacks(me, 1) -> seen_life[me] = life; answer(me); goto unknown }
     :: atomic { is_connected && may_send ->
             keep();
@@ -205,7 +205,7 @@ unknown:                               /* `GuardedSession.reconnect`, `FactWrite
             fi }
     :: atomic { die() }
     fi;
-note:                                  /* `LeftOfProcess.note`: a line in the file, durable before anything leaves */
+note:                                  /* `ProcessSentLog.note`: a line in the file, durable before anything leaves */
     if
     :: atomic { may_note -> noted[2 * me + r] = attempt; unsent[2 * me + r] = false }
     :: atomic { !may_note && (lacks(me, 0) || lacks(me, 1)) -> goto start }
@@ -248,7 +248,7 @@ inline interrupt(r) {
     fi
 }
 
-active proctype taker() {              /* anybody: `FactWriter.conclude` */
+active proctype taker() {              /* anybody: `FactWriter.mark_interrupted` */
 end:
     do
     :: atomic { is_left(0) || is_left(1) -> interrupt(0); interrupt(1); copy(newest, disk) }

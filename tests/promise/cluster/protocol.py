@@ -1,7 +1,7 @@
-"""One life of a batch in PostgreSQL: workers, a run beside them, and a person, in an order that a seed decides.
+"""One run of a batch in PostgreSQL: workers, a concurrent run, and a person, in a seeded order.
 
-What plays is what ships: the SQL functions, the claims, the commits, the desk. Ours are the dice, the clock, and the
-judge, who reads what was sent, and the tables by himself.
+The SQL functions, claims, commits and the decision lock are the real ones. The dice, the clock and the judge are ours.
+The judge reads what was sent, and the tables.
 """
 
 import os
@@ -21,22 +21,22 @@ from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalError, JournalWentBack
-from paygw_batch.gateway.message import MayLeave
+from paygw_batch.errors import JournalError, JournalTooOld
+from paygw_batch.gateway.message import SendGuard
 from paygw_batch.journal.postgres import session, workers
-from paygw_batch.journal.postgres.postgres_journal import OwnRun, PostgresJournal
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, SingleRun
 from paygw_batch.journal.postgres.workers import SignsOfLife
-from paygw_batch.journal.values import Due, Entry, MoveResult
+from paygw_batch.journal.values import DueRow, Entry, MoveResult
 from tests.promise.cluster.baton import (
     COMMIT,
     Actor,
-    Died,
+    ActorDied,
     Fate,
     PacedConnection,
     Stage,
     Statement,
-    actor_here,
     connect_unpaced,
+    current_actor,
 )
 from tests.support.journal_rows import AT, intent, open_sheet, outcome_of, resolved
 from tests.support.postgres_rows import postgres_place
@@ -45,17 +45,17 @@ from tests.support.postgres_server import PostgresServer
 J = TypeVar("J", bound=PostgresJournal)
 ROWS, WINDOW = 8, 2
 INTENT_LIVES_S = 600.0
-"""No life lasts so long: intents grow old when the dice say so."""
+"""Longer than any run, so that intents age only by the dice."""
 STEPS = 250
-"""How long there is trouble; then everything ends in order."""
+"""The number of steps with trouble. Then everything ends in order."""
 MAX_PROCESSES = 14
 CHANCE_OF_A_FREEZE, CHANCE_OF_A_FREEZE_AT_DEPARTURE = 0.015, 0.5
 CHANCES, CHANCES_AT_COMMIT = (0.03, 0.03), (0.05, 0.1)
-"""That an actor dies, and that it loses its connection."""
+"""The chances that an actor dies, and that it loses its connection."""
 MAX_STEPS_FROZEN = 80
-"""Long enough for another process to put in doubt what a frozen one was about to send."""
+"""Long enough for another process to put a frozen process's rows in doubt."""
 PAUSES_S = (250.0, 400.0, 3_600.0)
-"""Less than half of what an intent lives, less than all of it, and more."""
+"""Less than half the lifetime of an intent, less than all of it, and more."""
 CHANCE_THAT_A_LOST_COMMIT_ARRIVES = 0.5
 WORDS = {"approved": OutcomeKind.PAID}
 HOSTS = ("north", "south")
@@ -74,8 +74,8 @@ class Broken(AssertionError):
 
 
 @dataclass
-class Played:
-    """What a series of lives came to."""
+class PlayTally:
+    """The totals of a series of runs."""
 
     lives: int = 0
     processes: int = 0
@@ -89,17 +89,17 @@ class Played:
     releases: int = 0
     steps: int = 0
 
-    def add(self, other: "Played") -> None:
-        """Count another series as well."""
+    def add(self, other: "PlayTally") -> None:
+        """Add another series."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class PlayedSigns(SignsOfLife):
-    """Shows no sign of life: a process lives on its commits alone."""
+    """Sends no heartbeats, so that a process lives on its commits alone."""
 
     def __init__(self, server: session.Server, number: int, intent_lives_s: float) -> None:
-        if (actor := actor_here()) is not None:
+        if (actor := current_actor()) is not None:
             actor.process = number
         super().__init__(server, number, intent_lives_s)
 
@@ -108,10 +108,10 @@ class PlayedSigns(SignsOfLife):
 
 
 class PlayedSystem:
-    """The module `os`, for which each actor is a process."""
+    """The module `os`, with a process for each actor."""
 
     FIRST = 10_000_000
-    """No process of a real system has such a number."""
+    """A process number that no real system has."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -120,25 +120,25 @@ class PlayedSystem:
         return getattr(os, name)
 
     def getpid(self) -> int:
-        """Return the number of the actor whose thread this is."""
-        actor = actor_here()
+        """Return the number of the current thread's actor."""
+        actor = current_actor()
         return os.getpid() if actor is None else self.FIRST + self._stage.actors.index(actor)
 
     def has_ended(self, pid: int) -> bool:
-        """Whether an actor died."""
+        """Return whether an actor died."""
         return self._stage.actors[pid - self.FIRST].is_dead
 
 
 def _host_here() -> str:
-    actor = actor_here()
+    actor = current_actor()
     return _real_host() if actor is None else actor.host
 
 
 _real_host = socket.gethostname
 
 
-class World:
-    """A database with one batch, hosts, processes, a gateway that keeps a record, and a judge."""
+class Scenario:
+    """A database with one batch, hosts, processes, a gateway with its record, and a judge."""
 
     def __init__(self, url: str, home: Path, seed: int) -> None:
         self.rng = Random(seed)  # noqa: S311 - dice
@@ -149,7 +149,7 @@ class World:
         self.stage = Stage(url)
         self.sent: list[tuple[int, int]] = []
         self.trail: list[str] = []
-        self.played = Played(lives=1)
+        self.played = PlayTally(lives=1)
         self._frozen_until: dict[Actor, int] = {}
 
     @staticmethod
@@ -164,7 +164,7 @@ class World:
         return self.stage.enter(f"{name} {self.played.processes}", story, seed)
 
     def worker(self, actor: Actor) -> None:
-        """Claim rows of the run that is on, and pay them, without the desk."""
+        """Claim rows of the current run, and pay them, without the decision lock."""
         with self._used(self._place_of(actor).open_to_work("worker")) as journal:
             for _ in range(2):
                 if journal.join_run() is None:
@@ -174,21 +174,21 @@ class World:
                 journal.leave_run()
 
     def run(self, actor: Actor) -> None:
-        """Do what `submit` and `resume` do: take the desk, conclude what was left, pay."""
+        """Act like `submit` and `resume`: take the decision lock, put rows in flight in doubt, and pay."""
         with self._used(self._place_of(actor).open_to_write(actor.name)) as journal:
             journal.mark_interrupted(AT)
             with journal.for_engine() as given:
                 self._pay(actor, given)
 
     def person(self, actor: Actor) -> None:
-        """Settle rows that are in doubt, release rejected ones, take in what the gateway says, hand over."""
+        """Settle rows in doubt, release rejected ones, record the gateway's evidence, and hand over."""
         with self._used(self._place_of(actor).open_to_write(actor.name)) as journal:
             for _ in range(actor.rng.randrange(2, 6)):
-                self._deed(journal, actor.rng)
+                self._act(journal, actor.rng)
             journal.start_shared_run(1, waits=True)
 
     def late(self, commit: Statement) -> None:
-        """Let a commit arrive whose connection was lost: nobody waits for its answer."""
+        """Let a commit arrive after its connection was lost."""
         self.played.late += 1
         with suppress(psycopg.OperationalError), closing(self._connected()) as connection:
             try:
@@ -209,8 +209,8 @@ class World:
     def _used(journal: J) -> Iterator[J]:
         try:
             yield journal
-        except Died:
-            journal.writer._guarded.close()  # a process that ends lets go of its files, and of its connection
+        except ActorDied:
+            journal.writer._guarded.close()  # a process that ends closes its files and its connection
             journal.writer._guarded.session.close()
             raise
         except BaseException:
@@ -218,20 +218,20 @@ class World:
             raise
         journal.close()
 
-    def _pay(self, actor: Actor, journal: OwnRun) -> None:
+    def _pay(self, actor: Actor, journal: SingleRun) -> None:
         done: list[Entry] = []
         while True:
-            due = journal._next(1, WINDOW)
-            entries = [*done, *(intent(one) for one in due)]
+            due = journal._next_page(1, WINDOW)
+            entries = [*done, *(intent(due_row) for due_row in due)]
             if not entries:
                 return
-            actor.sending = {one.number for one in due}
+            actor.sending = {due_row.number for due_row in due}
             handed_in_s = actor.clock_s
-            results = journal._appended(entries)
+            results = journal._append(entries)
             moved = zip(due, results[len(done) :], strict=True)
             done = list(self._sent(actor, moved, lambda: journal.may_leave(actor.clock_s - handed_in_s)))  # noqa: B023 (used at once)
 
-    def _sent(self, actor: Actor, moved: Any, may_leave: MayLeave) -> Iterator[Entry]:
+    def _sent(self, actor: Actor, moved: Any, may_leave: SendGuard) -> Iterator[Entry]:
         for due, result in moved:
             if result is MoveResult.MOVED:
                 actor.stop_at(f"before row {due.number} leaves")
@@ -244,8 +244,8 @@ class World:
                 yield outcome_of(due.number, due.standing.attempt + 1, kind)
             actor.sending.discard(due.number)
 
-    def _arrives(self, due: Due) -> None:
-        """The gateway gets an order: the judge looks at once."""
+    def _arrives(self, due: DueRow) -> None:
+        """Record an order at the gateway, and judge it at once."""
         number, attempt = due.number, due.standing.attempt + 1
         if (number, attempt) in self.sent:
             raise Broken(f"row {number}, attempt {attempt}, was sent twice")
@@ -256,10 +256,10 @@ class World:
                 raise Broken(f"row {number}, attempt {attempt}, was sent when another process had put it in doubt")
             cleared = judge.execute(_CLEARED.encode(), (number,)).fetchall()[0][0]
         self.sent.append((number, attempt))
-        if sum(one == number for one, _ in self.sent) > 1 + cleared:
+        if sum(request == number for request, _ in self.sent) > 1 + cleared:
             raise Broken(f"row {number} was sent again, and no person cleared it")
 
-    def _deed(self, journal: PostgresJournal, rng: Random) -> None:
+    def _act(self, journal: PostgresJournal, rng: Random) -> None:
         still = {number for actor in self.stage.living() for number in actor.sending}
         rows = [row for row in journal.rows(1, states=set(State) - {State.READY}) if row.instruction not in still]
         doubtful = [row for row in rows if row.state is State.IN_DOUBT]
@@ -280,18 +280,18 @@ class World:
     # The trouble.
 
     def trouble(self) -> None:
-        """Move actors in an order of the dice, and let them die, freeze, and lose their connections."""
+        """Move actors in a random order, and let them die, freeze, and lose their connections."""
         for step in range(STEPS):
             self._new_lives()
             movable = self.stage.movable()
             if not movable:
-                self.stage.settle()  # a deadlock: the server ends it
+                self.stage.settle()  # the server ends a deadlock
                 continue
-            # All wait for what a frozen one has locked: then it thaws sooner.
+            # If all wait for a lock of a frozen actor, it thaws sooner.
             thawed = [actor for actor in movable if self._frozen_until.get(actor, 0) <= step] or movable
             actor, dice = self.rng.choice(thawed), self.rng.random()
             if dice < (CHANCE_OF_A_FREEZE_AT_DEPARTURE if "leaves" in actor.place else CHANCE_OF_A_FREEZE):
-                self._hold_up(actor)
+                self._slow_down(actor)
                 self._frozen_until[actor] = step + self.rng.randrange(MAX_STEPS_FROZEN)
                 continue
             dies, loses = CHANCES_AT_COMMIT if COMMIT in actor.place else CHANCES
@@ -320,11 +320,11 @@ class World:
     def _check(self, actor: Actor) -> None:
         if not actor.is_done:
             return
-        if actor.is_dead:  # known on its own machine at once
+        if actor.is_dead:  # its own machine knows at once
             if self.rng.random() < 0.5:
-                self._falls_silent(actor, PAUSES_S[-1])
+                self._age_heartbeat(actor, PAUSES_S[-1])
         elif actor.error is not None:
-            is_told = isinstance(actor.error, JournalError) and not isinstance(actor.error, JournalWentBack)
+            is_told = isinstance(actor.error, JournalError) and not isinstance(actor.error, JournalTooOld)
             if not is_told:
                 raise actor.error
             self.trail.append(f"{actor.name} ended: {actor.error}")
@@ -333,37 +333,37 @@ class World:
             if "deadlock" in str(actor.error):
                 raise Broken(f"{actor.name}: {actor.error}")
 
-    def _hold_up(self, actor: Actor) -> None:
-        """Freeze an actor for a while, or let it be slow while it shows that it lives."""
+    def _slow_down(self, actor: Actor) -> None:
+        """Freeze an actor for a while, or slow it down while it sends heartbeats."""
         if actor.place == "the start":
             return
         pause_s, is_frozen = self.rng.choice(PAUSES_S), self.rng.random() < 0.6
-        if is_frozen and not self._falls_silent(actor, pause_s):
+        if is_frozen and not self._age_heartbeat(actor, pause_s):
             return
         actor.clock_s += pause_s if is_frozen else PAUSES_S[-1]
         actor.hurts += is_frozen
         self.played.freezes += is_frozen
         self.trail.append(f"{actor.name} {f'freezes for {pause_s:.0f} s' if is_frozen else 'is slow'}, {actor.place}")
 
-    def _falls_silent(self, actor: Actor, seconds: float) -> bool:
-        """Let the last sign of life of an actor be older by the server's clock."""
+    def _age_heartbeat(self, actor: Actor, seconds: float) -> bool:
+        """Age the last heartbeat of an actor by the server's clock."""
         try:
             self.stage.look(_AGE, (seconds, actor.process))
-        except psycopg.errors.LockNotAvailable:  # it has just shown that it lives
+        except psycopg.errors.LockNotAvailable:  # it has just sent a heartbeat
             return False
         return True
 
     # The end.
 
     def calm(self) -> None:
-        """Let everybody end in order, then pay the rest, by runs that nothing befalls."""
+        """Let everybody end in order, then pay the rest without trouble."""
         while self.stage.living():
             if movable := self.stage.movable():
                 self._move(self.rng.choice(movable), Fate.GO_ON)
             else:
-                self.stage.settle()  # a deadlock: the server ends it
+                self.stage.settle()  # the server ends a deadlock
         for actor in self.stage.actors:
-            self._falls_silent(actor, PAUSES_S[-1])
+            self._age_heartbeat(actor, PAUSES_S[-1])
         last = self._enter("last run", self.run)
         while not last.is_done:
             self._move(last, Fate.GO_ON)
@@ -371,7 +371,7 @@ class World:
             raise last.error
 
     def judge(self) -> None:
-        """Hold the tables to the record, once everything has ended."""
+        """Compare the tables with the record, after everything has ended."""
         doubts = dict(self.stage.look(_DOUBTS))
         for actor in self.stage.actors:
             hurts = max(actor.hurts, actor.error is not None)
@@ -379,19 +379,19 @@ class World:
                 raise Broken(
                     f"{doubts[actor.process]} rows of {actor.name} came in doubt, and it was hurt {hurts} times"
                 )
-        found = self.stage.look(
+        query_rows = self.stage.look(
             """SELECT s.instruction, s.state, s.attempt,
                 EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
             FROM state s ORDER BY 1"""
         )
         latest = dict(sorted(self.sent))
-        for number, state, attempt, is_held in found:
+        for number, state, attempt, is_held in query_rows:
             if state in {"in_flight", "ready"} and not (state == "ready" and is_held):
                 raise Broken(f"row {number} is {state} at the end")
             if attempt < latest.get(number, 0):
                 raise Broken(f"row {number} was sent as attempt {latest[number]}, and the journal ends at {attempt}")
-        if len(found) != ROWS:
-            raise Broken(f"{len(found)} rows of {ROWS} are left")
+        if len(query_rows) != ROWS:
+            raise Broken(f"{len(query_rows)} rows of {ROWS} are left")
         self.stage.look("ALTER TABLE fact ENABLE ALWAYS TRIGGER never_changed")  # see `make_batch`
         with TemporaryDirectory() as elsewhere:
             place = postgres_place(self.places[HOSTS[0]].server.url, Path(elsewhere))
@@ -405,16 +405,16 @@ class World:
         self.played.sent, self.played.interrupted = len(self.sent), sum(doubts.values())
 
     def close(self) -> None:
-        """End what is left."""
+        """End all remaining actors."""
         self.stage.end()
 
 
 @dataclass(frozen=True)
 class ProtocolBug:
-    """A planted bug: SQL run on the database, and parts of the program."""
+    """A planted bug: SQL for the database, and replaced parts of the program."""
 
     sql: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Functions of the database, with the texts in them that are replaced."""
+    """Functions of the database, with the replaced texts."""
     statements: tuple[str, ...] = ()
     patches: tuple[tuple[str, Any], ...] = ()
 
@@ -422,44 +422,44 @@ class ProtocolBug:
 NOTHING = ProtocolBug()
 
 
-def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NOTHING) -> Played:
-    """Play one life; raise `Broken`, with the seed and the trail, where the promise is broken."""
+def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NOTHING) -> PlayTally:
+    """Play one run. Raises `Broken`, with the seed and the trail, if the promise is broken."""
     name = server.new_database(template)
-    world = None
+    scenario = None
     with TemporaryDirectory(prefix="paygw-cluster-") as directory, pytest.MonkeyPatch.context() as patching:
         try:
-            _plant(server.url(name), bug, patching)  # one that cannot be planted any more is not found
+            _plant(server.url(name), bug, patching)  # a bug that cannot be planted is not found
             try:
-                world = World(server.url(name), Path(directory), seed)
-                system = PlayedSystem(world.stage)
+                scenario = Scenario(server.url(name), Path(directory), seed)
+                system = PlayedSystem(scenario.stage)
                 patching.setattr(workers, "os", system)
                 patching.setattr(workers, "has_ended", system.has_ended)
-                world.trouble()
-                world.calm()
-                world.judge()
+                scenario.trouble()
+                scenario.calm()
+                scenario.judge()
             except Exception as broken:
-                trail = "\n  ".join([] if world is None else world.trail[-60:])
+                trail = "\n  ".join([] if scenario is None else scenario.trail[-60:])
                 raise Broken(f"seed {seed}: {type(broken).__name__}: {broken}\n  {trail}") from broken
         finally:
-            if world is not None:
-                world.close()
+            if scenario is not None:
+                scenario.close()
             server.drop_database(name)
-            for actor in [] if world is None else world.stage.actors:
+            for actor in [] if scenario is None else scenario.stage.actors:
                 actor.join()
-    return world.played
+    return scenario.played
 
 
 def make_batch(server: PostgresServer, template: str, home: Path) -> str:
-    """Return a database to play in, again and again as a copy: a journal with one batch that is open."""
+    """Create a database with one open batch, which is copied for each run."""
     name = server.new_database(template)
     journal = postgres_place(server.url(name), home).open_to_write("a test")
     open_sheet(journal, new=ROWS)
     journal.start_shared_run(1, waits=True)
     journal.close()
     with psycopg.connect(server.url(name), autocommit=True, options="-c search_path=paygw") as connection:
-        connection.execute("ALTER TABLE fact DISABLE TRIGGER never_changed")  # intents will have to grow old
+        connection.execute("ALTER TABLE fact DISABLE TRIGGER never_changed")  # intents must age
         connection.execute("ALTER TABLE process DISABLE TRIGGER end_is_final")
-        for table in ("host", "process"):  # who made it is not asked for in the roll-call
+        for table in ("host", "process"):  # the roll-call does not wait for its creator
             connection.execute(f"UPDATE {table} SET seen_at = seen_at - interval '31 days'".encode())  # noqa: S608 - ours
         connection.execute("ALTER TABLE process ENABLE ALWAYS TRIGGER end_is_final")
     return name
@@ -476,7 +476,7 @@ def _plant(url: str, bug: ProtocolBug, patching: pytest.MonkeyPatch) -> None:
 
 
 def plant_sql(url: str, bug: ProtocolBug) -> None:
-    """Change the functions of a database as a bug says."""
+    """Change the functions of a database for a planted bug."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         for function, edits in bug.sql.items():

@@ -1,6 +1,6 @@
-"""Several workers send a batch while they are killed, frozen, cut off and drained, and the server crashes.
+"""Several workers send a batch while they are killed, frozen, disconnected and drained, and the server crashes.
 
-Their queue is emptied in the middle. By their timetable they verify, and pick up one more sheet from a folder.
+Their queue is emptied meanwhile. Their timetable verifies the journal, and picks up one more sheet from a folder.
 """
 
 import os
@@ -17,10 +17,10 @@ import psycopg
 from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import GatewayProcess, Run, Spawner, children_of
 from tests.promise.cluster.company import INTENT_LIVES_S, Company
-from tests.promise.cluster.trouble import ENDS, Endured, Ordeal, Size, signed
+from tests.promise.cluster.trouble import ENDS, Ordeal, OrdealTally, Size, signed
 from tests.support.patience import PATIENCE_S
 from tests.support.postgres_server import PostgresServer
-from tests.support.wire_proxy import Trouble
+from tests.support.wire_proxy import ProxyFault
 
 DESK = "desk"
 FROZEN_S = INTENT_LIVES_S * 1.3
@@ -29,7 +29,7 @@ LOOK_EVERY_S = 0.2
 HANDED_OVER = {0, 4, 5}
 KILLED_OPENINGS = 0.3
 KILLED_WITH_CHILDREN = 0.5
-"""How many of the workers that are killed take the commands of their timetable with them, as a host does."""
+"""The share of killed workers whose timetable commands are killed too, as on a host."""
 LET_IT_SEND_S = 2.0
 DROPPED = "dropped.csv"
 TIMETABLE = """
@@ -51,7 +51,7 @@ _LEFT = """SELECT EXISTS (SELECT FROM paygw.run WHERE ended_at IS NULL),
 
 @dataclass
 class _Shift(Ordeal):
-    """One batch that workers send. Each is started again when it ends, as a service is."""
+    """One batch that workers send. Each is restarted when it ends, as a service is."""
 
     workers: dict[str, Run] = field(default_factory=dict)
     frozen_until_s: dict[str, float] = field(default_factory=dict)
@@ -60,32 +60,32 @@ class _Shift(Ordeal):
 
     @property
     def rows(self) -> int:
-        """How many rows the sheets have: that of the desk, and the one in the folder."""
+        """The number of rows of both sheets: the submitted one and the one in the folder."""
         return self.size.rows + self.size.dropped
 
     @property
     def folder(self) -> Path:
-        """The folder of the timetable, the same one for each host."""
+        """The folder of the timetable, shared by all hosts."""
         return self.company.hosts[DESK].home.parent / "drop"
 
     def drop(self) -> None:
-        """Let every worker pick up sheets from a folder, and put one there."""
+        """Let every worker pick up sheets from a folder, and drop one there."""
         self.folder.mkdir(mode=0o700)
         for host in self.company.hosts.keys() - {DESK}:
             config = self.company.hosts[host].home / "paygw.toml"
             config.write_text(config.read_text() + TIMETABLE.format(folder=self.folder))
         sheet = self.company.hosts[DESK].sheet(self.size.dropped, name=DROPPED, first=self.size.rows)
-        os.utime(sheet, (1, 1))  # nobody writes to it any more
+        os.utime(sheet, (1, 1))  # nobody writes to it now
         sheet.rename(self.folder / DROPPED)
 
     def is_picked_up(self) -> bool:
-        """Return whether the sheet of the folder is paid and put away."""
+        """Return whether the sheet in the folder is paid and archived."""
         return not self.size.dropped or (
             any(self.folder.glob(f"done/*-{DROPPED}")) and not any(self.folder.glob("working-*/*"))
         )
 
     def empty(self, _host: str) -> None:
-        """Empty the tables of the jobs."""
+        """Empty the job tables."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             tables = ", ".join(name for (name,) in connection.execute(_TABLES.encode()))
             try:
@@ -95,7 +95,7 @@ class _Shift(Ordeal):
         self.endured.emptied += 1
 
     def hand_over(self) -> None:
-        """Open the batch and hand it over, by a command that is killed now and then."""
+        """Open the batch and hand it over, with a command that is sometimes killed."""
         desk = self.company.hosts[DESK]
         while True:
             run = desk.start("submit", self.sheets[DESK], "--detach", "--wait", planted=self.planted)
@@ -107,8 +107,8 @@ class _Shift(Ordeal):
             if run.exit_code in HANDED_OVER:
                 return
 
-    def man(self) -> None:
-        """Start the workers that are not there, and let those go on that were frozen long enough."""
+    def restart_workers(self) -> None:
+        """Start missing workers, and continue those that were frozen long enough."""
         for host in self.company.hosts.keys() - {DESK}:
             if (until_s := self.frozen_until_s.get(host)) is not None:
                 if time.monotonic() > until_s:
@@ -122,12 +122,12 @@ class _Shift(Ordeal):
             self.workers[host] = self.company.hosts[host].start("work", planted=self.planted)
 
     def thaw(self, host: str) -> None:
-        """Let a frozen worker go on: what it had in flight is in doubt by then."""
+        """Continue a frozen worker, whose rows in flight are in doubt by then."""
         self.workers[host].send(signal.SIGCONT)
         del self.frozen_until_s[host]
 
     def strike(self) -> None:
-        """Let one thing happen to a worker, or to the server of all of them."""
+        """Let one mishap happen to a worker or to the server."""
         host = self.rng.choice(sorted(self.workers))
         run, size = self.workers[host], self.size
         dice = self.noted(run, host)
@@ -145,7 +145,7 @@ class _Shift(Ordeal):
             dice -= share
 
     def kill(self, host: str) -> None:
-        """Kill a worker, a frozen one too; the commands of its timetable with it, or not."""
+        """Kill a worker, perhaps with the commands of its timetable."""
         children = children_of(self.workers[host].pid) if self.rng.random() < KILLED_WITH_CHILDREN else []
         self.workers[host].send(signal.SIGKILL)
         self.frozen_until_s.pop(host, None)
@@ -155,24 +155,24 @@ class _Shift(Ordeal):
         self.endured.kills += 1 + len(children)
 
     def freeze(self, host: str) -> None:
-        """Freeze a worker for longer than its intents live, while the others go on."""
+        """Freeze a worker for longer than its intents live, while the others continue."""
         if host not in self.frozen_until_s:
             self.workers[host].send(signal.SIGSTOP)
             self.frozen_until_s[host] = time.monotonic() + FROZEN_S
             self.endured.freezes += 1
 
     def drain(self, host: str) -> None:
-        """Ask a worker to end: it waits for what it has in flight."""
+        """Ask a worker to end. It waits for its rows in flight."""
         if host not in self.frozen_until_s:
             self.workers[host].send(signal.SIGTERM)
             self.endured.drains += 1
 
     def send(self) -> None:
-        """Let the workers send until nothing is left, and hand over again what a stop has left."""
+        """Let the workers send until nothing remains, handing over again after a stop."""
         self.hand_over()
         struck, arrived, arrived_s, looked_s = self.soon(), 0, time.monotonic(), 0.0
         while True:
-            self.man()
+            self.restart_workers()
             now_s, count = time.monotonic(), len(self.company.orders())
             if count > arrived:
                 arrived, arrived_s = count, now_s
@@ -187,12 +187,12 @@ class _Shift(Ordeal):
                 if not is_on and left and not self.frozen_until_s:
                     self.hand_over()
                     looked_s = time.monotonic() + LET_IT_SEND_S
-            if now_s > arrived_s + 2 * PATIENCE_S:  # a command that failed four times is tried after 81 s again
+            if now_s > arrived_s + 2 * PATIENCE_S:  # a command that failed four times is retried after 81 s
                 raise Broken(f"nothing arrives any more, {self.left()}: {self.stuck()}; {self.company.said()}")
             time.sleep(TURN_S)
 
     def stuck(self) -> str:
-        """Return the tables of the jobs and the commands under way; let each worker write where it is."""
+        """Return the job tables and running commands, and let each worker write its stack."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             names = [name for (name,) in connection.execute(_TABLES.encode())]
             tables = {name: connection.execute(f"TABLE {name}".encode()).fetchall() for name in names}
@@ -207,15 +207,15 @@ class _Shift(Ordeal):
         return f"{tables}, {commands}, {[str(path) for path in self.folder.rglob('*')]}"
 
     def left(self) -> tuple[bool, int]:
-        """Return whether a run is on, and how many rows are to be sent, or on their way."""
+        """Return whether a run is active, and the number of rows to send or in flight."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             ((is_on, left),) = connection.execute(_LEFT.encode()).fetchall()
         return is_on, left
 
     def finish(self) -> None:
-        """Let every worker end in order, and hold the reconciliation to sheet and record."""
+        """Let every worker end in order, and check the reconciliation."""
         for host in sorted(self.workers):
-            self.company.proxies[host][0].trouble = Trouble.NONE
+            self.company.proxies[host][0].trouble = ProxyFault.NONE
             if (until_s := self.frozen_until_s.get(host)) is not None:
                 time.sleep(max(0.0, until_s - time.monotonic()))
                 self.thaw(host)
@@ -239,7 +239,7 @@ class _Shift(Ordeal):
         self.verify(DESK)
 
 
-def work_through(
+def play_shift(
     home: Path,
     spawner: Spawner,
     at: GatewayProcess,
@@ -248,9 +248,9 @@ def work_through(
     size: Size,
     stop: Event,
     planted: str | None = None,
-) -> Endured:
-    """Let several workers send one batch through all that can happen, until it is done; judge all the while."""
-    rng, endured = Random(f"shift/{seed}"), Endured(batches=1, shared=1)  # noqa: S311 - dice
+) -> OrdealTally:
+    """Let workers send one batch through all troubles until it is done, judging throughout."""
+    rng, endured = Random(f"shift/{seed}"), OrdealTally(batches=1, shared=1)  # noqa: S311 - dice
     name = server.new_database()
     names = (DESK, *(f"host-{number}" for number in range(1, size.workers + 1)))
     company = Company(*(home, spawner, at, server.url(name), f"W{seed}", [server.port], names), window=size.window)
@@ -273,7 +273,7 @@ def work_through(
 
 
 def _end_all_below(home: Path) -> None:
-    """Kill the commands of timetables whose workers were killed."""
+    """Kill the timetable commands of killed workers."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if process.joinpath("cwd").readlink().is_relative_to(home):

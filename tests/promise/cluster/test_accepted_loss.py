@@ -1,4 +1,4 @@
-"""After commits are lost, the host that sent on them says which rows left: those are in doubt, and no others."""
+"""After commits are lost, the sending host reports which rows were sent: these are in doubt, and no others."""
 
 import os
 import signal
@@ -16,27 +16,34 @@ from paygw_batch.cluster.database_place import AcceptedLoss
 from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.core.lifecycle import Intended, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
-from paygw_batch.journal import left
-from paygw_batch.journal.left import LeftLine, NothingLeft
-from paygw_batch.journal.lost import LostRows, _lost_of
+from paygw_batch.errors import (
+    JournalError,
+    JournalHeld,
+    JournalTooOld,
+    JournalUnwritable,
+    OpenRollCall,
+    UsageError,
+)
+from paygw_batch.journal import sent_log
+from paygw_batch.journal.lost import LostRows, _find_lost_lines
 from paygw_batch.journal.postgres.fact_writer import FactWriter
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.hosts import LeftOfProcess
+from paygw_batch.journal.postgres.hosts import ProcessSentLog
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
-from paygw_batch.journal.values import Due, Entry, MoveResult
+from paygw_batch.journal.sent_log import NoSentLog, SentLogLine
+from paygw_batch.journal.values import DueRow, Entry, MoveResult
 from paygw_batch.settle.resolve import Settlement, check_settlements
 from tests.promise.cluster.company import NORTH, SOUTH, SplitCompany, host
-from tests.promise.cluster.standby import both, caught_up, standby_of
-from tests.support.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
+from tests.promise.cluster.standby import either_server_url, standby_of, wait_until_caught_up
+from tests.support.journal_rows import at, due_rows, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
 from tests.support.postgres_rows import make_postgres, open_postgres, read_postgres
-from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.postgres_server import PostgresServer, new_server
 
 LATER = at(30)
 
 
 class Lossy(SplitCompany):
-    """Two hosts whose database goes back to a backup: what north did since is lost."""
+    """Two hosts whose database goes back to a backup, so that north's later commits are lost."""
 
     def __init__(
         self, server: PostgresServer, template: str, home: Path, monkeypatch: pytest.MonkeyPatch, rows: int = 9
@@ -58,7 +65,7 @@ class Lossy(SplitCompany):
         return replace(self.host(NORTH), now=lambda: LATER).accept_loss(by="amina")
 
     def backup_of(self, journal: PostgresJournal) -> str:
-        """Return a copy of the database under the feet of a process, which goes on in the old one."""
+        """Return a copy of the database, while a process continues in the old one."""
         with psycopg.connect(self.server.url(), autocommit=True) as connection:
             connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false".encode())
             ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
@@ -69,7 +76,7 @@ class Lossy(SplitCompany):
         return backup
 
     def restore(self, backup: str) -> None:
-        """Put a backup in the place of the database. The processes in it are gone, though this one lives."""
+        """Replace the database with a backup. Its processes are gone, though this one lives."""
         super().restore(backup)
         self.query("UPDATE process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
 
@@ -87,11 +94,11 @@ class Lossy(SplitCompany):
             cursor = connection.execute(text.encode())
             return cursor.fetchall() if cursor.description is not None else []
 
-    def goes_on(self) -> list[int]:
+    def due_after_roll_call(self) -> list[int]:
         """Let south answer the roll-call, and return the rows that may be sent."""
         with closing(self.south()) as journal:
             journal.verify()
-            return [due.number for due in all_due(journal, 1)]
+            return [due.number for due in due_rows(journal, 1)]
 
 
 @pytest.fixture
@@ -101,42 +108,42 @@ def lossy(
     return Lossy(postgres_server, postgres_template, tmp_path, monkeypatch)
 
 
-def send_rows(journal: PostgresJournal, due: Iterable[Due], kind: OutcomeKind | None = OutcomeKind.PAID) -> None:
-    """Send rows one commit each; without a kind their answers never come."""
-    for one in due:
-        assert journal.append([intent(one, at(5))]) == [MoveResult.MOVED]
+def send_rows(journal: PostgresJournal, due: Iterable[DueRow], kind: OutcomeKind | None = OutcomeKind.PAID) -> None:
+    """Send rows in one commit each. Without a kind, no answers arrive."""
+    for due_row in due:
+        assert journal.append([intent(due_row, at(5))]) == [MoveResult.MOVED]
         if kind is not None:
-            journal.append([outcome_of(one.number, one.standing.attempt + 1, kind, at(6))])
+            journal.append([outcome_of(due_row.number, due_row.standing.attempt + 1, kind, at(6))])
 
 
 def test_only_lost_sent_rows_become_doubtful(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
-        send_rows(journal, all_due(journal, 1)[:2])
-        send_rows(journal, all_due(journal, 1)[:1], None)  # in flight before the loss, its answer is lost
+        send_rows(journal, due_rows(journal, 1)[:2])
+        send_rows(journal, due_rows(journal, 1)[:1], None)  # in flight before the loss, with a lost answer
         backup = lossy.backup_of(journal)
         journal.append([outcome_of(3, 1, OutcomeKind.PAID)])
-        send_rows(journal, all_due(journal, 1)[:3])
+        send_rows(journal, due_rows(journal, 1)[:3])
     lossy.restore(backup)
-    with pytest.raises(RollCallOpen):
+    with pytest.raises(OpenRollCall):
         lossy.south()
     accepted = lossy.accepts()
     assert (accepted.rows.in_doubt, accepted.rows.not_sent, accepted.is_guess) == (3, 0, False)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
     assert [one.name for one in accepted.missing] == []  # south has answered
-    assert lossy.goes_on() == [7, 8, 9]
+    assert lossy.due_after_roll_call() == [7, 8, 9]
     assert lossy.states()[:6] == [State.PAID] * 2 + [State.IN_FLIGHT] + [State.IN_DOUBT] * 3
     assert lossy.accepts().rows.in_doubt == 0
     with closing(lossy.south()) as journal:
         journal.mark_interrupted(LATER)
     assert lossy.in_doubt() == {3, 4, 5, 6}
-    found = lossy.query("SELECT accepted_by FROM roll_answer WHERE accepted_by <> ''")
-    assert found == [("amina",)]
+    query_rows = lossy.query("SELECT accepted_by FROM roll_answer WHERE accepted_by <> ''")
+    assert query_rows == [("amina",)]
 
 
-def test_a_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
+def test_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
-        send_rows(journal, all_due(journal, 1)[:1])
+        send_rows(journal, due_rows(journal, 1)[:1])
     lossy.restore(backup)
     lossy.accepts()
     with closing(lossy.south()) as journal:
@@ -149,19 +156,19 @@ def test_a_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
     ]
 
 
-def _not_sent(journal: PostgresJournal, due: Due) -> None:
+def _record_as_unsent(journal: PostgresJournal, due: DueRow) -> None:
     send_rows(journal, [due], OutcomeKind.NOT_SENT)
 
 
 def test_rows_known_as_unsent_are_ready(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
-        first, second, third, *_ = all_due(journal, 1)
+        first, second, third, *_ = due_rows(journal, 1)
         send_rows(journal, [first], None)
         backup = lossy.backup_of(journal)
         journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
-        _not_sent(journal, second)
-        _not_sent(journal, third)
-        again = next(due for due in all_due(journal, 1) if due.number == third.number)
+        _record_as_unsent(journal, second)
+        _record_as_unsent(journal, third)
+        again = next(due for due in due_rows(journal, 1) if due.number == third.number)
         send_rows(journal, [again])
     lossy.restore(backup)
     accepted = lossy.accepts()
@@ -169,18 +176,18 @@ def test_rows_known_as_unsent_are_ready(lossy: Lossy) -> None:
     assert lossy.in_doubt() == {third.number}
     with closing(lossy.south()) as journal:
         (row,) = journal.rows(1, numbers=[4])
-        assert (row.attempt, row.sent_orderid) == (1, "ORD-4")  # the next one that the copy knows
-    assert lossy.goes_on() == [1, 2, 4, 5, 6, 7, 8, 9]
+        assert (row.attempt, row.sent_orderid) == (1, "ORD-4")  # the next one in the copy
+    assert lossy.due_after_roll_call() == [1, 2, 4, 5, 6, 7, 8, 9]
 
 
 def _release(journal: PostgresJournal, suffix: bool) -> None:
     journal.release(1, [2], suffix=suffix, by="amina", at=at(7))
 
 
-def _sent_again_by_lost_decisions(lossy: Lossy, known: OutcomeKind | None, *, suffix: bool) -> AcceptedLoss:
-    """The row was rejected, released and sent again; the copy knows the first attempt alone, or a part of it."""
+def _resend_by_lost_decisions(lossy: Lossy, known: OutcomeKind | None, *, suffix: bool) -> AcceptedLoss:
+    """Reject, release and resend the row. The copy has at most the first attempt."""
     with closing(lossy.north()) as journal:
-        (first, *_) = all_due(journal, 1)
+        (first, *_) = due_rows(journal, 1)
         send_rows(journal, [first], None)
         if known is not None:
             journal.append([outcome_of(1, 1, known)])
@@ -188,36 +195,36 @@ def _sent_again_by_lost_decisions(lossy: Lossy, known: OutcomeKind | None, *, su
         if known is not OutcomeKind.REJECTED:
             journal.append([outcome_of(1, 1, OutcomeKind.REJECTED)])
         _release(journal, suffix)
-        again = next(due for due in all_due(journal, 1) if due.number == 1)
+        again = next(due for due in due_rows(journal, 1) if due.number == 1)
         send_rows(journal, [again])
     lossy.restore(backup)
     return lossy.accepts()
 
 
-def _due_while_people_decide(journal: PostgresJournal, *, suffix: bool) -> set[int]:
-    """Settle the attempt that the copy knows, and release its row; return what is due after any of these steps."""
-    due = {one.number for one in all_due(journal, 1)}
+def _due_after_each_decision(journal: PostgresJournal, *, suffix: bool) -> set[int]:
+    """Settle the attempt in the copy and release its row. Return what is due after each step."""
+    due = {due_row.number for due_row in due_rows(journal, 1)}
     journal.mark_interrupted(LATER)
-    due |= {one.number for one in all_due(journal, 1)}
+    due |= {due_row.number for due_row in due_rows(journal, 1)}
     if row_of(journal, 1, 2).state is not State.REJECTED:
         journal.settle([resolved(1, 1, Resolution.REJECTED, LATER)])
-        due |= {one.number for one in all_due(journal, 1)}
+        due |= {due_row.number for due_row in due_rows(journal, 1)}
     _release(journal, suffix)
     assert row_of(journal, 1, 2).state is State.READY
-    return due | {one.number for one in all_due(journal, 1)}
+    return due | {due_row.number for due_row in due_rows(journal, 1)}
 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("suffix", [True, False])
 @pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
 def test_attempt_after_lost_decisions_holds_row(lossy: Lossy, suffix: bool, known: OutcomeKind | None) -> None:
-    accepted = _sent_again_by_lost_decisions(lossy, known, suffix=suffix)
+    accepted = _resend_by_lost_decisions(lossy, known, suffix=suffix)
     assert (accepted.rows.in_doubt, accepted.rows.held, accepted.is_guess) == (0, 1, False)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
     repeated = lossy.accepts()
     assert (repeated.commits, repeated.rows.held) == (0, 0)
     with closing(lossy.south()) as journal:
-        assert _due_while_people_decide(journal, suffix=suffix) == {2, 3, 4, 5, 6, 7, 8, 9}
+        assert _due_after_each_decision(journal, suffix=suffix) == {2, 3, 4, 5, 6, 7, 8, 9}
         again = Intended("ORD-2-r2" if suffix else "ORD-2", "n", 1, None)
         assert journal.writer.append([Entry(1, 2, again, LATER)]) == [MoveResult.HELD], "whoever read it as due"
         (hold,) = journal.holds(1).values()
@@ -230,7 +237,7 @@ def test_attempt_after_lost_decisions_holds_row(lossy: Lossy, suffix: bool, know
             with refused:
                 check_settlements(journal, journal.batches()[0], not_received, quarantine_h=24, now=now)
         journal.settle([resolved(1, 1, Resolution.NOT_RECEIVED, LATER)])
-        assert [one.number for one in all_due(journal, 1)] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+        assert [due_row.number for due_row in due_rows(journal, 1)] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
         assert not journal.holds(1)
         journal.verify()
 
@@ -239,46 +246,46 @@ def test_orders_of_lost_batch_are_named(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3, 4)])
-        send_rows(journal, all_due(journal, 2)[:2])
+        send_rows(journal, due_rows(journal, 2)[:2])
     lossy.restore(backup)
     accepted = lossy.accepts()
     assert accepted.rows.unknown_orders == ["LATE-2", "LATE-3"]
     assert accepted.rows.in_doubt == 0
-    assert len(lossy.goes_on()) == 9
+    assert len(lossy.due_after_roll_call()) == 9
 
 
 def test_sheet_of_lost_batch_resends_no_order(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3, 4, 5)])
-        send_rows(journal, all_due(journal, 2)[:2])
-        send_rows(journal, [all_due(journal, 2)[0]], OutcomeKind.REJECTED)
+        send_rows(journal, due_rows(journal, 2)[:2])
+        send_rows(journal, [due_rows(journal, 2)[0]], OutcomeKind.REJECTED)
         journal.release(2, [4], suffix=True, by="amina", at=at(7))
-        send_rows(journal, [all_due(journal, 2)[0]])
+        send_rows(journal, [due_rows(journal, 2)[0]])
     lossy.restore(backup)
     assert lossy.accepts().rows.unknown_orders == ["LATE-2", "LATE-3", "LATE-4", "LATE-4-r2"]
     assert lossy.accepts().rows.unknown_orders == []  # answered
     with closing(lossy.south()) as journal:
         again = ("late-2", "LATE-3", "LATE-4", "LATE-5")
         open_sheet(journal, "b2", new=[new_instruction(row, order) for row, order in enumerate(again, start=2)])
-        assert [due.row for due in all_due(journal, 2)] == [5]
-        assert {row: one.source for row, one in journal.holds(2).items()} == dict.fromkeys(
+        assert [due.row for due in due_rows(journal, 2)] == [5]
+        assert {row: hold.source for row, hold in journal.holds(2).items()} == dict.fromkeys(
             (2, 3, 4), EvidenceSource.WITNESS
         )
         assert journal.writer.append([Entry(10, 1, Intended("late-2", "n", 1, None), LATER)]) == [MoveResult.HELD]
         journal.settle([resolved(10, 0, Resolution.PAID, LATER), resolved(11, 0, Resolution.NOT_RECEIVED, LATER)])
-        assert [due.row for due in all_due(journal, 2)] == [3, 5]
+        assert [due.row for due in due_rows(journal, 2)] == [3, 5]
         open_sheet(journal, "b3", new=[new_instruction(2, "OTHER-2")])
-        assert len(all_due(journal, 3)) == 1
+        assert len(due_rows(journal, 3)) == 1
         journal.verify()
 
 
 def test_sent_order_is_held_despite_partial_records(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left, "MAX_BYTES", 600)
+    monkeypatch.setattr(sent_log, "MAX_BYTES", 600)
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
-        send_rows(journal, all_due(journal, 2))
+        send_rows(journal, due_rows(journal, 2))
     lossy.restore(backup)
     accepted = lossy.accepts()
     assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
@@ -286,14 +293,14 @@ def test_sent_order_is_held_despite_partial_records(lossy: Lossy, monkeypatch: p
     assert set(accepted.rows.unknown_orders) < {f"LATE-{row}" for row in range(2, 14)}
     with closing(lossy.south()) as journal:
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
-        due = {f"LATE-{one.row}" for one in all_due(journal, 2)}
+        due = {f"LATE-{due_row.row}" for due_row in due_rows(journal, 2)}
         assert due == {f"LATE-{row}" for row in range(2, 14)} - set(accepted.rows.unknown_orders)
 
 
 def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
-        send_rows(journal, all_due(journal, 1)[:5])
+        send_rows(journal, due_rows(journal, 1)[:5])
     lossy.restore(backup)
 
     def crash(*_: object) -> None:
@@ -301,22 +308,22 @@ def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypat
 
     for place in (
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._append",
-        "paygw_batch.journal.postgres.accepted_loss.LossWriter._at_desk",
+        "paygw_batch.journal.postgres.accepted_loss.LossWriter._record_holds",
         "paygw_batch.cluster.database_place.write_accepted",
-        "paygw_batch.cluster.database_place.note_accepted",
+        "paygw_batch.cluster.database_place.log_accepted_loss",
     ):
         with monkeypatch.context() as broken:
             broken.setattr(place, crash)
             with pytest.raises(KeyboardInterrupt):
                 lossy.accepts()
-        with pytest.raises(JournalWentBack):
+        with pytest.raises(JournalTooOld):
             lossy.north()
-        with pytest.raises(RollCallOpen):
+        with pytest.raises(OpenRollCall):
             lossy.south()
     assert lossy.accepts().rows.in_doubt == 5
     assert lossy.in_doubt() == {1, 2, 3, 4, 5}
     assert lossy.query("SELECT count(*) FROM fact WHERE kind = 'intended'") == [(5,)]
-    assert lossy.goes_on() == [6, 7, 8, 9]
+    assert lossy.due_after_roll_call() == [6, 7, 8, 9]
     lossy.north().close()
 
 
@@ -327,32 +334,32 @@ def test_repeated_acceptance_counts_held_row(lossy: Lossy, monkeypatch: pytest.M
     with monkeypatch.context() as broken:
         broken.setattr("paygw_batch.cluster.database_place.write_accepted", crash)
         with pytest.raises(KeyboardInterrupt):
-            _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
+            _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
     again = lossy.accepts().rows
     assert (again.in_doubt, again.held) == (0, 1)
     assert lossy.query("SELECT count(*) FROM fact WHERE source = 'witness'") == [(1,)]
 
 
-def _damaged(path: Path) -> None:
+def _damage(path: Path) -> None:
     path.write_bytes(b"x" * path.stat().st_size)
 
 
-def _with_a_line_missing(path: Path) -> None:
+def _drop_line(path: Path) -> None:
     lines = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([*lines[:-3], *lines[-2:]]))
 
 
-def _missing(path: Path) -> None:
+def _delete_file(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("spoil", [_damaged, _with_a_line_missing, _missing])
+@pytest.mark.parametrize("spoil", [_damage, _drop_line, _delete_file])
 def test_incomplete_host_records_put_every_row_in_doubt(lossy: Lossy, spoil: Callable[[Path], None]) -> None:
     with closing(lossy.north()) as journal:
-        send_rows(journal, all_due(journal, 1)[:2])
-    with closing(lossy.north()) as journal:  # the database has seen how much the witness knew
+        send_rows(journal, due_rows(journal, 1)[:2])
+    with closing(lossy.north()) as journal:  # the database has the end of the sent log
         backup = lossy.backup_of(journal)
-        send_rows(journal, all_due(journal, 1)[:3])
+        send_rows(journal, due_rows(journal, 1)[:3])
     lossy.restore(backup)
     (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
     spoil(path)
@@ -360,7 +367,7 @@ def test_incomplete_host_records_put_every_row_in_doubt(lossy: Lossy, spoil: Cal
         lossy.north()
     accepted = lossy.accepts()
     assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 7)
-    assert lossy.goes_on() == []
+    assert lossy.due_after_roll_call() == []
     lossy.north().close()
 
 
@@ -368,50 +375,50 @@ def test_older_copy_of_host_records_is_refused(lossy: Lossy) -> None:
     (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
     older = path.read_bytes()
     with closing(lossy.north()) as journal:
-        send_rows(journal, all_due(journal, 1)[:2])
+        send_rows(journal, due_rows(journal, 1)[:2])
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
-        send_rows(journal, all_due(journal, 1)[:3])
+        send_rows(journal, due_rows(journal, 1)[:3])
     lossy.restore(backup)
     path.write_bytes(older)
-    with pytest.raises(JournalWentBack, match="older copy"):
+    with pytest.raises(JournalTooOld, match="older copy"):
         lossy.north()
     assert lossy.accepts().is_guess
-    assert lossy.goes_on() == []
+    assert lossy.due_after_roll_call() == []
 
 
 def test_acceptance_is_guess_when_intents_were_overwritten(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left, "MAX_BYTES", 300)
+    monkeypatch.setattr(sent_log, "MAX_BYTES", 300)
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
-        send_rows(journal, all_due(journal, 1)[:6])
+        send_rows(journal, due_rows(journal, 1)[:6])
     lossy.restore(backup)
     accepted = lossy.accepts()
     assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
 
 
 def test_guessed_loss_holds_rows_known_as_sent(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rejected row was released and sent again; older lines of the host are overwritten, and this one is there."""
-    monkeypatch.setattr(left, "MAX_BYTES", 600)
+    """A rejected row was released and sent again. Older lines of the host are overwritten."""
+    monkeypatch.setattr(sent_log, "MAX_BYTES", 600)
     with closing(lossy.north()) as journal:
-        first, *others = all_due(journal, 1)
+        first, *others = due_rows(journal, 1)
         send_rows(journal, [first], OutcomeKind.REJECTED)
         backup = lossy.backup_of(journal)
         send_rows(journal, others)
         _release(journal, suffix=True)
-        send_rows(journal, all_due(journal, 1))
+        send_rows(journal, due_rows(journal, 1))
     lossy.restore(backup)
     accepted = lossy.accepts()
     assert (accepted.is_guess, accepted.rows.in_doubt, accepted.rows.held) == (True, 8, 1)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
     with closing(lossy.south()) as journal:
-        assert _due_while_people_decide(journal, suffix=True) == set()
+        assert _due_after_each_decision(journal, suffix=True) == set()
 
 
 def test_renamed_host_accepts_loss_of_two_processes(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal, closing(lossy.host(NORTH).open_to_work("work")) as worker:
         backup = lossy.backup_of(journal)
-        due = all_due(journal, 1)
+        due = due_rows(journal, 1)
         send_rows(journal, due[:2])
         assert journal.start_shared_run(1, waits=True) is not None
         assert worker.join_run() is not None
@@ -419,16 +426,16 @@ def test_renamed_host_accepts_loss_of_two_processes(lossy: Lossy) -> None:
     lossy.restore(backup)
     assert lossy.accepts("north-renamed").rows.in_doubt == 3
     assert lossy.in_doubt() == {1, 2, 7}
-    assert lossy.goes_on() == [3, 4, 5, 6, 8, 9]
+    assert lossy.due_after_roll_call() == [3, 4, 5, 6, 8, 9]
 
 
 def test_breaker_stop_blocks_no_retirement(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
-        send_rows(journal, all_due(journal, 1)[:1])
+        send_rows(journal, due_rows(journal, 1)[:1])
     lossy.restore(backup)
     lossy.query("UPDATE gate SET stop_kind = 'in_doubt', stop_count = 5")
-    with pytest.raises(RollCallOpen):
+    with pytest.raises(OpenRollCall):
         lossy.south()
     assert replace(lossy.host(SOUTH), now=lambda: LATER).retire(NORTH, by="amina")[1] == 9
     assert lossy.in_doubt() == set(range(1, 10))
@@ -438,7 +445,7 @@ def test_breaker_stop_blocks_no_retirement(lossy: Lossy) -> None:
 def test_breaker_stop_remains_after_accepted_loss(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
-        send_rows(journal, all_due(journal, 1)[:1])
+        send_rows(journal, due_rows(journal, 1)[:1])
     lossy.restore(backup)
     lossy.query("UPDATE gate SET stop_kind = 'rejected', stop_count = 5, stop_text = '51'")
     assert lossy.accepts().rows.in_doubt == 1
@@ -448,10 +455,10 @@ def test_breaker_stop_remains_after_accepted_loss(lossy: Lossy) -> None:
 def test_accepting_and_retiring_refuse_wrong_host(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
-        send_rows(journal, all_due(journal, 1)[:1])
+        send_rows(journal, due_rows(journal, 1)[:1])
     lossy.restore(backup)
-    with pytest.raises(JournalWentBack):
-        lossy.north()  # it lives, and says what it misses
+    with pytest.raises(JournalTooOld):
+        lossy.north()  # it is alive, and reports its missing commits
     for name in (SOUTH, NORTH):
         monkeypatch.setattr("socket.gethostname", lambda name=name: name)
         with pytest.raises(UsageError, match="is alive"):
@@ -463,10 +470,10 @@ def test_accepting_and_retiring_refuse_wrong_host(lossy: Lossy, monkeypatch: pyt
         lossy.accepts()
 
 
-def test_nothing_is_accepted_while_a_process_may_send(lossy: Lossy) -> None:
+def test_loss_is_refused_while_process_may_send(lossy: Lossy) -> None:
     frozen = lossy.north()
     backup = lossy.backup_of(frozen)
-    send_rows(frozen, all_due(frozen, 1)[:1])
+    send_rows(frozen, due_rows(frozen, 1)[:1])
     lossy.restore(backup)
     with pytest.raises(JournalHeld):
         lossy.accepts()
@@ -479,14 +486,14 @@ def test_host_without_loss_only_answers(lossy: Lossy) -> None:
     accepted = lossy.accepts()
     assert (accepted.commits, accepted.rows.in_doubt) == (0, 0)
     assert [one.name for one in accepted.missing] == [SOUTH]
-    assert len(lossy.goes_on()) == 9
+    assert len(lossy.due_after_roll_call()) == 9
 
 
 def test_intent_known_as_unsent_causes_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process was frozen before the departure: the host notes that nothing left, and the database never knows."""
+    """The process froze before sending. The host records that nothing was sent, and the database does not."""
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
-        (first, *_) = all_due(journal, 1)
+        (first, *_) = due_rows(journal, 1)
         assert journal.append([intent(first)]) == [MoveResult.MOVED]
         assert not journal.writer.may_leave(15.0)
         with monkeypatch.context() as gone:
@@ -495,7 +502,7 @@ def test_intent_known_as_unsent_causes_no_doubt(lossy: Lossy, monkeypatch: pytes
                 journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
     lossy.restore(backup)
     assert lossy.accepts().rows.in_doubt == 0
-    assert len(lossy.goes_on()) == 9
+    assert len(lossy.due_after_roll_call()) == 9
 
 
 def fails(writer: FactWriter, _entries: object) -> None:
@@ -507,24 +514,24 @@ def test_full_disk_stops_intents(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(28, "No space left on device")
 
     with closing(lossy.north()) as journal:
-        monkeypatch.setattr("paygw_batch.journal.left._put", full)
+        monkeypatch.setattr("paygw_batch.journal.sent_log._write_at", full)
         with pytest.raises(JournalUnwritable, match="record of the payments it sent"):
-            journal.append([intent(all_due(journal, 1)[0])])
+            journal.append([intent(due_rows(journal, 1)[0])])
 
 
 # Planted bugs.
 
 
-def _not_noted(process: LeftOfProcess, number: int, digest: str, at: str, noted: object = ()) -> None:
-    del noted
+def _note_nothing(process: ProcessSentLog, number: int, digest: str, at: str, attempts: object = ()) -> None:
+    del attempts
     _note_line(process, number, digest, at, ())
 
 
-_note_line = LeftOfProcess.note
+_note_line = ProcessSentLog.note
 
 
-def _after_the_next(self: GuardedSession, *line: object) -> None:
-    """Note a commit when the next one is made: after its bytes left."""
+def _note_one_commit_late(self: GuardedSession, *line: object) -> None:
+    """Record a commit at the next one, after its bytes were sent."""
     late = getattr(self, "late", None)
     if late is not None:
         _note(self, *late)
@@ -534,9 +541,11 @@ def _after_the_next(self: GuardedSession, *line: object) -> None:
 _note = GuardedSession.note
 
 
-def _last_two(found: Callable[..., tuple[list[LeftLine], bool]]) -> Callable[..., tuple[list[LeftLine], bool]]:
-    def only(*args: object) -> tuple[list[LeftLine], bool]:
-        lost, is_known = found(*args)
+def _last_two(
+    query_rows: Callable[..., tuple[list[SentLogLine], bool]],
+) -> Callable[..., tuple[list[SentLogLine], bool]]:
+    def only(*args: object) -> tuple[list[SentLogLine], bool]:
+        lost, is_known = query_rows(*args)
         return lost[-2:], is_known
 
     return only
@@ -546,9 +555,9 @@ def _last_two(found: Callable[..., tuple[list[LeftLine], bool]]) -> Callable[...
 @pytest.mark.parametrize(
     ("name", "bug"),
     [
-        ("paygw_batch.journal.postgres.hosts.LeftOfProcess.note", _not_noted),
-        ("paygw_batch.journal.postgres.guarded_session.GuardedSession.note", _after_the_next),
-        ("paygw_batch.journal.lost._lost_of", _last_two(_lost_of)),
+        ("paygw_batch.journal.postgres.hosts.ProcessSentLog.note", _note_nothing),
+        ("paygw_batch.journal.postgres.guarded_session.GuardedSession.note", _note_one_commit_late),
+        ("paygw_batch.journal.lost._find_lost_lines", _last_two(_find_lost_lines)),
     ],
     ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
 )
@@ -559,57 +568,57 @@ def test_sent_row_wrongly_ready_is_detected(
         planted.setattr(name, bug)
         with closing(lossy.north()) as journal:
             backup = lossy.backup_of(journal)
-            left = all_due(journal, 1)[:4]
-            send_rows(journal, left[:3])
-            send_rows(journal, left[3:], None)
-            journal.writer._guarded._left.close()
-            monkeypatch.setattr(journal.writer._guarded, "_left", NothingLeft())
+            due = due_rows(journal, 1)[:4]
+            send_rows(journal, due[:3])
+            send_rows(journal, due[3:], None)
+            journal.writer._guarded._sent_log.close()
+            monkeypatch.setattr(journal.writer._guarded, "_sent_log", NoSentLog())
         lossy.restore(backup)
         lossy.accepts()
-    assert {one.number for one in left} - lossy.in_doubt(), "the judge sees it"
+    assert {row.number for row in due} - lossy.in_doubt(), "the judge sees it"
 
 
 def test_accepted_loss_holding_no_row_is_detected(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = LostRows.judge
     monkeypatch.setattr(LostRows, "judge", lambda self, numbers: (judge(self, numbers)[0], []))
-    _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
+    _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
     with closing(lossy.south()) as journal:
-        assert 1 in _due_while_people_decide(journal, suffix=False), "the judge sees it"
+        assert 1 in _due_after_each_decision(journal, suffix=False), "the judge sees it"
 
 
 def test_lagging_standby_leaves_only_sent_rows_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
-    with own_server() as primary, standby_of(primary) as standby:
-        url = both(primary, standby)
+    with new_server() as primary, standby_of(primary) as standby:
+        url = either_server_url(primary, standby)
         monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
         make_postgres(host(tmp_path, SOUTH, url))
         open_postgres(host(tmp_path, SOUTH, url)).close()
         monkeypatch.setattr("socket.gethostname", lambda: NORTH)
         with closing(open_postgres(host(tmp_path, NORTH, url))) as journal:
             open_sheet(journal, new=12)
-            due = all_due(journal, 1)
+            due = due_rows(journal, 1)
             send_rows(journal, due[:2])
-            caught_up(primary)
-            standby.stop("fast")  # from here on it lags
+            wait_until_caught_up(primary)
+            standby.stop("fast")  # it lags from here on
             send_rows(journal, due[2:6])
             send_rows(journal, due[6:7], None)
             open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3)])
-            send_rows(journal, all_due(journal, 2)[:1])
+            send_rows(journal, due_rows(journal, 2)[:1])
             primary.stop("immediate")
             standby.start()
             standby.control("promote")
-            with pytest.raises(JournalWentBack):
+            with pytest.raises(JournalTooOld):
                 journal.append([outcome_of(7, 1, OutcomeKind.PAID), intent(due[7])])
         accepted = replace(host(tmp_path, NORTH, url), now=lambda: LATER).accept_loss(by="amina")
         assert (accepted.rows.in_doubt, accepted.is_guess) == (5, False)
         monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
         assert list(host(tmp_path, SOUTH, url).roll_call()) == []
         with closing(open_postgres(host(tmp_path, SOUTH, url))) as journal:
-            assert [one.number for one in all_due(journal, 1)] == [8, 9, 10, 11, 12]
+            assert [due_row.number for due_row in due_rows(journal, 1)] == [8, 9, 10, 11, 12]
             states = [row.state for row in journal.rows(1)]
             assert states[:7] == [State.PAID] * 2 + [State.IN_DOUBT] * 5
             open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3)])
-            assert [one.row for one in all_due(journal, 2)] == [3]
+            assert [due_row.row for due_row in due_rows(journal, 2)] == [3]
             journal.verify()
 
 
@@ -623,12 +632,12 @@ def test_kill_before_note_leaves_only_lost_row_doubtful(lossy: Lossy, monkeypatc
             os.kill(os.getpid(), signal.SIGKILL)
 
         journal = lossy.north()
-        send_rows(journal, all_due(journal, 1)[:1], None)
+        send_rows(journal, due_rows(journal, 1)[:1], None)
         monkeypatch.setattr(GuardedSession, "note", killed)
-        journal.append([intent(all_due(journal, 1)[0])])
+        journal.append([intent(due_rows(journal, 1)[0])])
         os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     lossy.restore(backup)
     assert lossy.accepts().rows.in_doubt == 1
     assert lossy.in_doubt() == {1}
-    assert lossy.goes_on() == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert lossy.due_after_roll_call() == [2, 3, 4, 5, 6, 7, 8, 9]

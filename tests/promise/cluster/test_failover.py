@@ -1,4 +1,4 @@
-"""Servers that crash, standbys that take over, waits that are cancelled: nothing is sent on what may be lost."""
+"""Crashing servers, takeovers by standbys, cancelled waits: nothing is sent on commits that may be lost."""
 
 import threading
 from collections import Counter
@@ -12,23 +12,30 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalUnwritable, JournalWentBack, RollCallOpen
+from paygw_batch.errors import JournalTooOld, JournalUnwritable, OpenRollCall
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import MoveResult, RowState
 from tests.promise.cluster.company import host
-from tests.promise.cluster.standby import both, caught_up, no_standby_answers, standby_of, synchronous, until
-from tests.support.journal_rows import AT, all_due, intent, open_sheet, outcome_of, send
+from tests.promise.cluster.standby import (
+    block_commits,
+    either_server_url,
+    standby_of,
+    until,
+    wait_for_standby,
+    wait_until_caught_up,
+)
+from tests.support.journal_rows import AT, due_rows, intent, open_sheet, outcome_of, send
 from tests.support.patience import PATIENCE_S
 from tests.support.postgres_rows import make_postgres, open_postgres
-from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.postgres_server import PostgresServer, new_server
 
 _WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 _CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
-class Answered:
-    """What a call in a thread of its own came to."""
+class BackgroundCall:
+    """A call in a separate thread, with its result."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.result: object = None
@@ -43,7 +50,7 @@ class Answered:
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.error = error
 
-    def join(self) -> "Answered":
+    def join(self) -> "BackgroundCall":
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
         return self
@@ -51,11 +58,11 @@ class Answered:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresServer, PostgresServer, Path]]:
-    """Two hosts whose standby took over before it had what north sent last."""
+    """Two hosts whose standby took over without north's last commits."""
     home = tmp_path_factory.mktemp("pair")
     home.chmod(0o700)
-    with own_server() as primary, standby_of(primary) as standby:
-        url = both(primary, standby)
+    with new_server() as primary, standby_of(primary) as standby:
+        url = either_server_url(primary, standby)
         with pytest.MonkeyPatch.context() as patching:
             patching.setattr("socket.gethostname", lambda: "south")
             make_postgres(host(home, "south", url))
@@ -64,8 +71,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresSer
             with closing(open_postgres(host(home, "north", url))) as journal:
                 open_sheet(journal, new=6)
                 send_first(journal)
-                caught_up(primary)
-                standby.stop("fast")  # from here on it lags
+                wait_until_caught_up(primary)
+                standby.stop("fast")  # it lags from here on
                 assert len(send(journal, 1, OutcomeKind.PAID)) == 5
         primary.stop("immediate")
         standby.start()
@@ -74,7 +81,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresSer
 
 
 def send_first(journal: PostgresJournal) -> None:
-    first = all_due(journal, 1)[0]
+    first = due_rows(journal, 1)[0]
     journal.append([intent(first)])
     journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
 
@@ -83,70 +90,70 @@ def test_no_host_sends_after_failover_to_lagging_standby(
     pair: tuple[PostgresServer, PostgresServer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     primary, standby, home = pair
-    url = both(primary, standby)
+    url = either_server_url(primary, standby)
     monkeypatch.setattr("socket.gethostname", lambda: "south")
-    with pytest.raises(RollCallOpen, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Missing: north"):
         open_postgres(host(home, "south", url))
-    with pytest.raises(JournalWentBack):
+    with pytest.raises(JournalTooOld):
         open_postgres(host(home, "north", url))
     with psycopg.connect(standby.url()) as connection:
-        found = connection.execute("SELECT count(*) FROM paygw.state WHERE state = 'ready'").fetchall()
-    assert found == [(5,)], "these were sent: whoever sends them again pays twice"
+        query_rows = connection.execute("SELECT count(*) FROM paygw.state WHERE state = 'ready'").fetchall()
+    assert query_rows == [(5,)], "these were sent: whoever sends them again pays twice"
 
 
 def test_missing_comparison_after_failover_is_detected(
     pair: tuple[PostgresServer, PostgresServer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug: then the rows that north has sent are given out again."""
+    """A planted bug: rows that north has sent are offered again."""
     primary, standby, home = pair
-    url = both(primary, standby)
-    monkeypatch.setattr("paygw_batch.journal.postgres.hosts.check_left", lambda *_: None)
+    url = either_server_url(primary, standby)
+    monkeypatch.setattr("paygw_batch.journal.postgres.hosts.check_sent_log", lambda *_: None)
     list(host(home, "south", url).roll_call())
     standby.execute("UPDATE paygw.process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
     with closing(open_postgres(host(home, "north", url))) as journal:
-        assert len(all_due(journal, 1)) == 5
+        assert len(due_rows(journal, 1)) == 5
 
 
 def test_synchronous_standby_takes_over_during_run(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    with own_server() as primary, standby_of(primary) as standby:
-        synchronous(primary, "*")
-        at = host(tmp_path, "north", both(primary, standby), replication="synchronous")
+    with new_server() as primary, standby_of(primary) as standby:
+        wait_for_standby(primary, "*")
+        at = host(tmp_path, "north", either_server_url(primary, standby), replication="synchronous")
         make_postgres(at)
         open_postgres(replace(at, known_dir=tmp_path / "south")).close()
         with closing(open_postgres(at)) as journal:
             open_sheet(journal, new=3)
-            first, second, third = all_due(journal, 1)
+            first, second, third = due_rows(journal, 1)
             journal.append([intent(first)])
             primary.stop("immediate")
-            going_on = Answered(lambda: journal.append([outcome_of(1, 1, OutcomeKind.PAID), intent(second)]))
+            going_on = BackgroundCall(lambda: journal.append([outcome_of(1, 1, OutcomeKind.PAID), intent(second)]))
             standby.control("promote")
             with standby_of(standby):
-                synchronous(standby, "*")
+                wait_for_standby(standby, "*")
                 assert going_on.join().error is None
                 assert going_on.result == [MoveResult.MOVED] * 2
                 journal.append([outcome_of(2, 1, OutcomeKind.PAID), intent(third)])
                 assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.IN_FLIGHT]
                 assert journal.verify()["facts"] == 6
-                synchronous(standby, "")  # the second standby goes now
+                wait_for_standby(standby, "")  # the second standby stops now
 
 
 @contextmanager
-def waiting(tmp_path: Path, server: PostgresServer) -> Iterator[tuple[PostgresJournal, Answered]]:
-    """An intent whose commit waits for a standby that does not answer."""
+def waiting(tmp_path: Path, server: PostgresServer) -> Iterator[tuple[PostgresJournal, BackgroundCall]]:
+    """An intent whose commit waits for a silent standby."""
     tmp_path.chmod(0o700)
     at = host(tmp_path, "north", server.url(), replication="provider")
     make_postgres(at)
     journal = open_postgres(at)
     try:
         open_sheet(journal, new=1)
-        (due,) = all_due(journal, 1)
-        no_standby_answers(server)
-        intended = Answered(lambda: journal.writer.append([intent(due)]))
+        (due,) = due_rows(journal, 1)
+        block_commits(server)
+        intended = BackgroundCall(lambda: journal.writer.append([intent(due)]))
         until(server, f"SELECT EXISTS ({_WAITING})")
         yield journal, intended
     finally:
-        synchronous(server, "")
+        wait_for_standby(server, "")
         journal.close()
 
 
@@ -154,10 +161,10 @@ def waiting(tmp_path: Path, server: PostgresServer) -> Iterator[tuple[PostgresJo
 def test_cancelled_wait_for_standby_fails_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_planted: bool
 ) -> None:
-    """The server then answers as if all were well, with a notice. The planted bug does not read it."""
+    """The server answers with success and a notice. The planted bug ignores the notice."""
     if is_planted:
         monkeypatch.setattr(GuardedSession, "_watch_warnings", lambda _: None)
-    with own_server() as server, waiting(tmp_path, server) as (_, intended):
+    with new_server() as server, waiting(tmp_path, server) as (_, intended):
         with psycopg.connect(server.url(), autocommit=True) as connection:
             while intended.thread.is_alive():
                 connection.execute(_CANCEL.encode())
@@ -172,21 +179,21 @@ def test_cancelled_wait_for_standby_fails_commit(
 def test_state_after_crash_is_durable_before_sending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_planted: bool
 ) -> None:
-    """A commit that waited for its standby counts as made after a crash, and no standby has it.
+    """A commit that waited for its standby counts as made after a crash, although no standby has it.
 
-    The planted bug leaves the durable write out that comes after the look.
+    The planted bug omits the durable write after the check.
     """
     if is_planted:
         monkeypatch.setattr(GuardedSession, "flush", lambda _: None)
-    with own_server() as server, waiting(tmp_path, server) as (journal, intended):
+    with new_server() as server, waiting(tmp_path, server) as (journal, intended):
         if is_planted:
-            journal.writer._guarded._roll = None  # its answer is a durable write as well
+            journal.writer._guarded._roll = None  # its answer is a durable write too
         server.stop("immediate")
         server.start()
         if not is_planted:
             until(server, f"SELECT EXISTS ({_WAITING})")
             assert intended.thread.is_alive(), "it waits for the standby"
-            synchronous(server, "")
+            wait_for_standby(server, "")
         assert intended.join().error is None
         assert intended.result == [MoveResult.MOVED]
         if is_planted:
@@ -196,8 +203,8 @@ def test_state_after_crash_is_durable_before_sending(
 
 
 def test_unreachable_server_after_lost_answer_ends_run(tmp_path: Path) -> None:
-    """Counted by the client: a network that says nothing for ever keeps nobody waiting for ever."""
-    with own_server() as server:
+    """The client measures the time, so that a silent network does not block forever."""
+    with new_server() as server:
         with waiting(tmp_path, server) as (journal, intended):
             journal.writer._guarded.session.server = replace(journal.writer._guarded.session.server, commit_limit_s=0.3)
             server.stop("immediate")

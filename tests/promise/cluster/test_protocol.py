@@ -3,17 +3,17 @@
 import pytest
 
 from tests.promise.cluster.planted import BUGS
-from tests.promise.cluster.protocol import Broken, Played, play
+from tests.promise.cluster.protocol import Broken, PlayTally, play
 from tests.support.long_part import long, share
 from tests.support.postgres_server import PostgresServer
 
 LIVES = 12
 HUNTED = 40
-"""Within so many lives each planted bug must show."""
+"""The number of runs within which each planted bug must be found."""
 
 
 def test_no_order_of_events_repeats_or_loses_rows(postgres_server: PostgresServer, open_batch: str) -> None:
-    played = Played()
+    played = PlayTally()
     for seed in range(LIVES):
         played.add(play(postgres_server, open_batch, seed))
     assert min(played.deaths, played.lost_connections, played.freezes, played.late) > 0

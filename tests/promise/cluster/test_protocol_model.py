@@ -1,4 +1,4 @@
-"""The protocol as a model: spin tries every order of events, and without one guard finds an order that pays twice."""
+"""The protocol as a model: spin tries every order of events, and finds a double payment without a guard."""
 
 import re
 import subprocess
@@ -14,17 +14,17 @@ GUARDS = {
     **dict.fromkeys(("NO_KEY", "NO_CHAIN", "NO_MAY_LEAVE", "NO_AGE", "NO_LEFT", "NO_ROLL", "NO_LIFE"), 1),
     "NO_FLUSH": 2,
 }
-"""Each guard of the model, and how many troubles it takes until a row is paid twice without it."""
+"""The guards of the model, with the number of troubles after which a row is paid twice without each."""
 PAID_TWICE = "assertion violated  !(left[r])"
 
 pytestmark = pytest.mark.skipif(not has_spin(), reason=NO_SPIN)
 
 
-def checked(place: Path, *defined: str) -> str:
-    """Try every order of events, and return what spin says about them."""
-    macros = [f"-D{one}" for one in defined]
+def check_model(place: Path, *defined: str) -> str:
+    """Check every order of events, and return spin's report."""
+    macros = [f"-D{macro}" for macro in defined]
     subprocess.run(["spin", "-a", *macros, MODEL], cwd=place, check=True, capture_output=True)
-    # Not optimized: for one trouble, the compiler would take longer than the search.
+    # Without optimization, because the compiler would take longer than the search.
     subprocess.run(["gcc", "-w", "-O0", "-DSAFETY", "-o", "pan", "pan.c"], cwd=place, check=True)
     done = subprocess.run([place / "pan", "-n", "-m2000000"], cwd=place, check=True, capture_output=True, text=True)
     return done.stdout
@@ -32,16 +32,16 @@ def checked(place: Path, *defined: str) -> str:
 
 @pytest.mark.parametrize("troubles", [1, long(2)])
 def test_model_repeats_no_payment_and_loses_no_row(tmp_path: Path, troubles: int) -> None:
-    said = checked(tmp_path, f"TROUBLES={troubles}")
-    assert "errors: 0" in said, said
-    assert "not completed" not in said, said
-    assert "error: max search depth too small" not in said, said
+    report = check_model(tmp_path, f"TROUBLES={troubles}")
+    assert "errors: 0" in report, report
+    assert "not completed" not in report, report
+    assert "error: max search depth too small" not in report, report
 
 
 @pytest.mark.share(8)
 @pytest.mark.parametrize(("guard", "troubles"), GUARDS.items())
 def test_model_without_guard_pays_twice(tmp_path: Path, guard: str, troubles: int) -> None:
-    assert PAID_TWICE in checked(tmp_path, f"TROUBLES={troubles}", guard)
+    assert PAID_TWICE in check_model(tmp_path, f"TROUBLES={troubles}", guard)
 
 
 def test_every_removable_model_guard_is_tested() -> None:
@@ -49,7 +49,7 @@ def test_every_removable_model_guard_is_tested() -> None:
 
 
 def test_functions_named_in_model_exist() -> None:
-    """The model follows the program: a name in it that nobody has any more is found."""
+    """Every name in the model must exist in the program."""
     text = MODEL.read_text(encoding="utf-8")
     named = {name.rpartition(".")[2].removesuffix("()") for name in text.split("`")[1::2]}
     program = "".join(

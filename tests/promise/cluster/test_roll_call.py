@@ -1,4 +1,4 @@
-"""After a restore or a failover nothing is sent before every host has shown what it sent on."""
+"""After a restore or a failover, nothing is sent until every host has compared what it sent."""
 
 import shutil
 from contextlib import closing
@@ -16,18 +16,18 @@ from paygw_batch.errors import (
     HolderKind,
     JournalError,
     JournalHeld,
+    JournalTooOld,
     JournalUnwritable,
-    JournalWentBack,
-    RollCallOpen,
+    OpenRollCall,
     UsageError,
 )
 from paygw_batch.journal.postgres.fact_writer import CALL, stage_facts
-from paygw_batch.journal.postgres.hosts import LeftOfProcess
+from paygw_batch.journal.postgres.hosts import ProcessSentLog
 from paygw_batch.journal.postgres.session import Server, connect, fetch
 from paygw_batch.journal.postgres.workers import OwnProcess, enrol
 from paygw_batch.journal.values import MoveResult
 from tests.promise.cluster.company import NORTH, SOUTH, SplitCompany
-from tests.support.journal_rows import all_due, intent, open_sheet, outcome_of, send
+from tests.support.journal_rows import due_rows, intent, open_sheet, outcome_of, send
 from tests.support.postgres_rows import read_postgres
 from tests.support.postgres_server import PostgresServer
 
@@ -39,29 +39,29 @@ def company(postgres_server: PostgresServer, postgres_template: str, tmp_path: P
 
 @pytest.fixture
 def restored(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> SplitCompany:
-    """A batch of 5 rows; north sent one of them, and then the database went back to before that."""
+    """A batch of 5 rows. North sent one, and then the database went back to before that."""
     company.opens(monkeypatch, SOUTH).close()
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         open_sheet(journal, new=5)
     backup = company.backup()
     with closing(company.opens(monkeypatch, NORTH)) as journal:
-        assert [*journal.append([intent(all_due(journal, 1)[0])])] == [MoveResult.MOVED]
+        assert [*journal.append([intent(due_rows(journal, 1)[0])])] == [MoveResult.MOVED]
     company.restore(backup)
     return company
 
 
 def test_host_without_sending_waits_for_sender(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
-        with pytest.raises(RollCallOpen, match=r"restored, or a standby took over.*Missing: north \(last seen"):
+        with pytest.raises(OpenRollCall, match=r"restored, or a standby took over.*Missing: north \(last seen"):
             restored.opens(monkeypatch, SOUTH)
-    with pytest.raises(JournalWentBack, match="older copy"):
+    with pytest.raises(JournalTooOld, match="older copy"):
         restored.opens(monkeypatch, NORTH)
-    with pytest.raises(RollCallOpen, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Missing: north"):
         restored.opens(monkeypatch, SOUTH)
     (restored.home / "new").mkdir(mode=0o700)
-    with pytest.raises(RollCallOpen, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Missing: north"):
         restored.opens(monkeypatch, "new")
-    with closing(read_postgres(restored.host(SOUTH))) as journal:  # to look is always possible
+    with closing(read_postgres(restored.host(SOUTH))) as journal:  # reading is always possible
         assert [row.state for row in journal.rows(1)] == [State.READY] * 5
 
 
@@ -69,8 +69,8 @@ def test_host_without_sending_waits_for_sender(restored: SplitCompany, monkeypat
 def test_database_refuses_writes_while_hosts_are_missing(
     restored: SplitCompany, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Also a program that does not ask."""
-    with pytest.raises(RollCallOpen):
+    """This also holds for a program that does not check."""
+    with pytest.raises(OpenRollCall):
         restored.opens(monkeypatch, SOUTH)
     with pytest.raises(psycopg.Error) as refusal, connected(restored) as connection:
         fetch(connection, f"SELECT {call}", {"process": a_process(connection).number})
@@ -80,7 +80,7 @@ def test_database_refuses_writes_while_hosts_are_missing(
 def test_no_intent_is_committed_while_hosts_are_missing(
     restored: SplitCompany, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(RollCallOpen):
+    with pytest.raises(OpenRollCall):
         restored.opens(monkeypatch, SOUTH)
     with closing(read_postgres(restored.host(SOUTH))) as journal:
         first, *_ = journal.due(1, after_row=0, limit=1)
@@ -89,7 +89,7 @@ def test_no_intent_is_committed_while_hosts_are_missing(
         with pytest.raises(psycopg.Error) as refusal:
             fetch(connection, CALL, (own.number, *stage_facts([intent(first)], own.end).values))
         assert refusal.value.sqlstate == "PW008"
-        fetch(connection, "SET paygw.retires = 'on'")  # who accepts a loss, or retires a host
+        fetch(connection, "SET paygw.retires = 'on'")  # a host that accepts a loss or retires another
         ((*_, has_moved),) = fetch(connection, CALL, (own.number, *stage_facts([intent(first)], own.end).values))
         assert has_moved
 
@@ -108,7 +108,7 @@ def test_all_hosts_continue_after_complete_roll_call(company: SplitCompany, monk
         open_sheet(journal, new=5)
     company.restore(company.backup())
     monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
-    assert [one.name for one in company.host(SOUTH).roll_call()] == [NORTH]
+    assert [host.name for host in company.host(SOUTH).roll_call()] == [NORTH]
     monkeypatch.setattr("socket.gethostname", lambda: NORTH)
     assert list(company.host(NORTH).roll_call()) == []
     with closing(company.opens(monkeypatch, SOUTH)) as journal:
@@ -117,7 +117,7 @@ def test_all_hosts_continue_after_complete_roll_call(company: SplitCompany, monk
 
 
 def test_retired_host_leaves_sendable_rows_in_doubt(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RollCallOpen):
+    with pytest.raises(OpenRollCall):
         restored.opens(monkeypatch, SOUTH)
     for wrong in ("east", SOUTH):
         with pytest.raises(UsageError, match=f"No host called {wrong} is missing"):
@@ -125,29 +125,29 @@ def test_retired_host_leaves_sendable_rows_in_doubt(restored: SplitCompany, monk
     host, rows = restored.host(SOUTH).retire(NORTH, by="amina")
     assert (host.name, rows) == (NORTH, 5)
     with closing(restored.opens(monkeypatch, SOUTH)) as journal:
-        assert list(all_due(journal, 1)) == []
+        assert list(due_rows(journal, 1)) == []
         assert {row.state for row in journal.rows(1)} == {State.IN_DOUBT}
         assert {row.sent_orderid for row in journal.rows(1)} == {f"ORD-{row}" for row in range(2, 7)}
         assert journal.verify()["in_doubt"] == 5
-    with pytest.raises(JournalWentBack):
+    with pytest.raises(JournalTooOld):
         restored.opens(monkeypatch, NORTH)
 
 
 def test_living_host_accepts_loss_instead_of_retirement(
     restored: SplitCompany, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(JournalWentBack):
+    with pytest.raises(JournalTooOld):
         restored.opens(monkeypatch, NORTH)
     with pytest.raises(UsageError, match="is alive"):
         restored.host(NORTH).retire(NORTH, by="amina")
     accepted = restored.host(NORTH).accept_loss(by="amina")
-    assert (accepted.rows.in_doubt, [one.name for one in accepted.missing]) == (1, [SOUTH])
-    with pytest.raises(RollCallOpen, match="Missing: south"):
+    assert (accepted.rows.in_doubt, [host.name for host in accepted.missing]) == (1, [SOUTH])
+    with pytest.raises(OpenRollCall, match="Missing: south"):
         restored.opens(monkeypatch, NORTH)
     monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
     assert list(restored.host(SOUTH).roll_call()) == []
     with closing(restored.opens(monkeypatch, NORTH)) as journal:
-        assert len(all_due(journal, 1)) == 4
+        assert len(due_rows(journal, 1)) == 4
         open_sheet(journal, "b2", new=[])
 
 
@@ -159,7 +159,7 @@ def test_crash_during_retirement_keeps_roll_call_open(restored: SplitCompany, mo
         broken.setattr("paygw_batch.cluster.database_place.write_retired", crash)
         with pytest.raises(KeyboardInterrupt):
             restored.host(SOUTH).retire(NORTH, by="amina")
-    with pytest.raises(RollCallOpen, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Missing: north"):
         restored.opens(monkeypatch, SOUTH)
     assert restored.host(SOUTH).retire(NORTH, by="amina")[1] == 0
     with closing(restored.opens(monkeypatch, SOUTH)) as journal:
@@ -167,7 +167,7 @@ def test_crash_during_retirement_keeps_roll_call_open(restored: SplitCompany, mo
 
 
 def test_no_retirement_while_row_is_in_flight(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another host could say that nothing of it left, and nobody would know a later attempt of the retired host."""
+    """Another host could record that nothing was sent, which would hide a later attempt of the retired host."""
     company.opens(monkeypatch, NORTH).close()
     with closing(company.opens(monkeypatch, SOUTH)) as journal:
         open_sheet(journal, new=5)
@@ -176,13 +176,13 @@ def test_no_retirement_while_row_is_in_flight(company: SplitCompany, monkeypatch
     monkeypatch.setattr("socket.gethostname", lambda: "third")
     with closing(company.host("third").open_to_work("work")) as sending:
         assert sending.join_run() is not None
-        assert sending.append([intent(all_due(sending, 1)[0])]) == [MoveResult.MOVED]
+        assert sending.append([intent(due_rows(sending, 1)[0])]) == [MoveResult.MOVED]
         company.replace()
-        with pytest.raises(RollCallOpen):
+        with pytest.raises(OpenRollCall):
             company.opens(monkeypatch, SOUTH)
         with pytest.raises(JournalHeld, match="still sends"):
             company.host(SOUTH).retire(NORTH, by="amina")
-        with pytest.raises(RollCallOpen, match="Missing: north"):
+        with pytest.raises(OpenRollCall, match="Missing: north"):
             company.opens(monkeypatch, SOUTH)
     with connected(company) as connection:
         fetch(connection, "UPDATE process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
@@ -192,7 +192,7 @@ def test_no_retirement_while_row_is_in_flight(company: SplitCompany, monkeypatch
 
 
 def test_returning_retired_host_is_refused(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What left may be there: it was only away for too long."""
+    """The host was only away too long, and its sent log may exist."""
     company.opens(monkeypatch, NORTH).close()
     company.opens(monkeypatch, SOUTH).close()
     company.restore(company.backup())
@@ -216,7 +216,7 @@ def test_run_with_replaced_database_waits_and_stops(company: SplitCompany, monke
     company.opens(monkeypatch, SOUTH).close()
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         open_sheet(journal, new=5)
-        first, second, *_ = all_due(journal, 1)
+        first, second, *_ = due_rows(journal, 1)
         journal.append([intent(first)])
         monkeypatch.setattr("paygw_batch.journal.postgres.guarded_session._RECONNECT_LIMIT_S", 0.0)
         company.replace()
@@ -230,21 +230,21 @@ def test_run_with_replaced_database_waits_and_stops(company: SplitCompany, monke
 def test_intent_missing_on_host_needs_database_record(
     company: SplitCompany, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
-    """A process freezes between commit and note; another one of its host answers the roll of a restored database."""
-    note = LeftOfProcess.note
+    """A process freezes between commit and record. Another process of its host answers the roll-call."""
+    note = ProcessSentLog.note
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         open_sheet(journal, new=5)
     backup = company.backup()
 
-    def frozen(self: LeftOfProcess, *words: Any) -> None:
-        monkeypatch.setattr(LeftOfProcess, "note", note)
+    def frozen(self: ProcessSentLog, *words: Any) -> None:
+        monkeypatch.setattr(ProcessSentLog, "note", note)
         company.replace() if is_there else company.restore(backup)
         assert company.host(NORTH).roll_call() == []
         note(self, *words)
 
     with closing(company.opens(monkeypatch, NORTH)) as journal:
-        first, *_ = all_due(journal, 1)
-        monkeypatch.setattr(LeftOfProcess, "note", frozen)
+        first, *_ = due_rows(journal, 1)
+        monkeypatch.setattr(ProcessSentLog, "note", frozen)
         if is_there:
             assert [*journal.append([intent(first)])] == [MoveResult.MOVED]
             return
@@ -255,7 +255,7 @@ def test_intent_missing_on_host_needs_database_record(
 
 
 def test_restarted_server_starts_no_roll_call(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is called when nothing else is in the place of the database."""
+    """The database is still the same one."""
     company.opens(monkeypatch, SOUTH).close()
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         open_sheet(journal, new=1)
@@ -268,22 +268,22 @@ def test_restarted_server_starts_no_roll_call(company: SplitCompany, monkeypatch
 
 
 def test_restored_synchronous_copy_needs_roll_call(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The word `synchronous` is about a standby of the same cluster, never about a copy that was restored."""
+    """`synchronous` is about a standby of the same cluster, never about a restored copy."""
     server = replace(restored.host(SOUTH).server, replication="synchronous")
     monkeypatch.setattr("paygw_batch.journal.postgres.session._check_durable", lambda *_, **__: None)
-    assert [one.name for one in replace(restored.host(SOUTH), server=server).roll_call()] == [NORTH]
+    assert [host.name for host in replace(restored.host(SOUTH), server=server).roll_call()] == [NORTH]
 
 
 def as_worker(company: SplitCompany, name: str) -> DatabasePlace:
-    """A host whose login is a worker and nothing else."""
+    """Return a host whose login is only a worker."""
     login = f"{company.name}_{name}"
-    company.host(name).give_rights()
+    company.host(name).grant_rights()
     company.server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {company.name}_worker")
     return replace(company.host(name), server=Server(company.server.url(company.name, user=login)))
 
 
 def test_host_with_lost_first_write_is_awaited(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its login is a worker's, and nobody has seen it: a stop would be lifted by whoever starts a run."""
+    """Its login is a worker's, and nobody has seen it. Any run would lift a stop."""
     with closing(company.opens(monkeypatch, SOUTH)) as journal:
         open_sheet(journal, new=5)
         assert journal.start_shared_run(1, waits=True) is not None
@@ -292,21 +292,21 @@ def test_host_with_lost_first_write_is_awaited(company: SplitCompany, monkeypatc
     monkeypatch.setattr("socket.gethostname", lambda: NORTH)
     with closing(north.open_to_work("work")) as worker:
         assert worker.join_run() is not None
-        (first, *_) = all_due(worker, 1)
+        (first, *_) = due_rows(worker, 1)
         assert worker.append([intent(first)]) == [MoveResult.MOVED]
     company.restore(backup)
-    company.host(SOUTH).give_rights()
-    with pytest.raises(JournalWentBack):
+    company.host(SOUTH).grant_rights()
+    with pytest.raises(JournalTooOld):
         north.open_to_work("work")
-    with pytest.raises(RollCallOpen, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Missing: north"):
         company.opens(monkeypatch, SOUTH)
     assert company.host(NORTH).accept_loss(by="amina").rows.in_doubt == 1
     with closing(company.opens(monkeypatch, SOUTH)) as journal:
-        assert [due.row for due in all_due(journal, 1)] == [3, 4, 5, 6]
+        assert [due.row for due in due_rows(journal, 1)] == [3, 4, 5, 6]
 
 
 def follows(company: SplitCompany) -> None:
-    """Let the database be one that took over from another one of its cluster."""
+    """Let the database be a standby that took over in its cluster."""
     with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         connection.execute(
@@ -322,14 +322,14 @@ def synchronously(place: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> Data
 
 @pytest.fixture
 def taken_over(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> DatabasePlace:
-    """A synchronous standby took over, and the worker of south was the first to see it."""
+    """A synchronous standby took over, and south's worker saw it first."""
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         open_sheet(journal, new=5)
-        assert [*journal.append([intent(all_due(journal, 1)[0])])] == [MoveResult.MOVED]
+        assert [*journal.append([intent(due_rows(journal, 1)[0])])] == [MoveResult.MOVED]
     company.opens(monkeypatch, SOUTH).close()
     south = as_worker(company, SOUTH)
     follows(company)
-    with pytest.raises(RollCallOpen, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Missing: north"):
         synchronously(south, monkeypatch).open_to_work("work")
     return south
 
@@ -337,9 +337,9 @@ def taken_over(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> Databa
 def test_desk_waives_roll_call_after_synchronous_takeover(
     company: SplitCompany, taken_over: DatabasePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(RollCallOpen, match="Missing: north"):
+    with pytest.raises(OpenRollCall, match="Missing: north"):
         synchronously(taken_over, monkeypatch).open_to_work("work")
-    assert [one.name for one in company.host(SOUTH).roll_call()] == [NORTH], "it waits where a standby may lag"
+    assert [host.name for host in company.host(SOUTH).roll_call()] == [NORTH], "it waits where a standby may lag"
     assert list(synchronously(company.host(SOUTH), monkeypatch).roll_call()) == []
     synchronously(taken_over, monkeypatch).open_to_work("work").close()
 
@@ -350,7 +350,7 @@ def test_roll_call_is_not_waived_for_incomplete_host(company: SplitCompany, monk
         (host_id,) = (company.home / NORTH / "journals").glob("*/host")
         connection.execute("SELECT paygw.call_roll(%s, 'north')", (host_id.read_text().strip(),))
     monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
-    assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
+    assert [host.name for host in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
 
 
 def test_roll_call_of_restored_copy_is_not_waived(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,14 +358,14 @@ def test_roll_call_of_restored_copy_is_not_waived(company: SplitCompany, monkeyp
     company.opens(monkeypatch, SOUTH).close()
     south = as_worker(company, SOUTH)
     company.restore(company.backup())
-    with pytest.raises(RollCallOpen):
+    with pytest.raises(OpenRollCall):
         synchronously(south, monkeypatch).open_to_work("work")
-    assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
+    assert [host.name for host in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
     follows(company)
     with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
         connection.execute(
             """INSERT INTO paygw.roll_call SELECT number + 1, life, 'a test', false FROM paygw.newest_call"""
         )
-    with pytest.raises(RollCallOpen):
+    with pytest.raises(OpenRollCall):
         synchronously(south, monkeypatch).open_to_work("work")
-    assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
+    assert [host.name for host in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]

@@ -9,14 +9,14 @@ import pytest
 from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import GatewayProcess, Spawner, gateway
 from tests.promise.cluster.company import PRELOADED
-from tests.promise.cluster.shifts import work_through
-from tests.promise.cluster.trouble import SLOWLY, Endured, Size, endure, fail_over
+from tests.promise.cluster.shifts import play_shift
+from tests.promise.cluster.trouble import SLOWLY, OrdealTally, Size, play_failover, play_ordeal
 from tests.support.long_part import long
-from tests.support.postgres_server import own_server
+from tests.support.postgres_server import new_server
 
 ROWS = 60
 ONE_AFTER_THE_OTHER, SEVERAL_AT_ONCE = 3, 1
-"""Seeds that kill, freeze and cut; the second one lets the server crash too."""
+"""Seeds that kill, freeze and disconnect; the second one also crashes the server."""
 PUT_BACK = "plants:rows_in_flight_are_put_back"
 LAGGING, WHOLE = 2, 1
 """Seeds in which the standby lags, and in which it has everything."""
@@ -34,12 +34,12 @@ def slow_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayPr
         yield started
 
 
-@pytest.mark.parametrize(("part", "seed"), [long(endure, ONE_AFTER_THE_OTHER), (work_through, SEVERAL_AT_ONCE)])
+@pytest.mark.parametrize(("part", "seed"), [long(play_ordeal, ONE_AFTER_THE_OTHER), (play_shift, SEVERAL_AT_ONCE)])
 def test_batch_is_paid_once_through_all_troubles(
-    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, part: Callable[..., Endured], seed: int
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, part: Callable[..., OrdealTally], seed: int
 ) -> None:
-    """By two hosts that send one after the other, and by workers that send at once."""
-    with own_server() as server:
+    """By two hosts in turn, and by concurrent workers."""
+    with new_server() as server:
         size = Size(ROWS, workers=2)
         endured = part(tmp_path, spawner, slow_gateway, server, seed=seed, size=size, stop=Event())
     assert endured.hurt > 0
@@ -51,8 +51,8 @@ def test_worker_resending_rows_in_flight_is_detected(
 ) -> None:
     """A planted bug: the gateway's record has a row twice."""
     size = Size(ROWS, kills=1.0, workers=2)
-    with own_server() as server, pytest.raises(Broken, match="sent twice"):
-        work_through(*(tmp_path, spawner, slow_gateway, server), seed=0, size=size, stop=Event(), planted=PUT_BACK)
+    with new_server() as server, pytest.raises(Broken, match="sent twice"):
+        play_shift(*(tmp_path, spawner, slow_gateway, server), seed=0, size=size, stop=Event(), planted=PUT_BACK)
 
 
 @pytest.mark.share(2)
@@ -60,7 +60,7 @@ def test_worker_resending_rows_in_flight_is_detected(
 def test_failover_loses_no_row_or_stops_sending(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, seed: int, is_lagging: bool
 ) -> None:
-    endured = fail_over(tmp_path, spawner, slow_gateway, seed=seed, rows=ROWS)
+    endured = play_failover(tmp_path, spawner, slow_gateway, seed=seed, rows=ROWS)
     assert endured.never_left == 0
     if is_lagging:
         assert (endured.lost_rows > 0, endured.accepted) == (True, 1)

@@ -1,4 +1,4 @@
-"""Kills, freezes, lost answers, black holes and crashes of the server, while two hosts pay; then failovers."""
+"""Kills, freezes, lost answers, black holes and server crashes while two hosts pay; then failovers."""
 
 import signal
 import time
@@ -14,21 +14,21 @@ from paygw_batch.journal.postgres.hosts import public_id
 from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.promise.cluster.company import HOSTS, WINDOW, Company
-from tests.promise.cluster.standby import both, caught_up, standby_of
+from tests.promise.cluster.standby import either_server_url, standby_of, wait_until_caught_up
 from tests.support.patience import PATIENCE_S
-from tests.support.postgres_server import PostgresServer, own_server
-from tests.support.wire_proxy import Trouble
+from tests.support.postgres_server import PostgresServer, new_server
+from tests.support.wire_proxy import ProxyFault
 
 PLANTED = "plants:key_known_to_be_sound"
 SIGNED_APART = 4
 ENDS = {0, 4, 5, 6, 7, 130}
-"""How a run may end by itself: in order, or stopped by the journal."""
+"""The ways in which a run may end by itself: in order, or stopped by the journal."""
 MAX_STARTS = 200
 RESUMED = 0.8
-"""How many of the starts of a batch that is there are `resume`, and not `submit` once more."""
+"""The share of further starts that use `resume` instead of `submit`."""
 KILLED_TAKERS = 0.5
-"""How many of those that take over from a frozen process are killed as well."""
-CUTS = (Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST, Trouble.DELAY, Trouble.SILENCE)
+"""The share of processes that are killed after taking over from a frozen one."""
+CUTS = (ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST, ProxyFault.DELAY, ProxyFault.SILENCE)
 SLOWLY = """
 [default]
 status = "approved"
@@ -45,16 +45,16 @@ commits = false
 """
 LOOK_EVERY_S = 0.01
 RUN_LIMIT_S = 600.0
-"""How long a run of any size may last."""
+"""The time limit of a run of any size."""
 
 
 @dataclass
-class Endured:
-    """What a campaign came to."""
+class OrdealTally:
+    """The totals of a campaign."""
 
     batches: int = 0
     shared: int = 0
-    """How many of them were sent by several workers at once."""
+    """The number of them that several workers sent concurrently."""
     orders: int = 0
     kills: int = 0
     freezes: int = 0
@@ -62,47 +62,47 @@ class Endured:
     cuts: int = 0
     drains: int = 0
     """Workers that were asked to end, and ended in order. They are not hurt."""
-    unheard: int = 0
-    """Of them, those that died of the signal: it came as a run had ended, and its event loop let go of signals."""
+    lost_signals: int = 0
+    """The number of them that died of the signal, because their event loop had already ended."""
     emptied: int = 0
-    """How often the tables of the jobs were emptied in the middle. That hurts nobody."""
+    """The number of times the job tables were emptied, which hurts nobody."""
     picked_up: int = 0
     """Sheets that the timetable picked up."""
     failovers: int = 0
     lost_rows: int = 0
-    """Rows that had been sent and that the server which took over did not know."""
+    """Sent rows that the server lacked after its takeover."""
     in_doubt: int = 0
     never_left: int = 0
-    """Rows in doubt after a failover that never reached the gateway. Only a kill may leave any."""
+    """Rows in doubt after a failover that never reached the gateway. Only a kill may cause any."""
     accepted: int = 0
-    """Failovers after which the host that lives said itself which of its rows left."""
+    """Failovers after which the living host reported which of its rows were sent."""
 
     @property
     def hurt(self) -> int:
-        """How many processes were hurt so far."""
+        """The number of processes hurt so far."""
         return self.kills + self.freezes + self.crashes + self.cuts
 
-    def add(self, other: "Endured") -> None:
-        """Count another part as well."""
+    def add(self, other: "OrdealTally") -> None:
+        """Add another part."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a part of a campaign is, and how much happens to it."""
+    """The size of a campaign's part, and the number of its mishaps."""
 
     rows: int
     strikes: int = 10
-    """About so many in a batch."""
+    """The approximate number of mishaps in a batch."""
     kills: float = 0.35
-    """Their share of the strikes."""
+    """Their share of the mishaps."""
     freezes: float = 0.10
     crashes: float = 0.20
     drains: float = 0.10
     empties: float = 0.10
     dropped: int = 0
-    """How many rows the sheet has that the timetable of the workers picks up from a folder."""
+    """The number of rows in the sheet that the workers' timetable picks up."""
     window: int = WINDOW
     workers: int = 3
 
@@ -111,18 +111,18 @@ RELEASE = Size(5_000, 24, kills=0.50, freezes=0.17, crashes=0.06, drains=0.08, e
 
 
 def signed(seed: int) -> str:
-    """Return the plant of a batch: one of four signs in processes of its own, as long runs do."""
+    """Return the plant of a batch: one of four signs in separate processes, as long runs do."""
     return "plants:signed_in_threads" if seed % SIGNED_APART else "plants:signed_in_processes"
 
 
 def wait_for(company: Company, run: Run, count: int) -> bool:
-    """Wait until so many orders have arrived; False where the run ended before."""
+    """Wait for this number of orders. Return False if the run ended before."""
     give_up_s = time.monotonic() + PATIENCE_S
     while len(company.orders()) < count:
         if run.wait(LOOK_EVERY_S) is not None:
             return False
         if time.monotonic() > give_up_s:
-            run.send(signal.SIGUSR1)  # it writes where it hangs (see `spawner.py`)
+            run.send(signal.SIGUSR1)  # it writes its stack (see `spawner.py`)
             time.sleep(1)
             raise Broken(f"nothing arrives any more: {company.said()}")
     return run.exit_code is None
@@ -130,13 +130,13 @@ def wait_for(company: Company, run: Run, count: int) -> bool:
 
 @dataclass
 class Ordeal:
-    """One batch, its hosts, and what happens to them."""
+    """One batch, its hosts, and their mishaps."""
 
     company: Company
     server: PostgresServer
     rng: Random
     size: Size
-    endured: Endured
+    endured: OrdealTally
     sheets: dict[str, Path]
     stop: Event
     planted: str = PLANTED
@@ -145,11 +145,11 @@ class Ordeal:
 
     @property
     def rows(self) -> int:
-        """How many rows all sheets have."""
+        """The number of rows of all sheets."""
         return self.size.rows
 
     def soon(self) -> int:
-        """Return the number of orders after which the next thing happens: one more at the least.
+        """Return the number of orders after which the next mishap happens, at least one more.
 
         It counts on from the last such number: where orders came meanwhile, it is sooner. Where all have arrived,
         nothing more happens.
@@ -158,27 +158,27 @@ class Ordeal:
         return max(len(self.company.orders()) + 1, self.next_strike)
 
     def crash(self) -> None:
-        """Let the server crash, and start it again."""
+        """Crash the server, and start it again."""
         self.server.stop("immediate")
         self.server.start()
         self.endured.crashes += 1
 
     def cut(self, host: str) -> None:
-        """Let something happen to what a host says to the database next, or hears from it."""
+        """Disturb the next message between a host and the database."""
         self.company.proxies[host][0].trouble = trouble = self.rng.choice(CUTS)
         self.trail.append(f"{host} {trouble.value}")
         self.endured.cuts += 1
 
     def noted(self, run: Run, host: str) -> float:
-        """Throw the dice, and note what they decide."""
+        """Throw the dice, and record the decision."""
         dice = self.rng.random()
         self.trail.append(f"{host} {run.pid} {len(self.company.orders())} orders, {dice:.2f}")
         return dice
 
     def check(self, run: Run, host: str) -> None:
-        """Raise `Broken` for a run that ends as none may."""
+        """Raise `Broken` if a run ended in a forbidden way."""
         if run.done(RUN_LIMIT_S) == -signal.SIGTERM:
-            self.endured.unheard += 1
+            self.endured.lost_signals += 1
         elif run.exit_code not in ENDS | {-signal.SIGKILL}:
             raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
 
@@ -197,7 +197,7 @@ class Ordeal:
 
 @dataclass
 class _TwoHosts(Ordeal):
-    """Two hosts send one batch by `submit` and `resume`, one after the other."""
+    """Two hosts send one batch in turn, by `submit` and `resume`."""
 
     def start(self, host: str, *, has_batch: bool = False) -> Run:
         continues = has_batch and self.rng.random() < RESUMED
@@ -205,7 +205,7 @@ class _TwoHosts(Ordeal):
         return self.company.hosts[host].start(*words, "--wait", planted=self.planted)
 
     def strike(self, run: Run, host: str) -> tuple[Run, str] | None:
-        """Let one thing happen to a run that is sending; return the run that goes on, and its host."""
+        """Let one mishap happen to a sending run. Return the run that continues, and its host."""
         dice, size = self.noted(run, host), self.size
         if dice < size.kills:
             run.send(signal.SIGKILL)
@@ -221,7 +221,7 @@ class _TwoHosts(Ordeal):
         return run, host
 
     def freeze(self, run: Run, host: str) -> tuple[Run, str]:
-        """Freeze a run until the other host has taken over and sends; return the run that took over."""
+        """Freeze a run until the other host sends. Return the run that took over."""
         run.send(signal.SIGSTOP)
         other = HOSTS[1 - HOSTS.index(host)]
         taker = self.start(other, has_batch=True)
@@ -249,20 +249,20 @@ class _TwoHosts(Ordeal):
         raise Broken(f"the batch is never done: {self.company.said()}")
 
     def finish(self) -> None:
-        """Pay what is left, and verify the journal on both hosts."""
+        """Pay the rest, and verify the journal on both hosts."""
         for host, machine in self.company.hosts.items():
-            self.company.proxies[host][0].trouble = Trouble.NONE
+            self.company.proxies[host][0].trouble = ProxyFault.NONE
             code = self.start(host).done()
             if code not in {0, 4, 5}:
                 raise Broken(f"the last run on {host} ends with {code}: {machine.said()}")
             self.verify(host)
 
 
-def endure(
+def play_ordeal(
     home: Path, spawner: Spawner, at: GatewayProcess, server: PostgresServer, seed: int, size: Size, stop: Event
-) -> Endured:
-    """Pay one batch by two hosts through all that can happen, until it is done; judge all the while."""
-    rng, endured = Random(f"cluster/{seed}"), Endured(batches=1)  # noqa: S311 - dice
+) -> OrdealTally:
+    """Pay one batch by two hosts through all troubles until it is done, judging throughout."""
+    rng, endured = Random(f"cluster/{seed}"), OrdealTally(batches=1)  # noqa: S311 - dice
     name = server.new_database()
     company = Company(*(home, spawner, at, server.url(name), f"C{seed}", [server.port]), window=size.window)
     ordeal = _TwoHosts(company, server, rng, size, endured, company.sheets(size.rows), stop, signed(seed))
@@ -274,17 +274,19 @@ def endure(
     return endured
 
 
-def fail_over(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows: int) -> Endured:
-    """Let a standby take over that lags, or does not, while north sends; then nobody may send what was sent.
+def play_failover(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows: int) -> OrdealTally:
+    """Let a standby take over while north sends; afterwards nobody may resend.
 
-    Where rows are lost, north says itself which of them left; or it is gone, and south retires it.
+    If rows are lost, north reports which were sent; or it is gone, and south retires it.
     """
-    rng, endured = Random(f"failover/{seed}"), Endured(failovers=1, batches=1)  # noqa: S311 - dice
+    rng, endured = Random(f"failover/{seed}"), OrdealTally(failovers=1, batches=1)  # noqa: S311 - dice
     is_lagging, is_killed, is_gone = rng.random() < 0.6, rng.random() < 0.5, rng.random() < 0.25
-    is_killed |= is_gone  # a host that still sees the takeover gives a sign of life: it is not retired
-    with own_server() as primary, standby_of(primary) as standby:
+    is_killed |= is_gone  # a host that sees the takeover sends a heartbeat, so it is not retired
+    with new_server() as primary, standby_of(primary) as standby:
         ports = [primary.port, standby.port]
-        company = Company(home, spawner, at, both(primary, standby), f"F{seed}", ports, replication="asynchronous")
+        company = Company(
+            home, spawner, at, either_server_url(primary, standby), f"F{seed}", ports, replication="asynchronous"
+        )
         with closing(company):
             sheets, (north, south) = company.sheets(rows), (company.hosts[host] for host in HOSTS)
             if south.run("journal", "roll-call") != 0:
@@ -292,7 +294,7 @@ def fail_over(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows:
             run = north.start("submit", sheets["north"], planted=PLANTED)
             wait_for(company, run, rng.randrange(1, rows // 2))
             if is_lagging:
-                caught_up(primary)
+                wait_until_caught_up(primary)
                 standby.stop("fast")
                 wait_for(company, run, min(rows, len(company.orders()) + rng.randrange(1, rows // 2)))
             if is_killed:
@@ -304,40 +306,52 @@ def fail_over(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows:
             standby.control("promote")
             if run.wait(PATIENCE_S) is None:
                 raise Broken(f"seed {seed}: the run on north hangs")
-            _after(company, sheets, standby, seed, endured, is_gone=is_gone)
+            _run_after_failover(company, sheets, standby, seed, endured, is_gone=is_gone)
     return endured
 
 
-def _after(
-    company: Company, sheets: dict[str, Path], standby: PostgresServer, seed: int, endured: Endured, *, is_gone: bool
+def _run_after_failover(
+    company: Company,
+    sheets: dict[str, Path],
+    standby: PostgresServer,
+    seed: int,
+    endured: OrdealTally,
+    *,
+    is_gone: bool,
 ) -> None:
-    """Run on both hosts after a failover: either everything is there and they go on, or nobody sends."""
+    """Run on both hosts after a failover. Either nothing is lost and they continue, or nobody sends."""
     north, south = (company.hosts[host] for host in HOSTS)
     before = set(company.orders())
-    ready = _rows_in(standby, "ready")
+    ready = _rows_in_state(standby, "ready")
     endured.lost_rows = len(before & ready)
     first = south.run("submit", sheets["south"], planted=PLANTED)
     code = 7 if is_gone and before & ready else north.run("submit", sheets["north"], planted=PLANTED)
     if before & ready:
         if (first, code) != (7, 7) or len(company.orders()) != len(before):
             raise Broken(f"seed {seed}: {endured.lost_rows} rows are lost, and the runs end with {first} and {code}")
-        code = _lost(company, sheets, standby, seed, endured, is_gone=is_gone)
+        code = _repair_loss(company, sheets, standby, seed, endured, is_gone=is_gone)
     else:
         code = south.run("submit", sheets["south"], planted=PLANTED)
     if code not in {0, 4, 5}:
         raise Broken(f"seed {seed}: the last run ends with {code}: {north.said()} {south.said()}")
     company.orders()
-    if _rows_in(standby, "ready"):
+    if _rows_in_state(standby, "ready"):
         raise Broken(f"seed {seed}: rows are left")
     if south.run("verify") not in {0, 5}:
         raise Broken(f"seed {seed}: the journal is not sound: {south.said()}")
     endured.orders = len(company.orders())
 
 
-def _lost(
-    company: Company, sheets: dict[str, Path], standby: PostgresServer, seed: int, endured: Endured, *, is_gone: bool
+def _repair_loss(
+    company: Company,
+    sheets: dict[str, Path],
+    standby: PostgresServer,
+    seed: int,
+    endured: OrdealTally,
+    *,
+    is_gone: bool,
 ) -> int:
-    """Mend a failover that lost rows which were sent, and judge; return the exit code of the run after it."""
+    """Repair a failover that lost sent rows, and judge. Return the exit code of the next run."""
     north, south = (company.hosts[host] for host in HOSTS)
     before = set(company.orders())
     if is_gone:
@@ -349,14 +363,14 @@ def _lost(
         words, mending = ("journal", "roll-call", "--accept-loss", "--yes", "--by", "amina"), north
     if mending.run(*words) != 0:
         raise Broken(f"seed {seed}: {words} fails: {mending.said()}")
-    doubtful = _rows_in(standby, "in_doubt")
-    if lost := before & _rows_in(standby, "ready"):
+    doubtful = _rows_in_state(standby, "in_doubt")
+    if lost := before & _rows_in_state(standby, "ready"):
         raise Broken(f"seed {seed}: sent, and ready again: {sorted(lost)}")
     endured.in_doubt += len(doubtful)
     if not is_gone:
         endured.accepted += 1
         endured.never_left += len(doubtful - before)
-        # A process that was killed had intents whose rows were about to leave.
+        # A killed process had intents for rows that were about to be sent.
         if len(doubtful - before) > company.window * endured.kills:
             raise Broken(f"seed {seed}: in doubt, and never left: {sorted(doubtful - before)}")
     code = south.run("submit", sheets["south"], planted=PLANTED)
@@ -365,12 +379,12 @@ def _lost(
     return code
 
 
-def _rows_in(server: PostgresServer, state: str) -> set[str]:
+def _rows_in_state(server: PostgresServer, state: str) -> set[str]:
     with psycopg.connect(server.url()) as connection:
         query = """SELECT coalesce(s.order_id, i.client_orderid)
             FROM paygw.state s JOIN paygw.instruction i ON i.number = s.instruction WHERE s.state = %s"""
-        found = connection.execute(query, (state,)).fetchall()
-    return {order_id for (order_id,) in found}
+        query_rows = connection.execute(query, (state,)).fetchall()
+    return {order_id for (order_id,) in query_rows}
 
 
 def _host_id(machine: Machine) -> str:

@@ -1,11 +1,11 @@
-"""Simulation: whole runs of the real engine in a world that a seed scripts, judged by the gateway's own record.
+"""Simulation: whole runs of the real engine in seeded scenarios, judged by the gateway's own record.
 
-`python -m tests.promise.simulation --seeds 10000` plays ten thousand worlds; a failure prints the seed that plays it
-again.
+`python -m tests.promise.simulation --seeds 10000` plays ten thousand scenarios. A failure prints the seed that
+reproduces it.
 """
 
 import os
 import sys
 
 if "polars" not in sys.modules:
-    os.environ["POLARS_MAX_THREADS"] = "1"  # a world's sheets have ten rows: more threads only wait for each other
+    os.environ["POLARS_MAX_THREADS"] = "1"  # with sheets of ten rows, more threads only wait for each other

@@ -12,17 +12,17 @@ from threading import Event
 
 from tests.promise.simulation.planted import BUGS, RUNS
 from tests.promise.simulation.seeds import PLAYS, Failure, first_failure, hunt
-from tests.support.long_runs import results_of, stop_at_sigterm
+from tests.support.long_runs import run_pieces, stop_on_sigterm
 
 AT_ONCE = 500
-"""How many seeds a worker takes at a time."""
+"""The number of seeds that a worker takes at a time."""
 
 
 def main() -> int:
-    """Play seeds, or hunt planted bugs; return the exit code."""
+    """Play seeds, or search for planted bugs. Return the exit code."""
     arguments = _arguments()
     if arguments.table:
-        return _table(arguments.seeds)
+        return _print_table(arguments.seeds)
     if arguments.planted:
         return _hunt_one(arguments.planted, arguments.start, arguments.seeds)
     return _play(arguments.kind, arguments.start, arguments.seeds, arguments.workers)
@@ -33,29 +33,31 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many (default: %(default)s)")
     parser.add_argument("--start", type=int, default=0, help="the first one")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
-    parser.add_argument("--kind", choices=sorted(PLAYS), default=RUNS, help="the kind of worlds (default: %(default)s)")
+    parser.add_argument(
+        "--kind", choices=sorted(PLAYS), default=RUNS, help="the kind of scenarios (default: %(default)s)"
+    )
     parser.add_argument("--planted", choices=sorted(BUGS), metavar="BUG", help="switch a planted bug on, and find it")
     parser.add_argument("--table", action="store_true", help="hunt every planted bug, and print how fast it is found")
     return parser.parse_args()
 
 
 def _play(kind: str, start: int, seeds: int, workers: int) -> int:
-    """Play seeds, in this process if it is the only worker. A SIGTERM ends it, with what it came to so far."""
+    """Play seeds, in this process if it is the only worker. SIGTERM ends it and prints the results so far."""
     began_s = time.monotonic()
-    stop = stop_at_sigterm()
+    stop = stop_on_sigterm()
     pieces = [range(at, min(at + AT_ONCE, start + seeds)) for at in range(start, start + seeds, AT_ONCE)]
     played = failures = 0
     for count, failure in _first_failures(kind, pieces, workers, stop):
         played += count
         if failure is not None:
             failures += 1
-            _say(
+            _print(
                 f"{failure}\n  again: python -m tests.promise.simulation --kind {kind} --seeds 1 --start {failure.seed}"
             )
         if played % 10_000 < AT_ONCE:
-            _say(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
+            _print(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
     seconds = time.monotonic() - began_s
-    _say(
+    _print(
         f"{played:,} seeds from {start:,} in {seconds:,.0f} s ({_processor_s():,.0f} s of processor time; "
         f"{played / seconds:,.0f}/s with {workers} workers): {failures} failures"
     )
@@ -65,40 +67,40 @@ def _play(kind: str, start: int, seeds: int, workers: int) -> int:
 def _first_failures(
     kind: str, pieces: Sequence[range], workers: int, stop: Event
 ) -> Iterator[tuple[int, Failure | None]]:
-    """Yield what became of each piece, in any order, until all are played or a stop was asked for."""
-    gc.freeze()  # worlds leave much that is only found going round in circles: looked for rarely, and nowhere else
+    """Yield the result of each piece, in any order, until all are played or a stop was requested."""
+    gc.freeze()  # scenarios leave much that is only found going round in circles: looked for rarely, and nowhere else
     gc.set_threshold(100_000, 10, 10)
     if workers == 1:
         yield from map(partial(first_failure, kind=kind), takewhile(lambda _: not stop.is_set(), pieces))
         return
-    yield from results_of(partial(first_failure, kind=kind), pieces, workers=workers, start_method="fork", stop=stop)
+    yield from run_pieces(partial(first_failure, kind=kind), pieces, workers=workers, start_method="fork", stop=stop)
 
 
 def _processor_s() -> float:
-    """Return the processor time of this process and of the workers that have ended."""
+    """Return the processor time of this process and of finished workers."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
 
 def _hunt_one(name: str, start: int, seeds: int) -> int:
-    found = hunt(name, range(start, start + seeds))
-    _say(f"{name}: {found.failure or 'not found'} ({found.played} seeds, {found.seconds:.3f} s)")
-    return 0 if found.failure else 1
+    result = hunt(name, range(start, start + seeds))
+    _print(f"{name}: {result.failure or 'not found'} ({result.played} seeds, {result.seconds:.3f} s)")
+    return 0 if result.failure else 1
 
 
-def _table(seeds: int) -> int:
-    """Print one line for every planted bug. Exit code 1 unless each is found by an invariant that it breaks."""
-    _say("| planted bug | found by | seeds | seconds |\n| --- | --- | --- | --- |")
+def _print_table(seeds: int) -> int:
+    """Print one line for each planted bug. Exit code 1 unless an invariant finds each bug."""
+    _print("| planted bug | found by | seeds | seconds |\n| --- | --- | --- | --- |")
     missed = 0
     for name, bug in BUGS.items():
-        found = hunt(name, range(seeds))
-        by = found.failure.invariant if found.failure else "nothing"
+        result = hunt(name, range(seeds))
+        by = result.failure.invariant if result.failure else "nothing"
         missed += by not in bug.found_by
-        _say(f"| {name} | {by} | {found.played} | {found.seconds:.2f} |")
+        _print(f"| {name} | {by} | {result.played} | {result.seconds:.2f} |")
     return 1 if missed else 0
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

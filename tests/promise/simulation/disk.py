@@ -1,8 +1,8 @@
-"""The disk of the simulated machine: the journal's database, what left, its lock, and what outlives a crash.
+"""The disk of the simulated machine: the journal's database, the sent log, the lock, and what survives a crash.
 
-The journal is the one that ships: its tables, statements and transactions. Only the file is simulated: it is what the
-last connection has committed. So what a process had not committed when it was killed is gone, and what it had committed
-is there. The bytes of the file are made where somebody needs them, which is seldom.
+The journal is the real one, with its tables, statements and transactions. Only the file is simulated: it has what the
+last connection committed. Uncommitted data of a killed process is lost, and committed data remains. The bytes of the
+file are produced only when somebody needs them.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld, JournalNotAdopted
-from paygw_batch.journal.adopt import present_in
-from paygw_batch.journal.file_place import database_of, look_at
-from paygw_batch.journal.left import RUN, Left, LeftLine, Noted
+from paygw_batch.journal.adopt import find_present_lines
+from paygw_batch.journal.file_place import empty_database, examine
 from paygw_batch.journal.lost import Loss, LostRows, find_loss
-from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, check_tables, configure, end_of
+from paygw_batch.journal.sent_log import RUN, LoggedAttempt, SentLog, SentLogLine
+from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, chain_end, check_tables, configure
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
-from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, record_last
-from paygw_batch.journal.values import Adopted, BatchRecord, Identity, Link, NotedBeside, Remark
+from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, append_facts
+from paygw_batch.journal.values import AdoptionNote, BatchRecord, ConcurrentNote, Identity, Link, Remark
 from tests.promise.simulation.judge import row_of
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 ENDPOINT = EndpointIdentity.from_name("gateway.example/1")
 _PATH = Path("simulated.sqlite3")
 _KEPT = "SELECT count(*) FROM fact WHERE source = 'notification' AND NOT (finding = 'ambiguous' AND attempt IS NULL)"
-"""Of a notification that may be about several instructions, one fact names an attempt."""
+"""One fact names an attempt for a notification that may be about several instructions."""
 _NEW = Identity("5" * 32, ENDPOINT.name, "2026-11-20T00:00:00.000Z", str(_PATH))
 
 
 CHANCE_OF_A_COPY = 0.3
-"""How often somebody copies the journal after a commit."""
+"""The chance of a copy of the journal after a commit."""
 CHANCE_OF_A_NEW_MACHINE = 0.3
-"""How often a copy of a lost journal is adopted where nobody knows what left."""
+"""The chance that a copy is adopted on a machine without the sent log."""
 
 
 class Copy(NamedTuple):
-    """The bytes of a database, the number of the last fact in it, and of its last batch."""
+    """The bytes of a database, with the numbers of its last fact and last batch."""
 
     image: bytes
     last_fact: int = 0
@@ -54,31 +54,30 @@ class Copy(NamedTuple):
 
 
 class Disk:
-    """What all processes of the machine share.
+    """The storage that all processes of the machine share.
 
-    `copies` are the database as it was after some commits: one of them is the older copy that a person may restore.
-    With `synchronous` off, a power cut takes back what was committed since the last sync; with it on, as the product
-    has it, nothing.
+    `copies` are the database after some commits; a person may restore an older one. If `synchronous` is off, a power
+    cut undoes the commits since the last sync. If it is on, as in the product, it undoes nothing.
     """
 
     def __init__(self, seed: int) -> None:
-        self._dice = Random(~seed)  # noqa: S311 (dice of its own: copies change nothing else in a world)
+        self._dice = Random(~seed)  # noqa: S311 (dice of its own: copies change nothing else in a scenario)
         self._connection: SimConnection | None = None
-        self._image: bytes | None = database_of(_NEW)
-        """None: what the connection has committed."""
+        self._image: bytes | None = empty_database(_NEW)
+        """None means the connection's committed content."""
         self._is_replaced = True
-        """Whether the connection knows nothing of what is on the disk."""
+        """Whether the connection is unaware of the replaced content."""
         self.commits = 0
         self.last_fact = self.last_batch = self.last_known = 0
-        """`last_known`: the last fact of the newest database that any process went on from."""
+        """`last_known` is the last fact of the newest database that any process continued from."""
         self.copies = [Copy(self.image)]
         self.durable = self.copies[0]
-        """What a power cut leaves where nothing is synchronous; its number of the last fact is true in any case."""
-        self.left: list[LeftLine] | None = [LeftLine(1, 0, _NEW.start.hash.hex(), "")]
-        """What left; the journal was made on this machine, on purpose. None: the machine is new."""
+        """The content after a power cut without synchronous commits; its last fact number is always true."""
+        self.sent_log: list[SentLogLine] | None = [SentLogLine(1, 0, _NEW.start.hash.hex(), "")]
+        """The sent log of a journal created on this machine, or None for a new machine."""
         self.holders: set[Process] = set()
         self.synchronous = True
-        self.heeds_what_left = self.asks_whether_known = True
+        self.heeds_sent_log = self.asks_whether_known = True
 
     @property
     def image(self) -> bytes:
@@ -92,98 +91,97 @@ class Disk:
         return self._image
 
     def copy(self) -> Copy:
-        """Return a copy of the database as it is."""
+        """Return a copy of the current database."""
         return Copy(self.image, self.last_fact, self.last_batch)
 
     def put(self, copy: Copy) -> None:
-        """Put a copy in the place of the database."""
+        """Replace the database with a copy."""
         self._image, self.last_fact, self.last_batch = self.durable = copy
         self._is_replaced = True
 
     def adopt(self, copy: Copy, at: str) -> bool:
-        """Put a copy in the place of a database that is lost, and let a person adopt it.
+        """Replace a lost database with a copy, and let a person adopt it.
 
-        Return whether it is known what left since: at times it is adopted on a new machine.
+        Return whether the sent log still exists: sometimes the copy is adopted on a new machine.
         """
         if self._dice.random() < CHANCE_OF_A_NEW_MACHINE:
-            self.left = None
-        is_known = self.left is not None
+            self.sent_log = None
+        is_known = self.sent_log is not None
         self.put(copy)
         connection = self._connected(None)
-        record = partial(record_last, connection)
+        record = partial(append_facts, connection)
         lost = LostRows(SqliteTables(connection), self._loss(connection), by="amina", at=at)
         connection.execute("BEGIN")
         for facts in lost.judge(lost.numbers) if lost.numbers else ():
             record(facts)
-        lost.keep_unknown(record)
-        record([Remark(Adopted("amina", str(_PATH)), at)])
-        end = end_of(connection)
+        lost.record_unknown_orders(record)
+        record([Remark(AdoptionNote("amina", str(_PATH)), at)])
+        end = chain_end(connection)
         connection.execute("COMMIT")
         self.stored(connection)
         self.sync()
-        self.left = [*(self.left or ()), LeftLine(len(self.left or ()) + 1, end.seq, end.hash.hex(), at)]
+        self.sent_log = [*(self.sent_log or ()), SentLogLine(len(self.sent_log or ()) + 1, end.seq, end.hash.hex(), at)]
         self.last_known = self.last_fact
         return is_known
 
-    def keep_beside(self, note: NotedBeside, at: str) -> Link | None:
-        """Record a note as a process beside a run does; return the chain's end, or None while the run writes."""
+    def record_in_side_file(self, note: ConcurrentNote, at: str) -> Link | None:
+        """Record a note as a concurrent process does. Return the chain's end, or None while the run writes."""
         connection = self._connection
         if connection is None or self._is_replaced:
             connection = self._connected(None)
         if connection.in_transaction and connection.process in self.holders:
             return None
         connection.begin_beside()
-        record_last(connection, [Remark(note, at)])
-        end = end_of(connection)
+        append_facts(connection, [Remark(note, at)])
+        end = chain_end(connection)
         connection.execute("COMMIT")
         self.stored(connection)
         self.last_known = self.last_fact
-        self.left = [*(self.left or ()), LeftLine(len(self.left or ()) + 1, end.seq, end.hash.hex(), at)]
+        self.sent_log = [*(self.sent_log or ()), SentLogLine(len(self.sent_log or ()) + 1, end.seq, end.hash.hex(), at)]
         return end
 
     def states_by_row(self) -> dict[int, State]:
-        """Return the states of rows, by the numbers by which the judge knows them."""
+        """Return the states of rows, by the judge's row numbers."""
         return {
-            row_of(one.client_orderid): one.state
+            row_of(row.client_orderid): row.state
             for batch in self.batches()
-            for one in self.reader().rows(batch.number)
+            for row in self.reader().rows(batch.number)
         }
 
     def _loss(self, connection: "SimConnection") -> Loss:
-        """Return what left since the copy was made, as the shipped files say it."""
-        first, *later = self.left or [LeftLine(1, 0, "", "")]
+        """Return what was sent after the copy was made, according to the program's files."""
+        first, *later = self.sent_log or [SentLogLine(1, 0, "", "")]
         with TemporaryDirectory() as folder:
-            with closing(Left(Path(folder), RUN, (first.number, first.hash, first.at))) as left:
+            with closing(SentLog(Path(folder), RUN, (first.number, first.hash, first.at))) as sent_log:
                 for line in later:
-                    left.note(line.number, line.hash, line.at, line.noted)
-            return find_loss(Path(folder), partial(present_in, connection))
+                    sent_log.note(line.number, line.hash, line.at, line.attempts)
+            return find_loss(Path(folder), partial(find_present_lines, connection))
 
     async def take_lock(self, process: "Process") -> None:
-        """Give the lock to one living process; raise `JournalHeld` when another has it. It ends with its holder."""
+        """Give the lock to one living process. Raises `JournalHeld` if another process has it."""
         if self.holders:
             raise JournalHeld
         self.holders.add(process)
 
     def open(self, process: "Process") -> SqliteJournal:
-        """Open the journal for a process that has the lock. Raises as opening one does, `JournalWentBack` above all."""
+        """Open the journal for the process that has the lock. Raises as the program does."""
         connection = self._connected(process)
-        seen = (self.left or [])[-1:] if self.heeds_what_left else []
-        found = look_at(connection, _PATH, endpoint=ENDPOINT, left=lambda _: seen)
-        if found is None:
+        seen = (self.sent_log or [])[-1:] if self.heeds_sent_log else []
+        query_rows = examine(connection, _PATH, endpoint=ENDPOINT, sent_log=lambda _: seen)
+        if query_rows is None:
             raise AssertionError("the disk holds no journal")
-        if self.left is None and self.asks_whether_known:
+        if self.sent_log is None and self.asks_whether_known:
             raise JournalNotAdopted
-        left = SimLeft(self, process)
-        left.note(*found.end.noted)
-        return process.world.journal_type(
-            connection, _PATH, end=found.end, left=left, lock=SimLock(self, process), notes=()
+        sent_log = SimulatedSentLog(self, process)
+        sent_log.note(*query_rows.end.log_fields)
+        return process.scenario.journal_type(
+            connection, _PATH, end=query_rows.end, sent_log=sent_log, lock=SimLock(self, process), notes=()
         )
 
     def _connected(self, process: "Process | None") -> "SimConnection":
-        """Return a connection to what is on the disk: a process that looks first sees nothing of one before it.
+        """Return a connection to the stored database, without uncommitted data of earlier processes.
 
-        The last one is given on where its database is what is on the disk, once what its process had not committed is
-        rolled back. That is much cheaper than to read the tables and to prepare every statement anew.
+        The last connection is reused after a rollback if its database is the stored one, because reopening is slow.
         """
         connection = self._connection
         if connection is None or self._is_replaced or connection.process in self.holders - {process}:
@@ -197,14 +195,14 @@ class Disk:
         return connection
 
     def check_tables(self, connection: apsw.Connection, path: Path) -> None:
-        """Check the tables once for each connection: nobody changes them here."""
+        """Check the tables only once per connection, because nobody changes them here."""
         if connection is not self._connection or not self._connection.is_checked:
             check_tables(connection, path)
         if self._connection is not None and connection is self._connection:
             self._connection.is_checked = True
 
     def stored(self, connection: "SimConnection") -> None:
-        """Take what a COMMIT wrote, on stable storage unless told otherwise."""
+        """Put a COMMIT on stable storage, unless told otherwise."""
         self._connection, self._image, self._is_replaced = connection, None, False
         self.commits += 1
         self.last_fact, self.last_batch = connection.last_numbers()
@@ -214,27 +212,27 @@ class Disk:
             self.durable = self.durable._replace(last_fact=self.last_fact)
 
     def sync(self) -> None:
-        """Bring what was committed to stable storage, where nothing is synchronous."""
+        """Put all commits on stable storage."""
         self.durable = self.copy()
 
     def close(self) -> None:
-        """Let go of what was opened; the bytes stay."""
+        """Close everything that was opened. The bytes remain."""
         if self._connection is not None:
             self._image = self.image
             self._is_replaced = True
             self._connection.close(True)
 
     def has_intent(self, nonce: str) -> bool:
-        """Whether stable storage holds an intent with this nonce: its facts are searched, the program is not asked."""
+        """Return whether a fact on stable storage is an intent with this nonce, without asking the program."""
         return self._connection is not None and self._connection.has_intent(nonce, until=self.durable.last_fact)
 
     def lose_power(self) -> None:
-        """Forget what was not on stable storage."""
+        """Discard everything that is not on stable storage."""
         if not self.synchronous:
             self.put(self.durable)
 
     def reader(self) -> SqliteReader:
-        """Look into the journal as it is on the disk, as `status` does between runs."""
+        """Open the journal on the disk for reading, as `status` does between runs."""
         return SqliteReader(self._connected(None), _PATH)
 
     def batches(self) -> Sequence[BatchRecord]:
@@ -242,14 +240,14 @@ class Disk:
         return self.reader().batches()
 
     def kept_notifications(self) -> int:
-        """Return how many notifications were judged in the journal on the disk."""
+        """Return the number of judged notifications in the journal on the disk."""
         ((count,),) = self._connected(None).execute(_KEPT)
         return int(count)
 
     def arrived(self) -> list[bytes]:
         """Return the notifications in the journal on the disk, by the hashes of their facts."""
-        found = self._connected(None).execute("SELECT hash FROM fact WHERE kind = 'arrived' ORDER BY number")
-        return [digest for (digest,) in found]
+        query_rows = self._connected(None).execute("SELECT hash FROM fact WHERE kind = 'arrived' ORDER BY number")
+        return [digest for (digest,) in query_rows]
 
     def state_of(self, instruction: int) -> State:
         """Return the state of one instruction."""
@@ -259,12 +257,12 @@ class Disk:
         return State(word)
 
     def states(self) -> set[State]:
-        """Return which states rows are in."""
-        return {one.state for batch in self.batches() for one in self.reader().rows(batch.number)}
+        """Return the states that rows have."""
+        return {row.state for batch in self.batches() for row in self.reader().rows(batch.number)}
 
 
 def reader_of(image: bytes) -> SqliteReader:
-    """Look into a copy of a journal."""
+    """Open a copy of a journal for reading."""
     connection = apsw.Connection(":memory:")
     connection.deserialize("main", image)
     configure(connection)
@@ -272,7 +270,7 @@ def reader_of(image: bytes) -> SqliteReader:
 
 
 class SimConnection(apsw.Connection):
-    """SQLite as one process has it: every statement is carried out, and a COMMIT is where things may befall it."""
+    """SQLite for one process. Statements run at once, and faults strike at COMMIT."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(":memory:", statementcachesize=STATEMENTS_KEPT)
@@ -284,7 +282,7 @@ class SimConnection(apsw.Connection):
         self.is_checked = False
 
     def begin_beside(self) -> None:
-        """Begin a transaction of no process that is simulated, once what a dead one had not committed is undone."""
+        """Begin a transaction of no simulated process, after rolling back a dead one's."""
         if self.in_transaction:
             super().execute("ROLLBACK")
         self._is_writing = False
@@ -297,12 +295,12 @@ class SimConnection(apsw.Connection):
         return fact, batch
 
     def has_intent(self, nonce: str, *, until: int) -> bool:
-        """Whether one of the facts up to number `until` names this nonce."""
+        """Return whether a fact up to number `until` has this nonce."""
         query = "SELECT 1 FROM fact WHERE number <= ? AND nonce = ?"
         return super().execute(query, (until, nonce)).fetchone() is not None
 
     def execute(self, statements: str, *arguments: Any, **named: Any) -> apsw.Cursor:
-        """Carry out a statement."""
+        """Run a statement."""
         if statements == "BEGIN IMMEDIATE":
             if self.process is None or self.process.dead:
                 raise asyncio.CancelledError
@@ -325,7 +323,7 @@ class SimConnection(apsw.Connection):
                 self._stored(process)
             raise apsw.IOError("disk I/O error")
         result = self._stored(process)
-        if process.writes == process.dies_after_write:  # durable, and no one was told, and nothing is noted
+        if process.writes == process.dies_after_write:  # durable, but neither reported nor recorded
             process.die()
             raise asyncio.CancelledError
         self._disk.last_known = self._disk.last_fact
@@ -335,36 +333,36 @@ class SimConnection(apsw.Connection):
         result, batches = super().execute("COMMIT"), self._disk.last_batch
         self._disk.stored(self)
         if self._disk.last_batch > batches:
-            process.look_at_opened_batch()
-        process.world.judge.look_at_write(process)
+            process.check_opened_batch()
+        process.scenario.judge.check_write(process)
         return result
 
 
-class SimLeft:
-    """What left, as one process notes it."""
+class SimulatedSentLog:
+    """The sent log of one simulated process."""
 
     def __init__(self, disk: Disk, process: "Process") -> None:
         self._disk = disk
         self._process = process
 
-    def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
-        """Remember how far the journal has come, and what may leave."""
+    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+        """Record the end of the journal, and the attempts that may be sent."""
         if self._process.dead:
             raise asyncio.CancelledError
-        lines = self._disk.left = self._disk.left or []
-        lines.append(LeftLine(len(lines) + 1, number, digest, at, tuple(noted)))
+        lines = self._disk.sent_log = self._disk.sent_log or []
+        lines.append(SentLogLine(len(lines) + 1, number, digest, at, tuple(attempts)))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no file is held."""
 
 
 class SimLock:
-    """The lock, as its holder has it."""
+    """The lock as its holder has it."""
 
     def __init__(self, disk: Disk, process: "Process") -> None:
         self._disk = disk
         self._process = process
 
     def close(self) -> None:
-        """Let another process in."""
+        """Release the lock."""
         self._disk.holders.discard(self._process)

@@ -1,7 +1,7 @@
-"""Worlds in which a maker means harm, and forges plans with the own key; approvers read their screens alone.
+"""Scenarios in which a malicious maker forges plans with their own key, and approvers see only their screens.
 
-Plan -> forge -> screen -> approve or withdraw -> submit -> journal: all of it is what ships (`draft_plan`, `own_view`,
-`approve`, `submit_sheet`, the journal), in memory. The gateway pays at once.
+Plan -> forge -> screen -> approve or withdraw -> submit -> journal: all of this is the real program (`draft_plan`,
+`recompute_plan`, `approve`, `submit_sheet`, the journal), in memory. The gateway pays at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,27 +19,27 @@ from typing import Any, cast
 import apsw
 import polars as pl
 
-from paygw_batch.approval.approval_keys import ApprovalKey, people_of
-from paygw_batch.approval.plan_document import Approved, PlanDocument, PlanFinding
-from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, approve, signed
+from paygw_batch.approval.approval_keys import ApprovalKey, build_people
+from paygw_batch.approval.plan_document import PlanApproval, PlanDocument, PlanFinding
+from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, approve, sign_document
 from paygw_batch.clock import timestamp
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import ApprovalError, InternalError, PaygwError
-from paygw_batch.journal.file_place import database_of
-from paygw_batch.journal.left import NothingLeft
+from paygw_batch.journal.file_place import empty_database
+from paygw_batch.journal.sent_log import NoSentLog
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, Identity, Link
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob
-from paygw_batch.opening.given_sheet import GivenSheet
+from paygw_batch.opening.given_sheet import SheetSource
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settle.kept_documents import withdrawn_with
+from paygw_batch.settle.kept_documents import sign_withdrawal
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.headings import ReadOptions
-from paygw_batch.sheet.read.sheet_file import sheet_of
+from paygw_batch.sheet.read.sheet_file import sheet_from_frame
 from paygw_batch.submit import approvals, submit_sheet
 from paygw_batch.submit import plan as submit
 from paygw_batch.submit import submission as plan_document
@@ -48,24 +48,24 @@ from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
 from paygw_batch.submit.submission import Conversation, RefusedSheet, Submission
 from tests.promise.simulation.approvals import key_of
 from tests.promise.simulation.remembered import REMEMBERED
+from tests.promise.simulation.scenario import EPOCH
 from tests.promise.simulation.screens import (
-    Look,
     Opening,
     PaidBatch,
     Payment,
+    Review,
     ScreenJudge,
-    Seen,
-    screen_of,
+    ScreenLines,
+    render_screen,
     text_sha256,
 )
-from tests.promise.simulation.sheets import RULES, GateOnce
-from tests.promise.simulation.world import EPOCH
+from tests.promise.simulation.sheets import RULES, CachedGate
 
 MAKER, SECOND_KEY = "amina", "amina's second"
 APPROVERS = ("brian", "carol")
 EXPIRES_H = 72
 SMALL = Decimal(900)
-"""The sum from which on approval is needed, in half of the worlds: no salary is below it, and a trick may be."""
+"""The sum above which approval is needed, in half of the scenarios: every salary is above it, a trick may be below."""
 NAMES = ("Jane Wanjiku", "Otieno Ouma", "Amani Njoroge", "Grace Achieng", "Peter Mwangi", "Zuri Kamau", "Ghost Writer")
 GHOST = NAMES[-1]
 _HEADINGS = ("country", "client_orderid", "amount", "currency", "account_name", "account_number", "phone")
@@ -81,19 +81,19 @@ def account_of(name: str) -> str:
     return f"25471234{NAMES.index(name):04}"
 
 
-def thief(number: int) -> str:
-    """Return an account of those who mean harm."""
+def thief_account(number: int) -> str:
+    """Return an account of the thieves."""
     return f"25472999{number:04}"
 
 
-def salary(name: str, month: int) -> Decimal:
-    """Return what a person gets in a month: never the same twice, and never far from the last."""
+def monthly_salary(name: str, month: int) -> Decimal:
+    """Return the pay of a person in a month: always different, and always close to the last one."""
     return Decimal(1000 + 150 * NAMES.index(name) + month * 3) + Decimal("0.25")
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A sheet of payments under order ids of its own."""
+    """A sheet of payments under its own order ids."""
 
     name: str
     prefix: str
@@ -107,18 +107,26 @@ class Sheet:
     @property
     def total(self) -> Decimal:
         """The sum of its payments."""
-        return sum((one.amount for one in self.payments), Decimal())
+        return sum((payment.amount for payment in self.payments), Decimal())
 
 
 @lru_cache(maxsize=8_192)
 def _validated(sheet: Sheet) -> Validated:
-    return validate(sheet_of(_frame(sheet), ReadOptions(operation="payout"), name=sheet.name), RULES["payout"])
+    return validate(sheet_from_frame(_frame(sheet), ReadOptions(operation="payout"), name=sheet.name), RULES["payout"])
 
 
 def _frame(sheet: Sheet) -> pl.DataFrame:
     lines = [
-        ("KE", f"{sheet.prefix}-{row}", f"{one.amount:.2f}", "KES", one.name, one.account, f"+{one.account}")
-        for row, one in enumerate(sheet.payments, 2)
+        (
+            "KE",
+            f"{sheet.prefix}-{row}",
+            f"{payment.amount:.2f}",
+            "KES",
+            payment.name,
+            payment.account,
+            f"+{payment.account}",
+        )
+        for row, payment in enumerate(sheet.payments, 2)
     ]
     return pl.DataFrame(lines, schema=dict.fromkeys(_HEADINGS, pl.String), orient="row")
 
@@ -139,16 +147,16 @@ def _settings(needed: int, from_amount: Decimal) -> Settings:
 @cache
 def _policy(needed: int, from_amount: Decimal) -> ApprovalPolicy:
     section = _settings(needed, from_amount).approval
-    people = people_of(section.makers, section.approvers)
+    people = build_people(section.makers, section.approvers)
     return ApprovalPolicy(needed, section.from_amount, section.expires_h, people)
 
 
-# The past: months that were paid honestly, the same for many worlds.
+# The past: honestly paid months, shared by many scenarios.
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """A journal with some honest months, and what they paid."""
+class PaymentHistory:
+    """A journal with some honest months, and their payments."""
 
     image: bytes
     end: Link
@@ -156,17 +164,19 @@ class Past:
 
 
 def month_sheet(people: int, month: int, prefix: str) -> Sheet:
-    """Return what a month is meant to pay."""
+    """Return the sheet of an honest month."""
     return Sheet(
-        "payroll.csv", prefix, tuple(Payment(one, account_of(one), salary(one, month)) for one in NAMES[:people])
+        "payroll.csv",
+        prefix,
+        tuple(Payment(one, account_of(one), monthly_salary(one, month)) for one in NAMES[:people]),
     )
 
 
 @cache
-def past_of(people: int, months: int) -> Past:
-    """Return the past of a company of so many people."""
+def payment_history(people: int, months: int) -> PaymentHistory:
+    """Return the history of a company of this size."""
     identity = Identity("6" * 32, _ENDPOINT, "2026-01-01T00:00:00.000Z", ":memory:")
-    journal = _opened(database_of(identity), identity.start)
+    journal = _open_journal(empty_database(identity), identity.start)
     paid = []
     for month in range(months):
         at = EPOCH - timedelta(days=30 * (months - month))
@@ -178,22 +188,22 @@ def past_of(people: int, months: int) -> Past:
             RULES["payout"],
             sheet_path=Path("/payroll.csv"),
             now=partial(_same, at),
-            approved=Approved("", (f"approved by brian at {timestamp(at)} (plan {'0' * 16})",)),
+            approved=PlanApproval("", (f"approved by brian at {timestamp(at)} (plan {'0' * 16})",)),
         )
         pay(journal, record.number, at)
         paid.append(PaidBatch(record.batch, at, True, sheet.payments))
-    return Past(journal._connection.serialize("main"), journal._end, tuple(paid))
+    return PaymentHistory(journal._connection.serialize("main"), journal._end, tuple(paid))
 
 
 def _same(at: datetime) -> datetime:
     return at
 
 
-def _opened(image: bytes, end: Link) -> SqliteJournal:
+def _open_journal(image: bytes, end: Link) -> SqliteJournal:
     connection = apsw.Connection(":memory:")
     connection.deserialize("main", image)
     configure(connection)
-    return SqliteJournal(connection, Path(":memory:"), end=end, left=NothingLeft(), lock=ExitStack(), notes=())
+    return SqliteJournal(connection, Path(":memory:"), end=end, sent_log=NoSentLog(), lock=ExitStack(), notes=())
 
 
 def pay(journal: SqliteJournal, batch: int, at: datetime) -> None:
@@ -206,22 +216,22 @@ def pay(journal: SqliteJournal, batch: int, at: datetime) -> None:
     journal.append(entries)
 
 
-# The world of one seed.
+# The scenario of one seed.
 
 MAX_COMPARED = 20_000
 _COMPARED: dict[object, Comparison] = {}
-"""What comparing a sheet with a journal came to, for all worlds of a process: worlds ask the same very often."""
+"""Cached comparisons of sheets with journals, shared by all scenarios of a process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A plan as its file is, and the sheet that it is about."""
+class MadePlan:
+    """A plan as a file, and its sheet."""
 
     sheet: Sheet
     document: PlanDocument
 
 
-class ForgingWorld:
+class ForgeryScenario:
     """Everything that one seed decides."""
 
     def __init__(self, seed: int, plant: object = None) -> None:
@@ -233,17 +243,17 @@ class ForgingWorld:
         self.judge = ScreenJudge(
             maker=MAKER, needed=needed, from_amount=from_amount, expires=timedelta(hours=EXPIRES_H)
         )
-        past = past_of(self.people, self.months)
-        self.journal = _opened(past.image, past.end)
+        past = payment_history(self.people, self.months)
+        self.journal = _open_journal(past.image, past.end)
         self.undo.callback(self.journal._connection.close, force=True)
         self.judge.paid += past.paid
         self.now = EPOCH
-        self.made: list[Made] = []
+        self.made: list[MadePlan] = []
         self.sheets = 0
         self.directory = Path(self.undo.enter_context(TemporaryDirectory(dir="/dev/shm")))
         for owner, name, value in REMEMBERED:
             self.patch(owner, name, value)
-        self.patch(submit, "ContractGate", GateOnce)
+        self.patch(submit, "ContractGate", CachedGate)
         self.plant = plant
         self.patch(plan_document, "compare_with_past", self._compare)
         self.patch(plan_document, "utc_now", lambda: self.now)
@@ -251,21 +261,23 @@ class ForgingWorld:
         self.patch(approvals, "utc_now", lambda: self.now)
 
     def patch(self, owner: object, name: str, value: object) -> None:
-        """Replace something of the program for as long as this world lasts: how bugs are planted."""
+        """Replace a part of the program during this scenario, to plant a bug."""
         self.undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
     def _compare(
         self, now: pl.DataFrame, journal: SqliteJournal, batches: Sequence[BatchRecord], **named: Any
     ) -> Comparison:
-        """Compare a sheet with a journal once: by all that both say."""
+        """Compare a sheet with a journal, cached by the content of both."""
         against = named["against"]
         columns = ("row", "valid", "amount", "account_name", "account_number")
         key = (
             self.plant,
             tuple(now.select(columns).rows()),
-            tuple((one.batch, one.is_approved, f"{one.at:%Y-%m-%d}", *one.payments) for one in self.judge.paid),
-            tuple(one.number for one in batches),
+            tuple(
+                (batch.batch, batch.is_approved, f"{batch.at:%Y-%m-%d}", *batch.payments) for batch in self.judge.paid
+            ),
+            tuple(batch.number for batch in batches),
             against and against.number,
         )
         if key not in _COMPARED:
@@ -276,112 +288,114 @@ class ForgingWorld:
 
     def asked(self, sheet: Sheet, plan: Path, *, repeats_meant: bool = True) -> Submission:
         """Return the submission of a sheet by the maker."""
-        given = GivenSheet(self.settings, RULES["payout"], self.directory / sheet.name, frame=_frame(sheet))
+        given = SheetSource(self.settings, RULES["payout"], self.directory / sheet.name, frame=_frame(sheet))
         choices = Choices(skip_invalid=True, repeats_meant=repeats_meant, decided_by=MAKER)
         return Submission(given, sheet.validated, choices, plan)
 
     def next_prefix(self) -> str:
-        """Return the beginning of order ids that no sheet had."""
+        """Return an unused prefix of order ids."""
         self.sheets += 1
         return f"N{self.sheets}"
 
 
-def play_forging(seed: int, plant: Callable[[Any], None] | None = None) -> ForgingWorld:
-    """Play the world of one seed, and return it at its end. Raises `Violation` or what the program raised."""
-    world = ForgingWorld(seed, plant)
-    with world.undo:
+def play_forging(seed: int, plant: Callable[[Any], None] | None = None) -> ForgeryScenario:
+    """Play the scenario of one seed and return it. Raises `Violation` or the program's error."""
+    scenario = ForgeryScenario(seed, plant)
+    with scenario.undo:
         if plant is not None:
-            plant(world)
-        rng = world.rng
+            plant(scenario)
+        rng = scenario.rng
         for _ in range(rng.randrange(1, 3)):
             if rng.random() < 0.35:
-                _pay_a_small_batch(world)
-            made = _plan(world, _sheet(world))
+                _pay_a_small_batch(scenario)
+            made = _make_plan(scenario, _sheet(scenario))
             if made is None:
                 continue
-            made = _approved(world, made)
-            _something_between(world, made)
-            _submit(world, *_to_submit(world, made))
-    return world
+            made = _collect_approvals(scenario, made)
+            _interfere(scenario, made)
+            _submit(scenario, *_choose_submission(scenario, made))
+    return scenario
 
 
 # The maker.
 
 
-def _sheet(world: ForgingWorld) -> Sheet:
-    """Return the sheet of this month: honest, or with something in it that an approver has to see."""
-    rng = world.rng
-    honest = month_sheet(world.people, world.months, world.next_prefix())
-    return _with_a_change(world, honest) if rng.random() < 0.8 else honest
+def _sheet(scenario: ForgeryScenario) -> Sheet:
+    """Return the sheet of this month: honest, or with a change that an approver must see."""
+    rng = scenario.rng
+    honest = month_sheet(scenario.people, scenario.months, scenario.next_prefix())
+    return _change_sheet(scenario, honest) if rng.random() < 0.8 else honest
 
 
-def _with_a_change(world: ForgingWorld, sheet: Sheet) -> Sheet:
-    rng, payments = world.rng, list(sheet.payments)
+def _change_sheet(scenario: ForgeryScenario, sheet: Sheet) -> Sheet:
+    rng, payments = scenario.rng, list(sheet.payments)
     at = rng.randrange(len(payments))
     victim = payments[at]
     match rng.choice(("account", "account", "amount", "new", "gone", "name", "accomplice", "repeat")):
         case "account":
-            payments[at] = replace(victim, account=thief(1))
+            payments[at] = replace(victim, account=thief_account(1))
         case "amount":
             payments[at] = replace(victim, amount=victim.amount * rng.choice((2, Decimal("0.5"))))
         case "new":
-            payments.append(Payment(GHOST, thief(2), Decimal("999.99")))
+            payments.append(Payment(GHOST, thief_account(2), Decimal("999.99")))
         case "gone":
             del payments[at]
         case "name":
             payments[at] = replace(victim, name=GHOST)
         case "accomplice":
             payments.append(Payment(GHOST, victim.account, Decimal("777.77")))
-        case "repeat" if world.judge.paid:
-            payments = list(world.judge.paid[-1].payments)
+        case "repeat" if scenario.judge.paid:
+            payments = list(scenario.judge.paid[-1].payments)
         case _:
             pass
     return replace(sheet, payments=tuple(payments)) if payments else sheet
 
 
-def _pay_a_small_batch(world: ForgingWorld) -> None:
-    """Pay a sum that nobody else sees, if there is one: to make an account known, or an amount usual."""
-    rng, names = world.rng, NAMES[: world.people]
+def _pay_a_small_batch(scenario: ForgeryScenario) -> None:
+    """Pay an unapproved small sum, if possible, to make an account known or an amount usual."""
+    rng, names = scenario.rng, NAMES[: scenario.people]
     at = rng.randrange(len(names))
     some = names[at : at + rng.randrange(1, len(names) + 1)]
     left = SMALL - 1
     match rng.choice(("thief", "thief", "honest", "ghost")):
         case "thief":
-            payments = [Payment(some[0], thief(1), rng.choice((Decimal("10.5"), left)))]
+            payments = [Payment(some[0], thief_account(1), rng.choice((Decimal("10.5"), left)))]
         case "honest":
-            payments = [Payment(one, account_of(one), (left / len(some)).quantize(Decimal("0.01"))) for one in some]
+            payments = [
+                Payment(number, account_of(number), (left / len(some)).quantize(Decimal("0.01"))) for number in some
+            ]
         case _:
-            payments = [Payment(GHOST, thief(2), left)]
-    _submit(world, Sheet("small.csv", world.next_prefix(), tuple(payments)), None)
-    world.now += timedelta(hours=rng.choice((1, 30, 200)))
+            payments = [Payment(GHOST, thief_account(2), left)]
+    _submit(scenario, Sheet("small.csv", scenario.next_prefix(), tuple(payments)), None)
+    scenario.now += timedelta(hours=rng.choice((1, 30, 200)))
 
 
-def _plan(world: ForgingWorld, sheet: Sheet) -> Made | None:
-    against = rng_batch if (rng_batch := _any_batch(world)) and world.rng.random() < 0.2 else None
+def _make_plan(scenario: ForgeryScenario, sheet: Sheet) -> MadePlan | None:
+    against = rng_batch if (rng_batch := _any_batch(scenario)) and scenario.rng.random() < 0.2 else None
     drafted = plan_document.draft_plan(
-        world.asked(sheet, world.directory / "none.json"),
-        world.journal,
+        scenario.asked(sheet, scenario.directory / "none.json"),
+        scenario.journal,
         Conversation(),
         key_of(MAKER).public,
         against=against,
     )
     if isinstance(drafted, RefusedSheet):
         return None
-    made = Made(sheet, signed(drafted.document, key_of(MAKER)))
-    world.made.append(made)
-    if world.rng.random() < 0.4:
-        made = _forged(world, made)
-        world.made.append(made)
+    made = MadePlan(sheet, sign_document(drafted.document, key_of(MAKER)))
+    scenario.made.append(made)
+    if scenario.rng.random() < 0.4:
+        made = _forge_plan(scenario, made)
+        scenario.made.append(made)
     return made
 
 
-def _any_batch(world: ForgingWorld) -> str:
-    return world.rng.choice(world.judge.paid).batch if world.judge.paid else ""
+def _any_batch(scenario: ForgeryScenario) -> str:
+    return scenario.rng.choice(scenario.judge.paid).batch if scenario.judge.paid else ""
 
 
-def _forged(world: ForgingWorld, made: Made) -> Made:
+def _forge_plan(scenario: ForgeryScenario, made: MadePlan) -> MadePlan:
     """Edit a plan, and sign it again with the maker's own key."""
-    document, rng = made.document, world.rng
+    document, rng = made.document, scenario.rng
     findings = list(document.findings)
     changes: dict[str, Any] = {}
     match rng.choice(
@@ -390,7 +404,7 @@ def _forged(world: ForgingWorld, made: Made) -> Made:
         case "none":
             changes["findings"] = []
         case "dangers":
-            changes["findings"] = [one for one in findings if one.code not in _DANGERS]
+            changes["findings"] = [finding for finding in findings if finding.code not in _DANGERS]
         case "one" if findings:
             del findings[rng.randrange(len(findings))]
             changes["findings"] = findings
@@ -399,24 +413,24 @@ def _forged(world: ForgingWorld, made: Made) -> Made:
             findings[at] = _other_values(findings[at], rng)
             changes["findings"] = findings
         case "people":
-            changes = _other_people(world, document)
+            changes = _other_people(scenario, document)
         case "repeats":
-            changes["answered"] = [] if document.answered else [f"sheet.repeats_a_batch {_any_batch(world)}"]
+            changes["answered"] = [] if document.answered else [f"sheet.repeats_a_batch {_any_batch(scenario)}"]
         case "against":
-            changes["against"] = _any_batch(world)
+            changes["against"] = _any_batch(scenario)
         case "time":
-            changes["made_at"] = timestamp(world.now - timedelta(days=rng.choice((1, 6, 40, -1))))
+            changes["made_at"] = timestamp(scenario.now - timedelta(days=rng.choice((1, 6, 40, -1))))
         case "language":
             changes["language"] = rng.choice(("fr", "xx"))
         case _:
             pass
-    return replace(made, document=signed(document.model_copy(update=changes), key_of(MAKER)))
+    return replace(made, document=sign_document(document.model_copy(update=changes), key_of(MAKER)))
 
 
 def _other_values(one: PlanFinding, rng: Random) -> PlanFinding:
     match rng.randrange(4):
         case 0:
-            return one.model_copy(update={"account": one.old_account or thief(3)})
+            return one.model_copy(update={"account": one.old_account or thief_account(3)})
         case 1:
             return one.model_copy(update={"amount": one.before or "1.00", "name": GHOST})
         case 2:
@@ -425,60 +439,62 @@ def _other_values(one: PlanFinding, rng: Random) -> PlanFinding:
             return one.model_copy(update={"before_at": "2026-01-01", "at": "2026-01-01", "rows": "2-99"})
 
 
-def _other_people(world: ForgingWorld, document: PlanDocument) -> dict[str, Any]:
+def _other_people(scenario: ForgeryScenario, document: PlanDocument) -> dict[str, Any]:
     """Show the true accounts and amounts, whoever is paid."""
-    honest = month_sheet(world.people, world.months, "N").payments
-    people = "".join(f"{row},{one.name},{one.account},KES,{one.amount:.2f}\n" for row, one in enumerate(honest, 2))
+    honest = month_sheet(scenario.people, scenario.months, "N").payments
+    people = "".join(
+        f"{row},{payment.name},{payment.account},KES,{payment.amount:.2f}\n" for row, payment in enumerate(honest, 2)
+    )
     content = document.content.model_copy(update={"people_sha256": sha256(people.encode()).hexdigest()})
-    totals = {"KES": f"{sum(one.amount for one in honest):.2f}"}
-    if world.rng.random() < 0.3:
+    totals = {"KES": f"{sum(payment.amount for payment in honest):.2f}"}
+    if scenario.rng.random() < 0.3:
         content = content.model_copy(update={"totals": totals, "rows": len(honest)})
     return {"people": people, "content": content}
 
 
-# Those who approve.
+# The approvers.
 
 
-def _approved(world: ForgingWorld, made: Made) -> Made:
-    """Let people look, and approve what looks right to them."""
-    people = world.rng.choice((APPROVERS, APPROVERS, APPROVERS[:1], APPROVERS[1:]))
+def _collect_approvals(scenario: ForgeryScenario, made: MadePlan) -> MadePlan:
+    """Let people review a plan, and approve it if it looks right to them."""
+    people = scenario.rng.choice((APPROVERS, APPROVERS, APPROVERS[:1], APPROVERS[1:]))
     for person in people:
-        made = _look(world, made, person)
-        world.now += timedelta(minutes=world.rng.choice((1, 60, 600)))
+        made = _review_plan(scenario, made, person)
+        scenario.now += timedelta(minutes=scenario.rng.choice((1, 60, 600)))
     return made
 
 
-def _look(world: ForgingWorld, made: Made, person: str) -> Made:
-    rng, shown = world.rng, made.document
+def _review_plan(scenario: ForgeryScenario, made: MadePlan, person: str) -> MadePlan:
+    rng, shown = scenario.rng, made.document
     if rng.random() < 0.2:
         try:
-            asked = world.asked(made.sheet, world.directory / "none.json")
-            shown = plan_document.own_view(shown, asked, world.journal)
+            asked = scenario.asked(made.sheet, scenario.directory / "none.json")
+            shown = plan_document.recompute_plan(shown, asked, scenario.journal)
         except ApprovalError:
             return made
-    lines, code = screen_of(shown), made.document.code
-    if not _looks_right(world, lines):
+    lines, code = render_screen(shown), made.document.code
+    if not _is_convincing(scenario, lines):
         return made
-    if rng.random() < 0.25:  # the maker puts another file in its place, and the approver compares the codes
-        other = _forged(world, made) if rng.random() < 0.3 else rng.choice(world.made[-3:])
+    if rng.random() < 0.25:  # the maker replaces the file, and the approver compares the codes
+        other = _forge_plan(scenario, made) if rng.random() < 0.3 else rng.choice(scenario.made[-3:])
         if other.document.code != code:
             return made
         made = other
-    document = approve(made.document, key_of(person), world.policy, world.now)
-    world.judge.looks.append(Look(person, world.now, text_sha256(document.model_dump_json()), lines))
+    document = approve(made.document, key_of(person), scenario.policy, scenario.now)
+    scenario.judge.looks.append(Review(person, scenario.now, text_sha256(document.model_dump_json()), lines))
     made = replace(made, document=document)
-    world.made.append(made)
+    scenario.made.append(made)
     return made
 
 
-def _looks_right(world: ForgingWorld, lines: Sequence[str]) -> bool:
-    """Whether a reader approves of a screen: one who reads the differences, one who knows the truth, one who trusts."""
-    match world.rng.choice(("trusts", "trusts", "differences", "truth")):
+def _is_convincing(scenario: ForgeryScenario, lines: Sequence[str]) -> bool:
+    """Return whether a reader approves a screen: by its differences, by the truth, or by trust."""
+    match scenario.rng.choice(("trusts", "trusts", "differences", "truth")):
         case "differences":
-            return not Seen(lines).sections["account"]
+            return not ScreenLines(lines).sections["account"]
         case "truth":
-            truth = month_sheet(world.people, world.months, "N").payments
-            return sorted(map(str, truth)) == sorted(str(one) for one, _ in Seen(lines).listed())
+            truth = month_sheet(scenario.people, scenario.months, "N").payments
+            return sorted(map(str, truth)) == sorted(str(line) for line, _ in ScreenLines(lines).listed())
         case _:
             return True
 
@@ -486,44 +502,44 @@ def _looks_right(world: ForgingWorld, lines: Sequence[str]) -> bool:
 # Between approval and submission.
 
 
-def _something_between(world: ForgingWorld, made: Made) -> None:
-    rng = world.rng
+def _interfere(scenario: ForgeryScenario, made: MadePlan) -> None:
+    rng = scenario.rng
     if rng.random() < 0.25:
-        about = made if rng.random() < 0.7 else rng.choice(world.made)
+        about = made if rng.random() < 0.7 else rng.choice(scenario.made)
         person = rng.choice((MAKER, *APPROVERS))
-        world.journal.withdraw(withdrawn_with(about.document, key_of(person), world.policy.people, world.now))
-        world.judge.withdrawn.add(text_sha256(about.document.model_dump_json()))
+        scenario.journal.withdraw(sign_withdrawal(about.document, key_of(person), scenario.policy.people, scenario.now))
+        scenario.judge.withdrawn.add(text_sha256(about.document.model_dump_json()))
     if rng.random() < 0.15:
-        _pay_a_small_batch(world)
-    world.now += timedelta(hours=rng.choice((0, 1, 1, 20, 71, 73, 200) if rng.random() < 0.3 else (0, 1)))
+        _pay_a_small_batch(scenario)
+    scenario.now += timedelta(hours=rng.choice((0, 1, 1, 20, 71, 73, 200) if rng.random() < 0.3 else (0, 1)))
 
 
-def _to_submit(world: ForgingWorld, made: Made) -> tuple[Sheet, str]:
-    """Return the sheet to submit and the plan's file, or others in their place."""
-    rng, sheet = world.rng, made.sheet
+def _choose_submission(scenario: ForgeryScenario, made: MadePlan) -> tuple[Sheet, str]:
+    """Return the sheet and the plan's file to submit, or others in their place."""
+    rng, sheet = scenario.rng, made.sheet
     document = made.document
     match rng.choice(("as it is", "as it is", "as it is", "forged", "approvals", "own", "older", "sheet", "another")):
         case "forged":
-            document = _forged(world, made).document
+            document = _forge_plan(scenario, made).document
         case "approvals":  # of every other plan
-            copied = [one for other in world.made for one in other.document.approvals]
+            copied = [approval for other in scenario.made for approval in other.document.approvals]
             document = document.model_copy(update={"approvals": copied})
         case "own":
-            document = _approved_by_its_maker(document, world)
+            document = _self_approve(document, scenario)
         case "older":
-            older = rng.choice(world.made)
+            older = rng.choice(scenario.made)
             sheet, document = older.sheet, older.document
         case "another":
-            document = rng.choice(world.made).document
+            document = rng.choice(scenario.made).document
         case "sheet":
-            sheet = replace(_with_a_change(world, sheet), prefix=sheet.prefix)
+            sheet = replace(_change_sheet(scenario, sheet), prefix=sheet.prefix)
         case _:
             pass
     return sheet, document.model_dump_json()
 
 
-def _approved_by_its_maker(document: PlanDocument, world: ForgingWorld) -> PlanDocument:
-    own = [_approval(document, key_of(name), world.now) for name in (SECOND_KEY, MAKER)]
+def _self_approve(document: PlanDocument, scenario: ForgeryScenario) -> PlanDocument:
+    own = [_approval(document, key_of(name), scenario.now) for name in (SECOND_KEY, MAKER)]
     return document.model_copy(update={"approvals": [*document.approvals, *own]})
 
 
@@ -532,16 +548,20 @@ def _approval(document: PlanDocument, key: ApprovalKey, now: datetime) -> Approv
     return Approval(key=key.public.text, approved_at=at, signature=key.sign(document.approval_text(key.public, at)))
 
 
-def _submit(world: ForgingWorld, sheet: Sheet, file: str | None) -> None:
-    """Submit a sheet with the file of a plan, and let the gateway pay what leaves."""
-    path = world.directory / "plan.json"
+def _submit(scenario: ForgeryScenario, sheet: Sheet, file: str | None) -> None:
+    """Submit a sheet with a plan's file, and let the gateway pay the rows that are sent."""
+    path = scenario.directory / "plan.json"
     path.unlink(missing_ok=True)
     if file is not None:
         path.write_text(file)
-    asked = world.asked(sheet, path, repeats_meant=world.rng.random() < 0.5)
+    asked = scenario.asked(sheet, path, repeats_meant=scenario.rng.random() < 0.5)
     try:
         submit_sheet.submit_sheet(
-            asked, cast(GatewayAccess, None), world.journal, Conversation(), partial(_send, world, sheet, file)
+            asked,
+            cast(GatewayAccess, None),
+            scenario.journal,
+            Conversation(),
+            partial(_check_and_pay, scenario, sheet, file),
         )
     except InternalError:
         raise
@@ -549,16 +569,16 @@ def _submit(world: ForgingWorld, sheet: Sheet, file: str | None) -> None:
         return
 
 
-def _send(world: ForgingWorld, sheet: Sheet, file: str | None, task: SendJob, _plan: Plan) -> None:
-    """Hold what leaves against what people saw, and pay it."""
-    names = dict(enumerate((one.name for one in sheet.payments), 2))
+def _check_and_pay(scenario: ForgeryScenario, sheet: Sheet, file: str | None, task: SendJob, _make_plan: Plan) -> None:
+    """Compare the rows to send with what people saw, and pay them."""
+    names = dict(enumerate((payment.name for payment in sheet.payments), 2))
     payments = [
-        Payment(names[one.row], one.instruction.fields["account_number"], Decimal(one.instruction.amount))
-        for one in world.journal.due(task.batch.number, after_row=0, limit=100)
+        Payment(names[due_row.row], due_row.instruction.fields["account_number"], Decimal(due_row.instruction.amount))
+        for due_row in scenario.journal.due(task.batch.number, after_row=0, limit=100)
     ]
     if not payments:
         return
-    world.judge.look_at_opened(Opening(task.batch.batch, world.now, payments, file or "{}"))
-    pay(world.journal, task.batch.number, world.now)
-    is_approved = world.judge.needs_approval(payments)
-    world.judge.paid.append(PaidBatch(task.batch.batch, world.now, is_approved, payments))
+    scenario.judge.check_opened(Opening(task.batch.batch, scenario.now, payments, file or "{}"))
+    pay(scenario.journal, task.batch.number, scenario.now)
+    is_approved = scenario.judge.needs_approval(payments)
+    scenario.judge.paid.append(PaidBatch(task.batch.batch, scenario.now, is_approved, payments))

@@ -1,6 +1,6 @@
-"""An event loop of one simulated process: taken one callback at a time, on a clock that all of them share.
+"""The event loop of one simulated process: stepped one callback at a time, on a clock that all processes share.
 
-It has what futures, tasks, sleeps and time-outs ask of a loop, and nothing of threads, files or the network.
+It supports futures, tasks, sleeps and time-outs, but no threads, files or network.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds since the world began. It only moves when nothing else can."""
+    """Seconds since the start of the scenario. It advances only when nothing else can run."""
 
     now_s: float = 0.0
 
 
 class _Callback:
-    """A callback that waits for its turn; what asyncio calls a handle, with what a simulated loop needs of it."""
+    """A waiting callback, as asyncio's handle, with the additions of the simulation."""
 
     __slots__ = ("arguments", "call", "context", "when_s")
 
@@ -44,12 +44,12 @@ class _Callback:
         return self.call is None
 
     def when(self) -> float:
-        """Return the time it is due at, of a timer."""
+        """Return the time at which a timer is due."""
         return self.when_s
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """Runs nothing by itself: `step` takes the next callback, so that a process can end between any two of them."""
+    """Runs nothing by itself: `step` runs the next callback, so that a process can die between any two."""
 
     def __init__(self, clock: Clock, on_unhandled: Callable[[str], None]) -> None:
         self._clock = clock
@@ -59,20 +59,20 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._numbers = count()
         self._tasks: list[asyncio.Task[Any]] = []
 
-    # What asyncio asks of a loop.
+    # The loop's interface for asyncio.
 
     def time(self) -> float:
         """Return the simulated monotonic time."""
         return self._clock.now_s
 
     def get_debug(self) -> bool:
-        """Whether asyncio shall watch itself."""
+        """Return whether asyncio's debug mode is on."""
         return False
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Let `callback` have its turn."""
+        """Schedule `callback`."""
         waiting = _Callback(callback, args, context)
         self._ready.append(waiting)
         return cast("asyncio.Handle", waiting)
@@ -80,7 +80,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Let `callback` have its turn at a simulated time."""
+        """Schedule `callback` at a simulated time."""
         waiting = _Callback(callback, args, context)
         waiting.when_s = when
         heapq.heappush(self._timers, (when, next(self._numbers), waiting))
@@ -89,7 +89,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Let `callback` have its turn in `delay` simulated seconds."""
+        """Schedule `callback` after `delay` simulated seconds."""
         return self.call_at(self._clock.now_s + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -97,30 +97,30 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:
-        """Return a task of this loop. Which coroutines one may be made of differs between versions of Python."""
+        """Return a task of this loop."""
         task = asyncio.Task(coro, loop=self, **named)
         self._tasks.append(task)
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Take note of what nobody handled."""
+        """Record an unhandled error."""
         self._on_unhandled(str(context["message"]))
 
-    # What the simulation asks of it.
+    # The loop's interface for the simulation.
 
     def next_timer_s(self) -> float | None:
-        """Return when the next timer is due, None when there is none."""
+        """Return the time of the next timer, or None."""
         timers = self._timers
         while timers and timers[0][2].call is None:
             heapq.heappop(timers)
         return timers[0][0] if timers else None
 
     def is_ready(self, now_s: float) -> bool:
-        """Whether a step would do anything now."""
+        """Return whether a step would do anything now."""
         return bool(self._ready) or ((due_s := self.next_timer_s()) is not None and due_s <= now_s)
 
     def step(self) -> None:
-        """Take the next callback."""
+        """Run the next callback."""
         timers, ready = self._timers, self._ready
         if timers and timers[0][0] <= self._clock.now_s:
             self._wake()
@@ -137,13 +137,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 return
 
     def _wake(self) -> None:
-        """Let the timers that are due have their turn."""
+        """Schedule the timers that are due."""
         timers, now_s = self._timers, self._clock.now_s
         while timers and timers[0][0] <= now_s:
             self._ready.append(heapq.heappop(timers)[2])
 
     def bury(self) -> None:
-        """Clear away what is left of a process that has ended: its tasks learn nothing but that they are cancelled."""
+        """Cancel the remaining tasks of a process that has ended."""
         while left := [task for task in self._tasks if not task.done()]:
             for task in left:
                 task.cancel()

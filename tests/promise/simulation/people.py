@@ -1,6 +1,6 @@
-"""The people of a simulated world, between runs: they settle, release, lift holds and read statements, and they err.
+"""The people of a scenario between runs: they settle, release, lift holds, apply statements, and make mistakes.
 
-Everything goes through what ships: the checks of a settlement, the quarantine, the reader of statements, the release.
+They use the real program: the checks of a settlement, the quarantine, the reader of statements, the release.
 """
 
 import hmac
@@ -16,18 +16,18 @@ from paygw_batch.engine.quarantine import DateWatch, JournalClock
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.message import RawReply
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, CarriedOut, RowState
+from paygw_batch.journal.values import BatchRecord, RowState, StatementNote
 from paygw_batch.settle.match_statement import StatementReader
 from paygw_batch.settle.resolve import Settlement, check_releasable, check_settlements, settle
-from paygw_batch.settle.statement import read_statement, read_time
+from paygw_batch.settle.statement import parse_time_span, read_statement
 from tests.promise.simulation.gateway import QUARANTINE_H
 from tests.promise.simulation.judge import row_of
-from tests.promise.simulation.process import Process, hold
+from tests.promise.simulation.process import Process, open_for_run
 from tests.promise.simulation.sheets import MINOR_UNITS
 from tests.promise.simulation.words import MEANS, WORDS
 
 if TYPE_CHECKING:
-    from tests.promise.simulation.world import SimWorld
+    from tests.promise.simulation.scenario import Scenario
 
 
 CHANCE_OF_FORGING = 0.3
@@ -35,168 +35,169 @@ FORGED = "Proven statement day.csv (SHA-256 0123456789abcdef), line 2: declined"
 UNSETTLED = {State.IN_DOUBT, State.ACCEPTED}
 
 
-async def come(process: Process, *, settle_all: bool) -> int:
-    """A day later: people look at the gateway's own books, settle rows, and release some."""
-    world, rng = process.world, process.world.rng
-    journal = await hold(process)
+async def review_batches(process: Process, *, settle_all: bool) -> int:
+    """A day later: check the gateway's own record, settle rows, and release some."""
+    scenario, rng = process.scenario, process.scenario.rng
+    journal = await open_for_run(process)
     if settle_all:
-        refresh(world, journal)
+        refresh(scenario, journal)
     if not settle_all and rng.random() < 0.2:
-        rng.choice((world.inbox.surprise, world.inbox.contradict))(journal)
-        world.inbox.take_in(journal)
+        rng.choice((scenario.inbox.surprise, scenario.inbox.contradict))(journal)
+        scenario.inbox.record_arrivals(journal)
     for record in journal.batches():
-        if not settle_all and world.statements and rng.random() < 0.4:
-            read_a_statement(world, journal, record, rng.choice(world.statements))
+        if not settle_all and scenario.statements and rng.random() < 0.4:
+            apply_statement(scenario, journal, record, rng.choice(scenario.statements))
         if rng.random() < 0.25:
             surprises = journal.due(record.number, after_row=0, limit=100) if rng.random() < 0.3 else ()
-            extra = [f"{one.order_id},{one.instruction.amount},KES,approved" for one in surprises[:1]]
-            world.inbox.untrue |= {row_of(one.order_id) for one in surprises[:1]}  # believed of an older copy
-            read_a_statement(world, journal, record, statement_of(world, extra))
-        by_hand(world, journal, record, everything=settle_all)
+            extra = [f"{surprise.order_id},{surprise.instruction.amount},KES,approved" for surprise in surprises[:1]]
+            scenario.inbox.untrue |= {
+                row_of(surprise.order_id) for surprise in surprises[:1]
+            }  # an older copy may accept this
+            apply_statement(scenario, journal, record, statement_of(scenario, extra))
+        settle_truthfully(scenario, journal, record, everything=settle_all)
         if not settle_all and rng.random() < 0.4:
-            if world.orders is not None and rng.random() < 0.6:
-                world.orders.release(journal, record)
+            if scenario.orders is not None and rng.random() < 0.6:
+                scenario.orders.release(journal, record)
             else:
-                release(world, journal, record)
+                release(scenario, journal, record)
     return 0
 
 
-async def look_in(process: Process) -> int:
-    """Somebody opens the journal, which takes in what waits."""
-    await hold(process)
+async def open_and_close_journal(process: Process) -> int:
+    """Open the journal, which records waiting notifications."""
+    await open_for_run(process)
     return 0
 
 
-async def come_early(process: Process) -> int:
-    """Somebody does not wait for a day: the gateway has not executed an order yet, so it was not received.
+async def settle_early(process: Process) -> int:
+    """Settle rows as not received before the day is over, while the gateway has not executed them.
 
-    Some type that into a file as the gateway's "declined", or forge an order that says so, and pay at once.
+    Some write the gateway's "declined" into a file or forge an order that says so, and retry at once.
     """
-    world = process.world
-    journal = await hold(process)
+    scenario = process.scenario
+    journal = await open_for_run(process)
     for record in journal.batches():
-        if world.typing.random() < CHANCE_OF_FORGING:
-            pretend(world, journal, record)
+        if scenario.typing.random() < CHANCE_OF_FORGING:
+            forge_rejections(scenario, journal, record)
         for row in journal.rows(record.number):
             number = row_of(row.client_orderid)
-            if row.state is State.IN_DOUBT and world.judge.rows[number].nonce not in world.judge.paid_nonces:
+            if row.state is State.IN_DOUBT and scenario.judge.rows[number].nonce not in scenario.judge.paid_nonces:
                 word = Resolution.NOT_RECEIVED
-                if world.rng.random() < 0.5:
+                if scenario.rng.random() < 0.5:
                     word = Resolution.REJECTED
-                    world.judge.called_early.add(number)
-                settle_words(world, journal, record, [(number, Settlement(row.row, word, "no sign of it"))])
-        if world.rng.random() < 0.5:
-            release(world, journal, record)
+                    scenario.judge.called_early.add(number)
+                settle_rows(scenario, journal, record, [(number, Settlement(row.row, word, "no sign of it"))])
+        if scenario.rng.random() < 0.5:
+            release(scenario, journal, record)
     return 0
 
 
-def pretend(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> None:
-    """Have the gateway's "declined" said of rows in doubt, by people, and try them again at once."""
+def forge_rejections(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -> None:
+    """Have people claim that the gateway declined rows in doubt, and retry the rows at once."""
     numbers = {}
     for row in journal.rows(record.number, states={State.IN_DOUBT}):
         number = row_of(row.client_orderid)
-        if world.judge.rows[number].nonce not in world.judge.paid_nonces:
+        if scenario.judge.rows[number].nonce not in scenario.judge.paid_nonces:
             numbers[number] = row
     if not numbers:
         return
-    if world.orders is not None and world.typing.random() < 0.6:
+    if scenario.orders is not None and scenario.typing.random() < 0.6:
         settlements = [Settlement(row.row, Resolution.REJECTED, FORGED, Basis.GATEWAY) for row in numbers.values()]
-        if world.orders.settle_forged(journal, record, settlements):
-            world.judge.called_early |= set(numbers)
+        if scenario.orders.settle_forged(journal, record, settlements):
+            scenario.judge.called_early |= set(numbers)
     else:
-        world.judge.called_early |= set(numbers)
-        read_a_statement(world, journal, record, typed_statement(world, list(numbers.values())))
-    release(world, journal, record)
+        scenario.judge.called_early |= set(numbers)
+        apply_statement(scenario, journal, record, typed_statement(scenario, list(numbers.values())))
+    release(scenario, journal, record)
 
 
-def by_hand(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, *, everything: bool) -> None:
-    """Say what became of rows that are in doubt, accepted or held: the truth, as far as a day shows it."""
+def settle_truthfully(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord, *, everything: bool) -> None:
+    """Settle rows in doubt, accepted or held with the truth, as far as it is known after a day."""
     holds = journal.holds(record.number)
     words = []
     for row in journal.rows(record.number):
         is_asked = row.state in UNSETTLED or row.row in holds
-        if is_asked and (everything or world.rng.random() < 0.5):
+        if is_asked and (everything or scenario.rng.random() < 0.5):
             number = row_of(row.client_orderid)
-            words.append((number, Settlement(row.row, _truth(world, number, row), "statement")))
-    if not everything and world.orders is not None and world.rng.random() < 0.6:
-        world.orders.settle(journal, record, words)
-    elif not everything and world.rng.random() < 0.3:
-        for word in words:  # one by one: what may not be said of one row keeps nothing back from another
-            settle_words(world, journal, record, [word])
+            words.append((number, Settlement(row.row, _truth(scenario, number, row), "statement")))
+    if not everything and scenario.orders is not None and scenario.rng.random() < 0.6:
+        scenario.orders.settle(journal, record, words)
+    elif not everything and scenario.rng.random() < 0.3:
+        for word in words:  # one by one, so that a refused row does not block another
+            settle_rows(scenario, journal, record, [word])
     else:
-        settle_words(world, journal, record, words)
+        settle_rows(scenario, journal, record, words)
 
 
-def _truth(world: "SimWorld", number: int, row: RowState) -> Resolution:
-    judged = world.judge.rows[number]
-    was_paid = judged.payments > 0 if row.state is State.READY else judged.nonce in world.judge.paid_nonces
+def _truth(scenario: "Scenario", number: int, row: RowState) -> Resolution:
+    judged = scenario.judge.rows[number]
+    was_paid = judged.payments > 0 if row.state is State.READY else judged.nonce in scenario.judge.paid_nonces
     if was_paid:
         return Resolution.PAID
     if row.state is State.ACCEPTED:
         return Resolution.REJECTED
-    return world.rng.choice((Resolution.REJECTED, Resolution.NOT_RECEIVED, Resolution.NOT_RECEIVED))
+    return scenario.rng.choice((Resolution.REJECTED, Resolution.NOT_RECEIVED, Resolution.NOT_RECEIVED))
 
 
-def settle_words(
-    world: "SimWorld", journal: SqliteJournal, record: BatchRecord, words: Sequence[tuple[int, Settlement]]
+def settle_rows(
+    scenario: "Scenario", journal: SqliteJournal, record: BatchRecord, words: Sequence[tuple[int, Settlement]]
 ) -> None:
     """Settle rows as `resolve` does, all or none."""
     settlements = [settlement for _, settlement in words]
     try:
-        check_settlements(journal, record, settlements, quarantine_h=QUARANTINE_H, now=world.now)
+        check_settlements(journal, record, settlements, quarantine_h=QUARANTINE_H, now=scenario.now)
     except UsageError:
         return
     ready = {row.row for row in journal.rows(record.number) if row.state is State.READY}
     for number, settlement in words:
-        tell(world, number, settlement.resolution, was_ready=settlement.row in ready)
+        tell(scenario, number, settlement.resolution, was_ready=settlement.row in ready)
     if settlements:
-        settle(journal, record, settlements, by="amina", now=world.now)
-        world.judge.held -= {number for number, _ in words}
+        settle(journal, record, settlements, by="amina", now=scenario.now)
+        scenario.judge.held -= {number for number, _ in words}
 
 
-def tell(world: "SimWorld", number: int, resolution: Resolution, *, was_ready: bool) -> None:
-    """Let the judge know what a person says of a row."""
+def tell(scenario: "Scenario", number: int, resolution: Resolution, *, was_ready: bool) -> None:
+    """Inform the judge of a person's statement about a row."""
     if resolution is not Resolution.NOT_RECEIVED:
-        world.judge.tell(number, resolution.value)
+        scenario.judge.tell(number, resolution.value)
     elif not was_ready:
-        world.judge.release(number)
+        scenario.judge.release(number)
 
 
-def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> None:
-    """Give rejected rows another attempt, as `retry` does.
+def release(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -> None:
+    """Release rejected rows, as `retry` does.
 
-    What a person called rejected early is looked up once more: the word was true then, and the quarantine is there so
-    that a look at its end is true for good.
+    A row that a person rejected early is checked again after the quarantine, when the gateway's record is final.
     """
     rejected = [one for one in journal.rows(record.number) if one.state is State.REJECTED]
-    numbers = {one.row: row_of(one.client_orderid) for one in rejected}
+    numbers = {rejected_row.row: row_of(rejected_row.client_orderid) for rejected_row in rejected}
     paid_since = {
         row
         for row, number in numbers.items()
-        if number in world.judge.called_early and world.judge.rows[number].nonce in world.judge.paid_nonces
+        if number in scenario.judge.called_early and scenario.judge.rows[number].nonce in scenario.judge.paid_nonces
     }
-    rows = [row for row in numbers if row not in paid_since] if paid_since or world.rng.random() < 0.5 else []
+    rows = [row for row in numbers if row not in paid_since] if paid_since or scenario.rng.random() < 0.5 else []
     if paid_since and not rows:
         return
-    suffix = world.rng.random() < 0.7
+    suffix = scenario.rng.random() < 0.7
     try:
-        check_releasable(journal, record, rows, quarantine_h=QUARANTINE_H, now=world.now)
+        check_releasable(journal, record, rows, quarantine_h=QUARANTINE_H, now=scenario.now)
     except UsageError:
         return
-    until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).cutoff(world.now())
-    journal.release(record.number, rows or None, suffix=suffix, by="amina", at=world.at(), cutoff=until)
+    until = JournalClock.read(journal, scenario.now()).quarantine(QUARANTINE_H).cutoff(scenario.now())
+    journal.release(record.number, rows or None, suffix=suffix, by="amina", at=scenario.at(), cutoff=until)
     waiting = {one.row for one in journal.rows(record.number) if one.state is State.REJECTED}
-    for one in rejected:
-        if one.row not in waiting:
-            world.judge.release(row_of(one.client_orderid))
+    for rejected_row in rejected:
+        if rejected_row.row not in waiting:
+            scenario.judge.release(row_of(rejected_row.client_orderid))
 
 
-def refresh(world: "SimWorld", journal: SqliteJournal) -> None:
-    """Ask the gateway about nothing but its clock, as `refresh` hears it from any reply."""
-    dates = DateWatch(world.now)
-    dates.see(world.dated(RawReply(200, (), b"")))
-    dates.note_in(journal)
-    world.clock_is_unknown = False
+def refresh(scenario: "Scenario", journal: SqliteJournal) -> None:
+    """Ask the gateway only for its clock, which `refresh` reads in any reply."""
+    dates = DateWatch(scenario.now)
+    dates.observe_reply(scenario.add_date(RawReply(200, (), b"")))
+    dates.record_in(journal)
+    scenario.clock_is_unknown = False
 
 
 # Statements.
@@ -204,59 +205,59 @@ def refresh(world: "SimWorld", journal: SqliteJournal) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StatementFile:
-    """A statement as the gateway gave it, and when: all of it was true then."""
+    """A statement of the gateway, and the time at which it was true."""
 
     path: Path
     made_at: str
 
 
-def statement_of(world: "SimWorld", extra: Sequence[str]) -> StatementFile:
-    """Write what the gateway's books say now: every order that it has, by its id, and `extra` lines.
+def statement_of(scenario: "Scenario", extra: Sequence[str]) -> StatementFile:
+    """Write the gateway's current record as a statement, with `extra` lines. Some have a time for each line.
 
     Some say when each line was true, by the gateway's clock.
     """
-    has_times = world.rng.random() < 0.5
-    made_at = timestamp(world.right_time(world.clock.now_s))
+    has_times = scenario.rng.random() < 0.5
+    made_at = timestamp(scenario.right_time(scenario.clock.now_s))
     lines = {line.partition(",")[0]: f"{line},{made_at}" for line in extra}
-    for row in world.judge.rows.values():
-        for order_id, (request, word) in world.books(row.requests).items():
-            at = timestamp(world.right_time(world.judge.executed_at_s.get(order_id, request.said_at_s)))
+    for row in scenario.judge.rows.values():
+        for order_id, (request, word) in scenario.gateway_records(row.requests).items():
+            at = timestamp(scenario.right_time(scenario.judge.executed_at_s.get(order_id, request.answered_at_s)))
             lines[order_id] = f"{order_id},{request.amount},KES,{word},{at}"
-    path = world.directory() / f"statement-{len(world.statements)}.csv"
+    path = scenario.directory() / f"statement-{len(scenario.statements)}.csv"
     whole = ["order_id,amount,currency,status,time", *(lines.values() or [f"PAY-0,1,KES,approved,{made_at}"])]
     path.write_text("\n".join(whole if has_times else [line.rpartition(",")[0] for line in whole]) + "\n")
     made = StatementFile(path, made_at)
-    world.statements.append(made)
+    scenario.statements.append(made)
     path.with_name(f"{path.name}.sig").write_bytes(signature_of(path.read_bytes()))
     return made
 
 
 def signature_of(content: bytes) -> bytes:
-    """Return the gateway's signature of a statement: of this world's gateway, whose key nobody else has."""
+    """Return the gateway's signature of a statement, with a key that only this gateway has."""
     return hmac.digest(b"the gateway's own", content, "sha256")
 
 
 def is_gateways(signature: bytes, content: bytes) -> bool:
-    """Whether a signature is the gateway's."""
+    """Return whether a signature is the gateway's."""
     return hmac.compare_digest(signature, signature_of(content))
 
 
-def typed_statement(world: "SimWorld", rows: Sequence[RowState]) -> StatementFile:
-    """Write "declined" of rows as a person types it, with the time of now, at times beside another file's signature."""
-    now = world.at()
-    path = world.directory() / f"typed-{world.typing.randrange(10**9)}.csv"
+def typed_statement(scenario: "Scenario", rows: Sequence[RowState]) -> StatementFile:
+    """Write "declined" for rows as a person types it, dated now, sometimes with another file's signature."""
+    now = scenario.at()
+    path = scenario.directory() / f"typed-{scenario.typing.randrange(10**9)}.csv"
     lines = [f"{row.sent_orderid},{row.minor / 100:.2f},{row.currency},declined,{now}" for row in rows]
     path.write_text("\n".join(["order_id,amount,currency,status,time", *lines]) + "\n")
-    if world.statements and world.typing.random() < 0.3:
-        other = world.statements[-1].path
+    if scenario.statements and scenario.typing.random() < 0.3:
+        other = scenario.statements[-1].path
         shutil.copyfile(other.with_name(f"{other.name}.sig"), path.with_name(f"{path.name}.sig"))
     return StatementFile(path, now)
 
 
-def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, file: StatementFile) -> None:
-    """Carry out a statement, as `resolve --from FILE --yes --matching-only --again` does, at times with `--as-of`."""
+def apply_statement(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord, file: StatementFile) -> None:
+    """Apply a statement, as `resolve --from FILE --yes --matching-only --again` does, sometimes with `--as-of`."""
     try:
-        statement = read_statement(file.path, {}, encoding=None, rule=world.statement_rule)
+        statement = read_statement(file.path, {}, encoding=None, rule=scenario.statement_rule)
     except SheetError:  # a signature that does not fit
         return
     reader = StatementReader(
@@ -265,8 +266,8 @@ def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRec
         words=WORDS,
         minor_units=MINOR_UNITS,
         quarantine_h=QUARANTINE_H,
-        now=world.now,
-        as_of=read_time(file.made_at) if world.rng.random() < 0.3 else None,
+        now=scenario.now,
+        as_of=parse_time_span(file.made_at) if scenario.rng.random() < 0.3 else None,
     )
     matched = reader.match(statement)
     named = {line.order_id: line for line in statement.lines}
@@ -275,18 +276,20 @@ def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRec
     }
     for line in statement.lines:
         if line.status in MEANS and line.order_id != "PAY-0":
-            world.judge.tell(row_of(line.order_id), MEANS[line.status])
-    if matched.contrary:
+            scenario.judge.tell(row_of(line.order_id), MEANS[line.status])
+    if matched.blocking:
         journal.record_evidence(
-            reader.evidence(statement, matched.contrary, "amina"), reader.meanings(statement), at=timestamp(world.now())
+            reader.evidence(statement, matched.blocking, "amina"),
+            reader.meanings(statement),
+            at=timestamp(scenario.now()),
         )
     for number in ready:
         if any(row_of(line.order_id) == number for line in statement.lines if MEANS.get(line.status or "") == "paid"):
-            world.judge.held.add(number)
+            scenario.judge.held.add(number)
     try:
-        JournalClock.read(journal, world.now()).require_sound()
+        JournalClock.read(journal, scenario.now()).require_sound()
     except UsageError:
         return
     attempts = tuple(matched.attempts.items())
-    carried_out = CarriedOut(record.batch, statement.name, statement.sha256, "amina", attempts=attempts)
-    settle(journal, record, matched.settlements, by="amina", now=world.now, carried_out=carried_out)
+    carried_out = StatementNote(record.batch, statement.name, statement.sha256, "amina", attempts=attempts)
+    settle(journal, record, matched.settlements, by="amina", now=scenario.now, carried_out=carried_out)

@@ -1,6 +1,6 @@
-"""Planted bugs: mistakes that someone could make, switched on in a simulated world only. Each must be found.
+"""Planted bugs: plausible mistakes, switched on only in a scenario. Each must be found.
 
-Where a bug is one of the program, a part of the program itself is replaced for as long as the world lasts.
+For a bug of the program, a part of the program itself is replaced during the scenario.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from paygw_batch.approval import order, signed_document
 from paygw_batch.approval import plan_document as approval
 from paygw_batch.approval.approval_keys import Person
 from paygw_batch.approval.order import Order
-from paygw_batch.approval.plan_document import Approved, Content, PlanDocument
+from paygw_batch.approval.plan_document import PlanApproval, PlanContent, PlanDocument
 from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, SignedDocument
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
-from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
+from paygw_batch.core.outcome import ContinueRun, Outcome, OutcomeKind, RetrySoon, Verdict
 from paygw_batch.engine import quarantine as quarantine_clock
 from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.pacing import LocalPacing
@@ -30,11 +30,11 @@ from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import (
     Attempt,
-    Expected,
+    ExpectedReply,
     FaultKind,
-    MayLeave,
     PreparedRequest,
     RawReply,
+    SendGuard,
     TransportFault,
 )
 from paygw_batch.journal import journal as journal_of_all
@@ -43,7 +43,7 @@ from paygw_batch.journal.new_batch import BatchPart, InstructionRows, NewInstruc
 from paygw_batch.journal.sqlite import sqlite_journal, sqlite_tables
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import Due, Entry, Known, Link, MoveResult, NewInstruction, RowState, UsedSpelling
+from paygw_batch.journal.values import DueRow, Entry, KnownRow, Link, MoveResult, NewInstruction, RowState, UsedSpelling
 from paygw_batch.settle import match_statement, resolve, row_order
 from paygw_batch.settle.match_statement import StatementReader
 from paygw_batch.settle.row_order import RowOrder
@@ -52,35 +52,35 @@ from paygw_batch.show import batch_status
 from paygw_batch.submit import approvals
 from paygw_batch.submit import plan as submit
 from paygw_batch.submit import submission as plan_document
-from paygw_batch.submit.changes import CHANGED_ACCOUNT, Change, _Past, _Sheet
+from paygw_batch.submit.changes import CHANGED_ACCOUNT, Change, _CurrentSheet, _EarlierPayments
 from tests.promise.simulation import corrections
-from tests.promise.simulation.forging import ForgingWorld
+from tests.promise.simulation.forging import ForgeryScenario
 from tests.promise.simulation.gateway import SimGateway
 from tests.promise.simulation.process import Process, prepare
-from tests.promise.simulation.world import SimWorld
+from tests.promise.simulation.scenario import Scenario
 
 Answer = RawReply | TransportFault
 
 
 RUNS, FORGED, CORRECTED = "runs", "approvals", "corrections"
-"""The kinds of worlds: runs and what befalls them; plans that a maker forges; sheets that a maker corrects."""
+"""The kinds of scenarios: runs with mishaps, plans that a maker forges, sheets that a maker corrects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A planted bug: how it is switched on, and the invariants any of which finds it."""
+    """A planted bug: how to switch it on, and the invariants that may find it."""
 
     plant: Callable[[Any], None]
     found_by: frozenset[str]
     from_seed: int = 0
-    """The seed that is played first with the other tests: where a bug is rare, little before one that finds it."""
+    """The first seed to play in tests: for a rare bug, shortly before one that finds it."""
     kind: str = RUNS
-    """The kind of the worlds in which it is looked for."""
+    """The kind of the scenarios in which it is searched."""
 
 
-def patched(owner: object, name: str, value: object) -> Callable[[SimWorld], None]:
+def patch_part(owner: object, name: str, value: object) -> Callable[[Scenario], None]:
     """Return the plant that replaces a part of the program."""
-    return lambda world: world.patch(owner, name, value)
+    return lambda scenario: scenario.patch(owner, name, value)
 
 
 # The journal.
@@ -91,40 +91,42 @@ if _NOT_HELD not in _DUE:
 HELD_ROWS_ARE_DUE = {**sqlite_tables.QUERIES, "due": _DUE.replace(_NOT_HELD, "1")}
 
 
-class IntentsLate(SqliteJournal):
-    """Keeps intents back until their outcome is there."""
+class LateIntentJournal(SqliteJournal):
+    """Delays intents until their outcome arrives."""
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        back = self.__dict__.setdefault("_back", {})
+        held_back = self.__dict__.setdefault("_back", {})
         for entry in entries:
             if isinstance(entry.fact, Intended):
-                back[entry.instruction] = entry
+                held_back[entry.instruction] = entry
         now = [entry for entry in entries if not isinstance(entry.fact, Intended)]
-        intents = [back.pop(entry.instruction) for entry in now if entry.instruction in back]
+        intents = [held_back.pop(entry.instruction) for entry in now if entry.instruction in held_back]
         if now:
             super().append([*intents, *now])
         return [MoveResult.MOVED] * len(entries)
 
 
-def nothing_is_held(journal: SqliteJournal, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
-    """Evidence that came in since a row was read does not keep it from being sent."""
-    return {place: result for place, result in _refused(journal, entries).items() if result is not MoveResult.HELD}
+def ignore_holds(journal: SqliteJournal, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
+    """Send a row although evidence arrived after it was read as due."""
+    return {
+        place: result for place, result in _refused_intents(journal, entries).items() if result is not MoveResult.HELD
+    }
 
 
-_refused = SqliteJournal._refused
+_refused_intents = SqliteJournal._refused_intents
 
 
-class SendsInFlightAgain(SqliteJournal):
-    """Takes what was in flight at a crash for unsent."""
+class ResendingJournal(SqliteJournal):
+    """Treats rows in flight at a crash as unsent."""
 
     def mark_interrupted(self, at: str) -> int:
-        found = fetch(self._connection, "SELECT instruction, attempt FROM state WHERE state = 'in_flight'")
-        self.append([Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at) for number, attempt in found])
-        return len(found)
+        items = fetch(self._connection, "SELECT instruction, attempt FROM state WHERE state = 'in_flight'")
+        self.append([Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at) for number, attempt in items])
+        return len(items)
 
 
-class InterruptsTheFirst(SqliteJournal):
-    """Puts one row in doubt after a crash, and takes the others for unsent."""
+class PartlyInterruptingJournal(SqliteJournal):
+    """Puts one row in doubt after a crash, and treats the others as unsent."""
 
     def mark_interrupted(self, at: str) -> int:
         count = super().mark_interrupted(at)
@@ -137,26 +139,26 @@ class InterruptsTheFirst(SqliteJournal):
         return count
 
 
-class Overwrites(SqliteJournal):
-    """Writes evidence wherever the row is."""
+class OverwritingJournal(SqliteJournal):
+    """Applies evidence to a row in any state."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
         findings = super().record_evidence(evidence, words, at=at)
-        with self._writing():
-            for one, finding in zip(evidence, findings, strict=False):
+        with self._write_transaction():
+            for item, finding in zip(evidence, findings, strict=False):
                 if finding in {Finding.CONTRADICTING, Finding.AMBIGUOUS, Finding.SUPERSEDED, Finding.LATE}:
                     self._connection.execute(
                         """UPDATE state SET state = ? WHERE state IN ('paid', 'rejected')
                         AND instruction IN (SELECT instruction FROM order_id WHERE order_id = ?)""",
-                        (words[one.claim.status or ""].value, one.claim.order_id),
+                        (words[item.claim.status or ""].value, item.claim.order_id),
                     )
         return findings
 
 
-class WritesOn(SqliteJournal):
-    """Swallows the failure of a write and goes on."""
+class FailureIgnoringJournal(SqliteJournal):
+    """Ignores a failed write and continues."""
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         try:
@@ -168,16 +170,16 @@ class WritesOn(SqliteJournal):
         return True
 
 
-class SkipsARow(SqliteJournal):
-    """Never comes to the last row of a sheet."""
+class RowSkippingJournal(SqliteJournal):
+    """Never returns the last row of a sheet as due."""
 
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        last = max((one.row for one in self.rows(batch)), default=0)
-        return [one for one in super().due(batch, after_row=after_row, limit=limit) if one.row < last]
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[DueRow]:
+        last = max((row.row for row in self.rows(batch)), default=0)
+        return [due_row for due_row in super().due(batch, after_row=after_row, limit=limit) if due_row.row < last]
 
 
-class FloatAmounts(SqliteJournal):
-    """Counts money in floats."""
+class FloatJournal(SqliteJournal):
+    """Stores money as floats."""
 
     def open_batch(self, batch: Any, *, parts: Iterable[BatchPart], **rest: Any) -> Any:
         floats = (replace(part, instructions=self._in_floats(part.instructions)) for part in parts)
@@ -185,52 +187,52 @@ class FloatAmounts(SqliteJournal):
 
     def _in_floats(self, instructions: NewInstructions) -> InstructionRows:
         news = map(NewInstruction._make, instructions)
-        return InstructionRows(one._replace(minor=int(float(one.amount) * 100)) for one in news)
+        return InstructionRows(instruction._replace(minor=int(float(instruction.amount) * 100)) for instruction in news)
 
 
-class ReleasesUnderAnUsedId(SqliteJournal):
-    """Gives every further attempt the order id of the first, whatever was asked."""
+class IdReusingJournal(SqliteJournal):
+    """Gives every further attempt the order id of the first."""
 
     def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, **rest: Any) -> int:
         del suffix
         return super().release(batch, rows, suffix=False, **rest)
 
 
-class SpellingsAreOther(SqliteJournal):
-    """Takes another spelling of an order id for another id."""
+class SpellingBlindJournal(SqliteJournal):
+    """Treats another spelling of an order id as another id."""
 
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
         del operation, rows
         return []
 
 
-class ChangesAreKnown(SqliteJournal):
-    """Takes a row whose content changed for one that it knows."""
+class ChangeBlindJournal(SqliteJournal):
+    """Treats a row with changed content as known."""
 
-    def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Any]]:
+    def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[KnownRow], Sequence[Any]]:
         known, clashes = super().compare(operation, rows)
-        return [*known, *(Known(clash.row, clash.instruction, clash.state) for clash in clashes)], []
+        return [*known, *(KnownRow(clash.row, clash.instruction, clash.state) for clash in clashes)], []
 
 
-class NotesOnce(SqliteJournal):
-    """Notes what left by its first commit alone."""
+class SingleNoteJournal(SqliteJournal):
+    """Writes the sent log only for its first commit."""
 
-    def _note(self, end: Link) -> None:
+    def _log_commit(self, end: Link) -> None:
         if self.__dict__.setdefault("_told", 0) < 1:
-            super()._note(end)
+            super()._log_commit(end)
         self.__dict__["_told"] += 1
 
 
-class NotesTooSoon(SqliteJournal):
-    """Notes facts before they are committed."""
+class EarlyNoteJournal(SqliteJournal):
+    """Writes the sent log before the commit."""
 
     def _commit(self) -> None:
-        self._note(self._end)
+        self._log_commit(self._end)
         super()._commit()
 
 
-class ForgetsWhereItWas(SqliteJournal):
-    """Rolls a failed write back, and goes on as if nothing had been."""
+class RollbackIgnoringJournal(SqliteJournal):
+    """Rolls back a failed write, and continues as if it had succeeded."""
 
     def _give_up(self, reason: str) -> JournalUnwritable:
         return JournalUnwritable(reason)
@@ -242,8 +244,8 @@ class ForgetsWhereItWas(SqliteJournal):
             return super().append(entries)
 
 
-class GoesOnAfterASingleFact(SqliteJournal):
-    """Takes a failed commit for final only where it had several facts: a single one is tried once more."""
+class SingleFactRetryingJournal(SqliteJournal):
+    """Retries a failed commit if it had only one fact."""
 
     _is_single = False
 
@@ -262,9 +264,9 @@ class GoesOnAfterASingleFact(SqliteJournal):
         return JournalUnwritable(reason) if self._is_single else super()._give_up(reason)
 
 
-def journal(kind: type[SqliteJournal]) -> Callable[[SimWorld], None]:
-    def plant(world: SimWorld) -> None:
-        world.journal_type = kind
+def journal(kind: type[SqliteJournal]) -> Callable[[Scenario], None]:
+    def plant(scenario: Scenario) -> None:
+        scenario.journal_type = kind
 
     return plant
 
@@ -275,74 +277,76 @@ def journal(kind: type[SqliteJournal]) -> Callable[[SimWorld], None]:
 Arrivals = list[tuple[int, str]]
 
 
-def _reading(look: Callable[[Arrivals], Arrivals]) -> Callable[[SimWorld], None]:
+def _read_first(look: Callable[[Arrivals], Arrivals]) -> Callable[[Scenario], None]:
     arrivals = EvidenceQueries.arrivals
-    return patched(EvidenceQueries, "arrivals", lambda self, limit: look(arrivals(self, limit)))
+    return patch_part(EvidenceQueries, "arrivals", lambda self, limit: look(arrivals(self, limit)))
 
 
-def first_is_skipped(found: Arrivals) -> Arrivals:
-    return found[1:] if len(found) > 1 else found
+def skip_first(items: Arrivals) -> Arrivals:
+    return items[1:] if len(items) > 1 else items
 
 
-def last_alone(found: Arrivals) -> Arrivals:
-    return found[-1:]
+def keep_last(items: Arrivals) -> Arrivals:
+    return items[-1:]
 
 
-# People's words: statements, settlements, approvals.
+# People's decisions: statements, settlements, approvals.
 
 
-def from_the_first_attempt(standing: RowState, quarantine: Quarantine, _: object = None) -> datetime | None:
-    """The quarantine counted from the first attempt instead of the latest."""
-    return None if standing.first_sent_at is None else quarantine.opens(standing.first_sent_at)
+def count_from_first_attempt(standing: RowState, quarantine: Quarantine, _: object = None) -> datetime | None:
+    """Count the quarantine from the first attempt instead of the latest."""
+    return None if standing.first_sent_at is None else quarantine.ends_at(standing.first_sent_at)
 
 
-def no_quarantine(*_: object) -> None:
-    """No quarantine at all."""
+def skip_quarantine(*_: object) -> None:
+    """Apply no quarantine."""
 
 
-def rejected_leaves_at_once(world: SimWorld) -> None:
-    """A row that a person called rejected is released before its quarantine is over."""
-    world.patch(journal_of_all, "is_in_quarantine", lambda *_: False)
-    world.patch(resolve, "quarantined", lambda *_, **__: {})
+def release_at_once(scenario: Scenario) -> None:
+    """Release a row that a person rejected before its quarantine is over."""
+    scenario.patch(journal_of_all, "is_in_quarantine", lambda *_: False)
+    scenario.patch(resolve, "quarantined_rows", lambda *_, **__: {})
 
 
-def every_answer_settles(self: StatementReader, line: StatementLine) -> Resolution | None:
-    """A statement's word that means accepted is taken for rejected: the gateway "has not paid it"."""
+def settle_by_any_answer(self: StatementReader, line: StatementLine) -> Resolution | None:
+    """Treat a status that means accepted as rejected."""
     meaning = self._words.get(line.status or "")
     return Resolution.PAID if meaning is OutcomeKind.PAID else Resolution.REJECTED
 
 
-def earlier_lines_settle(self: StatementReader, order_ids: Mapping[str, int]) -> Any:
-    """A line is held against the row's own id, whatever its latest attempt was sent under."""
+def match_own_ids(self: StatementReader, order_ids: Mapping[str, int]) -> Any:
+    """Compare a line with the row's own id, whatever its latest attempt used."""
     named, doubtful = _rows(self, order_ids)
     rows = self._journal.rows(self._batch.number)
     return {**{row.client_orderid: row for row in rows if row.client_orderid in order_ids}, **named}, doubtful
 
 
-_rows = StatementReader._rows
+_rows = StatementReader._named_rows
 
 
-def nothing_is_contrary(self: StatementReader, read: object) -> Mapping[str, StatementLine]:
-    """A statement that has what the journal would send holds nothing."""
+def block_nothing(self: StatementReader, read: object) -> Mapping[str, StatementLine]:
+    """Hold nothing by a statement that has unsent orders."""
     del self, read
     return {}
 
 
-def never_old(one: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime) -> Any:
-    """An approval never grows old."""
+def ignore_approval_age(
+    one: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
+) -> Any:
+    """Accept approvals of any age."""
     return _behind(one, document, maker, replace(policy, expires_h=1e6), now)
 
 
-_behind = signed_document._approver_of
+_behind = signed_document._find_approver
 _approve, _check = signed_document.approve, approval.check_plan
 
 
 _NOBODY = Person("nobody", (), ())
 
 
-def maker_approves(world: SimWorld) -> None:
-    """The maker may approve her own plan, and that is counted."""
-    from tests.promise.simulation import approvals as simulated  # noqa: PLC0415 (it is this world's to change)
+def let_maker_approve(scenario: Scenario) -> None:
+    """Let makers approve their own plans."""
+    from tests.promise.simulation import approvals as simulated  # noqa: PLC0415 (it is this scenario's to change)
 
     def approve(document: PlanDocument, key: Any, policy: ApprovalPolicy, now: datetime) -> PlanDocument:
         if key.public.text != document.maker:
@@ -357,55 +361,55 @@ def maker_approves(world: SimWorld) -> None:
         is_own = one.key in {key.text for key in maker.keys}
         return _behind(one, document, _NOBODY if is_own else maker, policy, now)
 
-    world.patch(simulated, "approve", approve)
-    world.patch(signed_document, "_approver_of", behind)
+    scenario.patch(simulated, "approve", approve)
+    scenario.patch(signed_document, "_find_approver", behind)
 
 
-def whatever_content(
-    document: PlanDocument, content: Content, policy: ApprovalPolicy, now: datetime, *, used: Any
-) -> Approved:
-    """A plan is asked for its approvals, and not for what it is about."""
+def ignore_content(
+    document: PlanDocument, content: PlanContent, policy: ApprovalPolicy, now: datetime, *, used: Any
+) -> PlanApproval:
+    """Check only the approvals of a plan, and not its content."""
     del content
     return _check(document, document.content, policy, now, used=used)
 
 
-def other_content(world: SimWorld) -> None:
-    from tests.promise.simulation import approvals as simulated  # noqa: PLC0415 (it is this world's to change)
+def accept_other_content(scenario: Scenario) -> None:
+    from tests.promise.simulation import approvals as simulated  # noqa: PLC0415 (it is this scenario's to change)
 
-    world.patch(simulated, "check_plan", whatever_content)
+    scenario.patch(simulated, "check_plan", ignore_content)
 
 
-def one_is_enough(world: SimWorld) -> None:
-    """One approval is enough, however many are asked for."""
-    from tests.promise.simulation import approvals as simulated  # noqa: PLC0415 (it is this world's to change)
+def require_one_approval(scenario: Scenario) -> None:
+    """Require one approval, whatever the policy says."""
+    from tests.promise.simulation import approvals as simulated  # noqa: PLC0415 (it is this scenario's to change)
 
     def check(
-        document: PlanDocument, content: Content, policy: ApprovalPolicy, now: datetime, *, used: Any
-    ) -> Approved:
+        document: PlanDocument, content: PlanContent, policy: ApprovalPolicy, now: datetime, *, used: Any
+    ) -> PlanApproval:
         return _check(document, content, replace(policy, needed=1), now, used=used)
 
-    world.patch(simulated, "check_plan", check)
+    scenario.patch(simulated, "check_plan", check)
 
 
-_AGREED = order.agreed
+_AGREED = order.require_agreement
 
 
-def agreed_by_the_first(
+def agree_with_first_approval(
     order: Order, journal: Any, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
-    """An order to forget people needs one approval, however many are asked for."""
+    """Require one approval of an order to forget people."""
     return _AGREED(order, journal, replace(policy, needed=1), now, by=by)
 
 
 # The disk and the lock.
 
 
-def synchronous_off(world: SimWorld) -> None:
-    world.disk.synchronous = False
+def synchronous_off(scenario: Scenario) -> None:
+    scenario.disk.synchronous = False
 
 
-def synchronous_normal(world: SimWorld) -> None:
-    disk, stored = world.disk, world.disk.stored
+def synchronous_normal(scenario: Scenario) -> None:
+    disk, stored = scenario.disk, scenario.disk.stored
     disk.synchronous = False
 
     def now_and_then(connection: Any) -> None:
@@ -416,222 +420,222 @@ def synchronous_normal(world: SimWorld) -> None:
     disk.stored = now_and_then  # type: ignore[method-assign]
 
 
-def what_left_not_read(world: SimWorld) -> None:
-    world.disk.heeds_what_left = False
+def sent_log_not_read(scenario: Scenario) -> None:
+    scenario.disk.heeds_sent_log = False
 
 
-def unknown_journal_taken(world: SimWorld) -> None:
-    world.disk.asks_whether_known = False
+def accept_unknown_journal(scenario: Scenario) -> None:
+    scenario.disk.asks_whether_known = False
 
 
-def select_then_update(world: SimWorld) -> None:
+def select_then_update(scenario: Scenario) -> None:
     async def take(process: Process) -> None:
-        if world.disk.holders:
+        if scenario.disk.holders:
             raise JournalHeld
         await asyncio.sleep(0.001)
-        world.disk.holders.add(process)
+        scenario.disk.holders.add(process)
 
-    world.disk.take_lock = take  # type: ignore[method-assign]
+    scenario.disk.take_lock = take  # type: ignore[method-assign]
 
 
-def claim_lapses(world: SimWorld) -> None:
+def let_claim_lapse(scenario: Scenario) -> None:
     taken_at_s: dict[Process, float] = {}
 
     async def take(process: Process) -> None:
-        now_s = world.clock.now_s
-        if any(now_s - taken_at_s[holder] < 300 for holder in world.disk.holders):
+        now_s = scenario.clock.now_s
+        if any(now_s - taken_at_s[holder] < 300 for holder in scenario.disk.holders):
             raise JournalHeld
         taken_at_s[process] = now_s
-        world.disk.holders.add(process)
+        scenario.disk.holders.add(process)
 
-    world.disk.take_lock = take  # type: ignore[method-assign]
+    scenario.disk.take_lock = take  # type: ignore[method-assign]
 
 
-def released_while_alive(world: SimWorld) -> None:
-    take_lock = world.disk.take_lock
+def release_living_lock(scenario: Scenario) -> None:
+    take_lock = scenario.disk.take_lock
 
     async def take(process: Process) -> None:
         await take_lock(process)
-        process.loop.call_later(0.3, world.disk.holders.discard, process)
+        process.loop.call_later(0.3, scenario.disk.holders.discard, process)
 
-    world.disk.take_lock = take  # type: ignore[method-assign]
-
-
-# What a reply means.
+    scenario.disk.take_lock = take  # type: ignore[method-assign]
 
 
-def judged(look: Callable[[Answer, Verdict], Verdict]) -> Callable[[SimWorld], None]:
-    """Return the plant that changes the verdict on what came back."""
+# The meaning of replies.
 
-    def plant(world: SimWorld) -> None:
-        classify = world.classify
-        world.classify = lambda answer, expected: look(answer, classify(answer, expected))
+
+def change_verdict(look: Callable[[Answer, Verdict], Verdict]) -> Callable[[Scenario], None]:
+    """Return the plant that changes the verdict on an answer."""
+
+    def plant(scenario: Scenario) -> None:
+        classify = scenario.classify
+        scenario.classify = lambda answer, expected: look(answer, classify(answer, expected))
 
     return plant
 
 
-def again_on(kind: FaultKind) -> Callable[[Answer, Verdict], Verdict]:
+def retry_on(kind: FaultKind) -> Callable[[Answer, Verdict], Verdict]:
     def look(answer: Answer, verdict: Verdict) -> Verdict:
         if isinstance(answer, TransportFault) and answer.kind is kind:
-            return Verdict(Outcome(OutcomeKind.NOT_SENT, kind.value), TryAgain())
+            return Verdict(Outcome(OutcomeKind.NOT_SENT, kind.value), RetrySoon())
         return verdict
 
     return look
 
 
-def rejected_by_500(answer: Answer, verdict: Verdict) -> Verdict:
+def reject_on_500(answer: Answer, verdict: Verdict) -> Verdict:
     if isinstance(answer, RawReply) and answer.http_status >= 500:
         return Verdict(Outcome(OutcomeKind.REJECTED))
     return verdict
 
 
-def redirect_followed(answer: Answer, verdict: Verdict) -> Verdict:
+def follow_redirect(answer: Answer, verdict: Verdict) -> Verdict:
     if isinstance(answer, RawReply) and 300 <= answer.http_status < 400:
-        return Verdict(Outcome(OutcomeKind.NOT_SENT), TryAgain())
+        return Verdict(Outcome(OutcomeKind.NOT_SENT), RetrySoon())
     return verdict
 
 
-def echo_not_compared(answer: Answer, verdict: Verdict) -> Verdict:
+def ignore_echo(answer: Answer, verdict: Verdict) -> Verdict:
     if isinstance(answer, RawReply) and verdict.outcome.conflict:
-        return Verdict(Outcome(OutcomeKind.REJECTED), GoOn())
+        return Verdict(Outcome(OutcomeKind.REJECTED), ContinueRun())
     return verdict
 
 
-def last_of_two_keys(world: SimWorld) -> None:
-    classify = world.classify
+def take_last_key(scenario: Scenario) -> None:
+    classify = scenario.classify
 
-    def look(answer: Answer, expected: Expected) -> Verdict:
+    def look(answer: Answer, expected: ExpectedReply) -> Verdict:
         if isinstance(answer, RawReply) and answer.body.startswith(b"{") and answer.body.endswith(b"}"):
             answer = replace(answer, body=json.dumps(json.loads(answer.body)).encode())
         return classify(answer, expected)
 
-    world.classify = look
+    scenario.classify = look
 
 
-# The engine, and what it tells.
+# The engine, and its reports.
 
 
 class DeafBreaker(Engine):
-    """Never stops by itself for rows in doubt."""
+    """Never stops for rows in doubt."""
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts, pacing=LocalPacing(replace(parts["pace"], stop_after_in_doubt=0)))
 
 
-class NoPlaces(LocalPacing):
-    """Has a place in flight for every row."""
+class UnlimitedPacing(LocalPacing):
+    """Has a slot for every row."""
 
-    def has_place(self, in_flight: int) -> bool:
+    def has_slot(self, in_flight: int) -> bool:
         return in_flight >= 0
 
 
-class WideOpen(Engine):
-    """Knows no limit of requests in flight."""
+class WideOpenWindow(Engine):
+    """Has no limit on requests in flight."""
 
     def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts, pacing=NoPlaces(parts["pace"]))
+        super().__init__(**parts, pacing=UnlimitedPacing(parts["pace"]))
 
 
-def engine(kind: type[Engine]) -> Callable[[SimWorld], None]:
-    def plant(world: SimWorld) -> None:
-        world.engine_type = kind
+def engine(kind: type[Engine]) -> Callable[[Scenario], None]:
+    def plant(scenario: Scenario) -> None:
+        scenario.engine_type = kind
 
     return plant
 
 
-class NoTimeout(SimGateway):
-    """Waits for ever where the gateway is silent."""
+class TimeoutlessGateway(SimGateway):
+    """Waits forever if the gateway is silent."""
 
-    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
+    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
         answer = await super().deliver(request, may_leave)
         if isinstance(answer, TransportFault) and answer.kind is FaultKind.READ_TIMEOUT:
             await asyncio.Event().wait()
         return answer
 
 
-def no_timeout(world: SimWorld) -> None:
-    world.gateway_type = NoTimeout
+def no_timeout(scenario: Scenario) -> None:
+    scenario.gateway_type = TimeoutlessGateway
 
 
-def rounded_on_the_wire(world: SimWorld) -> None:
+def round_on_wire(scenario: Scenario) -> None:
     def rounded(attempt: Attempt) -> PreparedRequest:
         request = prepare(attempt)
         return replace(request, expected=replace(request.expected, amount=Decimal(round(request.expected.amount))))
 
-    world.prepare = rounded
+    scenario.prepare = rounded
 
 
 _record_evidence = SqliteJournal.record_evidence
 
 
-def _without_a_trace(self: SqliteJournal, *args: Any, **named: Any) -> Sequence[Finding]:
+def _record_nothing(self: SqliteJournal, *args: Any, **named: Any) -> Sequence[Finding]:
     findings = _record_evidence(self, *args, **named)
-    self._took_in = False
+    self._has_new_evidence = False
     return findings
 
 
 # Plans that a maker forges.
 
 
-def people_not_compared(world: ForgingWorld) -> None:
-    """The list of people in a plan is not compared with the one that its sheet has."""
+def skip_people_comparison(scenario: ForgeryScenario) -> None:
+    """Do not compare the people in a plan with those of its sheet."""
 
-    def check(document: PlanDocument, content: Content) -> None:
+    def check(document: PlanDocument, content: PlanContent) -> None:
         theirs = {"people_sha256": document.content.people_sha256}
         return _same_content(document, content.model_copy(update=theirs))
 
-    world.patch(approval, "require_same_content", check)
+    scenario.patch(approval, "require_same_content", check)
 
 
-def code_without_findings(document: PlanDocument) -> str:
-    """The code of a plan covers its content alone."""
+def digest_content_only(document: PlanDocument) -> str:
+    """Compute the code of a plan from its content alone."""
     return approval.payments_sha256(document.content)[:16]
 
 
-def withdrawal_not_heeded(world: ForgingWorld) -> None:
-    """Neither the program nor the journal asks whether a plan was withdrawn."""
-    world.patch(approvals, "require_not_withdrawn", lambda *_: None)
-    world.patch(EvidenceLog, "require_in_force", lambda *_: None)
+def ignore_withdrawal(scenario: ForgeryScenario) -> None:
+    """Ignore withdrawals of plans, in the program and the journal."""
+    scenario.patch(approvals, "require_not_withdrawn", lambda *_: None)
+    scenario.patch(EvidenceLog, "require_in_force", lambda *_: None)
 
 
-def newest_batch_compared(past: _Past, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Each person is compared with the newest batch that paid any, whoever approved it."""
+def compare_with_newest_batch(past: _EarlierPayments, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Compare each person with the newest batch, whoever approved it."""
     del past
     return candidates.group_by(keys).agg(latest=pl.col("batch").max(), alike=pl.col("batch").max())
 
 
-def beside_its_new_amount(self: _Sheet, code: str, *given: Any) -> Change:
-    """A changed account is shown beside the amount that it gets now, not the one that its owner got."""
-    made = _change(self, code, *given)
+def show_new_amount(self: _CurrentSheet, code: str, *given: Any) -> Change:
+    """Show a changed account with its new amount instead of the old one."""
+    made = _build_change(self, code, *given)
     return replace(made, before=replace(made.before, amount=made.amount)) if code == CHANGED_ACCOUNT else made
 
 
-def approvals_of_another_plan(world: ForgingWorld) -> None:
-    """What an approver signs names no plan."""
+def unbind_approvals(scenario: ForgeryScenario) -> None:
+    """Leave the plan out of the text that an approver signs."""
 
     def text(self: SignedDocument, key: Any, approved_at: str) -> bytes:
         return f"{self.document} approval {key.text} {approved_at}".encode()
 
-    world.patch(SignedDocument, "approval_text", text)
+    scenario.patch(SignedDocument, "approval_text", text)
 
 
-def second_key_approves(world: ForgingWorld) -> None:
-    """A maker is her first key: with another one she may approve."""
+def let_second_key_approve(scenario: ForgeryScenario) -> None:
+    """Identify a maker by the first key only, so that another key of theirs may approve."""
 
     def behind(
         one: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
     ) -> Person | str:
         return _behind(one, document, maker if one.key == document.maker else _NOBODY, policy, now)
 
-    world.patch(signed_document, "_approver_of", behind)
+    scenario.patch(signed_document, "_find_approver", behind)
 
 
-def nothing_asked(*_: object, **__: object) -> None:
-    """Ask for nothing."""
+def require_nothing(*_: object, **__: object) -> None:
+    """Require nothing."""
 
 
 _same_content = approval.require_same_content
-_change = _Sheet._change
+_build_change = _CurrentSheet._build_change
 
 
 def bug(plant: Callable[[Any], None], *found_by: str, from_seed: int = 0, kind: str = RUNS) -> Bug:
@@ -639,106 +643,112 @@ def bug(plant: Callable[[Any], None], *found_by: str, from_seed: int = 0, kind: 
 
 
 BUGS: Mapping[str, Bug] = {
-    "intent after send": bug(journal(IntentsLate), "I1", "I2"),
+    "intent after send": bug(journal(LateIntentJournal), "I1", "I2"),
     "synchronous NORMAL": bug(synchronous_normal, "I1", "I2"),
     "synchronous OFF": bug(synchronous_off, "I1", "I2"),
-    "resume sends in-flight rows again": bug(journal(SendsInFlightAgain), "I1", "I5", from_seed=22),
-    "evidence that comes late holds nothing": bug(patched(SqliteJournal, "_refused", nothing_is_held), "I1"),
+    "resume sends in-flight rows again": bug(journal(ResendingJournal), "I1", "I5", from_seed=22),
+    "evidence that comes late holds nothing": bug(patch_part(SqliteJournal, "_refused_intents", ignore_holds), "I1"),
     "what came into the journal during a run is not asked for": bug(
-        patched(SqliteJournal, "record_evidence", _without_a_trace), "I1"
+        patch_part(SqliteJournal, "record_evidence", _record_nothing), "I1"
     ),
-    "held rows are due": bug(patched(sqlite_tables, "QUERIES", HELD_ROWS_ARE_DUE), "I1", "error"),
+    "held rows are due": bug(patch_part(sqlite_tables, "QUERIES", HELD_ROWS_ARE_DUE), "I1", "error"),
     "rows in flight at a crash: the first alone is in doubt": bug(
-        journal(InterruptsTheFirst), "I1", "I5", "I11", "error", from_seed=22
+        journal(PartlyInterruptingJournal), "I1", "I5", "I11", "error", from_seed=22
     ),
-    "a failed write is tried once more": bug(journal(ForgetsWhereItWas), "I2", "error", from_seed=17),
-    "a failed commit of a single fact is not final": bug(journal(GoesOnAfterASingleFact), "I2", "error", from_seed=17),
-    "a request leaves whenever it is ready": bug(patched(Engine, "_may_leave", lambda *_: True), "I2", from_seed=3),
-    "what left is noted once": bug(journal(NotesOnce), "I10", from_seed=750),
-    "what left is noted before the commit": bug(journal(NotesTooSoon), "I3", "I10", "I11", "error"),
-    "the first notification of several is skipped": bug(_reading(first_is_skipped), "I11", "I1", "error", from_seed=23),
-    "the last notification alone is taken in": bug(_reading(last_alone), "I11", "I1", "error", from_seed=23),
+    "a failed write is tried once more": bug(journal(RollbackIgnoringJournal), "I2", "error", from_seed=17),
+    "a failed commit of a single fact is not final": bug(
+        journal(SingleFactRetryingJournal), "I2", "error", from_seed=17
+    ),
+    "a request leaves whenever it is ready": bug(patch_part(Engine, "_may_leave", lambda *_: True), "I2", from_seed=3),
+    "the sent log gets one line": bug(journal(SingleNoteJournal), "I10", from_seed=750),
+    "the sent log gets lines before the commit": bug(journal(EarlyNoteJournal), "I3", "I10", "I11", "error"),
+    "the first notification of several is skipped": bug(_read_first(skip_first), "I11", "I1", "error", from_seed=23),
+    "the last notification alone is taken in": bug(_read_first(keep_last), "I11", "I1", "error", from_seed=23),
     "the quarantine is counted from the first attempt": bug(
-        patched(resolve, "open_from", from_the_first_attempt), "I1", from_seed=571
+        patch_part(resolve, "quarantine_end", count_from_first_attempt), "I1", from_seed=571
     ),
-    "no quarantine": bug(patched(resolve, "quarantine_sentence", no_quarantine), "I1", "I5", from_seed=16),
+    "no quarantine": bug(patch_part(resolve, "quarantine_sentence", skip_quarantine), "I1", "I5", from_seed=16),
     "a clock that is behind is believed": bug(
-        patched(quarantine_clock, "_behind_s", lambda _: 0), "I1", "I5", from_seed=1_241
+        patch_part(quarantine_clock, "_behind_s", lambda _: 0), "I1", "I5", from_seed=1_241
     ),
-    "a row called rejected may leave at once": bug(rejected_leaves_at_once, "I1", from_seed=44),
+    "a row called rejected may leave at once": bug(release_at_once, "I1", from_seed=44),
     "a statement's line settles whichever attempt": bug(
-        patched(match_statement, "other_attempt_sentence", lambda *_, **__: None), "I1", "I5", "I3", from_seed=5_435
+        patch_part(match_statement, "other_attempt_sentence", lambda *_, **__: None), "I1", "I5", "I3", from_seed=5_435
     ),
-    "spellings are not compared": bug(journal(SpellingsAreOther), "I1", "I7"),
+    "spellings are not compared": bug(journal(SpellingBlindJournal), "I1", "I7"),
     "a sheet that repeats a batch is opened": bug(
-        patched(submit, "_repeat", lambda *_, **__: None), "I1", from_seed=31
+        patch_part(submit, "_find_repeat", lambda *_, **__: None), "I1", from_seed=31
     ),
-    "a journal that nobody knows is taken": bug(unknown_journal_taken, "I10"),
+    "a journal that nobody knows is taken": bug(accept_unknown_journal, "I10"),
     "a typed file passes for the gateway's word": bug(
-        patched(StatementProof, "is_proven", property(lambda _: True)), "I1", from_seed=44
+        patch_part(StatementProof, "is_proven", property(lambda _: True)), "I1", from_seed=44
     ),
-    "an order's basis is believed": bug(patched(RowOrder, "require_said_by", no_quarantine), "I1", from_seed=200),
+    "an order's basis is believed": bug(
+        patch_part(RowOrder, "require_confirmed_by", skip_quarantine), "I1", from_seed=200
+    ),
     "an order is carried out whatever it says of its rows": bug(
-        patched(row_order, "require_true", nothing_asked), "I17", from_seed=123
+        patch_part(row_order, "require_unchanged", require_nothing), "I17", from_seed=123
     ),
     "a statement's accepted is taken for rejected": bug(
-        patched(StatementReader, "_said", every_answer_settles), "I5", "I1", from_seed=494
+        patch_part(StatementReader, "_stated_resolution", settle_by_any_answer), "I5", "I1", from_seed=494
     ),
     "a statement settles rows by their first order id": bug(
-        patched(StatementReader, "_rows", earlier_lines_settle), "I1", "I5", "error", from_seed=420
+        patch_part(StatementReader, "_named_rows", match_own_ids), "I1", "I5", "error", from_seed=420
     ),
-    "a statement holds nothing": bug(patched(StatementReader, "_contrary", nothing_is_contrary), "I1"),
-    "the maker's own approval is counted": bug(maker_approves, "I12"),
-    "an approval never grows old": bug(patched(signed_document, "_approver_of", never_old), "I12", from_seed=53),
-    "a plan of other content is taken": bug(other_content, "I12", from_seed=38),
-    "one approval is enough": bug(one_is_enough, "I12"),
-    "retry on read time-out": bug(judged(again_on(FaultKind.READ_TIMEOUT)), "I1", "I5"),
-    "retry on server disconnected": bug(judged(again_on(FaultKind.CONNECTION_LOST)), "I1", "I5", from_seed=7),
-    "5xx taken for rejected": bug(judged(rejected_by_500), "I5", "I1"),
-    "redirects followed": bug(judged(redirect_followed), "I1", "I5"),
-    "echo of another order taken for ours": bug(judged(echo_not_compared), "I5"),
-    "the last of two equal JSON keys": bug(last_of_two_keys, "I5", "I9", "I1", from_seed=20),
+    "a statement holds nothing": bug(patch_part(StatementReader, "_blocking_lines", block_nothing), "I1"),
+    "the maker's own approval is counted": bug(let_maker_approve, "I12"),
+    "an approval never grows old": bug(
+        patch_part(signed_document, "_find_approver", ignore_approval_age), "I12", from_seed=53
+    ),
+    "a plan of other content is taken": bug(accept_other_content, "I12", from_seed=38),
+    "one approval is enough": bug(require_one_approval, "I12"),
+    "retry on read time-out": bug(change_verdict(retry_on(FaultKind.READ_TIMEOUT)), "I1", "I5"),
+    "retry on server disconnected": bug(change_verdict(retry_on(FaultKind.CONNECTION_LOST)), "I1", "I5", from_seed=7),
+    "5xx taken for rejected": bug(change_verdict(reject_on_500), "I5", "I1"),
+    "redirects followed": bug(change_verdict(follow_redirect), "I1", "I5"),
+    "echo of another order taken for ours": bug(change_verdict(ignore_echo), "I5"),
+    "the last of two equal JSON keys": bug(take_last_key, "I5", "I9", "I1", from_seed=20),
     "claim by select, then update": bug(select_then_update, "I6"),
-    "a claim that lapses": bug(claim_lapses, "I6", from_seed=36),
-    "release while the owner lives": bug(released_while_alive, "I6"),
-    "outcome without compare-and-set": bug(journal(Overwrites), "I11", "I5", "error", from_seed=7),
+    "a claim that lapses": bug(let_claim_lapse, "I6", from_seed=36),
+    "release while the owner lives": bug(release_living_lock, "I6"),
+    "outcome without compare-and-set": bug(journal(OverwritingJournal), "I11", "I5", "error", from_seed=7),
     "people are forgotten before all is over": bug(
-        patched(journal_of_all.JournalReader, "_is_over", lambda *_: True), "I18", "I3", "I1", "error", from_seed=14
+        patch_part(journal_of_all.JournalReader, "_is_over", lambda *_: True), "I18", "I3", "I1", "error", from_seed=14
     ),
     "the index of forgotten payees is not made again": bug(
-        patched(sqlite_journal, "index_again", lambda _: None), "I18", "error"
+        patch_part(sqlite_journal, "rebuild_payee_index", lambda _: None), "I18", "error"
     ),
     "an order to forget counts without its approvals": bug(
-        patched(order, "agreed", agreed_by_the_first), "I12", from_seed=158
+        patch_part(order, "require_agreement", agree_with_first_approval), "I12", from_seed=158
     ),
-    "float amounts": bug(journal(FloatAmounts), "I4", "error", from_seed=7),
-    "the last row never comes up": bug(journal(SkipsARow), "I3"),
-    "a changed row taken for known": bug(journal(ChangesAreKnown), "I7", "I1", "error"),
-    "a journal that goes on after a failed write": bug(journal(WritesOn), "I2", from_seed=110),
+    "float amounts": bug(journal(FloatJournal), "I4", "error", from_seed=7),
+    "the last row never comes up": bug(journal(RowSkippingJournal), "I3"),
+    "a changed row taken for known": bug(journal(ChangeBlindJournal), "I7", "I1", "error"),
+    "a journal that goes on after a failed write": bug(journal(FailureIgnoringJournal), "I2", from_seed=110),
     "a breaker that never trips": bug(engine(DeafBreaker), "I9", from_seed=56),
-    "a window without a limit": bug(engine(WideOpen), "I9"),
-    "what left is not read": bug(what_left_not_read, "I10"),
-    "an amount rounded on the wire": bug(rounded_on_the_wire, "I12"),
+    "a window without a limit": bug(engine(WideOpenWindow), "I9"),
+    "the sent log is not read": bug(sent_log_not_read, "I10"),
+    "an amount rounded on the wire": bug(round_on_wire, "I12"),
     "no read time-out": bug(no_timeout, "I14"),
-    "exit code always 0": bug(patched(batch_status, "of_states", lambda *_, **__: 0), "I16"),
+    "exit code always 0": bug(patch_part(batch_status, "of_states", lambda *_, **__: 0), "I16"),
     "findings are not made again at submit": bug(
-        patched(plan_document, "check_findings", lambda *_, **__: None), "I17", from_seed=36, kind=FORGED
+        patch_part(plan_document, "require_same_findings", lambda *_, **__: None), "I17", from_seed=36, kind=FORGED
     ),
-    "the people of a plan are not compared": bug(people_not_compared, "I17", from_seed=116, kind=FORGED),
+    "the people of a plan are not compared": bug(skip_people_comparison, "I17", from_seed=116, kind=FORGED),
     "the code of a plan does not cover its findings": bug(
-        patched(approval, "payout_code", code_without_findings), "I17", from_seed=295, kind=FORGED
+        patch_part(approval, "payout_code", digest_content_only), "I17", from_seed=295, kind=FORGED
     ),
-    "a withdrawal is not heeded": bug(withdrawal_not_heeded, "I17", kind=FORGED),
+    "a withdrawal is not heeded": bug(ignore_withdrawal, "I17", kind=FORGED),
     "people are compared with the newest batch": bug(
-        patched(_Past, "references", newest_batch_compared), "I17", from_seed=199, kind=FORGED
+        patch_part(_EarlierPayments, "reference_batches", compare_with_newest_batch), "I17", from_seed=199, kind=FORGED
     ),
     "a changed account is shown beside its new amount": bug(
-        patched(_Sheet, "_change", beside_its_new_amount), "I17", kind=FORGED
+        patch_part(_CurrentSheet, "_build_change", show_new_amount), "I17", kind=FORGED
     ),
-    "approvals of another plan count": bug(approvals_of_another_plan, "I17", from_seed=100, kind=FORGED),
-    "the maker approves with a second key": bug(second_key_approves, "I17", kind=FORGED),
-    "order ids of whole rows": bug(corrections.whole_rows_are_keys, "I1", kind=CORRECTED),
-    "a used reference is not asked about": bug(corrections.references_are_not_asked_about, "I1", kind=CORRECTED),
-    "a payee on several rows is not asked about": bug(corrections.repeats_are_not_asked_about, "I1", kind=CORRECTED),
-    "an id that a spreadsheet rewrote is another": bug(corrections.rewritten_ids_are_others, "I1", kind=CORRECTED),
+    "approvals of another plan count": bug(unbind_approvals, "I17", from_seed=100, kind=FORGED),
+    "the maker approves with a second key": bug(let_second_key_approve, "I17", kind=FORGED),
+    "order ids of whole rows": bug(corrections.derive_ids_from_rows, "I1", kind=CORRECTED),
+    "a used reference is not asked about": bug(corrections.skip_reference_question, "I1", kind=CORRECTED),
+    "a payee on several rows is not asked about": bug(corrections.skip_repeat_question, "I1", kind=CORRECTED),
+    "an id that a spreadsheet rewrote is another": bug(corrections.accept_rewritten_ids, "I1", kind=CORRECTED),
 }

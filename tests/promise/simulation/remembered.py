@@ -1,7 +1,7 @@
-"""What a sheet's rows alone decide, computed once in a process: worlds ask the same of their few sheets very often.
+"""Results that depend only on a sheet's rows, computed once per process, because scenarios repeat them often.
 
-Only pure functions are here, and what they were given is compared by its whole content. Nothing that a journal, a clock
-or the gateway has a part in is remembered: each world does that anew.
+Only pure functions are cached, by the whole content of their arguments. Results that depend on a journal, a clock or
+the gateway are computed in each scenario.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -15,24 +15,24 @@ import polars as pl
 from paygw_batch.core.batch import InstructionTotals
 from paygw_batch.journal import new_batch
 from paygw_batch.sheet import instructions
-from paygw_batch.sheet.check.contract import good_rows
-from paygw_batch.sheet.check.repeats import in_one_spelling
+from paygw_batch.sheet.check.contract import payable_rows
+from paygw_batch.sheet.check.repeats import normalize_ids
 from paygw_batch.sheet.check.validate import with_defects
 from paygw_batch.sheet.instructions import InstructionColumns, from_pages, to_pages
 from paygw_batch.sheet.model import Validated, ValidatedPart
 from paygw_batch.show import reconcile
 from paygw_batch.submit import changes, compare_sheet
 from paygw_batch.submit import plan as submit
-from paygw_batch.submit.compare_sheet import with_rows, without_rows
+from paygw_batch.submit.compare_sheet import exclude_rows, select_rows
 
 KEPT = 4_096
-"""How many results of one function are kept: a long run must not fill the memory."""
+"""The maximum number of cached results of a function, to limit memory."""
 
 T = TypeVar("T")
 
 
-class _Asked:
-    """What a function was given, compared by its content."""
+class _ArgumentKey:
+    """The arguments of a function, compared by content."""
 
     __slots__ = ("_content", "given")
 
@@ -44,11 +44,11 @@ class _Asked:
         return hash(self._content)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Asked) and self._content == other._content
+        return isinstance(other, _ArgumentKey) and self._content == other._content
 
 
 def _content(value: object) -> Hashable:
-    """Return all that a value says."""
+    """Return the whole content of a value."""
     if isinstance(value, pl.DataFrame):
         return (*value.columns, *value.rows())
     if isinstance(value, pl.Series):
@@ -62,26 +62,26 @@ def _content(value: object) -> Hashable:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _once(function: Callable[..., T]) -> Callable[..., T]:
-    """Return the function, computed once for what it is given."""
+def _cached(function: Callable[..., T]) -> Callable[..., T]:
+    """Return a cached version of a function."""
     computed = lru_cache(maxsize=KEPT)(lambda asked: function(*asked.given))
-    return lambda *given: computed(_Asked(given))
+    return lambda *given: computed(_ArgumentKey(given))
 
 
-_PAGES = _once(lambda rows: list(to_pages(rows)))
-_CANONICAL = _once(lambda frame, first, replaced: list(InstructionColumns(frame).canonical(first, replaced)))
-_TOTALS = _once(lambda frame: InstructionColumns(frame).totals())
-_PAYEE_WORDS = _once(lambda frame: list(InstructionColumns(frame).payee_words()))
-_WITHOUT_ROWS = _once(without_rows)
-_PAYABLE = _once(lambda counts: int(counts.filter("valid")["count"].sum()))
+_PAGES = _cached(lambda rows: list(to_pages(rows)))
+_CANONICAL = _cached(lambda frame, first, replaced: list(InstructionColumns(frame).canonical(first, replaced)))
+_TOTALS = _cached(lambda frame: InstructionColumns(frame).totals())
+_PAYEE_WORDS = _cached(lambda frame: list(InstructionColumns(frame).payee_words()))
+_WITHOUT_ROWS = _cached(exclude_rows)
+_PAYABLE = _cached(lambda counts: int(counts.filter("valid")["count"].sum()))
 
 
 def _pages(rows: pl.DataFrame) -> Iterator[bytes]:
     return iter(_PAGES(rows))
 
 
-class _ColumnsOnce(InstructionColumns):
-    """Instructions whose text and sums are made once for the same rows."""
+class _CachedColumns(InstructionColumns):
+    """Instructions whose text and totals are computed once for the same rows."""
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         return iter(_CANONICAL(self._frame, first, dict(replaced)))
@@ -93,11 +93,11 @@ class _ColumnsOnce(InstructionColumns):
         return _PAYEE_WORDS(self._frame)
 
 
-class AtOnce:
-    """The thread beside the journal's work, in a world without threads: what it shall do is done at once."""
+class ImmediateExecutor:
+    """A thread pool that runs each call at once, because scenarios have no threads."""
 
     def __init__(self, workers: int) -> None:
-        """Take note of nothing: there are no workers."""
+        """Ignore the number of workers."""
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +106,7 @@ class AtOnce:
         """Wait for nothing."""
 
     def submit(self, function: Callable[..., T], *given: object) -> Future[T]:
-        """Do it, and return what became of it."""
+        """Run the call, and return its result as a future."""
         done = Future[T]()
         try:
             done.set_result(function(*given))
@@ -117,16 +117,16 @@ class AtOnce:
 
 REMEMBERED: tuple[tuple[ModuleType | type, str, object], ...] = (
     (Validated, "payable", property(lambda validated: _PAYABLE(validated.counts))),
-    (submit, "InstructionColumns", _ColumnsOnce),
-    (submit, "good_rows", _once(good_rows)),
-    (compare_sheet, "without_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
-    (submit, "without_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
-    (submit, "with_rows", _once(with_rows)),
-    (new_batch, "ThreadPoolExecutor", AtOnce),
+    (submit, "InstructionColumns", _CachedColumns),
+    (submit, "payable_rows", _cached(payable_rows)),
+    (compare_sheet, "exclude_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
+    (submit, "exclude_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
+    (submit, "select_rows", _cached(select_rows)),
+    (new_batch, "ThreadPoolExecutor", ImmediateExecutor),
     (instructions, "to_pages", _pages),
-    (compare_sheet, "in_one_spelling", _once(in_one_spelling)),
-    (submit, "with_defects", _once(with_defects)),
-    (changes, "accounts", _once(changes.accounts)),
-    (reconcile, "from_pages", _once(from_pages)),
+    (compare_sheet, "normalize_ids", _cached(normalize_ids)),
+    (submit, "with_defects", _cached(with_defects)),
+    (changes, "payment_rows", _cached(changes.payment_rows)),
+    (reconcile, "from_pages", _cached(from_pages)),
 )
-"""What a world replaces in the program, and with what."""
+"""The parts of the program that a scenario replaces with cached ones."""

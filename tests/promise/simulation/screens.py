@@ -1,7 +1,7 @@
-"""What an approver's screen showed, and the judge who holds what is paid against it.
+"""The screens of approvers, and the judge who compares payments with them.
 
-The judge reads the lines of the screen as a person does, and knows what was paid from the world's own record. It asks
-the program nothing: neither what a plan's digest is, nor who approved it, nor how a sheet differs from the past.
+The judge reads the lines of the screen as a person does, and knows the payments from the scenario's own record. It does
+not ask the program for a plan's digest, its approvers, or the differences from the past.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from paygw_batch.cli.screen.screen import Screen
 from tests.promise.simulation.judge import Violation
 
 SHARE = Decimal("0.25")
-"""How far an amount may be from the last one before an approver has to see it."""
+"""The change of an amount above which an approver must see it."""
 REPEATED_WITHIN = timedelta(days=5)
-"""How long a sheet that pays the same again is taken for a repeat."""
+"""The time within which an equal sheet counts as a repeat."""
 _HEADINGS: Mapping[str, re.Pattern[str]] = {
     "account": re.compile(r"[\d,]+ changed accounts?:"),
     "amount": re.compile(r"[\d,]+ amounts? differs?:"),
@@ -43,7 +43,7 @@ _LISTED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """One payment, as it leaves or as a person means it."""
+    """One payment, as sent or as meant by a person."""
 
     name: str
     account: str
@@ -51,8 +51,8 @@ class Payment:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """What a changed account is shown beside: a day, the account and the sum of then, and the first sum of this one."""
+class EarlierPayment:
+    """The earlier payment shown with a changed account: date, account and sum, and the first sum of the new account."""
 
     day: str
     account: str
@@ -62,7 +62,7 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class PaidBatch:
-    """What one batch has paid. `is_approved`: another person than its maker had to look at it."""
+    """The payments of one batch. `is_approved` is set if someone other than its maker had to review it."""
 
     batch: str
     at: datetime
@@ -71,8 +71,8 @@ class PaidBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A person looked at a screen, and then approved the document that has this text."""
+class Review:
+    """A person's review of a screen, followed by the approval of the document with this text."""
 
     person: str
     at: datetime
@@ -81,32 +81,32 @@ class Look:
 
 
 @dataclass(slots=True)
-class _Captured:
-    """The terminal of an approver, with as many lines as there are."""
+class _CapturedTerminal:
+    """The terminal of an approver, with unlimited lines."""
 
     lines: list[str] = field(default_factory=list)
     as_json: ClassVar[bool] = False
 
     def pages(self, lines: Sequence[str]) -> None:
-        """Show lines, page by page."""
+        """Show lines page by page."""
         self.lines += lines
 
 
-def screen_of(document: PlanDocument) -> Sequence[str]:
-    """Return what `approve --list` shows of a plan."""
-    captured = _Captured()
-    approval_plan._show_plan(cast(Screen, captured), document, with_people=True)
+def render_screen(document: PlanDocument) -> Sequence[str]:
+    """Return the lines that `approve --list` shows of a plan."""
+    captured = _CapturedTerminal()
+    approval_plan._show_plan(cast(Screen, captured), document, lists_people=True)
     return captured.lines
 
 
 def text_sha256(file: str) -> str:
-    """Return a digest of what the maker of a plan wrote: all of its file but the signatures."""
+    """Return a digest of the maker's part of a plan's file: everything except the signatures."""
     values = {name: value for name, value in json.loads(file).items() if name not in {"signature", "approvals"}}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-class Seen:
-    """The lines of one screen by their headings."""
+class ScreenLines:
+    """The lines of one screen by heading."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
@@ -119,49 +119,49 @@ class Seen:
                 self.sections[heading].append(line)
 
     def listed(self) -> Sequence[tuple[Payment, str]]:
-        """Return everybody who is listed, and since when the account is known (empty: it is new)."""
-        found = (_LISTED.fullmatch(line) for line in self.sections["people"])
+        """Return everybody who is listed, with the date since which the account is known, or an empty string."""
+        matches = (_LISTED.fullmatch(line) for line in self.sections["people"])
         return [
-            (Payment(one["name"], one["account"], _number(one["amount"])), one["since"] or "")
-            for one in found
-            if one is not None
+            (Payment(item["name"], item["account"], _number(item["amount"])), item["since"] or "")
+            for item in matches
+            if item is not None
         ]
 
     def names(self, kind: str, one: Payment, total: Decimal) -> bool:
-        """Whether a payment is named below the heading of a danger.
+        """Return whether a payment is named below the heading of a danger.
 
-        `total` is all that its account gets: of an account that has a new name, that is the amount to see.
+        `total` is the sum for its account: for an account with a new name, this is the shown amount.
         """
         named = (line.partition(":")[0] for line in self.sections[kind])
         amounts = (one.amount, total) if kind == "amount" else (one.amount,)
         return any(one.name in where and any(_money(amount) in where for amount in amounts) for where in named)
 
-    def earlier(self, one: Payment) -> Earlier | None:
-        """Return the earlier payment that a payment to a changed account is shown beside; None if it is not shown."""
+    def earlier(self, one: Payment) -> EarlierPayment | None:
+        """Return the earlier payment shown with a changed account, or None."""
         lines = self.sections["account"]
         for line, before, now in zip(lines, lines[1:], lines[2:], strict=False):
-            where, _, told = line.partition(":")
-            found = _EARLIER.fullmatch(told)
+            where, _, text = line.partition(":")
+            matches = _EARLIER.fullmatch(text)
             is_this = one.name in where and _money(one.amount) in where and now.split() == ["now", one.account]
-            if is_this and found is not None and before.split()[0] == "before":
-                first = _number(found["first"] or "0")
-                return Earlier(found["day"], before.split()[1], _number(found["amount"]), first)
+            if is_this and matches is not None and before.split()[0] == "before":
+                first = _number(matches["first"] or "0")
+                return EarlierPayment(matches["day"], before.split()[1], _number(matches["amount"]), first)
         return None
 
     def names_missing(self, name: str) -> bool:
-        """Whether somebody is named among the missing."""
+        """Return whether a person is named as missing."""
         return any(line.startswith(f"- {name}, ") for line in self.sections["gone"])
 
     def is_first_run(self) -> bool:
-        """Whether it says that there is nothing to compare with."""
+        """Return whether the screen says that there is nothing to compare with."""
         return _FIRST_RUN in self._lines
 
     def sums_up(self, total: Decimal) -> bool:
-        """Whether it names the sum of everything."""
+        """Return whether the screen shows the total."""
         return f"In all: {_money(total)}." in self._lines
 
     def names_repeat(self, batch: str, count: int) -> bool:
-        """Whether a line other than the comparison says that the sheet repeats a batch, and how many rows do."""
+        """Return whether a line says that the sheet repeats a batch, with the number of rows."""
         return any(
             line.strip().removeprefix("- ").startswith(f"{count} of ") and batch in line and "payroll" in line
             for line in self._rest()
@@ -181,7 +181,7 @@ def _money(amount: Decimal) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A batch whose payments are about to leave, and the file of the plan that opened it."""
+    """A batch that is about to be sent, and the plan's file that opened it."""
 
     batch: str
     at: datetime
@@ -190,24 +190,24 @@ class Opening:
 
 
 class ScreenJudge:
-    """Holds what is paid against the screens of those who approved it."""
+    """Compares payments with the screens of their approvers."""
 
     def __init__(self, *, maker: str, needed: int, from_amount: Decimal, expires: timedelta) -> None:
         self._maker, self._needed, self._from_amount, self._expires = maker, needed, from_amount, expires
-        self.looks: list[Look] = []
+        self.looks: list[Review] = []
         self.withdrawn: set[str] = set()
         self.paid: list[PaidBatch] = []
         self._used: set[str] = set()
         self.judged = 0
         self.dangers: set[str] = set()
-        """The kinds of dangers that were in batches that opened."""
+        """The kinds of dangers in opened batches."""
 
     def needs_approval(self, payments: Collection[Payment]) -> bool:
-        """Whether a sum needs the approval of others."""
-        return sum(one.amount for one in payments) >= self._from_amount
+        """Return whether a sum needs the approval of others."""
+        return sum(payment.amount for payment in payments) >= self._from_amount
 
-    def look_at_opened(self, opening: Opening) -> None:
-        """What is about to leave was on the screens of enough people, who approved exactly that."""
+    def check_opened(self, opening: Opening) -> None:
+        """Check that the payments were on the screens of enough people who approved exactly these."""
         if not self.needs_approval(opening.payments):
             return
         self.judged += 1
@@ -226,40 +226,42 @@ class ScreenJudge:
         ]
         if len({look.person for look in counted}) < self._needed:
             raise Violation("I17", f"not enough people approved the plan of batch {opening.batch}")
-        problems = {look.person: self._hidden(look, opening) for look in counted}
+        problems = {look.person: self._find_hidden(look, opening) for look in counted}
         sound = [person for person, hidden in problems.items() if not hidden]
         if len(sound) < self._needed:
             raise Violation("I17", f"batch {opening.batch} was opened, and {problems} not shown")
 
-    def _hidden(self, look: Look, opening: Opening) -> str:
-        """Return what a screen did not show of a batch; empty for nothing."""
-        seen = Seen(look.lines)
+    def _find_hidden(self, look: Review, opening: Opening) -> str:
+        """Return what a screen did not show of a batch, or an empty result."""
+        seen = ScreenLines(look.lines)
         listed = seen.listed()
-        if sorted(map(str, (one for one, _ in listed))) != sorted(map(str, opening.payments)):
+        if sorted(map(str, (line for line, _ in listed))) != sorted(map(str, opening.payments)):
             return "who is paid, where and how much"
-        if not seen.sums_up(sum((one.amount for one in opening.payments), Decimal())):
+        if not seen.sums_up(sum((payment.amount for payment in opening.payments), Decimal())):
             return "the sum"
         first_days = self._first_days()
-        if any(first_days.get(one.account, "") != since for one, since in listed):
+        if any(first_days.get(line.account, "") != since for line, since in listed):
             return "since when an account is known"
         hidden = [
-            f"{kind} of {one.name}"
-            for one in opening.payments
-            if (kind := self.danger_of(one, opening.payments))
-            and not self._is_shown(seen, kind, one, opening.payments)
+            f"{kind} of {payment.name}"
+            for payment in opening.payments
+            if (kind := self.danger_of(payment, opening.payments))
+            and not self._is_shown(seen, kind, payment, opening.payments)
             and not (kind == "new" and not self.paid and seen.is_first_run())
         ]
-        hidden += [f"{name} is missing" for name in self._gone(opening.payments) if not seen.names_missing(name)]
+        hidden += [
+            f"{name} is missing" for name in self._missing_payees(opening.payments) if not seen.names_missing(name)
+        ]
         hidden += [
             f"it repeats {batch}" for batch, count in self._repeated(opening) if not seen.names_repeat(batch, count)
         ]
         return ", ".join(hidden)
 
-    def _is_shown(self, seen: Seen, kind: str, one: Payment, payments: Sequence[Payment]) -> bool:
-        """Whether a danger can be seen: an amount that is off also beside the one of a changed account.
+    def _is_shown(self, seen: ScreenLines, kind: str, one: Payment, payments: Sequence[Payment]) -> bool:
+        """Return whether a danger is visible: an unusual amount also next to a changed account.
 
-        A changed account is shown beside a payment that this person truly got. An amount beside it is seen to be off
-        only if the sum of then, or the first one of this account, is as far from it.
+        A changed account is shown with a payment that this person really got. Next to it, an amount is visibly unusual
+        only if the earlier sum, or the first sum of this account, differs as much.
         """
         if kind != "account" and seen.names(kind, one, _sum(other for other in payments if _is_account(other, one))):
             return True
@@ -270,65 +272,67 @@ class ScreenJudge:
         shown = {earlier.amount, *({earlier.first} & got)}
         return kind == "account" or any(abs(one.amount - amount) > SHARE * amount for amount in shown)
 
-    def _was_paid(self, name: str, earlier: Earlier) -> bool:
-        """Whether a batch that counts paid a person what is shown."""
+    def _was_paid(self, name: str, earlier: EarlierPayment) -> bool:
+        """Return whether a relevant batch paid a person the shown amount."""
         then = Payment(name, earlier.account, earlier.amount)
         return any(
             f"{batch.at:%Y-%m-%d}" == earlier.day
             and _sum(other for other in batch.payments if _is_pair(other, then)) == then.amount
-            for batch in self._counting(lambda other: other.name == name)
+            for batch in self._relevant_batches(lambda other: other.name == name)
         )
 
     def _first_days(self) -> Mapping[str, str]:
         days: dict[str, str] = {}
         for batch in self.paid:
-            for one in batch.payments:
-                days.setdefault(one.account, f"{batch.at:%Y-%m-%d}")
+            for payment in batch.payments:
+                days.setdefault(payment.account, f"{batch.at:%Y-%m-%d}")
         return days
 
     def danger_of(self, one: Payment, payments: Sequence[Payment]) -> str:
-        """Return what an approver has to see of one payment, by all that was paid before; empty for nothing."""
+        """Return what an approver must see of a payment because of earlier payments, or an empty string."""
         danger = self._danger(one, payments)
         if danger:
             self.dangers.add(danger)
         return danger
 
     def _danger(self, one: Payment, payments: Sequence[Payment]) -> str:
-        by_name = self._counting(lambda other: other.name == one.name)
+        by_name = self._relevant_batches(lambda other: other.name == one.name)
         if by_name and not any(_is_pair(other, one) for batch in by_name for other in batch.payments):
             return "account"
-        by_account = self._counting(lambda other: other.account == one.account)
+        by_account = self._relevant_batches(lambda other: other.account == one.account)
         if not by_name and not by_account:
             return "new"
-        # A known account under a new name: all that it gets is compared with all that it got.
+        # For a known account with a new name, the account's sums are compared.
         same = _is_pair if by_name else _is_account
-        batches = self._counting(lambda other: same(other, one))
+        batches = self._relevant_batches(lambda other: same(other, one))
         before = [_sum(other for other in batch.payments if same(other, one)) for batch in batches]
         now = _sum(other for other in payments if same(other, one))
         is_off = before and (now > (1 + SHARE) * max(before) or now < (1 - SHARE) * min(before))
         return "amount" if is_off else ""
 
-    def _counting(self, wanted: Any) -> Sequence[PaidBatch]:
-        """Return the batches with a payment like this: those that others approved, if one of them has any."""
-        found = [batch for batch in self.paid if any(map(wanted, batch.payments))]
-        return [batch for batch in found if batch.is_approved] or found
+    def _relevant_batches(self, wanted: Any) -> Sequence[PaidBatch]:
+        """Return the batches with a payment like this: only approved ones if there are any."""
+        matches = [batch for batch in self.paid if any(map(wanted, batch.payments))]
+        return [batch for batch in matches if batch.is_approved] or matches
 
-    def _gone(self, payments: Sequence[Payment]) -> Sequence[str]:
-        """Return who was paid by every batch that others approved, and is not paid now."""
+    def _missing_payees(self, payments: Sequence[Payment]) -> Sequence[str]:
+        """Return the payees of every approved batch who are not paid now."""
         approved = [batch for batch in self.paid if batch.is_approved]
         if not approved:
             return []
-        names, accounts = {one.name for one in payments}, {one.account for one in payments}
-        always = set.intersection(*({(one.name, one.account) for one in batch.payments} for batch in approved))
+        names, accounts = {payment.name for payment in payments}, {payment.account for payment in payments}
+        always = set.intersection(
+            *({(payment.name, payment.account) for payment in batch.payments} for batch in approved)
+        )
         return sorted(name for name, account in always if name not in names and account not in accounts)
 
     def _repeated(self, opening: Opening) -> Iterator[tuple[str, int]]:
-        """Yield the batch of the last days most of whose payments are here again, and how many are."""
-        now = {(one.account, one.amount) for one in opening.payments}
+        """Yield each recent batch most of whose payments are repeated, with their number."""
+        now = {(payment.account, payment.amount) for payment in opening.payments}
         counts: dict[str, int] = {}
         for batch in self.paid:
             if opening.at - batch.at < REPEATED_WITHIN:
-                counts[batch.batch] = len(now & {(one.account, one.amount) for one in batch.payments})
+                counts[batch.batch] = len(now & {(payment.account, payment.amount) for payment in batch.payments})
         most = max(counts.values(), default=0)
         alike = [batch for batch, count in counts.items() if count == most]
         if most * 2 > len(opening.payments) and len(alike) == 1:
@@ -345,4 +349,4 @@ def _is_account(other: Payment, one: Payment) -> bool:
 
 
 def _sum(payments: Iterator[Payment]) -> Decimal:
-    return sum((one.amount for one in payments), Decimal())
+    return sum((payment.amount for payment in payments), Decimal())

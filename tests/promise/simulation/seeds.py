@@ -1,4 +1,4 @@
-"""Playing many seeds, and what a failure is called."""
+"""Plays many seeds, and names failures."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,12 +12,12 @@ from tests.promise.simulation.planted import BUGS, CORRECTED, FORGED, RUNS
 from tests.promise.simulation.story import play
 
 PLAYS: Mapping[str, Callable[..., object]] = {RUNS: play, FORGED: play_forging, CORRECTED: play_corrections}
-"""How a world of each kind is played: `(seed, plant)`."""
+"""The function that plays a scenario of each kind: `(seed, plant)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A seed whose world went wrong: by an invariant, or (`error`) by what the program raised."""
+    """A seed whose scenario failed, by an invariant or (`error`) by an error of the program."""
 
     seed: int
     invariant: str
@@ -29,7 +29,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """What became of looking for a planted bug."""
+    """The result of a search for a planted bug."""
 
     failure: Failure | None
     played: int
@@ -39,7 +39,7 @@ class Hunt:
 def first_failure(
     seeds: Iterable[int], plant: Callable[[Any], None] | None = None, *, kind: str = RUNS
 ) -> tuple[int, Failure | None]:
-    """Play seeds of one kind until one fails; return how many were played, and the failure."""
+    """Play seeds of one kind until one fails. Return the number played, and the failure."""
     played = 0
     for seed in seeds:
         played += 1
@@ -53,7 +53,7 @@ def first_failure(
 
 
 def hunt(name: str, seeds: Iterable[int]) -> Hunt:
-    """Switch a planted bug on and play seeds until it is found."""
+    """Switch on a planted bug, and play seeds until it is found."""
     began_s = time.monotonic()
     played, failure = first_failure(seeds, BUGS[name].plant, kind=BUGS[name].kind)
     return Hunt(failure, played, time.monotonic() - began_s)

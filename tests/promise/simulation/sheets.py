@@ -1,7 +1,7 @@
-"""The simulated sheets: real files, read and validated by the program once each, and held to the contract once each.
+"""The simulated sheets: real files, each read, validated and checked against the contract once.
 
-What a sheet is read as depends on its bytes alone, so a process that plays many worlds reads each of its few sheets
-once. Everything that depends on the journal is done anew in every world.
+The result depends on the bytes alone, so a process that plays many scenarios reads each of its few sheets once.
+Everything that depends on the journal is computed in each scenario.
 """
 
 from collections.abc import Hashable, Mapping
@@ -37,20 +37,20 @@ _LINES = {
     "192.0.2.1,Shoes,t",
 }
 SHEETS = ("payroll", "longer", "edited", "respelled", "again")
-"""`respelled` writes the ids in small letters, `again` is the same list under the ids of another month."""
+"""`respelled` has the ids in lower case, and `again` the same list with another month's ids."""
 _PREFIXES = {"respelled": "pay", "again": "DEC"}
 FEWEST_ROWS_OF_A_REPEAT = 3
-"""With the one row that `edited` changes, more than half of so many rows still repeat a batch."""
+"""The minimum size at which a sheet still repeats a batch after `edited` changes one row."""
 
 
 def order_id_of(sheet: str, row: int) -> str:
-    """Return the order id that a simulated sheet has in a row."""
+    """Return the order id of a row of a simulated sheet."""
     return f"{_PREFIXES.get(sheet, 'PAY')}-{row}"
 
 
 @cache
 def amount_of(sheet: str, row: int) -> str:
-    """Return what a simulated sheet asks for in a row. In the edited one the first row asks for another amount."""
+    """Return the amount of a row of a simulated sheet. The edited sheet has another amount in its first row."""
     return "77777.77" if (sheet, row) == ("edited", FIRST_ROW) else f"{row * 137 % 9973 + 10}.{row * 29 % 100:02}"
 
 
@@ -61,13 +61,13 @@ def rows_of(sheet: str, count: int) -> list[int]:
 
 @cache
 def wanted(sheet: str, count: int) -> Mapping[str, Decimal]:
-    """Return what a sheet asks for, by order id and in its order."""
+    """Return the amounts of a sheet by order id, in its order."""
     return {order_id_of(sheet, row): Decimal(amount_of(sheet, row)) for row in rows_of(sheet, count)}
 
 
 @cache
 def validated(operation: str, sheet: str, count: int) -> Validated:
-    """Read and validate a simulated sheet, from a file, as the program does."""
+    """Read and validate a simulated sheet from a file, as the program does."""
     lines = [
         _LINES[operation].format(row=row, order_id=order_id_of(sheet, row), amount=amount_of(sheet, row))
         for row in rows_of(sheet, count)
@@ -78,8 +78,8 @@ def validated(operation: str, sheet: str, count: int) -> Validated:
         return validate(read_sheet(path, ReadOptions(operation=operation)), RULES[operation])
 
 
-class GateOnce(ContractGate):
-    """The contract's gate, asked once about the same rows: its answer depends on them alone."""
+class CachedGate(ContractGate):
+    """The contract's gate with cached answers, which depend on the rows alone."""
 
     held: ClassVar[set[tuple[str, Hashable]]] = set()
 
@@ -87,8 +87,8 @@ class GateOnce(ContractGate):
         super().__init__(rules, operation)
         self._operation = operation
 
-    def hold(self, good: pl.DataFrame) -> None:
+    def require_valid(self, good: pl.DataFrame) -> None:
         asked = (self._operation, tuple(good.rows()))
         if asked not in self.held:
-            super().hold(good)
+            super().require_valid(good)
             self.held.add(asked)

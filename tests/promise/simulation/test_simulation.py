@@ -1,4 +1,4 @@
-"""A few simulated worlds in every check, and every third planted bug found in them; the others in the long part."""
+"""A few scenarios in every check, and a third of the planted bugs. The long part has the others."""
 
 from contextlib import closing
 from random import Random
@@ -8,17 +8,17 @@ import pytest
 from tests.promise.simulation.disk import reader_of
 from tests.promise.simulation.forging import play_forging
 from tests.promise.simulation.planted import BUGS, CORRECTED, FORGED
+from tests.promise.simulation.scenario import Scenario
 from tests.promise.simulation.seeds import first_failure, hunt
 from tests.promise.simulation.story import play
-from tests.promise.simulation.world import SimWorld
 from tests.support.long_part import share
 
 SEEDS = 2_000  # more by command, `python -m tests.promise.simulation`
 PIECES = 40
 PIECES_OF_FORGING = 20
-WORLDS_A_PIECE = 50
+SCENARIOS_A_PIECE = 50
 PIECES_OF_CORRECTIONS, CORRECTIONS_A_PIECE = 20, 10
-WORLDS_OF_EVERY_DANGER = 100
+SCENARIOS_OF_EVERY_DANGER = 100
 SEEDS_FOR_A_BUG = 2_000
 
 
@@ -33,7 +33,7 @@ def test_simulated_runs_double_or_lose_no_row(piece: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("piece", share(range(PIECES_OF_FORGING), every=20))
 def test_paid_rows_were_shown_to_approvers(piece: int) -> None:
-    _, failure = first_failure(range(piece * WORLDS_A_PIECE, (piece + 1) * WORLDS_A_PIECE), kind=FORGED)
+    _, failure = first_failure(range(piece * SCENARIOS_A_PIECE, (piece + 1) * SCENARIOS_A_PIECE), kind=FORGED)
     assert failure is None
 
 
@@ -45,20 +45,20 @@ def test_corrected_sheets_pay_each_person_once(piece: int) -> None:
 
 @pytest.mark.parametrize("seed", [102_352, 302_874, 309_703, 310_687, 315_406, 376_706])
 def test_formerly_failing_forging_seed_passes(seed: int) -> None:
-    """102,352: a payment that only its maker saw hid who is missing; the others: tests/promise/campaign/RESULTS.md."""
+    """102,352: a payment seen only by its maker hid who is missing. Others: tests/promise/campaign/RESULTS.md."""
     play_forging(seed)
 
 
 @pytest.mark.long
 def test_simulated_forgers_try_every_danger() -> None:
-    worlds = [play_forging(seed) for seed in range(WORLDS_OF_EVERY_DANGER)]
-    assert sum(world.judge.judged for world in worlds) > WORLDS_OF_EVERY_DANGER / 10
-    assert {"account", "amount", "new"} <= set().union(*(world.judge.dangers for world in worlds))
+    scenarios = [play_forging(seed) for seed in range(SCENARIOS_OF_EVERY_DANGER)]
+    assert sum(scenario.judge.judged for scenario in scenarios) > SCENARIOS_OF_EVERY_DANGER / 10
+    assert {"account", "amount", "new"} <= set().union(*(scenario.judge.dangers for scenario in scenarios))
 
 
 @pytest.mark.parametrize("seed", [900_519, 7_032_239, 7_037_040, 8_007_912])
 def test_formerly_failing_seed_passes(seed: int) -> None:
-    """What each of them was: docs/decisions/0208; 900,519: tests/promise/campaign/RESULTS.md."""
+    """Their causes are in docs/decisions/0208; that of 900,519 is in tests/promise/campaign/RESULTS.md."""
     play(seed)
 
 
@@ -66,13 +66,13 @@ def test_formerly_failing_seed_passes(seed: int) -> None:
 @pytest.mark.parametrize("name", share(BUGS, every=3))
 def test_simulation_detects_planted_bug(name: str) -> None:
     bug = BUGS[name]
-    found = hunt(name, range(bug.from_seed, bug.from_seed + SEEDS_FOR_A_BUG))
-    assert found.failure is not None
-    assert found.failure.invariant in bug.found_by
+    result = hunt(name, range(bug.from_seed, bug.from_seed + SEEDS_FOR_A_BUG))
+    assert result.failure is not None
+    assert result.failure.invariant in bug.found_by
 
 
-def test_seed_reproduces_its_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    def played() -> SimWorld:
+def test_seed_reproduces_its_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
+    def played() -> Scenario:
         monkeypatch.setattr("paygw_batch.journal.new_batch.urandom", Random(11).randbytes)  # noqa: S311 (a script, no secret)
         return play(11)
 
@@ -83,13 +83,13 @@ def test_seed_reproduces_its_world(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_worlds_cover_every_event_of_run() -> None:
-    worlds = [play(seed) for seed in range(200)]
-    assert sum(row.left for world in worlds for row in world.judge.rows.values()) > 500
+def test_scenarios_cover_every_event_of_run() -> None:
+    scenarios = [play(seed) for seed in range(200)]
+    assert sum(row.left for scenario in scenarios for row in scenario.judge.rows.values()) > 500
     kinds, findings, sources, operations = set[str](), set[str](), set[str](), set[str]()
     two_batches = adoptions = 0
-    for world in worlds:
-        with closing(reader_of(world.disk.image)) as reader:
+    for scenario in scenarios:
+        with closing(reader_of(scenario.disk.image)) as reader:
             two_batches += len(reader.batches()) > 1
             adoptions += len(list(reader._connection.execute("SELECT number FROM fact WHERE kind = 'adopted'")))
             operations |= {record.operation for record in reader.batches()}
@@ -107,4 +107,4 @@ def test_worlds_cover_every_event_of_run() -> None:
     assert {"clock", "order", "taken_in"} <= kinds
     assert {"interrupted", "released", "replaced", "not_sent", "unknown", "paid", "accepted", "rejected"} <= kinds
     assert {"resolved_paid", "resolved_rejected", "resolved_not_received"} <= kinds
-    assert any(any(world.judge.approved.values()) for world in worlds)
+    assert any(any(scenario.judge.approved.values()) for scenario in scenarios)

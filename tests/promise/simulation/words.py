@@ -1,4 +1,4 @@
-"""The gateway's words in the simulated world, and what they mean."""
+"""The gateway's status words in scenarios, and their meanings."""
 
 from paygw_batch.core.outcome import OutcomeKind
 
@@ -9,4 +9,4 @@ WORDS = {
     "error": OutcomeKind.REJECTED,
 }
 MEANS = {word: kind.value for word, kind in WORDS.items()}
-"""How a row is shown of which a word is believed."""
+"""The shown state of a row for each believed status word."""

@@ -1,4 +1,4 @@
-"""A scripted world for the engine: a gateway that answers as told, a clock that stands, and a journal in memory."""
+"""A scripted scenario for the engine: a gateway with scripted answers, a fixed clock, and a journal in memory."""
 
 import asyncio
 import hashlib
@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
 
-from benchmarks.silent_progress import Silent
+from benchmarks.silent_progress import SilentProgress
 from paygw_batch.clock import ElapsedS
-from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
+from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.pacing import LocalPacing, Pace
-from paygw_batch.engine.ports import World
+from paygw_batch.engine.ports import Runtime
 from paygw_batch.gateway.message import (
     Attempt,
-    Expected,
+    ExpectedReply,
     FaultKind,
-    MayLeave,
     PreparedRequest,
     RawReply,
+    SendGuard,
     TransportFault,
 )
 from paygw_batch.journal.file_place import in_memory_journal
@@ -37,7 +37,7 @@ AT = "2026-11-20T10:00:00.000Z"
 
 Answer = RawReply | TransportFault
 Script = Callable[[str, int], Answer]
-"""What the gateway answers to an order id that it hears for the n-th time."""
+"""The gateway's answer to the n-th request with an order id."""
 
 
 def reply(status: str, http_status: int = 200) -> RawReply:
@@ -51,15 +51,15 @@ STALE = TransportFault(FaultKind.INTENT_STALE, first_byte_left=False)
 UNTRUSTED = TransportFault(FaultKind.TLS_UNTRUSTED, first_byte_left=False)
 
 
-def judge(answer: Answer, expected: Expected) -> Verdict:  # noqa: ARG001 (the engine's signature)
-    """A small stand-in for the gateway's classification: the engine's business is what it does with a verdict."""
+def judge(answer: Answer, expected: ExpectedReply) -> Verdict:  # noqa: ARG001 (the engine's signature)
+    """Classify an answer in a simple way. Engine tests are about the handling of verdicts."""
     match answer:
         case TransportFault(first_byte_left=True):
             return Verdict(Outcome(OutcomeKind.UNKNOWN, answer.kind.value))
         case TransportFault(kind=FaultKind.TLS_UNTRUSTED):
             return Verdict(Outcome(OutcomeKind.NOT_SENT, answer.kind.value), StopRun("The certificate is wrong."))
         case TransportFault():
-            return Verdict(Outcome(OutcomeKind.NOT_SENT, answer.kind.value), TryAgain())
+            return Verdict(Outcome(OutcomeKind.NOT_SENT, answer.kind.value), RetrySoon())
         case RawReply(http_status=401):
             return Verdict(Outcome(OutcomeKind.REJECTED), StopRun("Credentials were refused."))
         case RawReply(http_status=429):
@@ -74,7 +74,7 @@ def judge(answer: Answer, expected: Expected) -> Verdict:  # noqa: ARG001 (the e
 
 @dataclass
 class ScriptedGateway:
-    """Records what arrives, and answers by script. `latency` yields to the event loop before each answer."""
+    """Records requests, and answers from a script. `latency` is the number of loop iterations before each answer."""
 
     script: Script = lambda _order_id, _times: APPROVED
     latency: float = 0
@@ -84,7 +84,7 @@ class ScriptedGateway:
     before_departure: Callable[[str], None] = lambda _order_id: None
     before_answer: Callable[[str], None] = lambda _order_id: None
 
-    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> Answer:
+    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> Answer:
         order_id = request.expected.order_id
         self.before_departure(order_id)
         if not may_leave():
@@ -99,16 +99,16 @@ class ScriptedGateway:
         finally:
             self.in_flight -= 1
 
-    def left(self) -> list[str]:
-        """Return the order ids of which a byte left, by the script's own word."""
-        heard: dict[str, int] = {}
-        found = []
+    def sent_order_ids(self) -> list[str]:
+        """Return the order ids of requests whose bytes were sent, according to the script."""
+        received: dict[str, int] = {}
+        result = []
         for order_id in self.arrived:
-            heard[order_id] = heard.get(order_id, 0) + 1
-            answer = self.script(order_id, heard[order_id])
+            received[order_id] = received.get(order_id, 0) + 1
+            answer = self.script(order_id, received[order_id])
             if not (isinstance(answer, TransportFault) and not answer.first_byte_left):
-                found.append(order_id)
-        return found
+                result.append(order_id)
+        return result
 
 
 async def prepare(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
@@ -126,7 +126,7 @@ def unsigned(attempt: Attempt) -> PreparedRequest:
         timestamp_s=attempt.timestamp_s,
         purpose="WALLET",
         endpoint_id="1234",
-        expected=Expected(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
+        expected=ExpectedReply(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
     )
 
 
@@ -156,19 +156,19 @@ def open_batch(journal: Journal, rows: Iterable[int], batch: str = "0123456789ab
     )
 
 
-def a_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
+def build_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
     journal = in_memory_journal()
     return journal, open_batch(journal, range(2, rows + 2))
 
 
-def an_engine(
+def build_engine(
     journal: SqliteJournal,
     gateway: ScriptedGateway,
     pace: Pace | None = None,
     given: EngineJournal | None = None,
     pacing: LocalPacing | None = None,
     elapsed_s: ElapsedS = lambda: asyncio.get_running_loop().time(),
-    signed_ahead: int | None = None,
+    signing_lookahead: int | None = None,
 ) -> Engine:
     nonces = count(1)
     return Engine(
@@ -177,22 +177,22 @@ def an_engine(
         prepare=prepare,
         judge=judge,
         pace=pace or Pace(concurrency=4),
-        world=World(now=lambda: NOW, elapsed_s=elapsed_s, nonce=lambda: f"{next(nonces):032x}"),
-        progress=Silent(),
+        runtime=Runtime(now=lambda: NOW, elapsed_s=elapsed_s, nonce=lambda: f"{next(nonces):032x}"),
+        progress=SilentProgress(),
         departs_within_s=DEPARTS_WITHIN_S,
         pacing=pacing,
-        signed_ahead=signed_ahead,
+        signing_lookahead=signing_lookahead,
     )
 
 
 def run(engine: Engine, batch: BatchRecord) -> RunEnd:
-    """Run the engine on an event loop whose clock jumps: waits cost no time."""
+    """Run the engine on an event loop whose clock jumps, so that waits take no time."""
     with asyncio.Runner(loop_factory=JumpingClockLoop) as runner:
         return runner.run(engine.run(batch.number))
 
 
 class JumpingClockLoop(asyncio.SelectorEventLoop):
-    """An event loop that, when nothing is ready, goes straight to the next timer."""
+    """An event loop that jumps to the next timer when nothing is ready."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The simulated machine: one seed's dice, clock, disk, gateway's mood, and the parts that a planted bug may replace."""
+"""The simulated machine of one seed: random choices, clock, disk, gateway, and replaceable parts for planted bugs."""
 
 import csv
 import heapq
@@ -20,12 +20,12 @@ from paygw_batch.approval.signed_document import ApprovalPolicy
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
-from paygw_batch.core.shown_states import INVALID, shown_state
+from paygw_batch.core.shown_states import INVALID, display_state
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.pacing import Pace
-from paygw_batch.errors import JournalError, JournalNotAdopted, JournalWentBack
+from paygw_batch.errors import JournalError, JournalNotAdopted, JournalTooOld
 from paygw_batch.gateway.classify import classify
-from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal import file_place
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.values import LINE_COLUMNS, BatchRecord
@@ -36,33 +36,33 @@ from paygw_batch.sheet.write import table
 from paygw_batch.show.totals import BatchTotals
 from paygw_batch.submit import plan as submit
 from paygw_batch.submit.plan import Plan
-from paygw_batch.submit.results import standings, summary_after
+from paygw_batch.submit.results import batch_result, summary_after
 from tests.promise.simulation.approvals import Approvals
 from tests.promise.simulation.disk import Disk
-from tests.promise.simulation.gateway import HONEST, OPERATIONS, USUAL, Said, SimGateway
+from tests.promise.simulation.gateway import HONEST, OPERATIONS, USUAL, AnswerMeaning, SimGateway
 from tests.promise.simulation.inbox import SimulatedInbox
-from tests.promise.simulation.judge import Judge, Request, Shown
+from tests.promise.simulation.judge import Judge, Request, ShownBatch
 from tests.promise.simulation.loop import Clock
 from tests.promise.simulation.orders import Orders
 from tests.promise.simulation.people import StatementFile, is_gateways
 from tests.promise.simulation.process import Process, SlowAway, prepare
 from tests.promise.simulation.remembered import REMEMBERED
-from tests.promise.simulation.sheets import FIRST_ROW, RULES, GateOnce, order_id_of, validated, wanted
+from tests.promise.simulation.sheets import FIRST_ROW, RULES, CachedGate, order_id_of, validated, wanted
 from tests.promise.simulation.words import MEANS, WORDS
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
-"""Every behaviour of the gateway but lies; the usual ones as often as all others together."""
+"""Every behaviour of the gateway except lies. The usual ones are as frequent as all others together."""
 EPOCH = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
 CHANCE_OF_AMENDING = 0.3
 CHANCE_OF_A_RECONCILIATION = 0.25
-"""How often the reconciliation is made where somebody looks at a batch. It costs as much as all runs of a world."""
+"""The chance of a full reconciliation when somebody views a batch. It costs as much as all runs."""
 CHANCE_OF_A_FILE = 0.3
-"""How often it is then written and read as CSV; else its frame is looked at, which is what is written."""
+"""The chance that it is also written and read as CSV. Otherwise its frame is checked."""
 
 
-class SimWorld:
+class Scenario:
     """Everything that one seed decides."""
 
     def __init__(self, seed: int) -> None:
@@ -72,11 +72,11 @@ class SimWorld:
         self.clock = Clock()
         self.disk = Disk(seed)
         self.undo = ExitStack()
-        """What is undone when this world ends."""
+        """Cleanup at the end of this scenario."""
         self.undo.callback(self.disk.close)
         self.row_count = rng.randrange(1, 9)
         self._directory: Path | None = None
-        self.patch(submit, "ContractGate", GateOnce)
+        self.patch(submit, "ContractGate", CachedGate)
         self.patch(file_place, "check_tables", self.disk.check_tables)
         for owner, name, value in REMEMBERED:
             self.patch(owner, name, value)
@@ -91,7 +91,7 @@ class SimWorld:
         self.approvals = Approvals(self) if seed % 5 == 0 else None
         self.judge.needs_approval = self.approvals is not None
         self.typing = Random(f"typing {seed}")  # noqa: S311 (as above)
-        """The dice of those who type files and forge orders: they leave the others as they were."""
+        """A separate dice for typed files and forged orders, so that the others are not affected."""
         self.forgetting = Random(f"forgetting {seed}")  # noqa: S311 (as above)
         self.statement_rule = SignedStatements(is_gateways) if self.typing.random() < 0.5 else None
         self.orders = None if self.approvals is None else Orders(self, self.approvals.policy)
@@ -109,12 +109,12 @@ class SimWorld:
         """Sheets that someone submits meanwhile."""
         self.skew = timedelta()
         self.clock_is_unknown = False
-        """Whether requests left by a clock that was behind, and no `Date` of a reply got into the journal since."""
+        """Whether requests left by a slow clock, and no reply's `Date` has been recorded since."""
         self._now_of, self._now = (0.0, self.skew), EPOCH
-        # What a planted bug may replace.
+        # Parts that a planted bug may replace.
         self.engine_type: type[Engine] = Engine
         self.journal_type: type[SqliteJournal] = SqliteJournal
-        self.classify: Callable[[RawReply | TransportFault, Expected], Verdict] = partial(
+        self.classify: Callable[[RawReply | TransportFault, ExpectedReply], Verdict] = partial(
             classify, words=WORDS, operation=OPERATIONS[self.operation]
         )
         self.gateway_type: type[SimGateway] = SimGateway
@@ -127,93 +127,92 @@ class SimWorld:
         return self._now
 
     def elapsed_s(self) -> float:
-        """Return the seconds since the world began: nothing sets them back or stops them."""
+        """Return the seconds since the start of the scenario, by a clock that nothing stops."""
         return self.clock.now_s
 
     def at(self) -> str:
-        """Return the wall clock's time as facts show it."""
+        """Return the wall clock's time in the format of facts."""
         return timestamp(self.now())
 
     def right_time(self, at_s: float) -> datetime:
-        """Return what the gateway's clock says at a moment of this world."""
+        """Return the gateway's clock at a time of this scenario."""
         return EPOCH + timedelta(seconds=at_s)
 
-    def dated(self, answer: RawReply | TransportFault) -> RawReply | TransportFault:
-        """Return what came back, a reply with the gateway's own time: its clock is right."""
+    def add_date(self, answer: RawReply | TransportFault) -> RawReply | TransportFault:
+        """Return a reply with the gateway's date, whose clock is right."""
         if isinstance(answer, TransportFault):
             return answer
         right = self.right_time(self.clock.now_s)
         return replace(answer, headers=(*answer.headers, ("date", format_datetime(right, usegmt=True))))
 
     def nonce(self) -> str:
-        """Return a nonce that was never used."""
+        """Return an unused nonce."""
         return f"{next(self._nonces):032x}"
 
     @property
     def amends(self) -> bool:
-        """Whether sheets are submitted with `--amend`: not where a look shows that a rejected row was paid since."""
+        """Return whether sheets are submitted with `--amend`."""
         rows, paid = self.judge.rows, self.judge.paid_nonces
         return self._amends and not any(rows[number].nonce in paid for number in self.judge.called_early)
 
-    def books(self, requests: Sequence[Request]) -> Mapping[str, tuple[Request, str]]:
-        """Return what the gateway's books say of each order id of a row: its latest request there, and the word.
+    def gateway_records(self, requests: Sequence[Request]) -> Mapping[str, tuple[Request, str]]:
+        """Return the gateway's latest request and status for each order id of a row.
 
-        A request that never left is in no books, nor is one that the gateway has not decided about.
+        Unsent requests and undecided ones are not included.
         """
         found: dict[str, tuple[Request, str]] = {}
-        for one in requests:
-            word = {Said.NO: "declined", Said.PENDING: "processing"}.get(one.said)
-            if one.left and self.judge.executed_orders[one.order_id]:
+        for request in requests:
+            word = {AnswerMeaning.NO: "declined", AnswerMeaning.PENDING: "processing"}.get(request.meaning)
+            if request.left and self.judge.executed_orders[request.order_id]:
                 word = "approved"
-            if one.left and word is not None:
-                found[one.order_id] = one, word
+            if request.left and word is not None:
+                found[request.order_id] = request, word
         return found
 
     def gateway_has(self, requests: Sequence[Request]) -> bool:
-        """Whether the gateway's books say that it has executed an order of a row, or still works on one.
+        """Return whether the gateway has executed an order of a row, or still processes one.
 
-        An order that was declined when it came again is neither, whatever was said of it before: a person has settled
-        its first attempt by then.
+        An order that was declined at its repetition counts as neither: a person has settled its first attempt by then.
         """
-        return any(MEANS[word] in {"paid", "accepted"} for _, word in self.books(requests).values())
+        return any(MEANS[word] in {"paid", "accepted"} for _, word in self.gateway_records(requests).values())
 
     @property
     def required_policy(self) -> ApprovalPolicy:
-        """Who approves, where two people decide."""
+        """The approval policy, if two people decide."""
         if self.approvals is None:
-            raise AssertionError("one person decides in this world")
+            raise AssertionError("one person decides in this scenario")
         return self.approvals.policy
 
-    def away_of(self, process: Process) -> SlowAway:
+    def threads_of(self, process: Process) -> SlowAway:
         """Return the threads of a process."""
         return self._aways.setdefault(process, SlowAway(process))
 
-    # What happens at the gateway by itself.
+    # The gateway's own events.
 
     def later(self, delay_s: float, happening: Callable[[], None]) -> None:
-        """Let something happen at the gateway in `delay_s` seconds."""
+        """Schedule an event at the gateway in `delay_s` seconds."""
         heapq.heappush(self._later, (self.clock.now_s + delay_s, next(self._nonces), happening))
 
     def next_happening_s(self) -> float | None:
-        """Return when something next happens at the gateway."""
+        """Return the time of the gateway's next event."""
         return self._later[0][0] if self._later else None
 
-    def let_pass(self, until_s: float) -> None:
-        """Move the clock on; what is due at the gateway happens."""
+    def advance_clock(self, until_s: float) -> None:
+        """Advance the clock, and run the gateway's events that are due."""
         while self._later and self._later[0][0] <= until_s:
             at_s, _, happening = heapq.heappop(self._later)
             self.clock.now_s = max(self.clock.now_s, at_s)
             happening()
         self.clock.now_s = max(self.clock.now_s, until_s)
 
-    # Sheets, and what is shown of them.
+    # Sheets and their reports.
 
     def validated(self, sheet: str) -> Validated:
-        """Return a sheet of this world as it was read."""
+        """Return a validated sheet of this scenario."""
         return validated(self.operation, sheet, self.row_count)
 
-    def look_at_comparison(self, sheet: str, journal: SqliteJournal, plan: Plan) -> None:
-        """I7: a row whose content changed is found, and no other."""
+    def check_comparison(self, sheet: str, journal: SqliteJournal, plan: Plan) -> None:
+        """I7: exactly the rows whose content changed are found."""
         if plan.existing is not None:
             return
         held = dict(journal._connection.execute("SELECT client_orderid, amount FROM instruction"))
@@ -221,44 +220,46 @@ class SimWorld:
         changed = {
             order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]
         }
-        # Of who was forgotten nobody can say that the row is the same.
+        # Rows of forgotten people cannot be compared.
         forgotten = "SELECT client_orderid FROM instruction WHERE salt IS NULL"
         changed |= {order_id for (order_id,) in journal._connection.execute(forgotten) if order_id in asked}
         defects = plan.validated.defects.select("code", "value").rows() if plan.validated.defects.height else []
-        told = {value for code, value in defects if code == "client_orderid.conflict"}
-        told |= {order_id_of(sheet, amendment.row) for amendment in plan.amendments}
-        if told != changed:
-            raise self.judge.found("I7", f"{sorted(told)} are told to have changed, and {sorted(changed)} did")
+        reported = {value for code, value in defects if code == "client_orderid.conflict"}
+        reported |= {order_id_of(sheet, amendment.row) for amendment in plan.amendments}
+        if reported != changed:
+            raise self.judge.found("I7", f"{sorted(reported)} are told to have changed, and {sorted(changed)} did")
         spellings = {order_id.casefold() for order_id in held}
         spelled = {order_id for order_id in asked if order_id not in held and order_id.casefold() in spellings}
-        told = {value for code, value in defects if code == LOOK_ALIKE}
-        if told != spelled:
-            raise self.judge.found("I7", f"{sorted(told)} are told to be spelled otherwise, and {sorted(spelled)} are")
+        reported = {value for code, value in defects if code == LOOK_ALIKE}
+        if reported != spelled:
+            raise self.judge.found(
+                "I7", f"{sorted(reported)} are told to be spelled otherwise, and {sorted(spelled)} are"
+            )
         self.sheet_of_batch[plan.validated.batch] = sheet
 
-    def shown(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> Shown:
-        """Return what a person is given of a batch: the reconciliation file, and the summary.
+    def shown(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> ShownBatch:
+        """Return the reconciliation and the summary of a batch, as a person gets them.
 
-        Where the reconciliation is not made, the states and amounts are those that it would be made of.
+        If no reconciliation is written, the states and amounts come from the journal.
         """
-        if self.rng.random() >= CHANCE_OF_A_RECONCILIATION or journal.forgotten(record.number) is not None:
+        if self.rng.random() >= CHANCE_OF_A_RECONCILIATION or journal.first_forgetting(record.number) is not None:
             return self._shown_by_the_journal(journal, record, end)
-        stand = standings(journal, record, RULES[self.operation], end)
+        stand = batch_result(journal, record, RULES[self.operation], end)
         lines = stand.frame.to_dicts()
         if self.rng.random() < CHANCE_OF_A_FILE:
             file = io.BytesIO()
-            table._guarded(stand.frame).write_csv(file)
+            table._guard_piece(stand.frame).write_csv(file)
             lines = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
-        return Shown(self.sheet_of_batch[record.batch], self.row_count, lines, stand.summary.as_json())
+        return ShownBatch(self.sheet_of_batch[record.batch], self.row_count, lines, stand.summary.as_json())
 
-    def _shown_by_the_journal(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> Shown:
+    def _shown_by_the_journal(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> ShownBatch:
         sheet = self.sheet_of_batch[record.batch]
         row_at, state_at, minor_at = (LINE_COLUMNS.index(name) for name in ("row", "state", "minor"))
-        known = {int(line[row_at] or 0): line for some in journal.standing_lines(record.number) for line in some}
+        known = {int(line[row_at] or 0): line for some in journal.batch_lines(record.number) for line in some}
         lines, states, sums = [], Counter[str](), defaultdict[str, Decimal](Decimal)
         for number, (order_id, asked) in enumerate(wanted(sheet, self.row_count).items(), FIRST_ROW):
             line = known.pop(number, None)
-            state = INVALID if line is None else shown_state(State(str(line[state_at])))
+            state = INVALID if line is None else display_state(State(str(line[state_at])))
             amount = asked if line is None else Decimal(line[minor_at] or 0) / 100
             lines.append({"client_orderid": order_id, "state": state, "amount": str(amount)})
             states[state] += 1
@@ -267,10 +268,10 @@ class SimWorld:
             raise self.judge.found("I3", f"the journal has rows {sorted(known)} of {sheet}, which has none such")
         totals = BatchTotals(states, {"KES": {state: str(amount) for state, amount in sums.items()}}, ())
         summary = summary_after(journal, record, totals, end)
-        return Shown(sheet, self.row_count, lines, summary.as_json())
+        return ShownBatch(sheet, self.row_count, lines, summary.as_json())
 
     def directory(self) -> Path:
-        """Return a directory of this world's own, on real memory."""
+        """Return a directory of this scenario, in memory."""
         if self._directory is None:
             shared_memory = Path("/dev/shm")  # noqa: S108 (a directory of our own is made in it)
             where = shared_memory if shared_memory.is_dir() else None
@@ -278,23 +279,23 @@ class SimWorld:
         return self._directory
 
     def patch(self, owner: object, name: str, value: object) -> None:
-        """Replace something of the program for as long as this world lasts: how bugs are planted."""
+        """Replace a part of the program during this scenario, to plant a bug."""
         self.undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
     # Opening a journal.
 
-    def look_at_opening(self) -> None:
-        """I6: one process at a time holds the journal."""
+    def check_opening(self) -> None:
+        """I6: only one process at a time holds the journal."""
         if len(self.disk.holders) > 1:
             raise self.judge.found("I6", "two processes hold the journal")
         self.refused = None
 
-    def look_at_opened(self) -> None:
-        """I10: a journal that went back in time is found."""
+    def check_opened(self) -> None:
+        """I10: a journal that went back in time is detected."""
         if self.restored_older:
             raise self.judge.found("I10", "an older copy of the journal was taken for the journal")
 
     def was_refused_as_older(self) -> bool:
-        """Whether the last opening was refused because the journal went back in time, or could have."""
-        return isinstance(self.refused, JournalWentBack | JournalNotAdopted)
+        """Return whether the last opening was refused because the journal is older, or could have been."""
+        return isinstance(self.refused, JournalTooOld | JournalNotAdopted)

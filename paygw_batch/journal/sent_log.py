@@ -1,0 +1,337 @@
+"""The sent log: a line for each commit, with the attempts that may have left this host. It is kept outside the journal.
+
+A journal that was restored from a backup, copied or replaced is consistent, and would pay rows again. The sent log, in
+the state directory, reveals that: it has facts that the journal lacks, and the attempts that may have left since. A
+line is written after its commit is durable, and is durable itself before the committing call returns. So it is durable
+before the first byte leaves.
+
+Each writer has two files. When one is full, the other is emptied and used, so at least the newest 32 MiB of lines are
+kept. Space is allocated ahead, so that only the bytes of a line have to reach the disk. If a machine stops, only the
+last line can be torn, and no request of that line has left.
+"""
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from paygw_batch.core.lifecycle import Concluded, Intended
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalTooOld, SentLogDamaged
+from paygw_batch.files import replacement_file, sync_directory
+from paygw_batch.journal.lock import check_file, open_private
+from paygw_batch.journal.values import Entry, Link, Remark
+from paygw_batch.language import say
+
+MAX_BYTES = 32 << 20
+"""The size of a file: 200,000 attempts if each has its own line of 150 bytes, or 1.2 million in groups of 64."""
+_ALLOCATION_BYTES = 256 << 10
+_FOLDER_LOCK_LIMIT_S = 30.0
+_CHECKSUM = re.compile(b" [0-9a-f]{8}")
+RUN, NOTES = "left-1", "beside"
+"""The names of the writers: a run (other processes of a host have other numbers), and the notes recorded during it."""
+
+
+class LoggedAttempt(NamedTuple):
+    """An attempt that may leave now, with its order id. Without an order id, nothing of the attempt left."""
+
+    instruction: int
+    attempt: int
+    order_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SentLogLine:
+    """A line for one commit: the hash (hex) and number of its newest fact, its time, and its attempts.
+
+    `count` numbers the lines of a writer. `number` is 0 for a new journal without facts.
+    """
+
+    count: int
+    number: int
+    hash: str
+    at: str
+    attempts: tuple[LoggedAttempt, ...] = ()
+
+
+class SentLogWriter(Protocol):
+    """The interface of a sent log that is open for writing."""
+
+    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+        """Write a line about a commit durably. Raises `OSError`."""
+        ...
+
+    def close(self) -> None:
+        """Close the writer."""
+        ...
+
+
+class NoSentLog:
+    """Writes no lines, for a journal in memory and for commands that send nothing."""
+
+    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+        """Write nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class SentLog:
+    """The sent log of the writer `name` in `folder`. `end` is the number, hash and time of the newest fact."""
+
+    def __init__(self, folder: Path, name: str, end: tuple[int, str, str]) -> None:
+        if newest_line(folder, name) is None:
+            with replacement_file(_files(folder, name)[0]) as file:
+                file.write(_encode_line(SentLogLine(1, *end)))
+        last = max(_file_ends(folder, name), key=attrgetter("line.count"))
+        self.newest_line = last.line
+        self._path, self._fd, self._at, self._size = last.path, open_private(last.path), last.after, last.size
+        if last.is_torn:
+            os.ftruncate(self._fd, last.size)
+        if (self.newest_line.number, self.newest_line.hash) != end[:2]:
+            self.note(*end)
+
+    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+        """Add a line durably. Raises `OSError`, and then nothing of the commit may leave."""
+        line = SentLogLine(self.newest_line.count + 1, number, digest, at, tuple(attempts))
+        content = _encode_line(line)
+        if self._at + len(content) > MAX_BYTES and self._at:
+            self._switch_files()
+        while self._at + len(content) > self._size:
+            _write_at(self._fd, bytes(_ALLOCATION_BYTES), self._size)
+            self._size += _ALLOCATION_BYTES
+        _write_at(self._fd, content, self._at)
+        # The commit's attempts may leave only after this flush. If an older copy of the journal is restored, only this
+        # line shows which rows may have been sent.
+        _sync_data(self._fd)
+        self._at += len(content)
+        self.newest_line = line
+
+    def close(self) -> None:
+        """Close the file. A second call does nothing, because another file may have the same descriptor by then."""
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
+
+    def _switch_files(self) -> None:
+        """Empty the other file, and continue in it."""
+        # The full file stays until the other is full too, because a restored journal is compared with its lines.
+        first, second = _files(self._path.parent, self._path.stem)
+        self.close()
+        self._path = second if self._path == first else first
+        self._fd, self._at, self._size = open_private(self._path), 0, 0
+        os.ftruncate(self._fd, 0)
+        sync_directory(self._path.parent)
+
+
+def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
+    """Return the attempts that may leave once these facts are committed, and those of which nothing left."""
+    attempts = []
+    for entry in entries:
+        if isinstance(entry, Remark):
+            continue
+        if isinstance(entry.fact, Intended):
+            attempts.append(LoggedAttempt(entry.instruction, entry.attempt, entry.fact.order_id))
+        elif isinstance(entry.fact, Concluded) and entry.fact.outcome.kind is OutcomeKind.NOT_SENT:
+            attempts.append(LoggedAttempt(entry.instruction, entry.attempt, None))
+    return attempts
+
+
+def log_concurrent_fact(folder: Path, number: int, digest: str, at: str) -> None:
+    """Log a fact that was recorded while a run held the journal, unless a newer one is logged. Raises `OSError`."""
+    with lock_folder(folder):
+        previous = newest_line(folder, NOTES)
+        if previous is None or previous.number < number:
+            with closing(SentLog(folder, NOTES, (number, digest, at))):
+                pass
+
+
+def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tuple[int, str, str]]) -> None:
+    """Log the end of the journal for each of these writers, after a person accepted a loss.
+
+    Damaged files are renamed first. `end` is called inside `lock_folder`. Raises `OSError`.
+    """
+    with lock_folder(folder):
+        for name in names:
+            try:
+                SentLog(folder, name, end()).close()
+            except SentLogDamaged:
+                for path in filter(Path.exists, _files(folder, name)):
+                    path.rename(path.with_name(f"damaged-{secrets.token_hex(4)}-{path.name}"))
+                SentLog(folder, name, end()).close()
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock during the block. Raises `OSError`, including after waiting for 30 seconds."""
+    lock_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        give_up_s = time.monotonic() + _FOLDER_LOCK_LIMIT_S
+        while True:
+            try:
+                fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up_s:
+                    raise
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(lock_fd)
+
+
+def writer_names(folder: Path) -> list[str]:
+    """Return the names of the writers that have a file in the folder."""
+    return sorted({path.stem for pattern in ("left-*.[12]", f"{NOTES}.[12]") for path in folder.glob(pattern)})
+
+
+def newest_line(folder: Path, name: str) -> SentLogLine | None:
+    """Return the newest line of a writer; None if the writer has no file. Raises `SentLogDamaged`."""
+    ends = _file_ends(folder, name)
+    return max(ends, key=attrgetter("line.count")).line if ends else None
+
+
+def newest_lines(folder: Path) -> list[SentLogLine]:
+    """Return the newest line of each writer. Raises `SentLogDamaged`."""
+    return [line for name in writer_names(folder) if (line := newest_line(folder, name)) is not None]
+
+
+def read_lines(folder: Path, name: str) -> Iterator[SentLogLine]:
+    """Yield the lines of a writer, newest first. Raises `SentLogDamaged` at a missing or damaged line."""
+    expected = 0
+    for end in sorted(_file_ends(folder, name), key=attrgetter("line.count"), reverse=True):
+        for text in reversed(end.path.read_bytes()[: end.after].split(b"\n")[:-1]):
+            line = _decode_line(text)
+            if line is None or line.count != (expected or line.count):
+                raise _damage_error(end.path)
+            yield line
+            expected = line.count - 1
+    if expected:
+        raise _damage_error(folder / name)
+
+
+def require_not_older(
+    log_lines: Sequence[SentLogLine], end: Link, fact_hash: Callable[[int], bytes], hint: str
+) -> None:
+    """Raise `JournalTooOld` with this hint unless a journal with this `end` includes all `seen` lines.
+
+    `fact_hash` returns the hash of a fact. A journal may be ahead of these lines, because a run can end after a commit
+    and before its line.
+    """
+    for line in log_lines:
+        if end.seq < line.number:
+            raise JournalTooOld(
+                say(
+                    "The journal ends at fact {seq}, but fact {written} was already written: this is an older copy.",
+                    seq=end.seq,
+                    written=line.number,
+                ),
+                hint=hint,
+            )
+        if fact_hash(line.number).hex() != line.hash:
+            raise JournalTooOld(
+                say(
+                    "Fact {seq} of the journal is not the one that was written first: this copy has diverged.",
+                    seq=line.number,
+                ),
+                hint=hint,
+            )
+
+
+def unwritable_message(path: Path | str, reason: str) -> str:
+    return say(
+        "The journal {path} can no longer be written ({reason}); nothing more was sent.", path=path, reason=reason
+    )
+
+
+def log_failure_reason(error: OSError) -> str:
+    """Return the reason why a line could not be written, in words for a person."""
+    return say("this computer's record of the payments it sent: {reason}", reason=say(str(error.strerror)))
+
+
+class _FileEnd(NamedTuple):
+    """The newest line of a file, the position after it, and the size of the file without a torn line."""
+
+    path: Path
+    line: SentLogLine
+    after: int
+    size: int
+    is_torn: bool
+
+
+def _files(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.1", folder / f"{name}.2"
+
+
+def _file_ends(folder: Path, name: str) -> list[_FileEnd]:
+    """Return the ends of a writer's files that contain a line; none if the writer has no file."""
+    pairs = [(path, _find_end(path)) for path in _files(folder, name) if check_file(path)]
+    ends = [end for _, end in pairs if end is not None]
+    if pairs and not ends:
+        raise _damage_error(pairs[0][0])
+    return ends
+
+
+def _find_end(path: Path) -> _FileEnd | None:
+    """Return the end of a file; None if the file contains only a torn line."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = size
+        while start:
+            start = max(0, start - 2 * _ALLOCATION_BYTES)
+            content = os.pread(file.fileno(), size - start, start)
+            last = content.rfind(b"\n")
+            # Only one line can be torn: the text after the last line break, or the line that this break ends.
+            candidates = [last] if content[last + 1 :].strip(b"\0") else [last, content.rfind(b"\n", 0, max(last, 0))]
+            for line_end in candidates:
+                line_start = content.rfind(b"\n", 0, max(line_end, 0)) + 1
+                if line_end < 0 or (not line_start and start):
+                    break  # an earlier part of the file is needed
+                text = content[line_start:line_end]
+                if (line := _decode_line(text)) is not None:
+                    after, is_torn = start + line_end + 1, bool(content[line_end + 1 :].strip(b"\0"))
+                    return _FileEnd(path, line, after, after if is_torn else size, is_torn)
+                # A torn line never contains a whole one, so the break between two durable lines is damaged.
+                if any(_decode_line(text[: checksum.end()]) for checksum in _CHECKSUM.finditer(text)):
+                    raise _damage_error(path)
+            else:
+                raise _damage_error(path)
+    return None
+
+
+def _damage_error(path: Path) -> SentLogDamaged:
+    return SentLogDamaged(say("This computer's record of the payments it sent is damaged: {path}.", path=path))
+
+
+def _encode_line(line: SentLogLine) -> bytes:
+    content = json.dumps([line.count, line.number, line.hash, line.at, line.attempts], separators=(",", ":")).encode()
+    return b"%s %08x\n" % (content, zlib.crc32(content))
+
+
+def _decode_line(text: bytes) -> SentLogLine | None:
+    """Return the line in a text; None if it is torn or damaged."""
+    content, _, checksum = text.rpartition(b" ")
+    if b"%08x" % zlib.crc32(content) != checksum:
+        return None
+    count, number, digest, at, attempts = json.loads(content)
+    return SentLogLine(count, number, digest, at, tuple(LoggedAttempt(*attempt) for attempt in attempts))
+
+
+def _write_at(fd: int, content: bytes, offset: int) -> None:
+    while content:
+        written = os.pwrite(fd, content, offset)
+        content, offset = content[written:], offset + written
+
+
+def _sync_data(fd: int) -> None:
+    """Flush the data of a file, and its size if that changed. On macOS only a flush of the whole file is possible."""
+    getattr(os, "fdatasync", os.fsync)(fd)

@@ -1,0 +1,371 @@
+"""Run the checks of each country's schema on a piece of a sheet, and explain the values that fail."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from paygw_batch.countries.rules import CountryRule, Rules
+from paygw_batch.errors import InternalError
+from paygw_batch.sheet.check.checks import ColumnCheck, warning_checks
+from paygw_batch.sheet.check.contract import NO_COUNTRY, contract, schema_checks
+from paygw_batch.sheet.clean import bare_column, chosen_purpose, clean_codes, clean_columns, strip_separators
+from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.findings import (
+    EXAMPLES_PER_CODE,
+    KIND_SCHEMA,
+    MAX_LISTED,
+    DeferredFrame,
+    Findings,
+    append_row_numbers,
+    build_findings,
+    defects_for_rows,
+    empty_findings,
+    sample_findings,
+    sort_findings,
+    sum_counts,
+)
+from paygw_batch.sheet.instructions import (
+    WIRE_COLUMNS,
+    ShownColumn,
+    build_instructions,
+    received_columns,
+    shown_columns,
+    wire_columns,
+)
+from paygw_batch.sheet.model import LINE_COLUMNS
+from paygw_batch.sheet.read.frame import filter_rows
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFailure:
+    """The rows of one country that fail a check, with the columns that its reasons need.
+
+    `position` is the position of the check among the country's checks. The defects of a value are in this order.
+    """
+
+    country: str
+    position: int
+    check: ColumnCheck
+    rows: pl.DataFrame
+
+
+@dataclass(slots=True)
+class _Group:
+    """The rows that failed one check. `counts` and `first` rows are by position of the reason."""
+
+    check: ColumnCheck
+    waiting: list[pl.DataFrame] = field(default_factory=list)
+    counts: Counter[int] = field(default_factory=Counter)
+    first: dict[int, pl.DataFrame] = field(default_factory=dict)
+
+    def count(self) -> None:
+        rows = pl.concat(self.waiting).rechunk()
+        if not rows["row"].is_sorted():
+            rows = rows.sort("row")
+        positions = _reason_positions(rows, self.check)
+        for at in positions.unique().sort():
+            failing = (positions == at).arg_true()
+            self.counts[at] = failing.len()
+            self.first[at] = rows[failing.head(MAX_LISTED)]
+
+
+class FailureTally:
+    """Counts and explains the values that failed checks."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, int], _Group] = {}
+        self._column_failures: dict[tuple[str, int], list[tuple[pl.Series, pl.DataFrame]]] = defaultdict(list)
+        """By column and position of the reason: row numbers, and the finding about the first row."""
+
+    def add(self, failed: Iterable[CheckFailure]) -> None:
+        for failure in failed:
+            if failure.check.of_whole_column:
+                for at, rows in _split_by_reason(failure.rows, failure.check):
+                    first = _build_defects(rows.bottom_k(1, by="row"), failure.check, at)
+                    self._column_failures[failure.check.column, at].append((rows["row"], first))
+                continue
+            self._groups.setdefault((failure.country, failure.position), _Group(failure.check)).waiting.append(
+                failure.rows
+            )
+
+    def findings(self, rows: pl.Series) -> Findings:
+        """Return the findings about these rows. Call it after all pieces are added."""
+        for group in self._groups.values():
+            group.count()
+        all_defects = DeferredFrame(lambda: sort_findings(self._all_findings()))
+        return Findings(self._counts, rows, DeferredFrame(self._first_findings), all_defects).with_sheet_findings(
+            self._column_findings()
+        )
+
+    def _column_findings(self) -> pl.DataFrame:
+        """Return one finding at row 0 for each column, with a message and row numbers for each reason."""
+        columns: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+        for (column, _), parts in sorted(self._column_failures.items(), key=lambda item: item[0]):
+            rows = pl.concat(rows for rows, _ in parts).sort()
+            first = min((first.row(0, named=True) for _, first in parts), key=lambda line: int(line["row"]))
+            columns[column].append((first["value"], first["code"], append_row_numbers(first["message"], rows)))
+        return build_findings(
+            (0, column, reasons[0][0], reasons[0][1], " ".join(sentence for *_, sentence in reasons))
+            for column, reasons in columns.items()
+        )
+
+    @property
+    def _counts(self) -> pl.DataFrame:
+        lines = [
+            (group.check.reasons[at].code, count, True)
+            for group in self._groups.values()
+            for at, count in group.counts.items()
+        ]
+        return sum_counts([pl.DataFrame(lines, schema=KIND_SCHEMA, orient="row")])
+
+    def _first_findings(self) -> pl.DataFrame:
+        """Return the first findings, and the first of each code."""
+        if not self._groups:
+            return empty_findings()
+        numbers = pl.concat(part["row"] for group in self._groups.values() for part in group.first.values())
+        last = numbers.sort().head(MAX_LISTED)[-1]
+        is_early = (pl.col("row") <= last) | (pl.int_range(pl.len()) < EXAMPLES_PER_CODE)
+        defects = [
+            _build_defects(rows.filter(is_early).rechunk(), group.check, at)
+            for _, group in sorted(self._groups.items(), key=lambda item: item[0])
+            for at, rows in group.first.items()
+        ]
+        return sample_findings(sort_findings(pl.concat([empty_findings(), *defects])))
+
+    def _all_findings(self) -> pl.DataFrame:
+        """Return all findings, unordered. Raises `InternalError` for a row without a reason.
+
+        All pieces are explained together, because evaluating the same reasons for many small frames costs more than all
+        the rest.
+        """
+        defects = [
+            _build_defects(rows, group.check, at)
+            for _, group in sorted(self._groups.items(), key=lambda item: item[0])
+            for at, rows in _split_by_reason(pl.concat(group.waiting).rechunk(), group.check)
+        ]
+        return pl.concat([empty_findings(), *defects])
+
+
+def failed_rows(failed: Sequence[CheckFailure]) -> pl.Series:
+    """Return the numbers of the rows that failed a check, without duplicates, in order."""
+    rows = [failure.rows["row"] for failure in failed if not failure.check.of_whole_column]
+    return pl.concat([pl.Series("row", [], pl.UInt32), *rows]).unique().sort()
+
+
+def _split_by_reason(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[tuple[int, pl.DataFrame]]:
+    positions = _reason_positions(rows, check)
+    for at in positions.unique().sort():
+        yield at, filter_rows(rows, positions == at)
+
+
+def _reason_positions(rows: pl.DataFrame, check: ColumnCheck) -> pl.Series:
+    first = pl.coalesce(pl.when(reason.applies).then(pl.lit(at)) for at, reason in enumerate(check.reasons))
+    positions = rows.select("row", position=first)["position"]  # select the row too, because a reason may be a constant
+    if positions.null_count():
+        raise InternalError(f"{positions.null_count()} rows are wrong in {check.column}, and no reason for it applies")
+    return positions
+
+
+def _build_defects(rows: pl.DataFrame, check: ColumnCheck, at: int) -> pl.DataFrame:
+    reason = check.reasons[at]
+    corrections = rows.select(correction=reason.correction.cast(pl.String)).to_series()
+    if corrections.len() == 1 < rows.height:
+        corrections = corrections.new_from_index(0, rows.height)
+    corrected = {check.column: corrections.replace({"": None})}
+    if (digits := bare_column(check.column)) in rows.columns:
+        corrected[digits] = strip_separators(corrected[check.column])
+    passes = rows.with_columns(**corrected).select(passes=check.passes).to_series()
+    offered = corrections.set(~passes.fill_null(value=False), None)
+    return defects_for_rows(rows, check.column, reason.code, reason.message, correction=pl.lit(offered))
+
+
+_WIRE_SCHEMA = {"row": pl.UInt32(), **dict.fromkeys(WIRE_COLUMNS, pl.String()), "minor": pl.Int64()}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRows:
+    """The lines of some rows, and the checks that failed.
+
+    `lines` has `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `FailureTally` explains
+    `failed` as defects and `doubtful` as warnings.
+    """
+
+    lines: pl.DataFrame
+    failed: Sequence[CheckFailure]
+    doubtful: Sequence[CheckFailure]
+
+
+class RowChecker:
+    """Checks rows by the rules of an operation. With `derives_ids`, order ids are not checked.
+
+    With `checked`, checks and warnings are skipped, because rows that are not `refused` have passed them before.
+    """
+
+    def __init__(self, operation: str, rules: Rules, *, derives_ids: bool, checked: bool = False) -> None:
+        self._columns = columns_of_operation(operation)
+        self._rules = rules
+        self._derive = derives_ids
+        self._checked = checked
+        self._countries: dict[str, _CountryChecker] = {}
+
+    def check_piece(self, raw: pl.DataFrame, refused: pl.Series) -> CheckedRows:
+        """Check some rows of a sheet's frame. Rows in `refused` are already invalid."""
+        grouped = self._group_by_country(raw)
+        frame = clean_columns(grouped.rows, self._columns).with_columns(
+            refused=grouped.rows["row"].is_in(refused.implode())
+        )
+        checked_rows = [country.check_rows(frame.slice(start, height)) for country, start, height in grouped.parts]
+        lines = pl.concat([part.lines for part in checked_rows], rechunk=True)
+        if lines.height != raw.height:
+            raise InternalError(f"{raw.height} rows were checked, and {lines.height} came back")
+        texts = [lines[name] if name in lines.columns else frame[name] for name in LINE_COLUMNS]
+        return CheckedRows(
+            pl.DataFrame([grouped.restore_order(text, raw) for text in texts]),
+            [failure for part in checked_rows for failure in part.failed],
+            [failure for part in checked_rows for failure in part.doubtful],
+        )
+
+    def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+        """Return the instructions (as in `Validated`) of some rows. `lines` are those of `check_piece`."""
+        good = self._group_by_country(raw if lines["valid"].all() else filter_rows(raw, lines["valid"]))
+        frame = clean_columns(good.rows, self._columns)
+        wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
+        for country, start, height in good.parts:
+            if not country.wire:
+                raise InternalError("a row without a country or a form was taken for valid")
+            part = frame.slice(start, height)
+            wire.append(part.lazy().select(country.wire).collect())  # lazy, so that shared parts are computed once
+        return build_instructions(lines, pl.concat(wire).sort("row"))
+
+    def _group_by_country(self, raw: pl.DataFrame) -> "_Grouped":
+        """Group rows by country, so that each country's rows are a slice without a copy."""
+        codes = sorted(self._rules)
+        country = clean_codes(raw["country"]).cast(pl.Enum(codes), strict=False).to_physical()
+        country = country.cast(pl.UInt32).fill_null(len(codes))
+        order = None if country.is_sorted() else country.arg_sort()
+        runs = (country if order is None else country[order]).rle().struct.unnest()
+        starts = runs["len"].cum_sum() - runs["len"]
+        parts = [
+            (self._country(codes[position] if position < len(codes) else NO_COUNTRY), start, height)
+            for position, start, height in zip(runs["value"], starts, runs["len"], strict=True)
+        ]
+        rows = raw.select("row", *(name for name in self._columns if name in raw.columns and _has_values(raw[name])))
+        if order is None:
+            return _Grouped(rows, parts, None)
+        positions = pl.zeros(order.len(), pl.UInt32, eager=True)
+        positions = positions.scatter(order, pl.int_range(order.len(), dtype=pl.UInt32, eager=True))
+        return _Grouped(rows[order], parts, positions)
+
+    def _country(self, code: str) -> "_CountryChecker":
+        if code not in self._countries:
+            checker = _CountryChecker.for_country(code, self._rules, derives_ids=self._derive)
+            self._countries[code] = replace(checker, checks=(), warnings=()) if self._checked else checker
+        return self._countries[code]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """Rows grouped by country. `parts` has the offset and the number of rows of each country.
+
+    `positions` has the new position of each row. It is None if no row was moved.
+    """
+
+    rows: pl.DataFrame
+    parts: Sequence[tuple["_CountryChecker", int, int]]
+    positions: pl.Series | None
+
+    def restore_order(self, column: pl.Series, raw: pl.DataFrame) -> pl.Series:
+        """Return a column in the order of `raw`. An unchanged column shares the memory of `raw`."""
+        if column.name in self.rows.columns and column.equals(self.rows[column.name], null_equal=True):
+            return raw[column.name]
+        if not _has_values(column):
+            return column
+        return column if self.positions is None else column[self.positions]
+
+
+def _has_values(column: pl.Series) -> bool:
+    return column.null_count() < column.len()
+
+
+@dataclass(frozen=True, slots=True)
+class _CountryChecker:
+    """The checks and warnings of one country. `rule` is None for rows without a country."""
+
+    code: str
+    rule: CountryRule | None
+    checks: tuple[ColumnCheck, ...]
+    warnings: tuple[ColumnCheck, ...]
+    shown: tuple[ShownColumn, ...]
+    wire: tuple[pl.Expr, ...]
+
+    @classmethod
+    def for_country(cls, code: str, rules: Rules, *, derives_ids: bool) -> "_CountryChecker":
+        rule = rules.get(code)
+        checks = schema_checks(contract(code, rules))
+        used = tuple(check for check in checks if not (derives_ids and check.column == "client_orderid"))
+        warnings = () if rule is None else tuple(warning_checks(rule))
+        if rule is None or rule.form is None:
+            return cls(code, rule, used, warnings, (), ())
+        shown, wire = shown_columns(rule, rule.form), wire_columns(rule, rule.form)
+        return cls(code, rule, used, warnings, tuple(shown), tuple(wire))
+
+    def check_rows(self, part: pl.DataFrame) -> CheckedRows:
+        """Check cleaned rows of this country. Lines have only the columns that depend on the country."""
+        right, failed = self._run_checks(part, self.checks)
+        valid = (right & ~part["refused"]).alias("valid")
+        if not valid.any():
+            return CheckedRows(
+                part.select(*received_columns(self.rule), "purpose", self._currency).with_columns(valid), failed, []
+            )
+        if self.rule is None or not self.shown:
+            raise InternalError("a row without a country or a form was taken for valid")
+        texts = self._shown_values(part, valid)
+        if not valid.all():
+            for text in part.select(*received_columns(self.rule), "purpose"):
+                texts[text.name] = texts[text.name].zip_with(valid, text)
+        return CheckedRows(
+            pl.DataFrame([*texts.values(), valid]), failed, self._run_checks(part, self.warnings, valid)[1]
+        )
+
+    @property
+    def _currency(self) -> pl.Expr:
+        """The row's currency, or the country's if the row has none."""
+        usual = self.rule.currency if self.rule is not None else None
+        return pl.coalesce("currency", pl.lit(usual, pl.String)).alias("currency")
+
+    def _shown_values(self, part: pl.DataFrame, valid: pl.Series) -> dict[str, pl.Series]:
+        """Return `SHOWN_COLUMNS`, purpose and currency of valid rows. Values of other rows are undefined."""
+        purpose = pl.lit(self.rule.purpose if self.rule is not None else None, pl.String)
+        if self.rule is not None and self.rule.purposes:
+            purpose = pl.coalesce(chosen_purpose(self.rule), purpose)
+        purpose = purpose.alias("purpose")
+        texts = [column.text.alias(column.name) for column in self.shown]
+        plain = [column.is_plain.alias(f"{column.name}:plain") for column in self.shown if column.is_plain is not None]
+        by_name = {text.name: text for text in part.select(*texts, *plain, purpose, self._currency)}
+        for column in self.shown:
+            if column.is_plain is None or column.other is None:
+                continue
+            is_other = valid & ~by_name.pop(f"{column.name}:plain")
+            if is_other.any():
+                at = is_other.arg_true()
+                other_texts = part.select(set(column.other.meta.root_names()))[at].select(column.other).to_series()
+                by_name[column.name] = by_name[column.name].scatter(at, other_texts)
+        return by_name
+
+    def _run_checks(
+        self, part: pl.DataFrame, checks: Sequence[ColumnCheck], among: pl.Series | None = None
+    ) -> tuple[pl.Series, list[CheckFailure]]:
+        """Return whether each row passes all checks, and each check's failures among the rows `among`."""
+        passing = pl.Series([True]).new_from_index(0, part.height)
+        failed = []
+        answers = part.select(check.passes.alias(str(position)) for position, check in enumerate(checks))
+        for position, (check, passes) in enumerate(zip(checks, answers, strict=True)):
+            right = passes if among is None else passes | ~among
+            if not right.all():
+                wrong = ~right
+                rows = pl.DataFrame([part[name].filter(wrong) for name in check.needed_columns])
+                failed.append(CheckFailure(self.code, position, check, rows))
+                passing &= right
+        return passing, failed
