@@ -51,7 +51,7 @@ from paygw_batch.sheet.read.headings import HEADER_ROWS, FileHeading, HeadingErr
 from paygw_batch.sheet.read.sheet_file import file_headings, list_worksheets, read_headings
 from paygw_batch.sheet.write.rejects import write_marked_workbook
 from paygw_batch.submit.compare_sheet import ComparisonMemory, exclude_rows
-from paygw_batch.submit.open_questions import QUESTION_CODES
+from paygw_batch.submit.open_questions import QUESTION_CODES, OpenQuestion
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.submission import Conversation, PreparedPlan, Submission, draft_plan, plan_sheet
 
@@ -280,7 +280,7 @@ def _check_against_journal(
     memory: ComparisonMemory | None = None,
 ) -> CheckedSheet:
     """Compare a sheet with the journal, and draft its plan if there is a `maker` and no open question."""
-    plan = plan_sheet(submission, journal, memory=memory)
+    batches, plan = len(journal.batches()), plan_sheet(submission, journal, memory=memory)
     defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
     warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
     findings, sheet = pl.concat([defects, warnings]).sort("row", maintain_order=True), plan.validated.sheet
@@ -307,16 +307,8 @@ def _check_against_journal(
         rows_to_mend=to_correct["row"].n_unique(),
         is_ready=is_ready,
         is_drafted=is_ready and maker is not None,
-        questions=[
-            AskedQuestion(
-                question.key,
-                question.message,
-                [person[-1] for person in question.people],
-                question.question,
-                question not in open_questions,
-            )
-            for question in plan.questions
-        ],
+        batches=batches,
+        questions=_asked(plan, open_questions),
         left_out=sorted(left_out),
         mended=[(edit.row, edit.column) for edit in corrections.edits],
         kinds=[*_kinds(to_correct, names), *_kinds(findings.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names)],
@@ -331,6 +323,13 @@ def _check_against_journal(
         guesses=suggest_columns(headings, columns),
         known_columns=columns,
     )
+
+
+def _asked(plan: Plan, left: Sequence[OpenQuestion]) -> Sequence[AskedQuestion]:
+    return [
+        AskedQuestion(one.key, one.message, [person[-1] for person in one.people], one.question, one not in left)
+        for one in plan.questions
+    ]
 
 
 def _kinds(findings: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FindingKind]:

@@ -122,6 +122,8 @@ class CheckedSheet:
     is_ready: bool
     """Whether its plan can be signed once it `is_drafted`. Only a check of the whole file drafts the plan."""
     is_drafted: bool
+    batches: int
+    """The number of batches with which it was compared."""
     questions: Sequence[AskedQuestion]
     left_out: Sequence[int]
     mended: Sequence[tuple[int, str]]

@@ -11,6 +11,7 @@ import openpyxl
 import pytest
 
 from paygw_batch.approval.plan_document import read_plan
+from paygw_batch.console.pages import preparing
 from paygw_batch.journal import Occasion
 from paygw_batch.notices.delivery import list_notices
 from tests.console.preparing import (
@@ -27,7 +28,7 @@ from tests.console.preparing import (
     waive_approval,
 )
 from tests.support.patience import wait_until
-from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, create_sandbox, parse_forms
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, create_sandbox, parse_forms
 from tests.support.receivers import SECRET, webhook
 
 IN_ANOTHER_PROCESS = {
@@ -273,6 +274,29 @@ def test_repeated_sheet_with_new_ids_asks_once(house: House) -> None:
     assert ada.post(f"{again}/answer", question=question).status_code == 303
     assert 'name="question"' not in ada.get(again).text
     assert "Could somebody be paid twice?" in ada.get(f"{again}/plan").text
+
+
+@pytest.mark.parametrize("in_process_bytes", [1_000_000, 0])
+def test_draft_is_renewed_after_another_payout(
+    house: House, ada: Person, ben: Person, monkeypatch: pytest.MonkeyPatch, in_process_bytes: int
+) -> None:
+    monkeypatch.setattr(preparing, "MAX_IN_PROCESS_BYTES", in_process_bytes)
+
+    def code_shown() -> str:
+        wait_until(lambda: 'class="code"' in ada.get(f"{place}/plan").text, "no plan is shown")
+        return str(re.findall(r'class="code">([^<]+)', ada.get(f"{place}/plan").text)[0])
+
+    place = upload_sheet(ada, sheet(4))
+    before, form = code_shown(), ada.shown(f"{place}/sign")
+    pay_from_command_line(house, sheet(1).replace(b"P-", b"E-"))
+    answer = ada.ask("POST", f"{place}/sign", data=form, headers={"origin": ORIGIN})
+    assert answer.status_code == 409
+    assert open_payout_folder(house, place).plan is None
+    assert code_shown() != before
+    assert sign_sheet(ada, place) == code_shown()
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    assert "<strong>4</strong> Paid" in wait_until_finished(ada, place)
 
 
 def test_restarted_console_shows_finished_payout(house: House) -> None:

@@ -111,8 +111,8 @@ class PlanAgreement(Agreement[PlanDocument]):
         **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Approved: it can be started.")),
     }
 
-    def __init__(self, visit: Visit, payout: PayoutFolder) -> None:
-        uploaded, result = payout.uploaded, payout.checked
+    def __init__(self, visit: Visit, payout: PayoutFolder, *, is_reading: bool = False) -> None:
+        uploaded, result, self.is_reading = payout.uploaded, payout.checked, is_reading
         self.visit, self.folder, self.signed_file = visit, payout, payout.plan_file
         self.checked = result if isinstance(result, CheckedSheet) else None
         self.path = f"/sheets/{payout.number}"
@@ -127,11 +127,11 @@ class PlanAgreement(Agreement[PlanDocument]):
         payout = PayoutFolder.find(visit.console.directory, visit.path("sheet"))
         if payout is None:
             return None
-        check_or_start(visit, payout, to_sign=True)
-        return cls(visit, payout)
+        is_reading = check_or_start(visit, payout, to_sign=True) is None  # another draft is being made
+        return cls(visit, payout, is_reading=is_reading)
 
     def draft(self) -> PlanDocument | None:
-        return self.folder.draft
+        return None if self.is_reading else self.folder.draft
 
     @property
     def needed(self) -> int:

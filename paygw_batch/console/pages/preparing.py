@@ -76,7 +76,7 @@ def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -
     """
     with hold_lock(payout.number):
         payout = PayoutFolder(payout.path)  # Another request may have changed the files meanwhile.
-        if (result := _sufficient_result(payout, to_sign=to_sign)) is not None:
+        if (result := _sufficient_result(visit, payout, to_sign=to_sign)) is not None:
             return result
         key, console = maker_key(visit.console, payout.uploaded.by), visit.console
         settings, rules, memory = console.settings, console.rules, console.memories(payout.number)
@@ -98,16 +98,21 @@ def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -
     return result
 
 
-def _sufficient_result(payout: PayoutFolder, *, to_sign: bool) -> CheckResult | None:
-    """Return the earlier check result, or None if there is none or it does not suffice `to_sign` a plan."""
+def _sufficient_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool) -> CheckResult | None:
+    """Return the earlier check result, or None if there is none or it does not suffice `to_sign` a plan.
+
+    It is not enough without a draft, or if another payout has left since: the plan could then not be started.
+    """
     result = payout.checked
-    is_enough = not to_sign or not isinstance(result, CheckedSheet) or result.is_drafted or not result.is_ready
-    return result if is_enough else None
+    if not to_sign or not isinstance(result, CheckedSheet) or not result.is_ready or payout.plan_file.exists():
+        return result
+    with journal_for_planning(visit.console.settings) as journal:
+        return result if result.is_drafted and len(journal.batches()) == result.batches else None
 
 
 def check_or_start(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> CheckResult | None:
     """Return the check result, or start a check in the background and return None for a large sheet."""
-    if (result := _sufficient_result(payout, to_sign=to_sign)) is not None:
+    if (result := _sufficient_result(visit, payout, to_sign=to_sign)) is not None:
         return result
     if _is_small(payout) or (payout.checked is None and has_kept_sheet(payout)):
         return check_result(visit, payout, to_sign=to_sign)
