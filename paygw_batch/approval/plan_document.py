@@ -47,6 +47,10 @@ NAMED_ENCODING = "sheet.encoding"
 """The code of a finding with the encoding that somebody had to name for a sheet."""
 SPELLED_COLUMN = "sheet.spelling"
 """The code of a column's texts that are read as a person said. `value` is the first text, and `rows` are all rows."""
+WORKSHEET = "sheet.worksheet"
+"""The code of the worksheet that is paid, if the workbook has several (`value`)."""
+OTHER_WORKSHEET = "sheet.other_worksheet"
+"""The code of a worksheet that the plan does not pay (`value`); `people` is its number of rows, if it lists payees."""
 _ROWS_AT_ONCE = 100_000
 
 

@@ -296,8 +296,7 @@ def _check_against_journal(
         drafted = draft_plan(submission, journal, Conversation(), maker)
         if isinstance(drafted, PreparedPlan):
             folder.write_draft(drafted.document)
-    columns = columns_of_operation(PAYOUT)
-    headings = file_headings(sheet.headers, sheet.unknown, sheet.frame.head(HEADER_ROWS))
+    columns, first = columns_of_operation(PAYOUT), sheet.frame.head(HEADER_ROWS)
     names = {name: sheet.headers.get(name) or column_label(name) for name in columns}
     return CheckedSheet(
         batch=plan.validated.batch,
@@ -320,8 +319,10 @@ def _check_against_journal(
         notes=list(sheet.notes),
         columns=sheet.frame.columns[1:],
         headings={name: heading or name for name, heading in sheet.headers.items()},
-        guesses=suggest_columns(headings, columns),
+        guesses=suggest_columns(file_headings(sheet.headers, sheet.unknown, first), columns),
         known_columns=columns,
+        worksheet=sheet.worksheet,
+        other_worksheets=sheet.other_worksheets,
     )
 
 

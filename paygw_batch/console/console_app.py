@@ -68,6 +68,9 @@ ROUTES = (
     WebRoute("/sheets/{sheet}", check_page.show_sheet, Action.SEE_SHEET, "open sheet"),
     WebRoute("/sheets/{sheet}/again", new_payout_page.replace_upload, Action.CORRECT, "upload again", "POST"),
     WebRoute("/sheets/{sheet}/reading", new_payout_page.choose_reading, Action.CORRECT, "choose reading", "POST"),
+    WebRoute(
+        "/sheets/{sheet}/worksheets", new_payout_page.choose_worksheets, Action.CORRECT, "choose worksheets", "POST"
+    ),
     WebRoute("/sheets/{sheet}/totals", new_payout_page.state_totals, Action.CORRECT, "state totals", "POST"),
     WebRoute("/sheets/{sheet}/marked", new_payout_page.download_marked, Action.DOWNLOAD, "download marked workbook"),
     WebRoute("/sheets/{sheet}/mend", check_page.correct_cell, Action.CORRECT, "correct cell", "POST"),

@@ -70,8 +70,9 @@ class UploadedSheet:
 
     @property
     def display_name(self) -> str:
-        """The payout's name: its title if the maker gave one, otherwise the file name."""
-        return self.title or self.name
+        """The payout's name: its title or the file name, with the worksheet that a person chose."""
+        name = self.title or self.name
+        return f"{name} [{self.worksheet}]" if self.worksheet else name
 
     @property
     def reading(self) -> Reading:
@@ -122,8 +123,6 @@ class CheckedSheet:
     is_ready: bool
     """Whether its plan can be signed once it `is_drafted`. Only a check of the whole file drafts the plan."""
     is_drafted: bool
-    batches: int
-    """The number of batches with which it was compared."""
     questions: Sequence[AskedQuestion]
     left_out: Sequence[int]
     mended: Sequence[tuple[int, str]]
@@ -142,6 +141,11 @@ class CheckedSheet:
     guesses: Sequence[HeadingSuggestion]
     known_columns: Sequence[str]
     """The columns that a heading can be assigned to."""
+    worksheet: str = ""
+    other_worksheets: Sequence[tuple[str, int | None]] = ()
+    """The worksheets of the workbook, as in `Sheet`."""
+    batches: int = -1
+    """The number of batches with which it was compared; -1 for a check by an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +422,17 @@ def plain_file_name(name: str) -> str:
 def payout_folders(directory: Path) -> Sequence[PayoutFolder]:
     """Return the folders of all payouts prepared on these pages, started or not, newest first."""
     return PayoutFolder.list_newest_first(directory, lambda folder: folder.path.stat().st_mtime_ns)
+
+
+def folders_of_upload(directory: Path, uploaded: UploadedSheet) -> Mapping[str, PayoutFolder]:
+    """Return the payouts of one upload by the worksheet that was chosen for each."""
+
+    def of_same(folder: PayoutFolder) -> str | None:
+        is_same = (folder.uploaded.at, folder.uploaded.by) == (uploaded.at, uploaded.by)
+        return folder.number if is_same else None
+
+    found = PayoutFolder.list_newest_first(directory, of_same)
+    return {folder.uploaded.worksheet: folder for folder in found if folder.uploaded.worksheet}
 
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:

@@ -32,6 +32,8 @@ class Sheet:
     - `warnings` (`DEFECT_SCHEMA`): warnings that only the file shows.
     - `operation`: the operation of the rows, which determines the known columns.
     - `encoding`: the encoding, if a person had to name it; otherwise empty.
+    - `worksheet`: the worksheet that was read, if the workbook has several; otherwise empty. `other_worksheets` are the
+      others, with the number of rows of each that looks like a sheet of payees. Hidden ones that do not are left out.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Sheet:
     warnings: pl.DataFrame = field(default_factory=empty_findings)
     operation: str = "payout"
     encoding: str = ""
+    worksheet: str = ""
+    other_worksheets: tuple[tuple[str, int | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,10 @@ from paygw_batch.approval.plan_document import (
     CORRECTED,
     FIRST_RUN,
     NAMED_ENCODING,
+    OTHER_WORKSHEET,
     REASSIGNED_HEADING,
     SPELLED_COLUMN,
+    WORKSHEET,
     PlanDocument,
     PlanFinding,
 )
@@ -43,16 +45,19 @@ EXAMPLES_OF_KIND = 3
 """The maximum number of warnings of one kind on the page. The plan has all of them."""
 _NO_WARNINGS = frozenset(
     {
-        *DANGER,
-        FIRST_RUN,
-        COMPARED_BATCH,
-        ACCOUNTS_FIRST_PAID,
-        LEFT_OUT,
-        CORRECTED,
-        REASSIGNED_HEADING,
-        NAMED_ENCODING,
-        ALREADY_SENT,
-        SPELLED_COLUMN,
+        *(
+            *DANGER,
+            FIRST_RUN,
+            COMPARED_BATCH,
+            ACCOUNTS_FIRST_PAID,
+            LEFT_OUT,
+            CORRECTED,
+            REASSIGNED_HEADING,
+            NAMED_ENCODING,
+            ALREADY_SENT,
+            SPELLED_COLUMN,
+        ),
+        *(WORKSHEET, OTHER_WORKSHEET),
     }
 )
 _DOUBLE_PAYMENTS = (
@@ -233,6 +238,20 @@ def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) ->
     return " ".join(sentences)
 
 
+def worksheets_sentence(document: PlanDocument) -> str:
+    """Return a sentence with the worksheet that a plan pays, and those that it does not; empty without a choice."""
+    paid = next(iter(document.findings_of(WORKSHEET)), None)
+    if paid is None:
+        return ""
+    others = [
+        f"{other.value} ({say_count(other.people, '{count:,} row', '{count:,} rows')})" if other.people else other.value
+        for other in document.findings_of(OTHER_WORKSHEET)
+    ]
+    if not others:
+        return say("This pays the worksheet {name}.", name=paid.value)
+    return say("This pays the worksheet {name}. It does not pay: {others}.", name=paid.value, others=", ".join(others))
+
+
 def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
     """Return the currency, number and sum of the rows left out. An unreadable amount counts as 0."""
     sums: dict[str, Decimal] = {}
@@ -373,6 +392,8 @@ def _finding_lines(finding: PlanFinding) -> Iterator[str]:
 
 def plan_lines(document: PlanDocument) -> Iterator[str]:
     """Yield the findings of a plan as lines of text: possible double payments, every difference, then all others."""
+    if worksheets := worksheets_sentence(document):
+        yield worksheets
     if doubles := double_payments(document):
         yield say("Could somebody be paid twice? Look at this first:")
         for finding in doubles:
@@ -464,6 +485,7 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
         content=document.content,
         headline=headline,
         signatures=signatures,
+        worksheets=worksheets_sentence(document),
         comparison_text=comparison_text(document),
         doubles=double_payments(document),
         sent_before=document.findings_of(ALREADY_SENT),

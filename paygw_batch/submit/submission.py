@@ -19,8 +19,10 @@ from paygw_batch.approval.plan_document import (
     CORRECTED,
     FIRST_RUN,
     NAMED_ENCODING,
+    OTHER_WORKSHEET,
     REASSIGNED_HEADING,
     SPELLED_COLUMN,
+    WORKSHEET,
     PlanContent,
     PlanDocument,
     PlanFinding,
@@ -267,7 +269,7 @@ def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *,
     answered = [warning for warning in warnings if warning.code in codes]
     other_warnings = [warning for warning in warnings if warning.code not in codes]
     encoding = plan.validated.sheet.encoding  # someone chose this encoding, and another one yields other names
-    read_as = [PlanFinding(row=0, code=NAMED_ENCODING, value=encoding)] if encoding else []
+    read_as = [*_worksheets(plan), *([PlanFinding(row=0, code=NAMED_ENCODING, value=encoding)] if encoding else [])]
     read_as += [
         PlanFinding(row=0, code=SPELLED_COLUMN, column=heading, value=text, becomes=meaning, rows=rows)
         for heading, text, meaning, rows in spellings(plan.validated)
@@ -280,6 +282,16 @@ def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *,
         *read_as,
         *other_warnings,
     ]
+
+
+def _worksheets(plan: Plan) -> list[PlanFinding]:
+    """Return a finding for the worksheet that is paid, if the workbook has several, and for each of the others."""
+    read = plan.validated.sheet
+    others = [
+        PlanFinding(row=0, code=OTHER_WORKSHEET, value=_shorten(name), people=rows or 0)
+        for name, rows in read.other_worksheets
+    ]
+    return [PlanFinding(row=0, code=WORKSHEET, value=_shorten(read.worksheet)), *others] if read.worksheet else []
 
 
 def require_true_findings(document: PlanDocument, submission: Submission, journal: JournalReader) -> None:

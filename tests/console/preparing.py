@@ -1,9 +1,12 @@
 """Prepares payouts for tests: uploads, checks and signs sheets."""
 
+import io
 import re
 import time
 from html import unescape
 from pathlib import Path
+
+import openpyxl
 
 from paygw_batch.console.payout_folder import PayoutFolder
 from tests.support.browsers import Desk, Keyboard
@@ -13,6 +16,10 @@ from tests.support.program import Program
 
 NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\n'
 HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
+
+
+HEADER = "Country,Amount,Currency,Account name,account_number,phone"
+ROW = "KE,100.00,KES,A\xefcha Traor\xe9,254712345678,254712345678"
 
 
 def waive_approval(program: Program) -> str:
@@ -188,3 +195,19 @@ def column_form(page: str) -> dict[str, str]:
         chosen = re.findall(r'value="(\w*)" selected', options)
         form[name] = chosen[0] if chosen else ""
     return form
+
+
+def build_workbook(*titles: str) -> bytes:
+    """Return a workbook with a payment on each worksheet."""
+    book = openpyxl.Workbook()
+    book.worksheets[0].title = "Cover"
+    for number, title in enumerate(titles, 1):
+        sheet = book.create_sheet(title)
+        for line in (
+            f"client_orderid,{HEADER}",
+            f"{title},{ROW}".replace("100.00", f"{number}00.00").replace("5678", f"567{number}"),
+        ):
+            sheet.append(line.split(","))
+    kept = io.BytesIO()
+    book.save(kept)
+    return kept.getvalue()

@@ -146,9 +146,10 @@ def test_worksheet_is_chosen_on_error_page(ada: Person) -> None:
     book.save(data)
     place = upload_sheet(ada, data.getvalue(), "pay.xlsx")
     page = ada.get(place).text
-    assert "Which worksheet is meant?" in page
+    assert "Which worksheets are to be paid?" in page
     assert "--worksheet" not in page
-    assert ada.post(f"{place}/reading", worksheet="November", **column_form(page)).status_code == 303
+    version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
+    assert ada.post(f"{place}/worksheets", version=version, **{"worksheet-1": "November"}).status_code == 303
     assert "Every row can be paid" in ada.get(place).text
 
 

@@ -29,7 +29,7 @@ from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.settle.kept_documents import withdraw_on_page
 from paygw_batch.submit.approvals import withdraw_document
 from tests.console.checking import check_in_process
-from tests.console.preparing import open_payout_folder, sheet, sign_sheet, upload_sheet, waive_approval
+from tests.console.preparing import build_workbook, open_payout_folder, sheet, sign_sheet, upload_sheet, waive_approval
 from tests.console.settling import DECLINES, draft_order, pay_rows, settle
 from tests.support.clocks import SetClock, shifted_clock
 from tests.support.keyed_people import FROM_PAGES, KEYS, PasskeyHouse, key_form
@@ -231,6 +231,12 @@ class Desk:
         )
         return self.record_form(self.ada, f"{place}/{act}", make_stale, **typed)
 
+    def of_workbook(self) -> RecordedForm:
+        place = upload_sheet(self.ada, build_workbook("October", "November"), "pay.xlsx")
+        turn = partial(self.ada.upload, f"{place}/again", "pay.xlsx", build_workbook("October", "December"))
+        chosen = {"worksheet-0": "October", "worksheet-1": "November"}
+        return self.record_form(self.ada, f"{place}/worksheets", turn, **chosen)
+
     def plan_form(self, act: str, **typed: str) -> RecordedForm:
         place = upload_sheet(self.ada, sheet(2))
         if act != "sign":
@@ -350,6 +356,7 @@ FORM_CASES: dict[str, Callable[[Desk], RecordedForm]] = {
     "/new": Desk.upload_form,
     "/sheets/{sheet}/again": Desk.corrected_file_form,
     "/sheets/{sheet}/reading": lambda desk: desk.sheet_form("reading", reference="payroll-2026-11"),
+    "/sheets/{sheet}/worksheets": Desk.of_workbook,
     "/sheets/{sheet}/totals": lambda desk: desk.sheet_form("totals", stated_rows="5", stated_sums="KES 1.00"),
     "/sheets/{sheet}/mend": lambda desk: desk.sheet_form("mend", row="4", column="amount", text="55.00"),
     "/sheets/{sheet}/mend-kind": lambda desk: desk.sheet_form("mend-kind", kind="amount.format"),

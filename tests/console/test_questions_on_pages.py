@@ -1,20 +1,28 @@
 """Tests the questions about a sheet: order ids, encoding, worksheet, headings."""
 
-import io
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
 
-import openpyxl
 import pytest
 
-from tests.console.preparing import answer_question, payroll, sign_sheet, upload_and_answer, upload_with_questions
+from paygw_batch.console.payout_folder import payout_folders
+from tests.console.preparing import (
+    HEADER,
+    ROW,
+    answer_question,
+    build_workbook,
+    digest,
+    payroll,
+    sign_sheet,
+    upload_and_answer,
+    upload_with_questions,
+    wait_until_finished,
+)
 from tests.support.clocks import shifted_clock
-from tests.support.people import House
+from tests.support.people import APPROVER, House
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
-HEADER = "Country,Amount,Currency,Account name,account_number,phone"
-ROW = "KE,100.00,KES,A\xefcha Traor\xe9,254712345678,254712345678"
 
 
 def test_sheet_without_ids_asks_for_run_name(house: House) -> None:
@@ -42,22 +50,61 @@ def test_encoding_not_offered_is_refused(house: House) -> None:
     assert ada.post(f"{path}/reading", version=version, encoding="utf-7").status_code in {404, 409}
 
 
-def test_two_pay_worksheets_offer_two_buttons(house: House) -> None:
-    book = openpyxl.Workbook()
-    del book["Sheet"]
-    for title in ("October", "November"):
-        sheet = book.create_sheet(title)
-        for line in (f"client_orderid,{HEADER}".split(","), f"{title},{ROW}".split(",")):
-            sheet.append(line)
-    kept = io.BytesIO()
-    book.save(kept)
-    ada, path, page = upload_with_questions(house, "pay.xlsx", kept.getvalue())
-    assert re.findall(r'<input type="hidden" name="worksheet" value="(\w+)">', page) == ["October", "November"]
-    assert re.findall(r"<bdi>(October|November)</bdi> \((.*?)\)", page) == [("October", "1 row"), ("November", "1 row")]
-    read = answer_question(ada, path, page, worksheet="November")
+def test_each_chosen_worksheet_becomes_a_payout(house: House) -> None:
+    ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October", "November", "December"))
+    assert re.findall(r"<bdi>(\w+)</bdi> \(1 row\)", page) == ["October", "November", "December"]
+    version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
+    chosen = {"version": version, "worksheet-0": "October", "worksheet-2": "December"}
+    assert ada.post(f"{path}/worksheets", **chosen).headers["location"] == path
+    drafts = re.findall(r'href="(/sheets/\w+)(?:/plan)?"><bdi>pay.xlsx \[(\w+)\]', ada.get("/").text)
+    assert {title for _, title in drafts} == {"October", "December"}
+    plans = {title: unescape(ada.get(f"{place}/plan").text) for place, title in drafts}
+    pays = "This pays the worksheet {}. It does not pay: Cover, {} (1 row), {} (1 row)."
+    assert pays.format("October", "November", "December") in plans["October"]
+    assert pays.format("December", "October", "November") in plans["December"]
+    ben = house.person(APPROVER)
+    for place, _ in drafts:
+        sign_sheet(ada, place)
+        ben.post(f"{place}/approve", digest=digest(ben, place))
+        ben.post(f"{place}/start", digest=digest(ben, place))
+        wait_until_finished(ada, place)
+    assert sorted(line["amount"] for line in house.program.record()) == ["100.00", "300.00"]
+
+
+def test_another_worksheet_is_prepared_later_once(house: House) -> None:
+    ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October", "November"))
+    version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
+    ada.post(f"{path}/worksheets", version=version, **{"worksheet-1": "November"})
+    read = ada.get(path).text
     assert "The worksheet &#39;October&#39; is not read, and not paid here: 1 row. &#39;November&#39; is read." in read
     assert "Every row can be paid" in read
-    assert "November" in ada.get(f"{path}/plan").text
+    assert "Prepare this one too" in read
+    ben = house.person(APPROVER)
+    sign_sheet(ada, path)
+    ben.post(f"{path}/send-back", digest=digest(ben, path), reason="October first")
+    assert "October first" in ada.get(path).text
+    other = {"worksheet-0": "October"}
+    places = {ada.post(f"{path}/worksheets", **other).headers["location"] for _ in range(2)}
+    assert len(places) == 1
+    assert f'<a href="{(place := places.pop())}"><bdi>October</bdi></a>' in ada.get(path).text
+    assert f'<a href="{path}"><bdi>November</bdi></a>' in ada.get(place).text
+    assert "Every row can be paid" in ada.get(place).text
+    assert "October first" not in ada.get(place).text
+
+
+def test_no_or_unknown_worksheet_prepares_nothing(house: House) -> None:
+    ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October", "November"))
+    version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
+    assert "Choose at least one worksheet." in ada.post(f"{path}/worksheets", version=version).text
+    unknown = ada.post(f"{path}/worksheets", version=version, **{"worksheet-0": "October", "worksheet-1": "Cover"})
+    assert unknown.status_code == 409
+    assert len(payout_folders(house.console.directory)) == 1
+
+
+def test_only_fitting_worksheet_is_named(house: House) -> None:
+    ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October"))
+    assert "<bdi>pay.xlsx [October]</bdi>" in page
+    assert "This pays the worksheet October. It does not pay: Cover." in ada.get(f"{path}/plan").text
 
 
 def test_column_question_shows_headings_with_first_cells(house: House) -> None:

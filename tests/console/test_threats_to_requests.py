@@ -84,6 +84,7 @@ RULES = {
     "POST /sheets/{sheet}/start": "maker, approver",
     "POST /sheets/{sheet}/totals": "maker who prepared it",
     "POST /sheets/{sheet}/withdraw": "maker who prepared it",
+    "POST /sheets/{sheet}/worksheets": "maker who prepared it",
     "POST /sign-in": STRANGERS,
     "POST /sign-in/passkey": STRANGERS,
     "POST /sign-out": EVERYONE,

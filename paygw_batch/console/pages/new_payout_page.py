@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from paygw_batch.console.payout_folder import (
     UnreadableSheet,
     UploadedSheet,
     create_payout_folder,
+    folders_of_upload,
     is_folder_name,
     plain_file_name,
     random_folder_name,
@@ -179,6 +180,42 @@ def choose_reading(visit: Visit) -> Response:
             corrections = set_headings(corrections, chosen_columns, by=visit.member.name, at=timestamp(utc_now()))
         recheck(visit, payout, corrections, worksheet=worksheet, reference=reference, encoding=encoding, **spelling)
     return visit.redirect(f"/sheets/{payout.number}")
+
+
+def choose_worksheets(visit: Visit) -> Response:
+    """Prepare a payout for each chosen worksheet: the first in this folder if it has none yet, the others in new ones.
+
+    A worksheet of this upload that has a payout already gets no other one.
+    """
+    with lock_for_change(visit) as payout:
+        result, folders = check_result(visit, payout), dict(folders_of_upload(visit.console.directory, payout.uploaded))
+        chosen = [value for name, value in visit.form.items() if name.startswith("worksheet-")]
+        if not chosen:
+            raise FieldRefused("worksheets", say("Choose at least one worksheet."))
+        if not {*chosen} <= {*folders, *_offered_worksheets(result)}:
+            raise PageOutdated
+        if missing := [name for name in chosen if name not in folders]:
+            require_version(visit, payout)
+            own = missing[:1] if isinstance(result, UnreadableSheet) else []
+            folders |= {name: _with_worksheet(visit, payout, name) for name in missing[len(own) :]}
+            for name in own:  # last, because the page asks again if this process is killed before
+                recheck(visit, payout, require_corrections(payout), worksheet=name)
+                folders[name] = payout
+    return visit.redirect(f"/sheets/{folders[chosen[0]].number}")
+
+
+def _offered_worksheets(result: CheckResult) -> Sequence[str]:
+    if isinstance(result, UnreadableSheet):
+        return result.choices if result.asks == QuestionKind.WORKSHEET.value else ()
+    return [name for name, _ in result.other_worksheets]
+
+
+def _with_worksheet(visit: Visit, payout: PayoutFolder, worksheet: str) -> PayoutFolder:
+    """Return a new payout of the same upload that reads another worksheet."""
+    copy, before = payout.path / ".copy", payout.uploaded
+    shutil.copyfile(payout.sheet, copy)
+    uploaded = replace(before, worksheet=worksheet, like="", answered=(), sent_back="", look_again=())
+    return create_payout_folder(visit.console.directory, uploaded, copy, random_folder_name())
 
 
 def _parse_title(visit: Visit) -> str:

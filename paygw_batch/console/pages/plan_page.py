@@ -82,6 +82,7 @@ from paygw_batch.submit.plan_to_approve import (
     shared_account_text,
     warning_groups,
     warning_line,
+    worksheets_sentence,
 )
 
 PEOPLE_A_PAGE = 50
@@ -259,6 +260,7 @@ def show_plan(visit: Visit) -> Response:
         uploaded=agreement.folder.uploaded,
         document=document,
         sums=[(currency, people[currency], amount) for currency, amount in document.content.totals.items()],
+        worksheets=worksheets_sentence(document),
         doubles=double_payments(document),
         sent_before=document.findings_of(ALREADY_SENT),
         comparison_text=comparison_text(

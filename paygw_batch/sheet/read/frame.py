@@ -90,8 +90,8 @@ _LINE_BREAKS = r"[\x00-\x08\x0a-\x1f\x7f\x{85}\x{2028}\x{2029}]"
 class Table:
     """The rows of a file below its header. `frame` has `row` (UInt32), then `headings.names` as String.
 
-    `worksheet` is set if the workbook has several that fit. `encoding` is set if a person had to name it. `has_empty`
-    is false if no string of the frame is empty.
+    `worksheet` and `other_worksheets` are as in `Sheet`. `encoding` is set if a person had to name it. `has_empty` is
+    false if no string of the frame is empty.
     """
 
     frame: pl.DataFrame
@@ -99,7 +99,8 @@ class Table:
     notes: tuple[str, ...] = ()
     defects: pl.DataFrame = field(default_factory=empty_findings)
     warnings: pl.DataFrame = field(default_factory=empty_findings)
-    worksheet: str | None = None
+    worksheet: str = ""
+    other_worksheets: tuple[tuple[str, int | None], ...] = ()
     has_empty: bool = True
     encoding: str = ""
 
@@ -136,8 +137,9 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
     if headings.ours:
         names = say(" and ").join(REJECTS_COLUMNS)
         notes += (say("The columns {names} come from a rejects file, and are ignored.", names=names),)
+    are_several = any(rows is not None for _, rows in table.other_worksheets)
     return Sheet(
-        name=file if table.worksheet is None else f"{file} [{table.worksheet}]",
+        name=f"{file} [{table.worksheet}]" if are_several else file,
         sha256=sha256,
         frame=frame,
         headers={name: headings.sender[name] for name in frame.columns[1:]},
@@ -147,6 +149,8 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
         warnings=pl.concat([findings_in_frame(table.warnings, frame), digit_warnings]),
         operation=options.operation,
         encoding=table.encoding,
+        worksheet=table.worksheet,
+        other_worksheets=table.other_worksheets,
     )
 
 

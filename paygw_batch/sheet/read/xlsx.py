@@ -143,7 +143,8 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
         notes,
         _doubt_defects(content),
         display_warnings(content),
-        part.name if len(fitting) > 1 else None,
+        part.name if len(workbook.worksheets()) > 1 else "",
+        tuple(_unread_worksheets(workbook, part, fitting)),
     )
 
 
@@ -203,9 +204,27 @@ def _worksheet_notes(
         )
 
 
+def _unread_worksheets(
+    workbook: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]
+) -> Iterator[tuple[str, int | None]]:
+    """Yield the worksheets that are not read, as `Sheet.other_worksheets` has them, without those that we wrote."""
+    for part in workbook.worksheets():
+        if part == chosen:
+            continue
+        if part in fitting:
+            yield part.name, _count_rows(workbook, part, fitting[part])
+        elif not part.is_hidden and not _is_ours(read_to_header(workbook, part, lambda _cells: False)[0]):
+            yield part.name, None
+
+
+def _count_rows(workbook: Workbook, part: WorksheetPart, content: Content) -> int:
+    """Return the number of rows below the header of a worksheet."""
+    return workbook.count_rows(part) - len(content.above) - 1
+
+
 def _describe_row_counts(workbook: Workbook, fitting: Mapping[WorksheetPart, Content]) -> Sequence[str]:
     """Return the number of rows below each worksheet's header, in words."""
-    counts = [workbook.count_rows(part) - len(content.above) - 1 for part, content in fitting.items()]
+    counts = [_count_rows(workbook, part, content) for part, content in fitting.items()]
     return [say_count(count, "{count:,} row", "{count:,} rows") for count in counts]
 
 
@@ -251,9 +270,14 @@ def row_texts(row: Row) -> list[str]:
 
 def _read_header(workbook: Workbook, part: WorksheetPart, options: ReadOptions) -> Content:
     content, _ = read_to_header(workbook, part, partial(is_header, options=options))
-    if content.above and not OUR_WORKSHEETS.isdisjoint(content.above[0].texts.values()):
+    if _is_ours(content):
         content.header = None
     return content
+
+
+def _is_ours(content: Content) -> bool:
+    """Return whether this program wrote a worksheet."""
+    return bool(content.above) and not OUR_WORKSHEETS.isdisjoint(content.above[0].texts.values())
 
 
 def read_to_header(workbook: Workbook, part: WorksheetPart, is_header: _IsHeader) -> tuple[Content, Iterator[Row]]:
