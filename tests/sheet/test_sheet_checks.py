@@ -284,6 +284,8 @@ def test_south_africa_refuses_purpose(rules: Rules) -> None:
         (None, "country.missing", "missing"),
         ("XX", "country.unknown", "Use one of BF, BN, CI"),
         ("Kenya", "country.unknown", "write KE"),
+        ("Kenia", "country.unknown", "if Kenya is meant, write KE"),
+        ("Sénégale", "country.unknown", "if Senegal is meant, write SN"),
         ("BJ", "country.unknown", "BN"),
     ],
 )
@@ -293,6 +295,19 @@ def test_missing_or_unknown_country_gets_matching_defect(
     defects = validate(build_sheet({**KENYAN, "country": country}), rules).defects
     assert codes(defects) == [(2, code)]
     assert sentence in defects["message"][0]
+
+
+@pytest.mark.parametrize("amount", ["1.250,00", "KSh 1,250.00", "150 000", "1,500/="])
+def test_misspelt_country_is_the_only_defect(rules: Rules, amount: str) -> None:
+    defects = validate(build_sheet({**KENYAN, "country": "Kenia", "amount": amount}), rules).defects
+    assert codes(defects) == [(2, "country.unknown")]
+    assert defects["correction"].to_list() == [None]  # another country may be meant
+
+
+@pytest.mark.parametrize("amount", ["abc", "12-Jan", "-100", "0", "2.5E+07"])
+def test_amount_wrong_everywhere_is_named_beside_country(rules: Rules, amount: str) -> None:
+    defects = validate(build_sheet({**KENYAN, "country": "Kenia", "amount": amount}), rules).defects
+    assert len(codes(defects)) == 2
 
 
 def test_country_without_form_is_refused_with_rule_sentence() -> None:

@@ -26,7 +26,7 @@ from paygw_batch.sheet.amounts import (
     rounded_amount,
 )
 from paygw_batch.sheet.check.damage import DOUBTFUL, repair_column
-from paygw_batch.sheet.check.spelling import country_code
+from paygw_batch.sheet.check.spelling import country_code, nearest_country
 from paygw_batch.sheet.clean import EXPONENT, FORMULA_SIGNS, PhoneColumn, bare_column, folded_purpose
 from paygw_batch.sheet.findings import NO_CORRECTION, build_message, shortened_value
 
@@ -38,6 +38,8 @@ _REVERSES_TEXT = r"[\x{061C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
 _STARTS_A_FORMULA = rf"^(?:[=@⁼₌⩵⩶﹦﹫＝＠]|[{FORMULA_SIGNS}].*\pL)"  # noqa: RUF001 (spreadsheets fold them)
 _LOST_CHARACTER = "\ufffd"
 _ROUNDED_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
+_AMOUNT_IN_SOME_WAY = r"^(?:\pL+\.?\s*)?[0-9][0-9.,'\x{2019}\s\p{Z}]*(?:\pL+\.?|/[=-])?$"
+"""Digits in groups, perhaps with the word of a currency."""
 _ALWAYS = pl.lit(value=True)
 _EMPTY = pl.lit("")
 PAYEE_NAME = "account_name"
@@ -121,14 +123,23 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     """Return the checks of rows whose country is missing or unknown."""
     country = pl.col("country")
     confused = {code: say(sentence) for rule in rules.values() for code, sentence in rule.confused_codes.items()}
-    codes = ", ".join(rules)
+    codes, names = ", ".join(rules), {code: say(rule.name) for code, rule in rules.items()}
     is_confused = country.is_in(list(confused))
-    code = pl.when(~is_confused).then(country_code(country, rules))
+    code, nearest = pl.when(~is_confused).then(country_code(country, rules)), nearest_country(country, rules)
     unknown = (
         pl.when(is_confused)
         .then(country.replace_strict(confused, default=None, return_dtype=pl.String))
         .when(code.is_not_null())
         .then(build_message("{value}: write {code}.", value=shortened_value("country"), code=code))
+        .when(nearest.is_not_null())
+        .then(
+            build_message(
+                "{value} is not a country that can be paid: if {name} is meant, write {code}.",
+                value=shortened_value("country"),
+                name=nearest.replace_strict(names, default=None, return_dtype=pl.String),
+                code=nearest,
+            )
+        )
         .otherwise(
             build_message(
                 "{value} is not a country that can be paid. Use one of {known}.",
@@ -221,10 +232,11 @@ def _order_id_check(headings: Mapping[str, str]) -> ColumnCheck:
     )
 
 
-def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], offers: pl.Expr = _ALWAYS) -> ColumnCheck:
+def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], is_named: pl.Expr = _ALWAYS) -> ColumnCheck:
     """Return the check of amounts. Without a rule, it checks only their format.
 
-    Corrections are offered only for rows that meet `offers`, so that a row of totals gets none.
+    If the country of a row is not even named (`is_named`), as in a row of totals, only an amount fails that no country
+    would accept in any spelling, and no correction is offered.
     """
     text, text_shown = pl.col("amount"), shortened_value("amount")
     terms = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
@@ -238,13 +250,14 @@ def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], offers:
             text.str.contains(AMOUNT_EXPONENT),
             build_message("{value}: write the amount in plain digits.", value=text_shown),
         ),
-        Reason("amount.format", ~plain, advice, pl.when(offers).then(amount_correction(*terms))),
+        Reason("amount.format", ~plain, advice, pl.when(is_named).then(amount_correction(*terms))),
     )
     zero = Reason(
         "amount.zero", ~positive, build_message("{value}: the amount must be greater than zero.", value=text_shown)
     )
     if rule is None:
-        return ColumnCheck("amount", text.is_not_null() & plain & positive, (*format_reasons, zero))
+        passes = text.is_not_null() & (plain | (~is_named & text.str.contains(_AMOUNT_IN_SOME_WAY))) & positive
+        return ColumnCheck("amount", passes, (*format_reasons, zero))
     exact = text.str.contains(amount_pattern(rule.decimals))
     both = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.decimals}}}{'0' * (3 - rule.decimals)}$")
     two_ways = Reason("amount.decimals", both, advice)

@@ -4,8 +4,9 @@ Only cells that would be defects are interpreted. A cell that is valid as writte
 answer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 import polars as pl
 
@@ -30,6 +31,10 @@ _MIN_ALIKE_CELLS = 3
 """
 _SAMPLES = 8
 """The number of examples in a question."""
+_MAX_GUESSED = 1_000
+"""The maximum number of different texts that are compared with every country, because this is slow."""
+_MIN_LIKENESS = 0.75
+"""Kenia and Ouganda are like Kenya and Uganda; Zimbabwe is not like Zambia."""
 _NUMBER_WITH_POINT = r"^[0-9]+\.[0-9]+$"
 
 
@@ -55,13 +60,30 @@ def country_code(text: pl.Expr, rules: Rules) -> pl.Expr:
 
     It is null for other strings.
     """
+    return _fold_letters(text).replace_strict(_codes_by_name(rules), default=None, return_dtype=pl.String)
+
+
+def nearest_country(text: pl.Expr, rules: Rules) -> pl.Expr:
+    """Return the code of the country whose name is nearest to a text, or null. It may be another country: a guess."""
+    codes = _codes_by_name(rules)
+
+    def nearest(texts: pl.Series) -> pl.Series:
+        seen = texts.drop_nulls().unique(maintain_order=True).head(_MAX_GUESSED)
+        found = {word: get_close_matches(word, codes, 1, _MIN_LIKENESS) for word in seen}
+        guesses = {word: codes[names[0]] for word, names in found.items() if names}
+        return texts.replace_strict(guesses, default=None, return_dtype=pl.String)
+
+    return _fold_letters(text).map_batches(nearest, return_dtype=pl.String)
+
+
+def _codes_by_name(rules: Rules) -> Mapping[str, str]:
+    """Return the code of each country by its folded names in all our languages."""
     names = {rule.name: code for code, rule in rules.items()}
     for name in languages():
         with language_context(name):
             names |= {say(rule.name): code for code, rule in rules.items()}
     folded = pl.select(name=_fold_letters(pl.Series(list(names)))).to_series()
-    codes = dict(zip(folded, names.values(), strict=True))
-    return _fold_letters(text).replace_strict(codes, default=None, return_dtype=pl.String)
+    return dict(zip(folded, names.values(), strict=True))
 
 
 def _fold_letters(text: pl.Expr | pl.Series) -> pl.Expr:
