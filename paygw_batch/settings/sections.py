@@ -614,13 +614,15 @@ class ConsoleSection(Section):
 class ReportingSection(Section):
     """`[reporting]`: the outputs about a run: a log of JSON lines, a file for Prometheus (`.prom`), and a hook.
 
-    `hook` is a command that is run without a shell. It gets the summary on its standard input.
+    `hook` is a command that is run without a shell. It gets the summary on its standard input. `payer` is the name of
+    who pays, for remittance advices.
     """
 
     log: FilePath | None = None
     metrics: FilePath | None = None
     hook: list[str] = Field(default_factory=list)
     hook_timeout_s: Seconds = 60
+    payer: Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$", max_length=100)] | None = None
 
 
 def _parse_mail_server(text: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.batch import PAYOUT, reference_of
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import format_amount
@@ -52,7 +52,9 @@ def paid_payouts(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
     return [payment for payment in payments if payment.state is State.PAID and payment.operation == PAYOUT]
 
 
-def batch_advices(journal: JournalReader, batch: BatchRecord, day: Callable[[str], str] | None = None) -> str:
+def batch_advices(
+    journal: JournalReader, batch: BatchRecord, payer: str | None, day: Callable[[str], str] | None = None
+) -> str:
     """Render the advices to all payees of a batch in sheet order. Raises `UsageError` if nobody was paid."""
     rows = [row.row for row in journal.rows(batch.number, states={State.PAID})]
     people: dict[tuple[str, str], list[FoundPayment]] = {}
@@ -63,23 +65,40 @@ def batch_advices(journal: JournalReader, batch: BatchRecord, day: Callable[[str
         raise UsageError(
             say("No remittance advice was written, because no one was paid or the people have been forgotten."), hint=""
         )
-    return remittance_page([*people.values()], day)
+    return remittance_page([*people.values()], payer, day)
 
 
 _NAME = "\0"
 """A placeholder for the payee's name, which the page sets in bold."""
 
 
-def remittance_page(people: Sequence[Sequence[FoundPayment]], day: Callable[[str], str] | None = None) -> str:
+def remittance_page(
+    people: Sequence[Sequence[FoundPayment]], payer: str | None, day: Callable[[str], str] | None = None
+) -> str:
     """Render an advice for each person, each on its own printed page.
 
-    `people` has the paid payments to each person, which the advice lists oldest first. `day` returns the date of a
-    time in the reader's time zone. If it is None, dates are in UTC, as in the journal.
+    `people` has the paid payments to each person, which the advice lists oldest first. `payer` is the name of who pays,
+    if it is known. `day` returns the date of a time in the reader's time zone. If it is None, dates are in UTC, as in
+    the journal.
     """
-    return page(PageKind.REMITTANCE, advices=[_build_advice(payments) for payments in people], day=day)
+    return page(PageKind.REMITTANCE, advices=[_build_advice(payments, payer) for payments in people], day=day)
 
 
-def _build_advice(payments: Sequence[FoundPayment]) -> Mapping[str, object]:
+def _payer_sentence(payments: Sequence[FoundPayment], payer: str) -> str:
+    """Return a sentence with who pays and the payment runs, which only payments with derived order ids have."""
+    names = sorted({name for payment in payments if (name := reference_of(payment.client_orderid)) is not None})
+    if not names:
+        return say("Paid by {payer}.", payer=payer)
+    return say_count(
+        len(names),
+        "Paid by {payer}, payment run {runs}.",
+        "Paid by {payer}, payment runs {runs}.",
+        payer=payer,
+        runs=", ".join(names),
+    )
+
+
+def _build_advice(payments: Sequence[FoundPayment], payer: str | None) -> Mapping[str, object]:
     payee, sums = payee_of(payments[0].form, payments[0].fields), dict[str, Decimal]()
     for payment in payments:
         sums[payment.currency] = sums.get(payment.currency, Decimal(0)) + Decimal(payment.amount)
@@ -91,6 +110,7 @@ def _build_advice(payments: Sequence[FoundPayment]) -> Mapping[str, object]:
     return {
         "payee": payee,
         "to": (before, after),
+        "by": "" if payer is None else _payer_sentence(payments, payer),
         "total": say("{count}, {totals} in total, all recorded as paid.", count=count, totals=totals),
         "paid": sorted(payments, key=lambda payment: (payment.updated_at or "", payment.client_orderid)),
     }

@@ -155,6 +155,21 @@ def test_advice_lists_only_payments_of_payee(paid_program: Program) -> None:
     assert advice(paid_program, "OCT-1")["advice"] == str(path)  # the program may replace its own file
 
 
+def test_advice_names_payer_and_payment_run(program: Program) -> None:
+    path = program.home / "advice.html"
+    heading = HEADING.replace("client_orderid,", "")
+    sheet = program.sheet([PEOPLE[0].replace("OCT-1,", "")], "october.csv", heading)
+    program.run("submit", sheet, "--reference", "payroll-2026-10")
+    advice(program, "Jane")
+    assert "Paid by" not in path.read_text()
+    program.config.write_text(program.config.read_text() + '\n[reporting]\npayer = "Umoja & Co"\n')
+    advice(program, "Jane")
+    assert "<p>Paid by Umoja &amp; Co, payment run payroll-2026-10.</p>" in path.read_text()
+    program.run("submit", program.sheet(NOVEMBER, "november.csv", HEADING))
+    program.run("reconcile", program.home / "november.csv", "--out", program.home / "nov.csv", "--advices", path)
+    assert "<p>Paid by Umoja &amp; Co.</p>" in path.read_text()
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [("Jane", "matches 2 people"), ("José", "is paid, so no advice"), ("nobody", "is paid, so no advice")],

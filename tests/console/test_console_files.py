@@ -29,7 +29,7 @@ def test_reconciliation_downloads_have_no_formulas_or_leftovers(tmp_path: Path) 
 
 
 def test_search_finds_person_and_offers_advice(tmp_path: Path) -> None:
-    house = House(create_sandbox(tmp_path))
+    house = House(create_sandbox(tmp_path, further='[reporting]\npayer = "Umoja"\n'))
     batch = pay_payroll(house.program)
     person = house.person(MAKER)
     found = person.get("/payees?text=halima").text
@@ -44,6 +44,7 @@ def test_search_finds_person_and_offers_advice(tmp_path: Path) -> None:
     place = f"/payouts/{batch}/rows/3/advice"
     assert f'href="{place}"' in person.get(f"/payouts/{batch}/rows/3").text
     own = person.get(place).text
+    assert [page.count("Paid by Umoja.") for page in (advice.text, advices, own)] == [1, 2, 1]
     assert ("Halima Abdi" in own, "Jane" in own) == (True, False)
     assert person.get(f"/payouts/{batch}/rows/4/advice").status_code == 404
     assert house.person(AUDITOR).get(f"/payouts/{batch}/advices").status_code == 403

@@ -150,7 +150,7 @@ def remittance() -> str:
             *(None, at(1), at(10 - row)),
         )
 
-    return remittance_page([[paid(2, "UGX", "50000"), paid(3, "KES", "1500.50")], [paid(4, "KES", "7", "Ben")]])
+    return remittance_page([[paid(2, "UGX", "50000"), paid(3, "KES", "1500.50")], [paid(4, "KES", "7", "Ben")]], None)
 
 
 PAGES: Mapping[PageKind, Callable[[], str]] = {

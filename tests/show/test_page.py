@@ -70,7 +70,7 @@ def test_style_sheet_names_every_state() -> None:
 
 
 def test_remittance_page_loads_no_other_file() -> None:
-    text = remittance_page([])
+    text = remittance_page([], None)
     assert "default-src 'none'; style-src 'unsafe-inline'" in text
     assert STYLE_SHEET in text
     assert not re.search(r"<(a|link|script|img)\b|url\(|@import", text)

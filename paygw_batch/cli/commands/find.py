@@ -54,7 +54,8 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
         payments = journal.find_payments(search, limit=MAX_MATCHES + 1)
     found_payments, has_more = payments[:MAX_MATCHES], len(payments) > MAX_MATCHES
     if advice is not None:
-        write_atomically(advice, _render_advice(found_payments, query, has_more=has_more).encode())
+        page = _render_advice(found_payments, query, settings.reporting.payer, has_more=has_more)
+        write_atomically(advice, page.encode())
     if not screen.as_json:
         screen.pages([line for payment in found_payments for line in _payment_lines(payment)])
     states = Counter(display_state(payment.state) for payment in found_payments)
@@ -67,7 +68,7 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
     screen.finish(Summary(ExitCode.DONE, message, rows=len(found_payments), states=states, further=further))
 
 
-def _render_advice(payments: Sequence[FoundPayment], query: str, *, has_more: bool) -> str:
+def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | None, *, has_more: bool) -> str:
     """Return the remittance advice of the one person found.
 
     Raises `UsageError` if the payments are of several people, or if none of them is paid.
@@ -84,7 +85,7 @@ def _render_advice(payments: Sequence[FoundPayment], query: str, *, has_more: bo
             hint=say("Search for the number or the order id instead."),
         )
     if paid := paid_payouts(payments):
-        return remittance_page([paid])
+        return remittance_page([paid], payer)
     raise UsageError(say("No payment that matches {typed!r} is paid, so no advice was written.", typed=query), hint="")
 
 

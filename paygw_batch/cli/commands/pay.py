@@ -353,5 +353,5 @@ def reconcile_command(
         files, end = ResultFiles(out, for_excel=for_excel, report=report), RunEnd(0, None, interrupted=False)
         summary = reconcile(settings, rules_of(settings, record.operation), journal, record, files, screen, end)
         if advices is not None:
-            write_atomically(advices, batch_advices(journal, record).encode())
+            write_atomically(advices, batch_advices(journal, record, settings.reporting.payer).encode())
     screen.finish(summary)

@@ -60,7 +60,7 @@ def download_payee_advice(visit: Visit) -> Response:
             say("The search must match exactly one person who was paid."),
             hint=say("Write the number or the order id."),
         )
-    return remittance_response([payments])
+    return remittance_response(visit, [payments])
 
 
 def _search_payments(visit: Visit, typed: str) -> Sequence[FoundPayment]:

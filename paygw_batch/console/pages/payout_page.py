@@ -407,13 +407,13 @@ def download_row_advice(visit: Visit) -> Response:
         paid = paid_payouts(list(journal.payments(record.number, [int(visit.path("row"))]).values()))
     if not paid or not paid[0].fields:  # The fields of a forgotten person are empty.
         raise PageNotFound(say("This row was not paid, or the person has been forgotten."))
-    return remittance_response([paid])
+    return remittance_response(visit, [paid])
 
 
-def remittance_response(people: Sequence[Sequence[FoundPayment]]) -> Response:
+def remittance_response(visit: Visit, people: Sequence[Sequence[FoundPayment]]) -> Response:
     """Return the remittance advices of these people as a download."""
     headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}
-    page = remittance_page(people, format_date_in_zone)
+    page = remittance_page(people, visit.console.settings.reporting.payer, format_date_in_zone)
     return Response(page, media_type=FILE_TYPES["html"], headers=headers)
 
 
@@ -422,7 +422,8 @@ def download_advices(visit: Visit) -> Response:
 
     def write(path: Path) -> str:
         with open_payout(visit) as (journal, record):
-            write_atomically(path, batch_advices(journal, record, format_date_in_zone).encode())
+            payer = visit.console.settings.reporting.payer
+            write_atomically(path, batch_advices(journal, record, payer, format_date_in_zone).encode())
         return f"{Path(record.sheet_name).stem}.advices.html"
 
     return download_response(visit, "html", write)
