@@ -30,7 +30,7 @@ from paygw_batch.core.money import format_amount, from_minor
 from paygw_batch.core.shown_states import encode_record
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord, KnownRow
-from paygw_batch.language import ENGLISH, language, mark, say
+from paygw_batch.language import ENGLISH, language, mark, say, say_count
 from paygw_batch.sheet.model import Validated
 
 FIRST_RUN = "payee.first_run"
@@ -346,9 +346,9 @@ def require_same_findings(document: PlanDocument, recomputed: Sequence[PlanFindi
     planned, actual = (Counter(finding.values for finding in findings) for findings in (document.findings, recomputed))
     raise ApprovalError(
         say(
-            "The plan does not show what its approver must see, perhaps because payments were made since: {missing:,} "
-            "findings are missing, and {foreign:,} should not be there. Make a new plan of this sheet, and have it "
-            "approved.",
+            "The plan does not show what its approver must see, perhaps because payments were made since. Missing "
+            "findings: {missing:,}; findings that should not be there: {foreign:,}. Make a new plan of this sheet, and "
+            "have it approved.",
             missing=(actual - planned).total(),
             foreign=(planned - actual).total(),
         ),
@@ -369,7 +369,12 @@ def _describe_difference(planned: PlanContent, actual: PlanContent) -> str:
             actual=_format_totals(actual),
         )
     if planned.rows != actual.rows:
-        return say("it pays {rows} rows, but {actual} would be paid now", rows=planned.rows, actual=actual.rows)
+        return say_count(
+            planned.rows,
+            "it pays {count:,} row, but {actual:,} would be paid now",
+            "it pays {count:,} rows, but {actual:,} would be paid now",
+            actual=actual.rows,
+        )
     return say("a row, a payee or an option has changed since the plan was made")
 
 

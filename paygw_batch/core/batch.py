@@ -8,7 +8,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import NamedTuple
 
-from paygw_batch.language import say
+from paygw_batch.language import say, say_count
 
 PAYOUT = "payout"
 PAYIN = "payin"
@@ -61,7 +61,13 @@ def find_differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
     """Return one plain sentence for each stated figure that differs from the sheet's."""
     lines = []
     if stated.rows is not None and stated.rows != actual.rows:
-        lines.append(say("You expected {rows:,} rows; the sheet has {actual:,}.", rows=stated.rows, actual=actual.rows))
+        sentence = say_count(
+            stated.rows,
+            "You expected {count:,} row; the sheet has {actual:,}.",
+            "You expected {count:,} rows; the sheet has {actual:,}.",
+            actual=actual.rows,
+        )
+        lines.append(sentence)
     sums = actual.sums or {}
     for currency, amount in (stated.sums or {}).items():
         has = sums.get(currency)

@@ -348,7 +348,8 @@ def history_entries(fact: HistoryFact) -> Iterator[HistoryEntry]:
     if fact.kind == BATCH_FORGOTTEN:
         forgotten = decode_forgetting(details)
         rows, before = forgotten.instructions, forgotten.before
-        text = encode_record("forgotten_before", rows, before) if before else encode_record("forgotten_person", rows)
+        many = rows if rows != 1 else None
+        text = encode_record("forgotten_before", many, before) if before else encode_record("forgotten_person", many)
         yield HistoryEntry(number, at, "forgotten", None, None, forgotten.by, text, forgotten.order)
         return
     match FactKind(fact.kind):

@@ -23,7 +23,7 @@ from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord, JournalReader, StatementNote
-from paygw_batch.language import mark, say
+from paygw_batch.language import mark, say, say_count
 from paygw_batch.settle.match_statement import StatementMatch
 from paygw_batch.settle.resolve import Settlement, evidence_text, row_states
 from paygw_batch.settle.statement import Statement
@@ -233,7 +233,7 @@ class RowOrder(Order):
         changed = [row for row in self.content.rows if current_rows.get(row.row) != row]
         sentences = [_change_sentence(row, current_rows.get(row.row)) for row in changed[:_MAX_SHOWN_CHANGES]]
         if (more_count := len(changed) - _MAX_SHOWN_CHANGES) > 0:
-            sentences.append(say("and {changes:,} more rows", changes=more_count))
+            sentences.append(say_count(more_count, "and {count:,} more row", "and {count:,} more rows"))
         return sentences or [say("the batch is not the one that the order names")]
 
 

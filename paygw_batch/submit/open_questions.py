@@ -98,11 +98,13 @@ def repeat_question(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuest
     return OpenQuestion(
         REPEATS_A_BATCH,
         repeated.batch,
-        say(
-            "{rows:,} of {of_rows:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), "
-            "under other order ids.",
+        say_count(
+            of_rows,
+            "{rows:,} of {count:,} row has the same account and amount as rows of {sheet_name} ({opened_at}), under "
+            "other order ids.",
+            "{rows:,} of {count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "
+            "other order ids.",
             rows=repeated.rows,
-            of_rows=of_rows,
             sheet_name=repeated.sheet_name,
             opened_at=opened_on,
         ),

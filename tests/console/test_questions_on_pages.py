@@ -104,6 +104,7 @@ def test_no_or_unknown_worksheet_prepares_nothing(house: House) -> None:
 def test_only_fitting_worksheet_is_named(house: House) -> None:
     ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October"))
     assert "<bdi>pay.xlsx [October]</bdi>" in page
+    assert "1 of 1 row can be paid" in page
     assert "This pays the worksheet October. It does not pay: Cover." in ada.get(f"{path}/plan").text
 
 

@@ -43,7 +43,7 @@ def test_ended_session_is_explained_at_sign_in(house: House, ada: Person) -> Non
         "ended": ["yes"],
     }
     page = ada.get(answer.headers["location"]).text
-    assert "a session ends after 15 minutes without use" in page
+    assert "a session ends after 15 min without use" in page
     assert ada.get("/").headers["location"] == "/sign-in"  # Without a cookie, nobody was signed out.
 
 

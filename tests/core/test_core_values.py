@@ -38,6 +38,7 @@ def test_order_id_without_attempt_suffix_has_no_original(order_id: str) -> None:
         (ControlTotals(), []),
         (ControlTotals(2, {"KES": Decimal("10.00")}), []),
         (ControlTotals(3), ["You expected 3 rows; the sheet has 2."]),
+        (ControlTotals(1), ["You expected 1 row; the sheet has 2."]),
         (ControlTotals(0), ["You expected 0 rows; the sheet has 2."]),
         (
             ControlTotals(sums={"KES": Decimal("10.01"), "UGX": Decimal(5)}),

@@ -106,7 +106,12 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
         with closing(database.open_to_read()) as journal:
             facts = journal.head().seq
         database.dump(file)
-        message = say("The journal, {facts:,} facts or more, was copied to {file}.", facts=facts, file=file)
+        message = say_count(
+            facts,
+            "The journal, {count:,} fact or more, was copied to {file}.",
+            "The journal, {count:,} facts or more, was copied to {file}.",
+            file=file,
+        )
         screen.finish(Summary(ExitCode.DONE, message))
     place = file_location(settings)
     with closing(place.open_to_read()) as journal:
@@ -117,7 +122,12 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
         place.record_backup()
     except OutputError as error:
         screen.say(say("The copy is complete, but the pages can't show it: {reason}", reason=error.message))
-    message = say("The journal, {facts:,} facts, was copied to {file}.", facts=facts, file=file)
+    message = say_count(
+        facts,
+        "The journal, {count:,} fact, was copied to {file}.",
+        "The journal, {count:,} facts, was copied to {file}.",
+        file=file,
+    )
     screen.finish(Summary(ExitCode.DONE, message))
 
 

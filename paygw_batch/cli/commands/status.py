@@ -184,12 +184,18 @@ def _show_run(followed: FollowedBatch, screen: Screen) -> None:
     running = followed.running
     if running is None or not followed.is_sending:
         return
-    sentence = mark(
-        "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {payable:,} rows have an "
-        "answer."
+    sentence = say_count(
+        followed.payable,
+        "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {count:,} row has an "
+        "answer.",
+        "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {count:,} rows have an "
+        "answer.",
+        command=running.command,
+        pid=running.pid,
+        since=format_local_minute(running.since),
+        answered=followed.answered,
     )
-    values = {"command": running.command, "pid": running.pid, "since": format_local_minute(running.since)}
-    screen.say(say(sentence, **values, answered=followed.answered, payable=followed.payable))
+    screen.say(sentence)
 
 
 def _show_batch(

@@ -12,7 +12,7 @@ import polars as pl
 
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import QuestionKind, SheetQuestion
-from paygw_batch.language import language_context, languages, say
+from paygw_batch.language import language_context, languages, say, say_count
 from paygw_batch.sheet.amounts import amount_correction, amount_pattern, is_currency_word
 from paygw_batch.sheet.clean import clean_columns
 from paygw_batch.sheet.findings import DEFECT_SCHEMA, Findings, empty_findings, format_row_ranges, shortened_value
@@ -172,10 +172,11 @@ def _build_question(sheet: Sheet, asked: QuestionKind, cells: pl.DataFrame, answ
     _, value, meaning = pairs.row(0)
     return SheetQuestion(
         asked,
-        say(
-            "{columns}: choose how to read {cells} cells.",
+        say_count(
+            cells.height,
+            "{columns}: choose how to read {count:,} cell.",
+            "{columns}: choose how to read {count:,} cells.",
             columns=say(" and ").join(sheet.headers[name] for name in cells["column"].unique(maintain_order=True)),
-            cells=cells.height,
         ),
         hint=say(
             "If {value} means {meaning}: --{asks} {answer}.", value=value, meaning=meaning, asks=asked, answer=answer
