@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -206,7 +205,7 @@ def console_app(console: Console) -> AsgiApp:
 
     async def answer_not_found(request: Request, _error: Exception) -> Response:
         session = await run_in_threadpool(console.sessions.session, request.cookies.get(console.cookie, ""))
-        with request_locale(request, ZoneInfo(settings.console.time_zone)):
+        with request_locale(request, settings.console.time_zone):
             return error_page(Visit(console, request, session), PageNotFound(say("Check the address.")))
 
     pages = {route.path: route.handler for route in ROUTES if route.method == "GET" and not route.is_poll}

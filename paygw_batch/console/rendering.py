@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 from jinja2 import Environment
 from starlette.requests import Request
@@ -102,16 +103,17 @@ def create_environment() -> Environment:
     return environment
 
 
-_zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
+_zone: ContextVar[tzinfo | None] = ContextVar("zone", default=UTC)
 
 
 @contextmanager
-def request_locale(request: Request, zone: tzinfo) -> Iterator[None]:
+def request_locale(request: Request, zone: str | None) -> Iterator[None]:
     """Use the browser's language, this time zone, and a narrow space between thousands in the block.
 
-    The space is used in every language, because some readers take a comma for a decimal point.
+    Without a zone, times are in the machine's. The space is used in every language, because some readers take a comma
+    for a decimal point.
     """
-    token = _zone.set(zone)
+    token = _zone.set(None if zone is None else ZoneInfo(zone))  # zoneinfo caches it
     try:
         with language_context(request_language(request)), thousands_separator(_NARROW_SPACE):
             yield

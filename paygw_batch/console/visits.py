@@ -14,7 +14,6 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 from urllib.parse import urlencode
-from zoneinfo import ZoneInfo
 
 from jinja2 import Environment
 from starlette.background import BackgroundTask
@@ -322,8 +321,7 @@ class WebRoute:
         page_with_form = pages.get(self.form_page(self.path)) if self.method == "POST" and self.act else None
 
         async def answer(request: Request) -> Response:
-            zone = ZoneInfo(console.settings.console.time_zone)  # zoneinfo caches it
-            with request_locale(request, zone):
+            with request_locale(request, console.settings.console.time_zone):
                 return await answer_in_language(request)
 
         async def answer_in_language(request: Request) -> Response:

@@ -578,7 +578,8 @@ class ConsoleSection(Section):
 
     `origin` is the address of the pages, for which people make their passkeys. Auditors read, and administrators
     maintain the program; neither can move money. `sandbox_keys` is a folder with the key of each person, `NAME.pem`.
-    With the built-in gateway, a person signs by choosing a name from a list.
+    With the built-in gateway, a person signs by choosing a name from a list. Without `time_zone`, times are in the
+    machine's zone.
     """
 
     origin: str | None = None
@@ -591,7 +592,7 @@ class ConsoleSection(Section):
     auditors: Mapping[str, Keys] = Field(default_factory=dict)
     administrators: Mapping[str, Keys] = Field(default_factory=dict)
     sandbox_keys: FilePath | None = None
-    time_zone: TimeZone = "UTC"
+    time_zone: TimeZone | None = None
 
     @model_validator(mode="after")
     def _validate_origin(self) -> "ConsoleSection":

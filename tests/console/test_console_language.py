@@ -1,5 +1,9 @@
 """Tests the language of the pages, which people choose in the footer."""
 
+import re
+import time
+from pathlib import Path
+
 import pytest
 
 from paygw_batch.console.console_app import ROUTES
@@ -8,7 +12,8 @@ from paygw_batch.console.rendering import LANGUAGE_COOKIE, format_time
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import language_context, say
 from tests.console.french import choose_language, page_texts, template_sentences
-from tests.support.people import MAKER, ORIGIN, House, Person
+from tests.console.preparing import sheet, upload_sheet
+from tests.support.people import MAKER, ORIGIN, House, Person, create_sandbox
 
 PAGES = (
     ("/sign-in", "sign_in"),
@@ -94,6 +99,21 @@ def test_every_audit_action_is_translated() -> None:
     with language_context("fr"):
         assert not [route for route in ROUTES if say(route.audit_action) == route.audit_action]
     assert set(AUDIT_RESULTS) == {result.value for result in AuditResult}
+
+
+@pytest.mark.parametrize(("further", "zone"), [("", "EAT"), ('time_zone = "Africa/Lagos"', "WAT")])
+@pytest.mark.usefixtures("in_process_checks")
+def test_pages_without_zone_show_machine_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further: str, zone: str
+) -> None:
+    ada = House(create_sandbox(tmp_path, further=further)).person(MAKER)
+    place = upload_sheet(ada, sheet(1))
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Africa/Nairobi")
+        time.tzset()
+        page = ada.get(place).text
+    time.tzset()
+    assert re.search(rf"Uploaded by <bdi>{MAKER}</bdi>, \d+ \w+ \d{{4}}, \d\d:\d\d {zone}", page)
 
 
 def test_time_is_shown_in_page_language() -> None:
