@@ -363,6 +363,20 @@ class PayoutFolder(NamedFolder):
         """The plan signed by its maker, with its approvals, or None if no plan is signed."""
         return _load_plan(self.plan_file)
 
+    @property
+    def plan_digest(self) -> str:
+        """The digest of the signed plan, or empty. A plan of many people is read again only if its file changed."""
+        try:
+            file = self.plan_file.stat()
+        except FileNotFoundError:
+            return ""
+        return _plan_digest(self.plan_file, (file.st_ino, file.st_mtime_ns))
+
+
+@lru_cache(maxsize=10_000)
+def _plan_digest(path: Path, _version: tuple[int, int]) -> str:
+    return read_plan(path).digest()
+
 
 def _load_plan(path: Path) -> PlanDocument | None:
     return read_plan(path) if path.exists() else None

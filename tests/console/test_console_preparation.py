@@ -10,7 +10,8 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from paygw_batch.approval.plan_document import read_plan
+from paygw_batch.approval.plan_document import PlanDocument, read_plan
+from paygw_batch.console import payout_folder
 from paygw_batch.console.pages import preparing
 from paygw_batch.journal import Occasion
 from paygw_batch.notices.delivery import list_notices
@@ -297,6 +298,26 @@ def test_draft_is_renewed_after_another_payout(
     ben.post(f"{place}/approve", digest=digest(ben, place))
     ben.post(f"{place}/start", digest=digest(ben, place))
     assert "<strong>4</strong> Paid" in wait_until_finished(ada, place)
+
+
+def test_payout_page_reads_signed_plan_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    ada, ben, place = upload_ready_sheet(house)
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    assert "What was approved" in wait_until_finished(ada, place)
+    page, read = ada.get(f"{place}/plan").headers["location"], list[Path]()
+
+    def read_noted(path: Path) -> PlanDocument:
+        read.append(path)
+        return read_plan(path)
+
+    monkeypatch.setattr(payout_folder, "read_plan", read_noted)
+    assert "What was approved" in ada.get(page).text
+    assert read == []
+    plan = open_payout_folder(house, place).plan_file
+    plan.write_text(plan.read_text().replace("Jane 1", "Jane X"))
+    ada.get(page)  # another file is read again, and is not the plan that opened the payout
+    assert read == [plan]
 
 
 def test_restarted_console_shows_finished_payout(house: House) -> None:

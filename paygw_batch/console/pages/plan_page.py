@@ -209,8 +209,9 @@ class PlanAgreement(Agreement[PlanDocument]):
 def signed_plan_page(visit: Visit, journal: JournalReader, batch: str) -> str:
     """Return the address of the signed plan that opened a payout. Empty if these pages do not have it."""
     folders = (folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] == batch)
-    plans = (PlanAgreement(visit, folder) for folder in folders)
-    return next((f"{plan.page}{SIGNED_AS}" for plan in plans if plan.has_opened(journal)), "")
+    digests = ((folder, folder.plan_digest) for folder in folders)
+    opening = (folder for folder, digest in digests if digest and journal.batches(plan_sha256=digest))
+    return next((f"/sheets/{folder.number}/plan{SIGNED_AS}" for folder in opening), "")
 
 
 @dataclass(frozen=True, slots=True)
