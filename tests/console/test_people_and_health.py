@@ -8,7 +8,7 @@ import pytest
 from paygw_batch.console.console_app import console_app
 from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.start_run import last_run
-from tests.console.preparing import EIGHT_DEFECTS, digest, sheet, sign_sheet, upload_sheet
+from tests.console.preparing import EIGHT_DEFECTS, digest, sheet, sign_sheet, upload_sheet, wait_until_finished
 from tests.support.patience import wait_until
 from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, ORIGIN, House, Person
 
@@ -56,6 +56,22 @@ def test_audit_trail_shows_refused_start(house: House, ada: Person, ben: Person)
         "an order that was removed",
         "refused: the page was out of date",
     )
+
+
+def test_trail_shows_late_start_as_refused(house: House, ada: Person, ben: Person) -> None:
+    place = upload_sheet(ada, sheet(2), "november.csv")
+    sign_sheet(ada, place)
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    form = {**ada.shown(f"{place}/start"), "csrf": ada.token("/people")}
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    wait_until_finished(ada, place)
+    answer = ada.ask("POST", f"{place}/start", data=form, headers={"origin": ORIGIN})
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{place}/plan")
+    assert shown_trail(ben.get("/people").text)[:3] == [
+        *[("start", "november.csv", "refused: the page was out of date")] * 2,
+        ("start", "november.csv", "done"),
+    ]
+    assert len(house.program.record()) == 2
 
 
 def test_people_page_shows_last_backup(house: House, ada: Person) -> None:

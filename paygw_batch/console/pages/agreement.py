@@ -436,7 +436,7 @@ class AgreementForms:
         return visit.redirect("/")
 
     def start(self, visit: Visit) -> Response:
-        """Start a document that enough people approved. A second click does nothing."""
+        """Start a document that enough people approved. A second click does nothing, and is noted as refused."""
         with self.kind.lock_for_change(visit, self.kind.starting_act) as agreement:
             _require_same_document(agreement)
             progress = _require_stage(agreement, {Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
@@ -445,6 +445,9 @@ class AgreementForms:
             is_as_shown = run_reference(agreement.run) == visit.form.get("run", "")
             if progress.stage in {Stage.APPROVED, Stage.FAILED} and is_as_shown:
                 agreement.start()
+            else:
+                said = f"{RECORDED_BEFORE}{PageOutdated.__name__}"
+                visit.record_action(agreement.start_audit_action, visit.thing, AuditResult.REFUSED, said=said)
         return visit.redirect(agreement.page)
 
 

@@ -208,15 +208,15 @@ def _program_check(visit: Visit, name: str) -> ProgramCheck:
 
 def _resolve_results(newest_first: Iterable[AuditEntry]) -> Iterator[tuple[AuditEntry, str, str]]:
     """Yield each entry with its result and the reason for a refusal, which may be a later entry."""
-    refused = dict[tuple[str, ...], str]()
+    refused = defaultdict[tuple[str, ...], list[str]](list)
     for entry in newest_first:
         act = (entry.who, entry.act, entry.thing)
         if entry.result != AuditResult.REFUSED:
-            why = refused.pop(act, "")
+            why = refused[act].pop() if refused[act] else ""
         else:
             why = say(_REFUSAL_REASONS.get(entry.said.removeprefix(RECORDED_BEFORE), _OTHER_REASON))
             if entry.said.startswith(RECORDED_BEFORE):
-                refused[act] = why
+                refused[act].append(why)
         yield entry, AuditResult.REFUSED if why else entry.result, why
 
 
