@@ -128,9 +128,11 @@ def test_find_without_match_prints_message(paid_program: Program) -> None:
 
 
 def test_hostile_sheet_text_is_escaped_on_terminal(program: Program) -> None:
-    row = "KE,EVIL-1,100,KES,Jane\u202eWanjiku,254712345001,+254712345001,,,,"
-    program.run("submit", program.sheet([row], "evil.csv", HEADING), "--skip-invalid")
-    assert "\u202e" not in program.run("find", "EVIL-1").stdout
+    program.run("submit", program.sheet(PEOPLE[:1], "ev\u202eil\x1b[31m.csv", HEADING))
+    shown = program.run("find", "OCT-1").stdout
+    assert "Jane Wanjiku" in shown
+    assert "ev\\u202eil\\x1b[31m.csv" in shown
+    assert not {"\u202e", "\x1b"} & set(shown)
 
 
 def test_find_without_journal_exits_7(program: Program) -> None:

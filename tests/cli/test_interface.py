@@ -30,9 +30,14 @@ SUMMARY = {
 
 def test_module_and_console_script_run_same_program(program: Program) -> None:
     script = Path(sys.executable).with_name("paygw-batch")
-    for command in ([sys.executable, "-m", "paygw_batch"], [script]):
-        result = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=program.home)
-        assert "Usage: paygw-batch" in result.stdout
+    commands = ([sys.executable, "-m", "paygw_batch"], [script])
+    for words in (["--help"], ["--version"], ["submit", "--help"]):
+        by_module, by_script = (
+            subprocess.run([*command, *words], capture_output=True, text=True, check=True, cwd=program.home).stdout
+            for command in commands
+        )
+        assert by_module == by_script
+        assert "paygw-batch" in by_module
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -52,11 +57,16 @@ except SystemExit:
 def test_option_overrides_environment_and_environment_overrides_file(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     other, third = program.home / "other.sqlite3", program.home / "third.sqlite3"
-    program.json("submit", sheet, PAYGW_JOURNAL=str(other))
-    assert other.exists()
-    assert not program.journal.exists()
-    program.json("--journal", third, "submit", sheet, PAYGW_JOURNAL=str(other))
-    assert third.exists()
+    of_all = (program.journal, other, third)
+    cases: tuple[tuple[list[str | Path], dict[str, str], Path], ...] = (
+        (["--journal", third], {"PAYGW_JOURNAL": str(other)}, third),
+        ([], {"PAYGW_JOURNAL": str(other)}, other),
+        ([], {}, program.journal),
+    )
+    for options, environ, used in cases:
+        before = {path for path in of_all if path.exists()}
+        assert program.json(*options, "submit", sheet, **environ)["exit_code"] == 0
+        assert {path for path in of_all if path.exists()} - before == {used}
 
 
 def test_configuration_can_come_from_environment(program: Program) -> None:

@@ -274,7 +274,13 @@ def test_repeated_sheet_with_new_ids_asks_once(house: House) -> None:
     assert ada.post(f"{again}/answer", question="sheet.repeats_a_batch 0").status_code == 409
     assert ada.post(f"{again}/answer", question=question).status_code == 303
     assert 'name="question"' not in ada.get(again).text
-    assert "Could somebody be paid twice?" in ada.get(f"{again}/plan").text
+    ada.post(f"{again}/leave-out", row="5", out="yes")  # it is asked no more after a correction
+    assert 'name="question"' not in ada.get(again).text
+    sign_sheet(ada, again)
+    assert "Could somebody be paid twice?" in ben.get(f"{again}/plan").text
+    ben.post(f"{again}/approve", digest=digest(ben, again))
+    ben.post(f"{again}/start", digest=digest(ben, again))
+    assert "<strong>3</strong> Paid" in wait_until_finished(ada, again)
 
 
 @pytest.mark.parametrize("in_process_bytes", [1_000_000, 0])
