@@ -10,6 +10,7 @@ from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, WholeNumber
 from paygw_batch.cli.options import by_option, complete_batches, settings_of
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.core.shown_states import STOPPED_BY_PERSON
 from paygw_batch.engine.pacing import stop_sentence
 from paygw_batch.errors import HolderKind, UsageError
 from paygw_batch.journal import GateState, LimitChange, TimetableJob
@@ -90,7 +91,7 @@ def _stop_batch(settings: Settings, batch: str) -> str:
                 say("No worker is sending batch {batch}.", batch=record.batch),
                 hint=say("`paygw-batch workers` shows who sends what."),
             )
-        journal.stop_run(run, say("A person stopped the run."))
+        journal.stop_run(run, STOPPED_BY_PERSON)
     return say("Batch {batch}: no worker starts another row. Waiting for rows in flight.", batch=record.batch)
 
 

@@ -44,6 +44,7 @@ _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
         ("forgotten_before", 1): mark("the payee of 1 row, from before {before}"),
         ("forgotten_person", 1): mark("one person in {rows} rows"),
         ("forgotten_person", 0): mark("one person in 1 row"),
+        ("stopped_by_person", 0): mark("A person stopped the run."),
         ("by_row", 2): mark("by row {row} of batch {batch}"),
         (_AGREED, 4): mark("{by}, by order {digest}, prepared by {maker}, approved by {approvers}"),
         ("prepared", 2): mark("prepared by {name} at {at}"),
@@ -70,6 +71,10 @@ def encode_record(code: str, *values: str | int | None) -> str:
     """Return a code and its values as the journal keeps them. A value that is missing is None."""
     plain = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
     return _encode([code, *plain])
+
+
+STOPPED_BY_PERSON = encode_record("stopped_by_person")
+"""The reason of a shared run that a person stopped, as the journal keeps it."""
 
 
 def encode_text(text: str) -> str:

@@ -12,7 +12,7 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.choices import BatchSender
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind, Verdict
-from paygw_batch.core.shown_states import state_label
+from paygw_batch.core.shown_states import STOPPED_BY_PERSON, render_record, state_label
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.pacing import Pace, stop_sentence
 from paygw_batch.engine.ports import Prepare, Progress
@@ -82,12 +82,13 @@ class _WorkerRun:
             if self._drained.is_set() and self.continues_after_drain:
                 return RunEnd(self._count(), None, interrupted=True, is_under_way=True)
             if self._drained.is_set() and not is_stopped:
-                self._run.stop(say("A person stopped the run."))
+                self._run.stop(STOPPED_BY_PERSON)
                 is_stopped = True
             run_state, started_s = self._run.read_state(), time.monotonic()
             sent = self._count()
             if run_state.is_over:
-                return RunEnd(sent, None if is_stopped else run_state.stop_reason, interrupted=is_stopped)
+                reason = None if is_stopped or run_state.stop_reason is None else render_record(run_state.stop_reason)
+                return RunEnd(sent, reason, interrupted=is_stopped)
             if not self._run.has_workers():
                 return RunEnd(sent, say("No worker is running."), interrupted=is_stopped, is_under_way=True)
             await self._wait(max(LOOK_EVERY_S, (time.monotonic() - started_s) / _LOOK_SHARE), is_stopped=is_stopped)

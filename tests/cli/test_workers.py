@@ -17,6 +17,7 @@ import pytest
 from paygw_batch.cli.signals import Interruption
 from paygw_batch.cluster import work_command
 from paygw_batch.cluster.job_worker import JobWorker
+from paygw_batch.core.shown_states import STOPPED_BY_PERSON
 from tests.cli.stopped import stop_process
 from tests.support.clusters import Hosts, hosts_on, is_finished, new_hosts, require_exit_code
 from tests.support.patience import PATIENCE_S, wait_until
@@ -245,7 +246,13 @@ def test_operator_stops_batch_until_next_start(hosts: Hosts) -> None:
     with hosts.blocked_commits():
         worker = hosts.host("one").start("work", "--once")
         hosts.wait_until_blocked()
+        following = hosts.office.start("--lang", "fr", "submit", sheet)
+        assert following.stderr is not None
+        while "Envoi" not in (line := following.stderr.readline()):
+            assert following.poll() is None, line
         assert "no worker starts another row" in hosts.office.run("workers", "--stop", batch).stdout
+        assert hosts.ask("SELECT stop_reason FROM paygw.run") == [(STOPPED_BY_PERSON,)]
+    assert "Une personne a arrêté l'exécution." in require_exit_code(following, 6)
     require_exit_code(worker, 6)
     states = Counter(hosts.office.json("status", sheet)["states"])
     assert states["paid"] <= WINDOW
