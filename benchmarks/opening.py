@@ -31,7 +31,7 @@ STEPS = (
     ("read and validate", "paygw_batch.opening.given_sheet.SheetSource.validated", "after"),
     ("plan", "paygw_batch.submit.submit_sheet.plan_sheet", "after"),
     ("read and judge again, insert", "paygw_batch.journal.sqlite.sqlite_journal.store_batch", "after"),
-    ("spellings", "paygw_batch.journal.sqlite.sqlite_journal.add_spellings", "after"),
+    ("spellings", "paygw_batch.journal.sqlite.sqlite_tables._add_spellings", "after"),
     ("opening fact", "paygw_batch.journal.sqlite.sqlite_journal.SqliteJournal._record", "after"),
     ("commit", "paygw_batch.journal.sqlite.sqlite_journal.SqliteJournal.open_batch", "after"),
     ("first request", "paygw_batch.gateway.http.transport.PayoutTransport.deliver", "before"),

@@ -2,12 +2,14 @@
 
 from contextlib import closing
 from pathlib import Path
+from pkgutil import resolve_name
 
 import apsw
 import pytest
 
 from benchmarks.__main__ import BEGIN, END, main
 from benchmarks.figures import Figure, Goal, Ratio, Sample, format_goals, side_by_side, table
+from benchmarks.opening import BESIDE, STEPS
 from benchmarks.pictures import Gallery, can_draw, thin_curve
 from benchmarks.sections import SECTIONS
 from benchmarks.sheets import KINDS, PARQUET, sheet_of_kind
@@ -20,6 +22,11 @@ from tests.support.long_part import long
 
 LONG = {"several", "console", "commands", "latency", "resumed", "keys"}
 """Sections that take seconds, and whose programs the rest of the tests starts as well."""
+
+
+@pytest.mark.parametrize("path", [*(path for _, path, _ in STEPS), *BESIDE.values()])
+def test_timed_functions_of_opening_exist(path: str) -> None:
+    assert callable(resolve_name(path))
 
 
 @pytest.mark.share(3)

@@ -43,8 +43,9 @@ def forget_command(
 ) -> None:
     """Forget people's names, accounts, phones, sheets and messages; keep ids, sums, states and times.
 
-    A batch is forgotten when it is over: nothing in it is ready, in doubt, accepted, in quarantine or contradicted.
-    Without --before and --person, the date follows from [retention] years in the configuration.
+    A batch is forgotten when it is over: nothing in it is ready, in doubt, accepted, in quarantine or contradicted, no
+    message about it waits, and it is so old that no new sheet is compared with it. Without --before and --person, the
+    date follows from [retention] years in the configuration.
     """
     screen, settings = Screen(invocation), settings_of(invocation)
     require_single_selector(before, person)
