@@ -291,14 +291,14 @@ def _find_end(path: Path) -> _FileEnd | None:
             content = os.pread(file.fileno(), size - start, start)
             last = content.rfind(b"\n")
             # Only one line can be torn: the text after the last line break, or the line that this break ends.
-            candidates = [last] if content[last + 1 :].strip(b"\0") else [last, content.rfind(b"\n", 0, max(last, 0))]
+            candidates = [last] if _is_written(content[last + 1 :]) else [last, content.rfind(b"\n", 0, max(last, 0))]
             for line_end in candidates:
                 line_start = content.rfind(b"\n", 0, max(line_end, 0)) + 1
                 if line_end < 0 or (not line_start and start):
                     break  # an earlier part of the file is needed
                 text = content[line_start:line_end]
                 if (line := _decode_line(text)) is not None:
-                    after, is_torn = start + line_end + 1, bool(content[line_end + 1 :].strip(b"\0"))
+                    after, is_torn = start + line_end + 1, _is_written(content[line_end + 1 :])
                     return _FileEnd(path, line, after, after if is_torn else size, is_torn)
                 # A torn line never contains a whole one, so the break between two durable lines is damaged.
                 if any(_decode_line(text[: checksum.end()]) for checksum in _CHECKSUM.finditer(text)):
@@ -306,6 +306,11 @@ def _find_end(path: Path) -> _FileEnd | None:
             else:
                 raise _damage_error(path)
     return None
+
+
+def _is_written(part: bytes) -> bool:
+    """Return whether a part of a file is more than the zeros that enlarged it."""
+    return part != bytes(len(part))  # a hundred times faster than `strip`; each command asks several times
 
 
 def _damage_error(path: Path) -> SentLogDamaged:
