@@ -21,12 +21,13 @@ from paygw_batch.countries.rules import AmountForm, FieldKind
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import ENGLISH, language, mark, say
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+
 
 def config_dir() -> Path:
     """Return the folder of the data files: in the installed package, or at the top of a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "config"
-    return installed if installed.is_dir() else package.parent / "config"
+    installed = _PACKAGE / "config"
+    return installed if installed.is_dir() else _PACKAGE.parent / "config"
 
 
 SuppliedName = Literal["purpose", "ipaddress", "order_desc", "address1", "city", "zip_code", "merchant_data"]

@@ -223,9 +223,8 @@ def test_a_second_operation_needs_only_data(data: Path) -> None:
 
 
 def test_packaged_data_folder_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = tmp_path / "site-packages/paygw_batch/countries/load.py"
-    monkeypatch.setattr(data_files, "__file__", str(module))
-    beside, inside = tmp_path / "site-packages/config", tmp_path / "site-packages/paygw_batch/config"
+    monkeypatch.setattr(data_files, "_PACKAGE", tmp_path / "paygw_batch")
+    beside, inside = tmp_path / "config", tmp_path / "paygw_batch/config"
     beside.mkdir(parents=True)
     assert config_dir() == beside
     inside.mkdir(parents=True)
