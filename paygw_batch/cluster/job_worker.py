@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 TEND_EVERY_S = 2.0
 """The interval in seconds of searches for runs that lost their jobs or whose worker died."""
+POLL_EVERY_S = 5.0
+"""The interval in seconds of searches for jobs that no notification announced."""
 RETRY_AFTER_S = 1.0
 """The delay before checking the jobs again after a failure."""
 LASTING_S = 60.0
@@ -147,6 +149,7 @@ class JobWorker:
         options: WorkerOptions = {
             "delete_jobs": "always",
             "install_signal_handlers": False,
+            "fetch_job_polling_interval": POLL_EVERY_S,
             "update_heartbeat_interval": silent_s / _HEARTBEATS_PER_SILENCE,
             "stalled_worker_timeout": max(
                 silent_s, MAX_LATENESS_S

@@ -321,6 +321,8 @@ def test_first_option_is_refused_with_detach(hosts: Hosts) -> None:
 
 def test_worker_exits_with_error_without_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.postgres.guarded_session._RECONNECT_LIMIT_S", 0.5)
+    monkeypatch.setattr("paygw_batch.cluster.job_worker.POLL_EVERY_S", 0.25)
+    monkeypatch.setattr("paygw_batch.cluster.calling._TIMEOUT_S", 1.0)
     tmp_path.chmod(0o700)
     with new_server() as server, hosts_on(tmp_path, server.url()) as hosts:
 

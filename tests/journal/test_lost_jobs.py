@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import psycopg
 import pytest
 
-from paygw_batch.cluster import calling
+from paygw_batch.cluster import calling, job_worker
 from paygw_batch.cluster.job_worker import JobWorker, ScheduledCommand
 from tests.support.patience import wait_until
 from tests.support.wire_proxy import ProxyFault, WireProxy
@@ -49,6 +49,7 @@ def test_next_job_runs_after_connection_failure(
     trouble: ProxyFault,
 ) -> None:
     monkeypatch.setattr(calling, "ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr(job_worker, "POLL_EVERY_S", 0.1)
     proxy.only, proxy.trouble = request_of, trouble
     done = tmp_path / "done"
     done.touch()

@@ -33,7 +33,8 @@ def start(
 def _spawner() -> Spawner:
     commands = sorted((ROOT / "paygw_batch/cli/commands").glob("*.py"))
     own = (f"cli.commands.{path.stem}" for path in commands if path.stem != "__init__")
-    result = Spawner(*(f"paygw_batch.{module}" for module in (*own, *COMMANDS.values())))
+    program = (f"paygw_batch.{module}" for module in (*own, *COMMANDS.values()))
+    result = Spawner(*program, "tests.support.short_waits")
     atexit.register(result.close)
     return result
 
