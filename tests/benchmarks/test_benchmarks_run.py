@@ -103,6 +103,7 @@ def test_only_times_are_scaled_to_other_machine() -> None:
     assert second.endswith("| 0.55 | 0.6 | no, by 9% |  |")
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_sheet_of_each_kind_has_stated_defects(kind: str, tmp_path: Path) -> None:
     rows = 600

@@ -297,6 +297,7 @@ def test_every_path_parameter_refuses_empty_value(empty: str) -> None:
             one.type.convert(empty, one, click.Context(cli, info_name=words))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -145,6 +145,7 @@ def test_sandbox_rejects_wrong_control(program: Program, monkeypatch: pytest.Mon
 REQUIRED = ("site_url", "redirect_url", "amount", "control_order", "control_separator", "control_amount")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("key", REQUIRED)
 def test_collect_and_doctor_name_missing_payin_setting(program: Program, key: str) -> None:
     remove_keys(program, key)

@@ -53,6 +53,7 @@ CHANGED = {
 }
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--skip-invalid"], ["--repeats-meant"]], ids=str)
 @pytest.mark.parametrize("rows", CHANGED.values(), ids=CHANGED)
 def test_changed_row_of_paid_payee_is_conflict(paid_program: Program, rows: list[str], options: list[str]) -> None:
@@ -89,6 +90,7 @@ SAME = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("rows", SAME.values(), ids=SAME)
 def test_repeated_payments_send_nothing(paid_program: Program, rows: list[str]) -> None:
     summary = paid_program.json("submit", write_sheet(paid_program, rows, "again.csv"), *RUN)
@@ -105,6 +107,7 @@ NEW = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("rows", NEW.values(), ids=NEW)
 def test_new_payee_of_used_reference_raises_question(paid_program: Program, rows: list[str]) -> None:
     path = write_sheet(paid_program, rows, "corrected.csv")
@@ -119,6 +122,7 @@ def test_new_payee_of_used_reference_raises_question(paid_program: Program, rows
     assert (meant["exit_code"], meant["sent_this_run"]) == (0, 1)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("heading", ["staff_number", "Staff No"])
 def test_corrected_account_of_staff_number_is_conflict(program: Program, heading: str) -> None:
     if heading != "staff_number":
@@ -140,6 +144,7 @@ def test_reconciliation_contains_staff_number(program: Program) -> None:
     assert "00001" in Path(summary["reconciliation"]).read_text()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "several", [ROWS * 2, [*ROWS, ROWS[2]], [*ROWS, build_row(3, amount="77.00")]], ids=["all", "one", "bonus"]
 )
@@ -161,6 +166,7 @@ def test_row_added_after_payment_raises_question(paid_program: Program) -> None:
     assert len(paid_program.record()) == 6
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("amounts", [("1001.00",), ("5.00", "1001.00"), ("1001.00", "7.00", "5.00")], ids=str)
 def test_payee_with_several_payments_is_never_amended(program: Program, amounts: tuple[str, ...]) -> None:
     """One of two payments is rejected and the other paid; a changed row must not replace the paid one."""
@@ -304,6 +310,7 @@ def test_plan_is_outdated_after_some_rows_were_sent(company_with_approval: Progr
     assert len(company_with_approval.record()) == 2
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("rows", [*NEW.values(), [*ROWS, ROWS[0]]], ids=[*NEW, "pasted"])
 def test_approver_sees_answered_questions_first(company_with_approval: Program, rows: list[str]) -> None:
     path = write_sheet(company_with_approval, ROWS)

@@ -56,6 +56,7 @@ def test_note_reference_makes_order_ids_of_submit(program: Program, folder: Path
     assert (again["known"], again["sent_this_run"]) == (2, 0)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("note", "said"),
     [

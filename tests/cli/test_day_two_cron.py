@@ -62,6 +62,7 @@ def test_missing_folder_is_usage_error(program: Program) -> None:
     assert program.run("run-folder", program.home / "nowhere").exit_code == 2
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("name", "code"),
     [

@@ -260,6 +260,7 @@ def resume_batch(program: Program) -> dict[str, dict[str, str]]:
     return {line["client_orderid"]: line for line in read_csv(summary["reconciliation"])}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("answer", ["approved", "processing"])
 @pytest.mark.parametrize("option", [(), ("--matching-only",)])
 def test_statement_line_holds_ready_row_until_resolved(

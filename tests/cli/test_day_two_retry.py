@@ -69,6 +69,7 @@ def test_retry_may_reuse_same_order_id(forgiving_gateway: Program) -> None:
     assert {line["sent_orderid"] for line in read_csv(summary["reconciliation"])[2:4]} == {"PAY-1", "PAY-2"}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("row", "why"), [("2", "is paid"), ("6", "is in doubt and may have been paid"), ("99", "has no such row")]
 )

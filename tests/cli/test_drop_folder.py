@@ -174,6 +174,7 @@ def test_approved_sheet_is_paid_with_plan_beside(program: Program, folder: Path)
 # Files that are not sheets
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "name",
     ["payroll.xls", "payroll.ods", "payroll.xlsm", "payroll.csv.gz", "payroll.json", "payroll", "notes.pdf", "x.PDF"],
@@ -304,6 +305,7 @@ def test_root_folder_is_refused_as_drop_folder(program: Program) -> None:
     assert program.run("run-folder", "/").exit_code == 2
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "what",
     [
@@ -360,6 +362,7 @@ def test_subfolder_of_drop_folder_is_refused(program: Program, folder: Path) -> 
         run_refused_folder(program, folder / name)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("place", ["done", "refused", "working"])
 @pytest.mark.parametrize("fault", ["link", "dangling", "file", "others write", "somebody else"])
 def test_foreign_subfolder_is_never_written(program: Program, folder: Path, place: str, fault: str) -> None:

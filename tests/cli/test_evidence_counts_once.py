@@ -179,6 +179,7 @@ def test_old_declined_line_does_not_settle_resumed_attempt(program: Program) -> 
     assert commit_count(program) == 1
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("option", [("--as-of", "2026-11-01T00:00:00Z"), ("--as-of", "2026-11-01"), ()])
 def test_statement_line_older_than_attempt_settles_nothing(program: Program, option: tuple[str, ...]) -> None:
     batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
@@ -195,6 +196,7 @@ def wait_for_attempt_time(program: Program, batch: str) -> str:
     return attempt
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("how", ["time", "as-of", "sent_at"])
 def test_statement_line_as_recent_as_attempt_settles_row(program: Program, how: str) -> None:
     batch = release_with_same_id(program)
@@ -217,6 +219,7 @@ def test_statement_day_without_hour_settles_no_attempt(program: Program) -> None
     assert read_states(program, batch) == {"in_doubt": 1}
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("time", "why"),
     [

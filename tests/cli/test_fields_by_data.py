@@ -79,6 +79,7 @@ def test_every_kind_of_field_is_tested() -> None:
     assert {*OF_A_SHEET, *OF_EVERY_ROW, FieldKind.CONTROL} == set(FieldKind)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", OF_A_SHEET)
 def test_added_field_is_cleaned_sent_and_reconciled(program: Program, data_copy: Path, kind: FieldKind) -> None:
     add_field(data_copy, kind)
@@ -129,6 +130,7 @@ def test_required_field_has_valid_template_example(program: Program, data_copy: 
     assert f"has missing columns: {FIELD} (needed for" in lacking.stderr
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", OF_EVERY_ROW)
 def test_field_without_column_is_sent_for_every_row(program: Program, data_copy: Path, kind: FieldKind) -> None:
     name = "site_url" if kind is FieldKind.OPERATOR_URL else FIELD  # an address is configured by the name of the field

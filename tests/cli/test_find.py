@@ -43,6 +43,7 @@ def orders(program: Program, *text: str) -> list[str]:
     return [payment["client_orderid"] for payment in summary["payments"]]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [

@@ -137,6 +137,7 @@ def test_batch_with_row_in_doubt_is_not_forgotten(program: Program) -> None:
     assert left_in(program)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "arguments",
     [

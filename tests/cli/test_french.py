@@ -103,6 +103,7 @@ def test_lang_option_works_in_any_position(program: Program, words: tuple[str, .
     assert program.run(*words).output.startswith("Usage: ")
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "words",
     [

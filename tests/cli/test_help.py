@@ -35,6 +35,7 @@ def test_every_help_page_lists_exit_codes(program: Program, words: tuple[str, ..
     assert [int(code) for code in re.findall(r"^ +(\d+)  \S", table, re.MULTILINE)] == list(EXIT_CODES)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 def test_every_help_page_is_translated(program: Program, words: tuple[str, ...]) -> None:
     usage, *shown = program.run(*words, "--help", PAYGW_LANG="fr").stdout.splitlines()

@@ -123,6 +123,7 @@ def test_table_width_fits_escaped_names(hostile_machine: Program) -> None:
     assert len({len(line) for line in framed[:2]}) == 1
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -134,6 +134,7 @@ def test_init_force_replaces_configuration_and_keeps_key(new_user: Program) -> N
     assert new_user.config.read_text() != before
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["journal.sqlite3", "journal.sqlite3.lock", "merchant.pem"])
 def test_force_replaces_neither_journal_nor_key(new_user: Program, name: str) -> None:
     run_init(new_user, *NEEDED)

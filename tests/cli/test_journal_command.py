@@ -104,6 +104,7 @@ def test_new_state_directory_sends_nothing_without_journal(program: Program, gat
     assert sorted(gateway.orders()) == PAID
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -305,6 +305,7 @@ def test_console_run_writes_results_into_its_folder(program_with_pages: Program)
         assert len(read_csv(by_batch)) == 1
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "place",
     [

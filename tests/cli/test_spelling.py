@@ -67,6 +67,7 @@ def write_rewritten_sheet(program: Program) -> Path:
     return program.sheet(mixed, "next.csv")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--repeats-meant"], ["--dry-run"]], ids=str)
 def test_sheet_with_rewritten_order_ids_is_refused(program: Program, options: list[str]) -> None:
     refused = program.run("submit", write_rewritten_sheet(program), *options)

@@ -136,6 +136,7 @@ def test_unproven_paid_statement_settles_at_once(program: Program) -> None:
 # Signature files
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("spelling", ["raw", "base64"])
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_signed_statement_counts_as_gateway_evidence(program: Program, kind: str, spelling: str) -> None:
@@ -182,6 +183,7 @@ def empty_signature(program: Program, file: Path) -> None:
     file.with_name("statement.csv.sig").write_bytes(b"")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("tampered", [append_line, sign_with_another_key, truncate_signature, empty_signature])
 def test_statement_with_wrong_signature_is_refused(program: Program, tampered: Callable[[Program, Path], None]) -> None:
     private = make_key(program)
@@ -194,6 +196,7 @@ def test_statement_with_wrong_signature_is_refused(program: Program, tampered: C
     assert program.json("status", batch)["states"] == {"in_doubt": 1}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("wrong", ["missing", "not a key", "others may write it", "private", "an approver's"])
 def test_invalid_statement_key_is_refused_and_reported(program: Program, wrong: str) -> None:
     private = make_key(program)
@@ -343,6 +346,7 @@ def replace_by_pipe(file: Path) -> Path:
     return other
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "trick",
     [
@@ -517,6 +521,7 @@ def remove_evidence_setting(program: Program, file: Path) -> None:
     program.config.write_text(program.config.read_text().replace(SIGNED, ""))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("meanwhile", [remove_signature, remove_file, change_file, remove_evidence_setting])
 def test_order_with_unproven_statement_is_refused(
     require_two_people: Program, meanwhile: Callable[[Program, Path], None]

@@ -12,6 +12,7 @@ from tests.support.program import Program
 COUNTRIES, COLLECTED_FROM = (sorted(load_rules(operation, {})) for operation in ("payout", "payin"))
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("countries", [*([code] for code in COUNTRIES), ["KE", "TZ"], COUNTRIES], ids="+".join)
 def test_template_filled_with_examples_is_valid(program: Program, countries: list[str]) -> None:
     path = program.home / "new.xlsx"
@@ -24,6 +25,7 @@ def test_template_filled_with_examples_is_valid(program: Program, countries: lis
     assert (summary["exit_code"], summary["rows"], summary["defect_list"]) == (0, len(countries), [])
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("countries", [*([code] for code in COLLECTED_FROM), COLLECTED_FROM], ids="+".join)
 def test_filled_collection_template_validates(program: Program, countries: list[str]) -> None:
     path = program.home / "new.xlsx"

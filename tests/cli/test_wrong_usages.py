@@ -46,6 +46,7 @@ def test_wrong_usage_table_has_no_duplicates() -> None:
     assert len(set(words)) == len(words) >= 130
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("usage", USAGES, ids=[usage["words"] for usage in USAGES])
 def test_wrong_usage_error_explains_cause(machine: Program, usage: dict[str, Any]) -> None:
     sent = machine.record()

@@ -210,6 +210,7 @@ def test_corrected_amount_updates_totals(ada: Person) -> None:
     assert "Check what will be paid</a>" in ada.get(place).text
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "form",
     [

@@ -46,6 +46,7 @@ def approve_as_maker(house: House, folder: PayoutFolder) -> PlanDocument:
     return document.model_copy(update={"approvals": [own]})
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("is_approver_too", [False, True])
 def test_story_4_maker_cannot_approve_own_payout(house: House, *, is_approver_too: bool) -> None:
     if is_approver_too:

@@ -19,6 +19,7 @@ from tests.console.documented import (
 from tests.console.preparing import sheet
 from tests.support.browsers import Desk
 from tests.support.keyed_people import PasskeyPerson, key_form
+from tests.support.long_part import long
 from tests.support.passkey_people import make_passkey, sign_in
 from tests.support.people import APPROVER, MAKER
 from tests.support.ports import free_port, wait_for_server
@@ -52,7 +53,7 @@ def pay_twice(account: Account) -> None:
     assert [line["client_orderid"] for line in account.record()] == [f"P-{n}" for n in (1, 2, 3)] + ["N-1", "N-2"]
 
 
-@pytest.mark.parametrize("place", [local_account, systemd_account])
+@pytest.mark.parametrize("place", [long(local_account), systemd_account])
 def test_documented_setup_pays_two_sheets(tmp_path: Path, place: Callable[[Path], Account]) -> None:
     account, port = place(tmp_path), free_port()
     set_up_endpoint(account, port)
@@ -61,6 +62,7 @@ def test_documented_setup_pays_two_sheets(tmp_path: Path, place: Callable[[Path]
         pay_twice(account)
 
 
+@pytest.mark.long
 def test_compose_setup_pays_two_sheets(tmp_path: Path, postgres_server: PostgresServer) -> None:
     name = postgres_server.new_database()
     with compose_account(tmp_path, postgres_server.url(name)) as account:

@@ -511,6 +511,7 @@ def test_statement_releasing_rows_needs_two_people(
     assert house.program.json("verify")["exit_code"] == 0
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [

@@ -128,6 +128,7 @@ def test_story_11_not_received_needs_quarantine_and_agreement(
     assert company.program.json("verify")["checked"]["signed_orders"] == 1
 
 
+@pytest.mark.long
 def test_story_12_contradicting_line_does_not_block_statement(company: Company, tmp_path: Path) -> None:
     batch = company.submit("9006.00", "9006.10", "9001.00", "100.00")
     ada, ben = company.ada, company.ben

@@ -105,6 +105,7 @@ def forge_approval(forgeries: Forgeries, forgery: str) -> dict[str, str]:
             raise AssertionError(forgery)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "forgery",
     [

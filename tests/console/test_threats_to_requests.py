@@ -174,6 +174,7 @@ def snapshot(house: House, place: str) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "HEAD"])
 def test_unexpected_http_methods_change_nothing(house: House, ada: Person, method: str) -> None:
     place = upload_sheet(ada, sheet(1))
@@ -486,6 +487,7 @@ def test_upload_bomb_of_million_columns_is_refused(ada: Person) -> None:
 # Paths
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize(
     "path",
     [

@@ -333,6 +333,7 @@ def read_to_the_end(taken: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
+@pytest.mark.share(3)
 @every_loop
 def test_gateway_refusing_on_connect_gets_no_rows(
     channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch

@@ -265,6 +265,7 @@ def check(ended: RunResult, state: str, rows: int) -> None:
     assert ended.end.failure is None
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", REPLIES)
 def test_reply_decides_row_and_run(channel: Channel, name: str) -> None:
     reply, state, rows = REPLIES[name]
@@ -277,6 +278,7 @@ def test_reply_decides_row_and_run(channel: Channel, name: str) -> None:
     check(run_test(run_three_rows(script, channel)), state, rows)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("cut", [0, 1, 8, 12, 17, 30, len(http_reply(NO)) - 2, len(http_reply(NO)) - 1])
 @pytest.mark.parametrize("reset", [False, True])
 def test_truncated_reply_leaves_row_in_doubt(channel: Channel, cut: int, *, reset: bool) -> None:

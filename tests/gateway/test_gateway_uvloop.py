@@ -67,6 +67,7 @@ async def read_all_and_cut(peer: Peer) -> None:
     peer.cut()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("script", "expected", "changes"),
     [

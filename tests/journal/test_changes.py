@@ -130,6 +130,7 @@ def test_payroll_shows_all_changes_despite_batches_between(past: PaidHistory) ->
     assert 31 not in comparison.known_since
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "small_batch",
     [BONUS, TINY_TO_CHANGED, TINY_TO_ALL, BESIDE_AT_AMOUNT],
@@ -212,6 +213,7 @@ def test_bonus_is_compared_with_last_bonus(past: PaidHistory) -> None:
     assert differences(past.compare(more)) == [(AMOUNT_OFF, PEOPLE[7][0], PEOPLE[7][1], "500.00")]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("kind", "counts"),
     [
@@ -237,6 +239,7 @@ def test_rejected_payee_of_paid_batch_counts_as_new(past: PaidHistory) -> None:
     assert differences(past.compare(PEOPLE[:5])) == [(NEW_PAYEE, PEOPLE[0][0], "", "")]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", ["  PAYEE   number3 ", "\uff30\uff41yee Number3", "payee\u00a0NUMBER3"])
 def test_respelled_name_counts_as_same_person(past: PaidHistory, name: str) -> None:
     past.add_batch("oct.xlsx", PEOPLE)

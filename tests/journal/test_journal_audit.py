@@ -126,6 +126,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("statement", CHANGES)
 def test_changed_or_missing_audit_entry_is_detected(journal_place: JournalPlace, statement: str) -> None:
     note_all(journal_place, "sign in", "approve", "download")

@@ -308,6 +308,7 @@ def test_released_order_id_clashes_and_is_unamendable(journal: Journal) -> None:
     assert (clash.instruction, clash.is_amendable) == (1, False)
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize(
     ("kind", "resolution", "is_amendable"),
     [
@@ -383,6 +384,7 @@ def test_repeated_amendment_continues_attempt_count(journal: Journal) -> None:
     assert journal.verify()["replaced"] == 3
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "amendment", [Amendment(9, 1), Amendment(2, 2), Amendment(2, 55)], ids=["no row", "another id", "no instruction"]
 )
@@ -542,6 +544,7 @@ def test_rows_in_several_states_keep_sheet_order(journal: Journal) -> None:
     assert [row.row for row in journal.rows(1, states={State.READY, State.PAID})] == [2, 3, 4, 5]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("fields", ["", "{}", '{"phone":"+254712345678"}'])
 def test_content_ending_with_fields_is_recognised(journal: Journal, fields: str) -> None:
     ends = new_instruction(2)._replace(fields=fields, content=f"KE KES 150050 {fields}")

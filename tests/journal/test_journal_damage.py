@@ -254,6 +254,7 @@ FOUND: dict[str, dict[str, str]] = {
 CHANGES = {change: sql for changes in FOUND.values() for change, sql in changes.items()}
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     ("sentence", "change"), [(sentence, change) for sentence, changes in FOUND.items() for change in changes]
 )
@@ -269,6 +270,7 @@ def _force_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.verify._PARALLEL_FROM_FACTS", 1)
 
 
+@pytest.mark.share(3)
 @pytest.mark.usefixtures("_force_two_processes")
 @pytest.mark.parametrize("change", ["a fact's time", "a payee", "a state", "a payee's word gone"])
 def test_verify_finds_same_damage_with_two_processes(full_journal: Path, change: str) -> None:
@@ -343,6 +345,7 @@ def test_altered_tables_are_refused_on_opening(full_journal: Path, place: Path, 
         open_journal_at(place)
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize(
     "statement",
     [

@@ -116,6 +116,7 @@ def count_steps(ask: Callable[[Journal], object], rows: int) -> int:
     return step_count
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "ask",
     [

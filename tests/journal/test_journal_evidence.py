@@ -174,6 +174,7 @@ def test_evidence_is_recorded_up_to_row_in_flight(journal: Journal) -> None:
     assert states(journal) == [State.PAID, State.PAID, State.READY]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("word", ["approved", "processing"])
 def test_released_row_claimed_by_gateway_is_held(journal: Journal, word: str) -> None:
     open_sheet(journal)
@@ -187,6 +188,7 @@ def test_released_row_claimed_by_gateway_is_held(journal: Journal, word: str) ->
     assert states(journal) == [State.READY, State.READY, State.IN_DOUBT]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("resolution", "state"), [("paid", "paid"), ("rejected", "rejected"), ("not-received", "ready")]
 )
@@ -249,6 +251,7 @@ def test_evidence_and_notes_never_predate_newest_fact(journal: Journal) -> None:
     assert journal.head().newest_time == at(9)
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("proof", [Proof.PROVEN, Proof.UNPROVEN])
 def test_ambiguous_evidence_holds_payout_and_collection(journal: Journal, word: str, proof: Proof) -> None:
@@ -269,6 +272,7 @@ def test_ambiguous_evidence_holds_payout_and_collection(journal: Journal, word: 
     journal.verify()
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("source", [EvidenceSource.NOTIFICATION, EvidenceSource.ENQUIRY, EvidenceSource.STATEMENT])
 def test_ambiguous_evidence_settles_no_accepted_payment(journal: Journal, word: str, source: EvidenceSource) -> None:
@@ -295,6 +299,7 @@ def test_repeated_evidence_is_recorded_once(place: Path) -> None:
     reopened.close()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("change", "match"),
     [

@@ -48,6 +48,7 @@ from tests.support.journal_rows import (
     resolved,
     send,
 )
+from tests.support.long_part import share
 from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres
 from tests.support.postgres_server import PostgresServer
 
@@ -202,7 +203,7 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.move_transaction"])
+@pytest.mark.parametrize("step", share([*STEPS, "SqliteJournal.move_transaction"], every=4))
 @pytest.mark.parametrize(
     "is_after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.long)]
 )

@@ -82,6 +82,7 @@ def replace_by_directory(path: Path) -> None:
     path.mkdir(mode=0o700)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("spoil", "sentence", "hint"),
     [

@@ -36,6 +36,7 @@ def reject_row(journal: Journal, basis: Basis = Basis.PERSON) -> None:
     journal.settle([rejection(1, 1, basis)])
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize(("cutoff", "released"), [("", 0), (at(0), 0), (at(1), 1), (at(2), 1)])
 def test_person_rejected_row_is_released_after_quarantine(journal: Journal, cutoff: str, released: int) -> None:
     reject_row(journal)
@@ -74,6 +75,7 @@ def test_later_gateway_rejection_ends_quarantine(journal: Journal) -> None:
     assert next(iter(journal.rows(1))).possible_duplicate_of == 1
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("cutoff", ["", at(0)])
 def test_amendment_waits_for_quarantine(journal: Journal, cutoff: str) -> None:
     reject_row(journal)
@@ -145,6 +147,7 @@ def test_journal_keeps_newest_clock_difference(journal: Journal) -> None:
     assert journal.verify()["facts"] == 2
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "seen",
     [

@@ -77,6 +77,7 @@ def test_accepted_rows_are_filtered_by_sending_time(journal: Journal) -> None:
     assert row_numbers(list(rows)) == [4]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("common", [1, 20_000])
 def test_rows_respect_limit_without_repeats(journal: Journal, monkeypatch: pytest.MonkeyPatch, common: int) -> None:
     monkeypatch.setattr(states, "_SCAN_FROM_ROWS", common)

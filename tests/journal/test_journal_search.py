@@ -36,6 +36,7 @@ def people(journal: Journal) -> Journal:
     return journal
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [

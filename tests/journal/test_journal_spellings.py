@@ -124,6 +124,7 @@ def test_repeated_rows_are_counted_once_per_batch(journal: Journal) -> None:
     assert list(journal.repeated_batches("payin", rows, since=at(0))) == []
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "change",
     [

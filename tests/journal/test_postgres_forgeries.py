@@ -580,6 +580,7 @@ def test_lawful_worker_facts_are_accepted(scenario: Scenario) -> None:
     assert scenario.resume_rows() == [4, 5, 6, 8, 9, 10, 12]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("text", ["\\ud83d\ude00", "\\\ud83d", "\ud83d\U0001f600\ude00", "\\u0000\0"])
 def test_gateway_text_is_kept_with_any_escapes(scenario: Scenario, text: str) -> None:
     answer = outcome_of(OTHERS, 1, OutcomeKind.PAID, message=text)
@@ -652,6 +653,7 @@ EDITED = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("edit", EDITED)
 def test_row_contradicting_its_facts_is_never_sent(scenario: Scenario, edit: str) -> None:
     owner = scenario.forger.owner

@@ -546,6 +546,7 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
     SELECT 99, host, boot, pid, command, kind, intent_lives_s, nonce, head_seq, head_hash, head_at FROM process"""
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     ("statement", "found"),
     [

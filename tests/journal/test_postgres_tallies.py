@@ -201,6 +201,7 @@ def test_paged_due_rows_equal_all_due_rows(finished_batches: PostgresJournal) ->
     assert [row.row for row in due_rows(finished_batches, 3)] == [2, 4, 10, 12, 14, 26, 28, 30, 31, 32]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("wrong", ["minor = minor + 1", "currency = 'UGX'", "country = 'UG'", "batch = 2"])
 def test_verify_finds_wrongly_counted_row(at_database: DatabasePlace, wrong: str) -> None:
     execute_as_owner(at_database, f"UPDATE state SET {wrong} WHERE instruction = 4")  # noqa: S608 - written above
@@ -211,6 +212,7 @@ def test_verify_finds_wrongly_counted_row(at_database: DatabasePlace, wrong: str
         journal.verify()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "line",
     [

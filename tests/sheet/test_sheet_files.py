@@ -168,6 +168,7 @@ def test_parquet_values_are_read_exactly(sheet: MakeSheet) -> None:
     assert not read.defects.height
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("column", "value", "dtype", "code"),
     [
@@ -215,6 +216,7 @@ def read_in_all_formats(sheet: MakeSheet, rules: Rules, amount: float) -> list[t
     return result
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("amount", "minor"),
     [
@@ -249,6 +251,7 @@ def test_significant_digits_are_never_dropped(sheet: MakeSheet, rules: Rules, am
     assert not validated.payable
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("value", [[[1]], [{"a": 1}], [b"x"], [dt.timedelta(hours=1)]])
 def test_unsupported_parquet_columns_are_left_out_unless_needed(sheet: MakeSheet, value: list[object]) -> None:
     read = sheet(parquet(**GOOD_COLUMNS, extra=value), "pay.parquet")

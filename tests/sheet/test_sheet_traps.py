@@ -292,6 +292,7 @@ def test_wrapped_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: st
     assert validated.rows["phone"].to_list() == ["+254712345678"]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("amount", "code", "advice"),
     [

@@ -20,7 +20,7 @@ def test_no_order_of_events_repeats_or_loses_rows(postgres_server: PostgresServe
     assert min(played.interrupted, played.releases) > 0
 
 
-@pytest.mark.parametrize("name", [*map(long, [*BUGS][:3]), *share([*BUGS][3:], every=3)])
+@pytest.mark.parametrize("name", [*map(long, [*BUGS][:3]), *share([*BUGS][3:], every=len(BUGS))])
 def test_protocol_test_detects_planted_bug(postgres_server: PostgresServer, open_batch: str, name: str) -> None:
     for seed in range(HUNTED):
         try:
