@@ -119,7 +119,7 @@ def test_decisions_and_later_batches_are_counted(at_database: DatabasePlace) -> 
         journal.verify()
 
 
-LONG = 4_000
+LONG = 1_500
 """So many rows that a server with statistics does not read all of them."""
 
 
