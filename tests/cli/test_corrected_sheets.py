@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import MachineCache
 from tests.cli.sheets import write_workbook
 from tests.support.approving import plan_file, policy, re_sign_plan
 from tests.support.program import Program, sandbox_toml
@@ -30,10 +31,13 @@ def write_sheet(program: Program, rows: list[str], name: str = "payroll.csv", he
     return program.sheet(rows, name, heading)
 
 
-@pytest.fixture
-def paid_program(program: Program) -> Program:
+def pay_sheet(program: Program) -> None:
     assert program.json("submit", write_sheet(program, ROWS), *RUN)["states"] == {"paid": 6}
-    return program
+
+
+@pytest.fixture
+def paid_program(machine_cache: MachineCache) -> Program:
+    return machine_cache(pay_sheet)
 
 
 def finding_codes(summary: dict[str, Any]) -> set[str]:
