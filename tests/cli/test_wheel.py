@@ -75,6 +75,7 @@ def test_first_payout_script_succeeds_with_wheel(programs: Path) -> None:
     assert "The journal is sound" in result.stdout
 
 
+@pytest.mark.long
 def test_upgrade_and_uninstall_of_wheel_keep_journal(tmp_path: Path) -> None:
     programs = install_program(build_wheel(tmp_path / "first"), tmp_path / "venv")
     home = tmp_path / "home"

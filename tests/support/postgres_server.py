@@ -53,7 +53,7 @@ class PostgresServer:
         assert completed.returncode == 0, (completed.stderr, (self.home / "log").read_text(errors="replace")[-2000:])
 
     def start(self) -> None:
-        settings = f"-h 127.0.0.1 -p {self.port} -k {self.home} -c shared_buffers=32MB -c max_connections=100"
+        settings = f"-h 127.0.0.1 -p {self.port} -k {self.home} -c shared_buffers=32MB -c max_connections=200"
         self.control("start", "-o", settings, "-l", str(self.home / "log"))
 
     def stop(self, mode: str = "immediate") -> None:
