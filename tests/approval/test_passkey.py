@@ -246,16 +246,16 @@ def test_key_encodings_read_as_same_key() -> None:
     assert parse_public_key(base64.b64encode(header + point).decode()) == passkey("p256").public
 
 
-WEAK: dict[str, ec.EllipticCurvePublicKey | rsa.RSAPublicKey] = {
-    "another curve": ec.derive_private_key(7, ec.SECP384R1()).public_key(),
-    "a short RSA key": rsa.generate_private_key(65537, 1024).public_key(),  # noqa: S505 (a weak one is wanted)
-    "a small exponent": rsa.generate_private_key(3, 2048).public_key(),
+WEAK: dict[str, Callable[[], ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey]] = {
+    "another curve": lambda: ec.derive_private_key(7, ec.SECP384R1()),
+    "a short RSA key": lambda: rsa.generate_private_key(65537, 1024),  # noqa: S505 (a weak one is wanted)
+    "a small exponent": lambda: rsa.generate_private_key(3, 2048),
 }
 
 
 @pytest.mark.parametrize("what", WEAK)
 def test_weak_key_is_refused_as_person_key(what: str) -> None:
-    der = WEAK[what].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    der = WEAK[what]().public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     line = base64.b64encode(der).decode()
     assert parse_public_key(line) is None
     with pytest.raises(ConfigurationError, match=r"approvers\.ben is not a person's public key"):

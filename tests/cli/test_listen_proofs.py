@@ -8,6 +8,7 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,12 +54,19 @@ secret_file = "secret.txt"
 """
 ENQUIRY = '\n[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\n'
 ASKS = f'on_unproven = "refresh"\n{ENQUIRY}'
-KEY = rsa.generate_private_key(65537, 2048)
+
+
+@cache
+def private_key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, 2048)
+
+
 BODY = json.dumps(APPROVED).encode()
 
 
 def public_pem() -> bytes:
-    return KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    key = private_key().public_key()
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 @contextmanager
@@ -75,7 +83,7 @@ def hmac_header(body: bytes) -> str:
 
 
 def rsa_header(body: bytes) -> str:
-    return base64.b64encode(KEY.sign(body, padding.PKCS1v15(), hashes.SHA256())).decode()
+    return base64.b64encode(private_key().sign(body, padding.PKCS1v15(), hashes.SHA256())).decode()
 
 
 @pytest.mark.share(3)

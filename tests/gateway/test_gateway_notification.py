@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+from functools import cache
 
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
@@ -30,8 +31,16 @@ NAMES = NotificationFields("client_orderid", "amount", "currency", "status", ("r
 SAID = {"client_orderid": "PAY-1", "amount": "1500.50", "currency": "KES", "status": "approved"}
 BODY = json.dumps(SAID).encode()
 SECRET = b"a secret of enough bytes"
-KEY = rsa.generate_private_key(65537, 2048)
-PEM = KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+@cache
+def private_key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, 2048)
+
+
+def public_pem() -> bytes:
+    key = private_key().public_key()
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def build_post(body: bytes = BODY, content_type: str = "application/json", **headers: str) -> IncomingRequest:
@@ -138,30 +147,30 @@ def test_form_is_proven_by_raw_bytes() -> None:
 def sign_body(algorithm: SignatureAlgorithm, body: bytes) -> bytes:
     match algorithm:
         case SignatureAlgorithm.RSA_SHA256:
-            return KEY.sign(body, padding.PKCS1v15(), hashes.SHA256())
+            return private_key().sign(body, padding.PKCS1v15(), hashes.SHA256())
         case SignatureAlgorithm.RSA_SHA512:
-            return KEY.sign(body, padding.PKCS1v15(), hashes.SHA512())
+            return private_key().sign(body, padding.PKCS1v15(), hashes.SHA512())
         case SignatureAlgorithm.RSA_PSS_SHA256:
-            return KEY.sign(body, padding.PSS(padding.MGF1(hashes.SHA256()), 32), hashes.SHA256())
+            return private_key().sign(body, padding.PSS(padding.MGF1(hashes.SHA256()), 32), hashes.SHA256())
 
 
 @pytest.mark.parametrize("algorithm", list(SignatureAlgorithm))
 def test_rsa_signature_over_raw_body_proves_notification(algorithm: SignatureAlgorithm) -> None:
     header = SignedHeader("Signature", HeaderEncoding.BASE64)
-    check = HeaderSignature(header, parse_gateway_key(PEM, algorithm, name="the key"))
+    check = HeaderSignature(header, parse_gateway_key(public_pem(), algorithm, name="the key"))
     text = base64.b64encode(sign_body(algorithm, BODY)).decode()
     assert read_proof(build_post(signature=text), check) is Proof.PROVEN
     assert read_proof(build_post(BODY.replace(b"approved", b"declined"), signature=text), check) is Proof.FORGED
     assert read_proof(build_post(signature=text[4:]), check) is Proof.FORGED
     assert read_proof(build_post(), check) is Proof.FORGED
     for other in set(SignatureAlgorithm) - {algorithm}:
-        check = HeaderSignature(header, parse_gateway_key(PEM, other, name="the key"))
+        check = HeaderSignature(header, parse_gateway_key(public_pem(), other, name="the key"))
         assert read_proof(build_post(signature=text), check) is Proof.FORGED
 
 
 def test_hex_signature_is_read_if_configured() -> None:
     header = SignedHeader("Signature", HeaderEncoding.HEX, "rsa:")
-    check = HeaderSignature(header, parse_gateway_key(PEM, SignatureAlgorithm.RSA_SHA256, name="the key"))
+    check = HeaderSignature(header, parse_gateway_key(public_pem(), SignatureAlgorithm.RSA_SHA256, name="the key"))
     text = f"rsa:{sign_body(SignatureAlgorithm.RSA_SHA256, BODY).hex()}"
     assert read_proof(build_post(signature=text), check) is Proof.PROVEN
 
@@ -171,7 +180,7 @@ def test_invalid_gateway_key_is_refused_by_name() -> None:
     pem = short.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(ConfigurationError, match=r"key\.pem is not an RSA key of at least 2048 bits"):
         parse_gateway_key(pem, SignatureAlgorithm.RSA_SHA256, name="key.pem")
-    for junk in (b"", b"junk", PEM[:-40]):
+    for junk in (b"", b"junk", public_pem()[:-40]):
         with pytest.raises(ConfigurationError, match=r"key\.pem does not contain a readable public key"):
             parse_gateway_key(junk, SignatureAlgorithm.RSA_SHA256, name="key.pem")
 
