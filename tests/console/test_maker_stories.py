@@ -12,19 +12,10 @@ import openpyxl
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.preparing import (
-    EIGHT_DEFECTS,
-    payroll,
-    sheet,
-    sign_sheet,
-    upload_and_answer,
-    upload_at_desk,
-    waive_approval,
-)
+from tests.console.preparing import payroll, sign_sheet, upload_and_answer, upload_at_desk
 from tests.console.serving import serve_pages
 from tests.support.browsers import Desk, Keyboard
 from tests.support.clocks import shifted_clock
-from tests.support.patience import PATIENCE_S
 from tests.support.people import MAKER, House
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
@@ -44,44 +35,6 @@ def ada(new_desk: NewDesk, address: str) -> Desk:
     desk.page.goto("/sign-in")
     Keyboard(desk.page).choose_person(MAKER)
     return desk
-
-
-@pytest.mark.long
-def test_story_1_each_correction_updates_totals(ada: Desk, tmp_path: Path) -> None:
-    path = tmp_path / "payroll-november.csv"
-    path.write_bytes(sheet(wrong=EIGHT_DEFECTS))
-    keyboard, page = upload_at_desk(ada, path), ada.page
-    expect(page.get_by_role("heading", name="8 of 12 rows cannot be paid yet")).to_be_visible()
-    can_be_paid = page.locator("tfoot td.number").first
-    expect(can_be_paid).to_have_text("4")
-    keyboard.press(page.get_by_role("button", name="Use 1250.00"))
-    expect(can_be_paid).to_have_text("5")
-
-    def correct_cell(heading: str, row: int, text: str, left: str) -> None:
-        keyboard.write(page.get_by_label(f"{heading} of row {row}"), text)
-        page.keyboard.press("Enter")
-        expect(can_be_paid).to_have_text(left)
-
-    keyboard.write(page.get_by_label("Amount of row 5"), "twelve")
-    page.keyboard.press("Enter")
-    expect(page.locator("#row-5 .wrong")).to_contain_text("twelve is not a plain number")
-    expect(can_be_paid).to_have_text("5")
-    correct_cell("Amount", 5, "112.00", "6")
-    keyboard.press(page.get_by_role("button", name="Use KE", exact=True))
-    expect(can_be_paid).to_have_text("7")
-    correct_cell("Account name", 7, "Halima Abdi", "8")
-    keyboard.press(page.locator("#row-9").get_by_role("button", name="Leave out"))
-    expect(page.locator("#row-9")).to_have_count(0)
-    keyboard.press(page.get_by_role("button", name="Use KES"))
-    expect(can_be_paid).to_have_text("9")
-    correct_cell("Client Order ID", 11, "P-10", "11")
-    expect(page.get_by_role("heading", name="11 of 12 rows can be paid; 1 is left out")).to_be_visible()
-    corrected = page.get_by_role("region", name="Corrected after the upload").get_by_role("row")
-    expect(corrected.nth(1)).to_contain_text("1,250.00")
-    expect(corrected.nth(1)).to_contain_text(f"1250.00{MAKER}")
-    keyboard.press(page.get_by_role("link", name="Check what will be paid"))
-    keyboard.press(page.get_by_role("button", name="Sign and send for approval"))
-    expect(page.get_by_text("another person must approve it")).to_be_visible()
 
 
 def write_letterhead_workbook(path: Path) -> None:
@@ -133,24 +86,6 @@ def test_story_2_letterhead_workbook_is_corrected(ada: Desk, tmp_path: Path) -> 
     keyboard.press(page.get_by_role("button", name="Upload and replace"))
     expect(page.get_by_role("heading", name="Every row can be paid")).to_be_visible()
     expect(page.get_by_role("row", name="KES 3 4\u202f506.00")).to_be_visible()
-
-
-@pytest.mark.long
-def test_story_3_repeated_october_sheet_sends_nothing(house: House, ada: Desk, tmp_path: Path) -> None:
-    program = house.program
-    path = tmp_path / "october.csv"
-    path.write_bytes(sheet(12))
-    plain = waive_approval(program)
-    run = program.start("submit", path)  # The browser owns the event loop of this process.
-    output = run.communicate(timeout=PATIENCE_S)
-    assert run.returncode == 0, output
-    program.config.write_text(plain)
-    keyboard, page = upload_at_desk(ada, path), ada.page
-    expect(page.get_by_role("heading", name="All 12 rows are known; nothing would be sent")).to_be_visible()
-    expect(page.get_by_role("link", name="Check what will be paid")).to_have_count(0)
-    keyboard.press(page.get_by_role("link", name="See that payout"))
-    expect(page.get_by_role("heading", name="Finished")).to_be_visible()
-    assert len(program.record()) == 12
 
 
 @pytest.mark.long
