@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -121,18 +122,19 @@ class Person:
         results = re.search(r'name="csrf" value="([^"]+)"', self.get(path).text)
         return "" if results is None else results.group(1)
 
+    def with_token(self, form: dict[str, str]) -> dict[str, str]:
+        """Return a form with the token of this session, which it has already if it is shown on a page."""
+        return form if "csrf" in form else {**form, "csrf": self.token()}
+
     def shown(self, path: str, **typed: str) -> dict[str, str]:
         """Return the hidden fields of the form for `path` that fits `typed`, or none if no form fits."""
-        place = path if path == "/new" else path.rpartition("/")[0]
-        if path.endswith(_OTHER_PAGES):
-            place = path
-        pages = [place, f"{place}?kind=mended", *(f"{place}?kind={typed[name]}" for name in ("kind",) if name in typed)]
-        pages += [f"{place}/plan"] if place.startswith("/sheets/") else []
-        pages += [
-            f"{place}{item}" for item in dict.fromkeys(re.findall(r'href="(\?kind=[^"#]+)', self.get(place).text))
-        ]
-        for page in dict.fromkeys(pages):
-            for action, fields in parse_forms(self.get(page).text):
+        place = path if path == "/new" or path.endswith(_OTHER_PAGES) else path.rpartition("/")[0]
+        first = self.get(place).text
+        others = [f"{place}/plan"] if place.startswith("/sheets/") else []
+        others += [f"{place}?kind={kind}" for kind in ("mended", *filter(None, [typed.get("kind")]))]
+        others += [f"{place}{item}" for item in re.findall(r'href="(\?kind=[^"#]+)', first)]
+        for page in chain([first], (self.get(other).text for other in dict.fromkeys(others))):
+            for action, fields in parse_forms(page):
                 if action == path and all(
                     typed.get(name, fields[name]) == fields[name] for name in _CHOICES & {*fields}
                 ):
@@ -141,11 +143,11 @@ class Person:
 
     def post(self, path: str, **form: str) -> Response:
         """Send a form as the pages have it: with its hidden fields and this session's token, from our origin."""
-        data = {**self.shown(path, **form), "csrf": self.token(), **form}
+        data = self.with_token(self.shown(path, **form) | form)
         return self.ask("POST", path, data=data, headers={"origin": ORIGIN})
 
     def upload(self, path: str, name: str, content: bytes, **form: str) -> Response:
-        data = {**self.shown(path), "csrf": self.token(), **form}
+        data = self.with_token(self.shown(path) | form)
         return self.ask("POST", path, data=data, files={"sheet": (name, content)}, headers={"origin": ORIGIN})
 
 
