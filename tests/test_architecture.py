@@ -22,8 +22,6 @@ SETTLE = {"settle", *APPROVAL}
 SHOW = {"show", *SETTLE}
 SUBMIT = {"submit", *SHOW}
 WHOLE = {"unattended", "forget_people", *SUBMIT}
-EXTRAS = {"console", "cluster", "custody", "notices", "sandbox"}
-"""Folders that the core stands without: it imports nothing of them (`extras.py` says what they hang on it)."""
 ALLOWED = {
     "errors": {"language"},
     "language": set(),

@@ -69,7 +69,13 @@ def test_unknown_language_changes_nothing(house: House, wrong: str) -> None:
     assert '<html lang="en">' in page.text
 
 
-@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example/", "/\\evil.example", "", "x"])
+@pytest.mark.parametrize(
+    "back",
+    [
+        *("//evil.example", "https://evil.example/", "/\\evil.example", "", "x", "javascript:alert(1)"),
+        *("\t//evil.example", "/\t/evil.example", "/\n/evil.example"),
+    ],
+)
 def test_language_form_redirects_to_no_other_site(house: House, back: str) -> None:
     assert choose_language(house.stranger(), "fr", back) == "/"
 

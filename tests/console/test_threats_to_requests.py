@@ -16,7 +16,7 @@ from paygw_batch.console.console_app import ROUTES, console_app
 from paygw_batch.console.web_guard import HEADERS, MAX_FORM_BYTES, WebGuard
 from tests.console.checking import check_in_process
 from tests.console.preparing import HEADING, row, sheet, sign_sheet, upload_sheet
-from tests.support.keyed_people import KEYS, PasskeyHouse
+from tests.support.keyed_people import PasskeyHouse
 from tests.support.patience import wait_until
 from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, Person, address, create_sandbox, newest_entries
 from tests.support.software_passkey import passkey
@@ -297,21 +297,11 @@ def test_sign_in_brute_force_is_recorded_without_lockout(keyed: PasskeyHouse) ->
     assert keyed.person(MAKER).get("/").status_code == 200
 
 
-def test_signed_sign_in_cannot_be_reused(keyed: PasskeyHouse) -> None:
-    ada, thief = keyed.stranger(), keyed.stranger()
-    nonce = ada.begin_sign_in()
-    assert ada.sign_in(KEYS[MAKER], nonce).status_code == 303
-    assert thief.sign_in(KEYS[MAKER], nonce).status_code == 403
-    assert (
-        PasskeyHouse(keyed.program).stranger().sign_in(KEYS[MAKER], nonce).status_code == 403
-    )  # It is also refused after a restart.
-
-
 # Frames, host names and proxies
 
 
 def test_clickjacking_every_response_forbids_framing(house: House) -> None:
-    people = [house.stranger(), *map(house.person, PEOPLE.values())]
+    people = [house.stranger(), house.person(MAKER)]
     for route in ROUTES:
         for person in people:
             answer = person.get(address(route))
@@ -526,25 +516,3 @@ def test_path_traversal_reveals_no_file(house: House, path: str) -> None:
 @pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/%2f..", "/\\evil.example", "http://evil.example/"])
 def test_path_resembling_other_site_is_not_found(house: House, path: str) -> None:
     assert send_request(house.app, headers=[(b"host", OWN)], path=path)[0] == 404
-
-
-@pytest.mark.parametrize(
-    "back",
-    [
-        "//evil.example",
-        "https://evil.example",
-        "/\\evil.example",
-        "javascript:alert(1)",
-        "\t//evil.example",
-        "/\t/evil.example",
-        "/\n/evil.example",
-    ],
-)
-def test_language_redirect_stays_on_own_site(house: House, back: str) -> None:
-    answer = house.stranger().ask(
-        "POST", "/language", data={"language": "fr", "back": back}, headers={"origin": ORIGIN}
-    )
-    location = answer.headers["location"]
-    assert location.startswith("/")
-    assert not location.startswith(("//", "/\\"))
-    assert not {"\t", "\n", "\r", "\\"} & set(location)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -29,7 +28,6 @@ from tests.support.long_part import example_count
 from tests.support.postgres_rows import execute_as_owner, open_postgres, read_postgres
 from tests.support.scripted_scenario import APPROVED, LOST, Answer, ScriptedGateway, build_engine
 
-NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SHARE = ("senders", "before", "rate_per_s", "concurrency", "rest_s", "stop_kind", "stop_count", "stop_text")
 Told = Sequence[tuple[str, str, int]]
 
