@@ -4,19 +4,17 @@ import csv
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from socket import socket
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.console.preparing import waive_approval
 from tests.console.serving import serve_pages
 from tests.console.settling import DECLINES, PAYS
 from tests.support.browsers import PATIENCE_MS, Desk, follow, require_narrow
-from tests.support.clocks import shifted_clock
 from tests.support.passkey_people import configure_origin, give_passkeys, origin_of, sign_in
 from tests.support.patience import PATIENCE_S
 from tests.support.people import APPROVER, MAKER, create_sandbox
@@ -94,38 +92,6 @@ def agree(desk: Desk, company: Company, code: str) -> None:
     assert desk.page.locator(".code").inner_text() == code
     require_page_accessible(desk)
     desk.page.get_by_role("button", name="Agree with my passkey").click()
-
-
-def open_settling(page: Page, company: Company, batch: str, row: int) -> None:
-    page.goto(f"{company.origin}/payouts/{batch}/rows/{row}")
-    page.get_by_role("link", name="Settle it").click()
-
-
-@pytest.mark.long
-def test_story_11_not_received_needs_quarantine_and_agreement(
-    company: Company, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = company.submit("9008.00", "100.00")
-    ada, ben = company.ada, company.ben
-    open_settling(ada.page, company, batch, 2)
-    never = ada.page.get_by_label(re.compile("The gateway never received it"))
-    expect(never).to_be_disabled()
-    expect(ada.page.get_by_text(re.compile(r"Not before \d+ \w+ \d{4}, \d\d:\d\d UTC"))).to_be_visible()
-    require_page_accessible(ada)
-    shifted_clock(monkeypatch)(timedelta(hours=25))
-    ada.page.reload()
-    never.check()
-    ada.page.get_by_label("How do you know?").fill(TICKET)
-    ada.page.get_by_role("button", name="Continue").click()
-    code = sign(ada)
-    assert company.states(batch) == {"in_doubt": 1, "paid": 1}
-    agree(ben, company, code)
-    expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"))
-    expect(ben.page.get_by_text("Paused: 1 row is not sent yet")).to_be_visible()
-    require_page_accessible(ben)
-    ben.page.goto(f"{company.origin}/payouts/{batch}/rows/2")
-    expect(ben.page.get_by_text("Settled as never received")).to_be_visible()
-    assert company.program.json("verify")["checked"]["signed_orders"] == 1
 
 
 @pytest.mark.long
