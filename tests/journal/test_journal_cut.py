@@ -61,7 +61,7 @@ def cut_offsets(size: int, places: Collection[int]) -> Iterator[int]:
     yield size
 
 
-@pytest.mark.parametrize("places", [(-1, 0, 24), long((1, 23, 2000))])
+@pytest.mark.parametrize("places", [(0, 24), long((-1, 1, 23, 2000))])
 def test_log_cut_at_any_byte_restores_earlier_state(run: Run, place: Path, places: Collection[int]) -> None:
     seen_states = set()
     for size in cut_offsets((place / "stopped" / "state" / run.log.name).stat().st_size, places):

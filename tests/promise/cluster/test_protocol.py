@@ -7,14 +7,14 @@ from tests.promise.cluster.protocol import Broken, PlayTally, play
 from tests.support.long_part import long, share
 from tests.support.postgres_server import PostgresServer
 
-LIVES = 12
 HUNTED = 40
 """The number of runs within which each planted bug must be found."""
 
 
-def test_no_order_of_events_repeats_or_loses_rows(postgres_server: PostgresServer, open_batch: str) -> None:
+@pytest.mark.parametrize("lives", [6, long(12)])
+def test_no_order_of_events_repeats_or_loses_rows(postgres_server: PostgresServer, open_batch: str, lives: int) -> None:
     played = PlayTally()
-    for seed in range(LIVES):
+    for seed in range(lives):
         played.add(play(postgres_server, open_batch, seed))
     assert min(played.deaths, played.lost_connections, played.freezes, played.late) > 0
     assert min(played.interrupted, played.releases) > 0
