@@ -59,13 +59,7 @@ ALLOWED = {
 """Which room may import which."""
 
 FLOORS = {
-    "sheet": (
-        "columns findings model amounts clean formats",
-        "read",
-        "instructions",
-        "check",
-        "write",
-    ),
+    "sheet": ("columns findings model amounts clean formats", "read", "instructions", "check", "write"),
     "gateway": ("signing", "*", "http"),
     "journal": (
         "values lock port audit facts sent_log new_batch outbox tables",
@@ -79,13 +73,7 @@ FLOORS = {
         "console_app",
         "console_command invite_command",
     ),
-    "cli": (
-        "invocation options signals help_texts",
-        "screen",
-        "send_batch sheet_questions",
-        "commands",
-        "main start",
-    ),
+    "cli": ("invocation options signals help_texts", "screen", "send_batch sheet_questions", "commands", "main start"),
 }
 """Rooms with floors: folders, or modules of the room itself, from the ground up. None imports from a floor above it."""
 

@@ -27,8 +27,7 @@ RUNS = 5
 """How often a command is started. The fastest run counts."""
 LARGEST = 8
 BANNED = re.compile(
-    r"\b(stands?|stood|comes? to|came to|whoever|whatever|however|told|tells|of its own|what)\b",
-    re.IGNORECASE,
+    r"\b(stands?|stood|comes? to|came to|whoever|whatever|however|told|tells|of its own|what)\b", re.IGNORECASE
 )
 """Words that the first line of a docstring must not contain (docs/glossary.md)."""
 COMMANDS: Mapping[str, Sequence[str]] = {

@@ -31,11 +31,7 @@ WAIT_S = 150
 
 def main() -> int:
     """Set everything up, pay the sheet, and report the result; return the exit code of the payout."""
-    with (
-        tempfile.TemporaryDirectory(prefix="paygw-several-") as place,
-        new_server() as server,
-        ExitStack() as stack,
-    ):
+    with tempfile.TemporaryDirectory(prefix="paygw-several-") as place, new_server() as server, ExitStack() as stack:
         home = Path(place)
         print(f"PostgreSQL answers at {server.url()}.", flush=True)
         gateway = stack.enter_context(running_sandbox(home))

@@ -82,10 +82,7 @@ def _render_meanings() -> Iterator[str]:
     lines = enum.body if isinstance(enum, ast.ClassDef) else []
     for name, text in pairwise(lines):
         match name, text:
-            case (
-                ast.Assign(targets=[ast.Name(id=member)]),
-                ast.Expr(value=ast.Constant(value=str(meaning))),
-            ):
+            case (ast.Assign(targets=[ast.Name(id=member)]), ast.Expr(value=ast.Constant(value=str(meaning)))):
                 yield f"| `{State[member].value}` | {meaning} |\n"
             case _:
                 continue

@@ -140,9 +140,7 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
                     say(
-                        "The database {place} does not contain the copy of {path}.",
-                        place=place.server.place,
-                        path=path,
+                        "The database {place} does not contain the copy of {path}.", place=place.server.place, path=path
                     ),
                     hint=say(
                         "Nothing is paid from either. Name the database that it was moved to in "

@@ -34,13 +34,7 @@ from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import AuditUnwritable, PaygwError, UsageError
-from paygw_batch.journal import (
-    AuditNote,
-    AuditResult,
-    BatchRecord,
-    JournalReader,
-    make_directory,
-)
+from paygw_batch.journal import AuditNote, AuditResult, BatchRecord, JournalReader, make_directory
 from paygw_batch.language import language, mark, mark_all, say
 from paygw_batch.opening.open_journal import journal_for_planning, journal_location
 from paygw_batch.settings.configuration import Settings
@@ -555,10 +549,7 @@ def download_response(visit: Visit, extension: str, write: Callable[[Path], str]
         path.unlink(missing_ok=True)
         raise
     return FileResponse(
-        path,
-        media_type=FILE_TYPES[extension],
-        filename=name,
-        background=BackgroundTask(path.unlink, missing_ok=True),
+        path, media_type=FILE_TYPES[extension], filename=name, background=BackgroundTask(path.unlink, missing_ok=True)
     )
 
 

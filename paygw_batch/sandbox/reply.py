@@ -296,11 +296,7 @@ class EnquiryResponder:
     """Answers status enquiries from the records of accepted orders."""
 
     def __init__(
-        self,
-        verifier: Verifier,
-        records: Sequence[Path],
-        enquiries: Enquiries,
-        clock: Callable[[], float] = time.time,
+        self, verifier: Verifier, records: Sequence[Path], enquiries: Enquiries, clock: Callable[[], float] = time.time
     ) -> None:
         self._operation = verifier.operation
         self._verifier = verifier

@@ -28,14 +28,7 @@ CLOCK_TOLERANCE_S = 300
 
 _SIGNATURE = "oauth_signature"
 _PARAMETERS = frozenset(
-    {
-        "oauth_consumer_key",
-        "oauth_nonce",
-        _SIGNATURE,
-        "oauth_signature_method",
-        "oauth_timestamp",
-        "oauth_version",
-    }
+    {"oauth_consumer_key", "oauth_nonce", _SIGNATURE, "oauth_signature_method", "oauth_timestamp", "oauth_version"}
 )
 _PARAMETER = re.compile(r'([a-z_]+)="([A-Za-z0-9._~%-]+)"')
 _TIMESTAMP = re.compile(r"[1-9][0-9]{0,11}")

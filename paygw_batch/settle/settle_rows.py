@@ -51,13 +51,7 @@ from paygw_batch.settle.row_order import (
     row_content,
     unsigned_order,
 )
-from paygw_batch.settle.statement import (
-    TIME_EXAMPLES,
-    Statement,
-    TimeSpan,
-    parse_time_span,
-    statement_with_digest,
-)
+from paygw_batch.settle.statement import TIME_EXAMPLES, Statement, TimeSpan, parse_time_span, statement_with_digest
 
 
 def require_enquiry(settings: Settings) -> str:

@@ -37,13 +37,7 @@ from paygw_batch.journal import (
 from paygw_batch.language import say
 from paygw_batch.opening.open_journal import journal_location
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.show.next_step import (
-    NEED_PERSON,
-    NextStep,
-    batch_steps,
-    long_accepted_until,
-    next_step,
-)
+from paygw_batch.show.next_step import NEED_PERSON, NextStep, batch_steps, long_accepted_until, next_step
 from paygw_batch.show.remittance import Payee, payee_of
 from paygw_batch.show.summary import ExitCode, Summary, exit_code_for, worst_code
 

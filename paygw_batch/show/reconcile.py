@@ -166,8 +166,7 @@ def _add_hold_reasons(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataF
     if not holds:
         return frame
     reasons = pl.DataFrame(
-        {"row": list(holds), "\0held": list(holds.values())},
-        schema={"row": pl.UInt32, "\0held": pl.String},
+        {"row": list(holds), "\0held": list(holds.values())}, schema={"row": pl.UInt32, "\0held": pl.String}
     )
     message = pl.concat_str("message", "\0held", separator=" ", ignore_nulls=True)
     shown = frame.join(reasons, on="row", how="left", maintain_order="left").with_columns(

@@ -303,11 +303,7 @@ def _format_sheet_amount(amount: str | None, units: int | None) -> str:
 
 
 def _rows_needing_person(
-    journal: JournalReader,
-    batch: BatchRecord,
-    frame: pl.DataFrame,
-    minor_units: Mapping[str, int],
-    quarantine_h: float,
+    journal: JournalReader, batch: BatchRecord, frame: pl.DataFrame, minor_units: Mapping[str, int], quarantine_h: float
 ) -> Iterator[RowsInState]:
     """Yield the rows that need a person by state, with their next steps. Ready rows come last."""
     operation = load_operation(batch.operation)

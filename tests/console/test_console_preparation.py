@@ -32,10 +32,7 @@ from tests.support.patience import wait_until
 from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, create_sandbox, parse_forms
 from tests.support.receivers import SECRET, webhook
 
-IN_ANOTHER_PROCESS = {
-    "test_unreadable_file_shows_only_file_error",
-    "test_marked_workbook_requires_unchanged_sheet",
-}
+IN_ANOTHER_PROCESS = {"test_unreadable_file_shows_only_file_error", "test_marked_workbook_requires_unchanged_sheet"}
 """The tests that check uploads as the pages do. The others check the same code here: a process costs a second."""
 
 
@@ -448,9 +445,7 @@ def test_approver_sees_left_out_person_without_corrections(house: House) -> None
     assert "12-Jan" not in page
 
 
-def test_signing_on_pages_sends_notice_with_link(
-    tmp_path: Path,
-) -> None:
+def test_signing_on_pages_sends_notice_with_link(tmp_path: Path) -> None:
     program = create_sandbox(tmp_path, further='origin = "http://localhost:8460"')
     with webhook() as posts:
         (secret := program.home / "hook").write_text(SECRET)

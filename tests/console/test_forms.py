@@ -59,13 +59,7 @@ def sheet_state(house: House, place: str) -> tuple[object, ...]:
     assert corrections is not None
     edits = {(edit.row, edit.column, edit.now) for edit in corrections.edits}
     uploaded_ = replace(folder.uploaded, at="")
-    return (
-        folder.sheet.read_bytes(),
-        edits,
-        {row.row for row in corrections.left_out},
-        corrections.columns,
-        uploaded_,
-    )
+    return (folder.sheet.read_bytes(), edits, {row.row for row in corrections.left_out}, corrections.columns, uploaded_)
 
 
 FORMS: dict[str, tuple[str, dict[str, str]]] = {
@@ -575,9 +569,7 @@ async def request_while_crowded(listener: socket.socket, count: int) -> bytes:
         return await reader.read()
 
 
-def test_unfinished_requests_do_not_block_visitors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unfinished_requests_do_not_block_visitors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.console.console_app.HEAD_LIMIT_S", 0.3)
 
     async def app(_scope: object, _receive: object, send: Callable[..., object]) -> None:

@@ -56,13 +56,7 @@ def restart(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]
         known = {KEY: ADA} if keys is None else keys
         running.append(
             WebSessions(
-                KeptSessions(journal),
-                members=members,
-                keys=known,
-                ways=ways,
-                idle_s=900,
-                max_age_s=28_800,
-                now_s=clock,
+                KeptSessions(journal), members=members, keys=known, ways=ways, idle_s=900, max_age_s=28_800, now_s=clock
             )
         )
         return running[-1]
@@ -119,11 +113,7 @@ def test_removed_key_signs_out_everywhere_for_good(restart: Serve) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [
-        {"members": [BEN]},
-        {"keys": {KEY: BEN}},
-        {"ways": {SignInMethod.LIST}},
-    ],
+    [{"members": [BEN]}, {"keys": {KEY: BEN}}, {"ways": {SignInMethod.LIST}}],
     ids=["the person left", "the key is another's now", "nobody signs in that way any more"],
 )
 def test_session_ends_when_member_or_key_changes(restart: Serve, changed: dict[str, object]) -> None:

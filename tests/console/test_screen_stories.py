@@ -6,16 +6,7 @@ from socket import socket
 
 import pytest
 
-from tests.console.preparing import (
-    EIGHT_DEFECTS,
-    LONG,
-    PAYROLL,
-    digest,
-    pay_amounts,
-    sheet,
-    sign_sheet,
-    upload_sheet,
-)
+from tests.console.preparing import EIGHT_DEFECTS, LONG, PAYROLL, digest, pay_amounts, sheet, sign_sheet, upload_sheet
 from tests.console.serving import serve_pages
 from tests.support.browsers import Desk
 from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, House, create_sandbox

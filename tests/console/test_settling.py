@@ -440,12 +440,7 @@ def test_paid_statement_is_applied_once_by_single_person(house: House, ada: Pers
     )
     page = ben.get(place).text
     assert "2 lines do not match" in page
-    for count, what in (
-        (1, "It was paid"),
-        (2, "do not match"),
-        (1, "agree with the journal"),
-        (1, "not decided yet"),
-    ):
+    for count, what in ((1, "It was paid"), (2, "do not match"), (1, "agree with the journal"), (1, "not decided yet")):
         assert f"<b>{count}</b>{what}" in page
     assert "<b>3</b>stay in doubt" in page
     differs = ben.get(f"{place}?show=differs").text

@@ -127,9 +127,7 @@ def test_story_12_contradicting_line_does_not_block_statement(company: Company, 
 
 
 @pytest.mark.long
-def test_story_13_and_14_retry_keeps_totals_consistent(
-    company: Company,
-) -> None:
+def test_story_13_and_14_retry_keeps_totals_consistent(company: Company) -> None:
     amounts = ["9001.00", "9001.10", "9001.20", "9002.00", "100.00"]
     batch = company.submit(*amounts)
     ada, ben, program = company.ada, company.ben, company.program

@@ -635,11 +635,7 @@ def test_journals_are_listed_oldest_first_by_endpoint(place: Path) -> None:
     assert found == ["c", "b", "0", "a"]
     assert [
         journal.journal_id[0] for journal in known_journals(place).merchant_journals((RENAMED,), except_id="b" * 32)
-    ] == [
-        "c",
-        "0",
-        "a",
-    ]
+    ] == ["c", "0", "a"]
     assert [entry.journal_id[0] for entry in known_journals(place).entries()] == ["d", "c", "b", "0", "a"]
     assert known_journals(place).entry("d" * 32) == other
     assert known_journals(place).entry("e" * 32) is None

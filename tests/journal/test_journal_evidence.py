@@ -61,11 +61,7 @@ def test_proven_evidence_moves_row_only_once(journal: Journal) -> None:
         journal.record_evidence(
             [build_evidence(1), build_evidence(2), build_evidence(3, "processing")], WORDS, at=at(5)
         )
-    ) == [
-        Finding.MOVED,
-        Finding.REPEATED,
-        Finding.LATE,
-    ]
+    ) == [Finding.MOVED, Finding.REPEATED, Finding.LATE]
     assert states(journal) == [State.PAID, State.ACCEPTED, State.ACCEPTED]
     row = next(iter(journal.rows(1)))
     assert (row.gateway_status, row.gateway_reference) == ("approved", "ref")

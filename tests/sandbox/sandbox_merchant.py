@@ -130,13 +130,7 @@ class Merchant:
         return base64.b64encode(self.key.sign(text.encode(), PKCS1v15(), SHA256())).decode()
 
     def authorization(
-        self,
-        url: str,
-        fields: Mapping[str, str],
-        body: bytes,
-        *,
-        now_s: float = NOW_S,
-        overrides: Parameters = NONE,
+        self, url: str, fields: Mapping[str, str], body: bytes, *, now_s: float = NOW_S, overrides: Parameters = NONE
     ) -> str:
         parameters = self.parameters(now_s, overrides)
         return oauth_header(parameters | {"oauth_signature": self.signature(url, parameters, fields, body)})

@@ -71,9 +71,7 @@ def test_configured_signature_profile_is_used(make_config: MakeConfig, merchant:
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [rule for rule in shipped_behaviour().rule if rule.fault is None],
-    ids=lambda rule: str(rule.amount_whole),
+    "rule", [rule for rule in shipped_behaviour().rule if rule.fault is None], ids=lambda rule: str(rule.amount_whole)
 )
 def test_documented_amounts_get_documented_answers(sandbox: RunningSandbox, merchant: Merchant, rule: Rule) -> None:
     name = f"WORD-{rule.amount_whole}"

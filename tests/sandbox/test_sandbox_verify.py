@@ -324,9 +324,7 @@ def test_sandbox_accepts_client_signature(
     request = Request("1.1", "POST", PATH, "", tuple(headers.items()), prepared.body)
     check = FormCheck(rules)
     authenticator = Authenticator(
-        consumer_key=merchant.consumer_key,
-        public_key_pem=merchant.public_key_pem(),
-        profile=VerifiedProfile(profile),
+        consumer_key=merchant.consumer_key, public_key_pem=merchant.public_key_pem(), profile=VerifiedProfile(profile)
     )
     fields = parse_fields(request.body)
 

@@ -331,10 +331,7 @@ def test_dated_line_settles_latest_attempt(when: Mapping[str, Any], as_of: str) 
     )
 
 
-@pytest.mark.parametrize(
-    ("when", "as_of"),
-    [({}, ""), ({"time": "2026-11-21"}, ""), ({}, "2026-11-21")],
-)
+@pytest.mark.parametrize(("when", "as_of"), [({}, ""), ({"time": "2026-11-21"}, ""), ({}, "2026-11-21")])
 @pytest.mark.parametrize("word", ["approved", "declined", "processing"])
 def test_undated_line_does_not_settle_resent_row(when: Mapping[str, Any], as_of: str, word: str) -> None:
     sentence = only_difference(twice_sent_journal(), line(status=word, **when), as_of=as_of)

@@ -72,12 +72,7 @@ from paygw_batch.submit.submission import (
     refuse_for_defects,
     refuse_for_questions,
 )
-from paygw_batch.submit.submit_sheet import (
-    ReleasedRows,
-    add_warnings,
-    refusal_summary,
-    release_rejected_rows,
-)
+from paygw_batch.submit.submit_sheet import ReleasedRows, add_warnings, refusal_summary, release_rejected_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

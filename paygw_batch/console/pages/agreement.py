@@ -494,9 +494,7 @@ def _add_approval(visit: Visit, document: Document) -> Document:
     if passkey is None:
         return approve(document, require_key(visit.console, visit.member), policy, now)
     approval = Approval(
-        key=passkey.key.text,
-        approved_at=visit.form.get("approved_at", ""),
-        signature=parse_signature(visit.form),
+        key=passkey.key.text, approved_at=visit.form.get("approved_at", ""), signature=parse_signature(visit.form)
     )
     return approve_by_passkey(document, approval, policy, now)
 

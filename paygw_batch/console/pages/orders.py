@@ -184,8 +184,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
         "No payment was made. You can retry it after {again}; it stays marked as a possible duplicate.",
     ),
     Resolution.NOT_RECEIVED: mark_all(
-        "The gateway never received it",
-        "You can send it again from {again} on; it is marked as a possible duplicate.",
+        "The gateway never received it", "You can send it again from {again} on; it is marked as a possible duplicate."
     ),
     RowAct.RELEASE: mark_all("Tried again"),
 }

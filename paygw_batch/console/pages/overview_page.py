@@ -57,8 +57,7 @@ def download_payee_advice(visit: Visit) -> Response:
     payments = _payments_to_only_payee(_search_payments(visit, typed))
     if not payments:
         raise UsageError(
-            say("The search must match exactly one person who was paid."),
-            hint=say("Write the number or the order id."),
+            say("The search must match exactly one person who was paid."), hint=say("Write the number or the order id.")
         )
     return remittance_response(visit, [payments])
 

@@ -40,13 +40,7 @@ from paygw_batch.opening.given_sheet import minor_units_of
 from paygw_batch.settle.kept_documents import kept_orders
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.settle_rows import SettleChoice, settle_choices
-from paygw_batch.show.batch_status import (
-    FollowedBatch,
-    FollowedRowHistory,
-    followed_batch,
-    followed_row,
-    followed_rows,
-)
+from paygw_batch.show.batch_status import FollowedBatch, FollowedRowHistory, followed_batch, followed_row, followed_rows
 from paygw_batch.show.next_step import HELD_FOR_OFFICERS, NextStep, RowStep
 from paygw_batch.show.remittance import batch_advices, paid_payouts, remittance_page
 from paygw_batch.show.report_page import Reader
@@ -356,8 +350,7 @@ _STEPS: Mapping[RowStep, tuple[str, ...]] = {
     RowStep.RESOLVE_ACCEPTED: mark_all("The gateway hasn't given a final answer yet", "Ask about order {order}."),
     RowStep.WAIT_FOR_RUN: mark_all("On its way", "A run is sending it now, or has just ended."),
     RowStep.RETRY_AFTER_PERSON: mark_all(
-        "Check before you try again",
-        "A person marked it as rejected, not the gateway. It may have been paid anyway.",
+        "Check before you try again", "A person marked it as rejected, not the gateway. It may have been paid anyway."
     ),
     RowStep.RETRY: mark_all(
         "Nothing was paid",

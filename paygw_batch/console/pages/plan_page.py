@@ -45,12 +45,7 @@ from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, payout
 from paygw_batch.console.permissions import Action
 from paygw_batch.console.rendering import format_date, format_time, page_links
 from paygw_batch.console.start_run import StartedRun, start_run
-from paygw_batch.console.visits import (
-    PageNotFound,
-    PageOutdated,
-    Visit,
-    download_response,
-)
+from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, download_response
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import format_amount
 from paygw_batch.core.shown_states import decode_record

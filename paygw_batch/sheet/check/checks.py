@@ -612,8 +612,7 @@ def _name_warning(name: str) -> ColumnCheck:
     digits = Reason(f"{name}.digits", text.str.contains(_ONLY_DIGITS), swapped)
     nobody = Reason(f"{name}.placeholder", text.str.contains(_PLACEHOLDER), no_name)
     has_picture = build_message(
-        "{value} contains an emoji. Check that the gateway accepts such a name.",
-        value=shortened_value(name),
+        "{value} contains an emoji. Check that the gateway accepts such a name.", value=shortened_value(name)
     )
     picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), has_picture)
     # One pattern covers all reasons, because values of only digits also match `_PLACEHOLDER`.

@@ -153,11 +153,7 @@ def play_lane(wanted: LaneRequest, lane: int, stop: Event) -> int:
     code = 0
     with TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as place:
         home = Path(place)
-        with (
-            new_server() as server,
-            Spawner(*PRELOADED) as spawner,
-            _gateway(wanted, lane, home / "gateway") as at,
-        ):
+        with new_server() as server, Spawner(*PRELOADED) as spawner, _gateway(wanted, lane, home / "gateway") as at:
             for kind, seed in wanted.parts(lane):
                 if stop.is_set():
                     break

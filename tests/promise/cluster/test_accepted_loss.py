@@ -16,14 +16,7 @@ from paygw_batch.cluster.database_place import AcceptedLoss
 from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.core.lifecycle import Intended, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import (
-    JournalError,
-    JournalHeld,
-    JournalTooOld,
-    JournalUnwritable,
-    OpenRollCall,
-    UsageError,
-)
+from paygw_batch.errors import JournalError, JournalHeld, JournalTooOld, JournalUnwritable, OpenRollCall, UsageError
 from paygw_batch.journal import sent_log
 from paygw_batch.journal.lost import LostRows, _find_lost_lines
 from paygw_batch.journal.postgres.fact_writer import FactWriter
