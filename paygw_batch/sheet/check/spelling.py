@@ -33,7 +33,7 @@ _SAMPLES = 8
 """The number of examples in a question."""
 _MAX_GUESSED = 1_000
 """The maximum number of different texts that are compared with every country, because this is slow."""
-_MIN_LIKENESS = 0.75
+_MIN_LIKENESS = 0.8
 """Kenia and Ouganda are like Kenya and Uganda; Zimbabwe is not like Zambia."""
 _NUMBER_WITH_POINT = r"^[0-9]+\.[0-9]+$"
 
