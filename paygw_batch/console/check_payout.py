@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from paygw_batch.approval.approval_keys import PublicKey
+from paygw_batch.approval.plan_document import PlanDocument
 from paygw_batch.clock import utc_now
 from paygw_batch.console.payout_folder import (
     FINDINGS_FILE,
@@ -189,6 +190,8 @@ def _read_with_earlier_answers(
             "reference": _next_reference(earlier)
         }
         earlier_answers = {name: None if answer == AS_WRITTEN else answer for name, answer in earlier_answers.items()}
+        if earlier.is_one_of_several:  # Then the sender must say again which worksheets are to be paid.
+            earlier_answers["worksheet"] = None
         answers: dict[str, Any] = {name: getattr(uploaded, name) or answer for name, answer in earlier_answers.items()}
         reading_key = (answers["worksheet"], answers["encoding"], renamed.columns, merge_headings := other.headings)
         if reading_key in tried:
@@ -294,7 +297,8 @@ def _check_against_journal(
     if is_ready and maker is not None:
         submission.require_complete()
         drafted = draft_plan(submission, journal, Conversation(), maker)
-        if isinstance(drafted, PreparedPlan):
+        # A draft that says the same stays, because a form that shows it is refused for a draft of another time.
+        if isinstance(drafted, PreparedPlan) and not _is_same_plan(drafted.document, folder.draft):
             folder.write_draft(drafted.document)
     columns, first = columns_of_operation(PAYOUT), sheet.frame.head(HEADER_ROWS)
     names = {name: sheet.headers.get(name) or column_label(name) for name in columns}
@@ -324,6 +328,10 @@ def _check_against_journal(
         worksheet=sheet.worksheet,
         other_worksheets=sheet.other_worksheets,
     )
+
+
+def _is_same_plan(document: PlanDocument, draft: PlanDocument | None) -> bool:
+    return draft is not None and document.model_copy(update={"made_at": draft.made_at}) == draft
 
 
 def _asked(plan: Plan, left: Sequence[OpenQuestion]) -> Sequence[AskedQuestion]:

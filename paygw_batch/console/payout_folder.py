@@ -67,6 +67,8 @@ class UploadedSheet:
     stated_sums: Mapping[str, str] = field(default_factory=dict)
     look_again: Sequence[int] = ()
     title: str = ""
+    is_one_of_several: bool = False
+    """Whether other worksheets of the same upload are payouts too."""
 
     @property
     def display_name(self) -> str:
@@ -436,17 +438,6 @@ def plain_file_name(name: str) -> str:
 def payout_folders(directory: Path) -> Sequence[PayoutFolder]:
     """Return the folders of all payouts prepared on these pages, started or not, newest first."""
     return PayoutFolder.list_newest_first(directory, lambda folder: folder.path.stat().st_mtime_ns)
-
-
-def folders_of_upload(directory: Path, uploaded: UploadedSheet) -> Mapping[str, PayoutFolder]:
-    """Return the payouts of one upload by the worksheet that was chosen for each."""
-
-    def of_same(folder: PayoutFolder) -> str | None:
-        is_same = (folder.uploaded.at, folder.uploaded.by) == (uploaded.at, uploaded.by)
-        return folder.number if is_same else None
-
-    found = PayoutFolder.list_newest_first(directory, of_same)
-    return {folder.uploaded.worksheet: folder for folder in found if folder.uploaded.worksheet}
 
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:

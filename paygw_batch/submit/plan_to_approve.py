@@ -244,12 +244,16 @@ def worksheets_sentence(document: PlanDocument) -> str:
     if paid is None:
         return ""
     others = [
-        f"{other.value} ({say_count(other.people, '{count:,} row', '{count:,} rows')})" if other.people else other.value
+        f"{other.value!r} ({say_count(other.people, '{count:,} row', '{count:,} rows')})"
+        if other.people
+        else repr(other.value)
         for other in document.findings_of(OTHER_WORKSHEET)
     ]
     if not others:
-        return say("This pays the worksheet {name}.", name=paid.value)
-    return say("This pays the worksheet {name}. It does not pay: {others}.", name=paid.value, others=", ".join(others))
+        return say("This pays the worksheet {name!r}.", name=paid.value)
+    return say(
+        "This pays the worksheet {name!r}. It does not pay: {others}.", name=paid.value, others=", ".join(others)
+    )
 
 
 def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:

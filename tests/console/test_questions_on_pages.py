@@ -20,7 +20,7 @@ from tests.console.preparing import (
     wait_until_finished,
 )
 from tests.support.clocks import shifted_clock
-from tests.support.people import APPROVER, House
+from tests.support.people import APPROVER, MAKER, House
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 
@@ -59,7 +59,7 @@ def test_each_chosen_worksheet_becomes_a_payout(house: House) -> None:
     drafts = re.findall(r'href="(/sheets/\w+)(?:/plan)?"><bdi>pay.xlsx \[(\w+)\]', ada.get("/").text)
     assert {title for _, title in drafts} == {"October", "December"}
     plans = {title: unescape(ada.get(f"{place}/plan").text) for place, title in drafts}
-    pays = "This pays the worksheet {}. It does not pay: Cover, {} (1 row), {} (1 row)."
+    pays = "This pays the worksheet '{}'. It does not pay: 'Cover', '{}' (1 row), '{}' (1 row)."
     assert pays.format("October", "November", "December") in plans["October"]
     assert pays.format("December", "October", "November") in plans["December"]
     ben = house.person(APPROVER)
@@ -71,25 +71,24 @@ def test_each_chosen_worksheet_becomes_a_payout(house: House) -> None:
     assert sorted(line["amount"] for line in house.program.record()) == ["100.00", "300.00"]
 
 
-def test_another_worksheet_is_prepared_later_once(house: House) -> None:
+def test_repeated_choice_of_worksheets_prepares_nothing(house: House) -> None:
     ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October", "November"))
     version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
-    ada.post(f"{path}/worksheets", version=version, **{"worksheet-1": "November"})
-    read = ada.get(path).text
-    assert "The worksheet &#39;October&#39; is not read, and not paid here: 1 row. &#39;November&#39; is read." in read
-    assert "Every row can be paid" in read
-    assert "Prepare this one too" in read
-    ben = house.person(APPROVER)
-    sign_sheet(ada, path)
-    ben.post(f"{path}/send-back", digest=digest(ben, path), reason="October first")
-    assert "October first" in ada.get(path).text
-    other = {"worksheet-0": "October"}
-    places = {ada.post(f"{path}/worksheets", **other).headers["location"] for _ in range(2)}
-    assert len(places) == 1
-    assert f'<a href="{(place := places.pop())}"><bdi>October</bdi></a>' in ada.get(path).text
-    assert f'<a href="{path}"><bdi>November</bdi></a>' in ada.get(place).text
-    assert "Every row can be paid" in ada.get(place).text
-    assert "October first" not in ada.get(place).text
+    chosen = {"version": version, "worksheet-0": "October", "worksheet-1": "November"}
+    assert {ada.post(f"{path}/worksheets", **chosen).headers["location"] for _ in range(2)} == {path}
+    assert len(payout_folders(house.console.directory)) == 2
+    later = ada.post(f"{path}/worksheets", version=version, **{"worksheet-1": "November"})
+    assert later.status_code == 409
+    assert len(payout_folders(house.console.directory)) == 2
+
+
+def test_each_worksheet_gets_own_payment_run(house: House) -> None:
+    ada, workbook = house.person(MAKER), build_workbook("October", "November")
+    path = ada.upload("/new", "pay.xlsx", workbook, reference="payroll").headers["location"]
+    version = re.findall(r'name="version" value="([0-9a-f]+)"', ada.get(path).text)[0]
+    ada.post(f"{path}/worksheets", version=version, **{"worksheet-0": "October", "worksheet-1": "November"})
+    uploads = [folder.uploaded for folder in payout_folders(house.console.directory)]
+    assert {upload.worksheet: upload.reference for upload in uploads} == {"October": "payroll", "November": None}
 
 
 def test_no_or_unknown_worksheet_prepares_nothing(house: House) -> None:
@@ -105,7 +104,8 @@ def test_only_fitting_worksheet_is_named(house: House) -> None:
     ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October"))
     assert "<bdi>pay.xlsx [October]</bdi>" in page
     assert "1 of 1 row can be paid" in page
-    assert "This pays the worksheet October. It does not pay: Cover." in ada.get(f"{path}/plan").text
+    plan = unescape(ada.get(f"{path}/plan").text)
+    assert "This pays the worksheet 'October'. It does not pay: 'Cover'." in plan
 
 
 def test_column_question_shows_headings_with_first_cells(house: House) -> None:

@@ -29,7 +29,6 @@ from paygw_batch.console.payout_folder import (
     FindingKind,
     PayoutFolder,
     UnreadableSheet,
-    folders_of_upload,
 )
 from paygw_batch.console.permissions import Action
 from paygw_batch.console.rendering import next_page_links
@@ -124,7 +123,6 @@ def show_sheet(visit: Visit) -> Response:
         headings=headings,
         has_worksheets=has_worksheets,
         opened=batch or "",
-        worksheets=_other_worksheets(visit, result, payout),
         kind=kind,
         rows=rows[:ROWS_A_PAGE],
         after=after,
@@ -138,15 +136,6 @@ def show_sheet(visit: Visit) -> Response:
         # This red cell is the next to correct.
         focus=focus,
     )
-
-
-def _other_worksheets(
-    visit: Visit, result: CheckedSheet, payout: PayoutFolder
-) -> Sequence[tuple[str, int, PayoutFolder | None]]:
-    """Return the other worksheets that can be paid: the name, the number of rows, and the payout that has it."""
-    others = [(name, rows) for name, rows in result.other_worksheets if rows]
-    folders = folders_of_upload(visit.console.directory, payout.uploaded) if others else {}
-    return [(name, rows, folders.get(name)) for name, rows in others]
 
 
 def _has_rows_of_kind(result: CheckedSheet, kind: str) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,6 @@ from paygw_batch.console.payout_folder import (
     UnreadableSheet,
     UploadedSheet,
     create_payout_folder,
-    folders_of_upload,
     is_folder_name,
     plain_file_name,
     random_folder_name,
@@ -164,7 +163,9 @@ def choose_reading(visit: Visit) -> Response:
     """Read a sheet differently, such as with another worksheet, encoding, or meaning of its headings."""
     with lock_for_change(visit) as payout:
         result, uploaded, corrections = check_result(visit, payout), payout.uploaded, require_corrections(payout)
-        worksheet = visit.form.get("worksheet", uploaded.worksheet or "").strip() or None
+        worksheet = visit.form.get("worksheet", uploaded.worksheet)
+        if worksheet != uploaded.worksheet:  # The name of a worksheet may begin or end with spaces.
+            worksheet = (worksheet or "").strip() or None
         encoding, spelling = _chosen_encoding(visit, result, uploaded), _chosen_spelling(visit, uploaded)
         if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # The rows or texts will differ.
             corrections = replace(corrections, edits=(), left_out=())
@@ -183,39 +184,27 @@ def choose_reading(visit: Visit) -> Response:
 
 
 def choose_worksheets(visit: Visit) -> Response:
-    """Prepare a payout for each chosen worksheet: the first in this folder if it has none yet, the others in new ones.
-
-    A worksheet of this upload that has a payout already gets no other one.
-    """
+    """Prepare a payout for each chosen worksheet of an upload: the first in this folder, the others in new ones."""
     with lock_for_change(visit) as payout:
-        result, folders = check_result(visit, payout), dict(folders_of_upload(visit.console.directory, payout.uploaded))
+        result, uploaded = check_result(visit, payout), payout.uploaded
         chosen = [value for name, value in visit.form.items() if name.startswith("worksheet-")]
         if not chosen:
             raise FieldRefused("worksheets", say("Choose at least one worksheet."))
-        if not {*chosen} <= {*folders, *_offered_worksheets(result)}:
-            raise PageOutdated
-        if missing := [name for name in chosen if name not in folders]:
+        if chosen[0] != uploaded.worksheet:  # Otherwise the form is a repetition.
             require_version(visit, payout)
-            own = missing[:1] if isinstance(result, UnreadableSheet) else []
-            folders |= {name: _with_worksheet(visit, payout, name) for name in missing[len(own) :]}
-            for name in own:  # last, because the page asks again if this process is killed before
-                recheck(visit, payout, require_corrections(payout), worksheet=name)
-                folders[name] = payout
-    return visit.redirect(f"/sheets/{folders[chosen[0]].number}")
-
-
-def _offered_worksheets(result: CheckResult) -> Sequence[str]:
-    if isinstance(result, UnreadableSheet):
-        return result.choices if result.asks == QuestionKind.WORKSHEET.value else ()
-    return [name for name, _ in result.other_worksheets]
-
-
-def _with_worksheet(visit: Visit, payout: PayoutFolder, worksheet: str) -> PayoutFolder:
-    """Return a new payout of the same upload that reads another worksheet."""
-    copy, before = payout.path / ".copy", payout.uploaded
-    shutil.copyfile(payout.sheet, copy)
-    uploaded = replace(before, worksheet=worksheet, like="", answered=(), sent_back="", look_again=())
-    return create_payout_folder(visit.console.directory, uploaded, copy, random_folder_name())
+            if not isinstance(result, UnreadableSheet) or not {*chosen} <= {*result.choices}:
+                raise PageOutdated
+            is_one_of_several = len(chosen) > 1
+            corrections = require_corrections(payout)
+            recheck(visit, payout, corrections, worksheet=chosen[0], is_one_of_several=is_one_of_several)
+            # After a crash, those that are missing can be uploaded again. The plan of the first names them.
+            for worksheet in chosen[1:]:
+                shutil.copyfile(payout.sheet, copy := payout.path / ".copy")
+                # Each payout has a payment run of its own, or each would lack the other's people.
+                own = replace(uploaded, worksheet=worksheet, reference=None, is_one_of_several=True)
+                own = replace(own, like="", answered=(), sent_back="", look_again=())
+                create_payout_folder(visit.console.directory, own, copy, random_folder_name())
+    return visit.redirect(f"/sheets/{payout.number}")
 
 
 def _parse_title(visit: Visit) -> str:
