@@ -146,7 +146,8 @@ class Finished(_Result):
 
     - `message`: the result in words, and what a person should do next.
     - `states`: the number of rows in each state. `totals`: the exact sum as text, by currency and then by state.
-    - `known`: how many rows the journal had before. `sent`: for how many rows a byte may have left in this run.
+    - `known`: number of rows already in the journal. `sent`: number of rows that this run may have sent, at least in
+      part.
     - `reconciliation`: one line for every row of the sheet, with the columns of the reconciliation file.
     - `warnings`: as in `Refused`; empty if no sheet was read.
     - `notes`: sentences about the run that a person should read.
@@ -468,12 +469,8 @@ class Payouts:
         if (shared := newest_shared_plan(self._settings, document)) is not None:
             document = shared.document
         require_in_force(self._settings, document)
-        approved = approve(
-            document,
-            load_person_key(_require_path(key, "key"), passphrase, self._environ.get(MODULE_VARIABLE)),
-            policy,
-            utc_now(),
-        )
+        module = self._environ.get(MODULE_VARIABLE)
+        approved = approve(document, load_person_key(_require_path(key, "key"), passphrase, module), policy, utc_now())
         write_document(approved, file)
         share_plan(self._settings, approved, None if shared is None else shared.kept)
         return _build_planned(approved, file, policy)
@@ -529,26 +526,22 @@ class Payouts:
     def _build_source(
         self, sheet: SheetLike, options: SheetReading | SheetChoices, **decided: Any
     ) -> tuple[SheetSource, Choices]:
-        named_choices = dict[str, Any](options)
-        if unknown := named_choices.keys() - SheetChoices.__annotations__.keys():
+        choices = dict[str, Any](options)
+        if unknown := choices.keys() - SheetChoices.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
-        path = _path_of(sheet, named_choices.pop("name", None))
-        reading = Reading(
-            **{word: named_choices.pop(word) for word in SheetReading.__annotations__ if word in named_choices}
-        )
-        named_choices["new_payees"] = tuple(named_choices.get("new_payees", ()))
+        path = _path_of(sheet, choices.pop("name", None))
+        reading = Reading(**{word: choices.pop(word) for word in SheetReading.__annotations__ if word in choices})
+        choices["new_payees"] = tuple(choices.get("new_payees", ()))
         source = SheetSource(self._settings, self._rules, path, reading, _frame_of(sheet))
-        return source, Choices(**decided, **named_choices)
+        return source, Choices(**decided, **choices)
 
 
-def _send_batch(handle: RunHandle, task: SendJob, plan: Plan | None = None) -> Finished:
-    handle.set_batch(task.batch.batch)
-    rows = WorkerOutcomes(task.journal, task.batch, handle)
-    end = send(
-        *(task, handle, handle.watch), wait_for_room=handle.wait_for_room, counted=rows.counted, begin=rows.begin
-    )
+def _send_batch(handle: RunHandle, job: SendJob, plan: Plan | None = None) -> Finished:
+    handle.set_batch(job.batch.batch)
+    rows = WorkerOutcomes(job.journal, job.batch, handle)
+    end = send(*(job, handle, handle.watch), wait_for_room=handle.wait_for_room, counted=rows.counted, begin=rows.begin)
     rows.end()
-    result = batch_result(task.journal, task.batch, task.rules, end, known=task.known)
+    result = batch_result(job.journal, job.batch, job.rules, end, known=job.known)
     return _build_finished(result, empty_findings() if plan is None else plan.warnings, handle.notes())
 
 

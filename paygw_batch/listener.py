@@ -93,7 +93,7 @@ class ListenerApp:
         self._header = header
         self._monotonic_s = monotonic_s
         self._allowance = limits.rate_per_s * BURST_S
-        self._counted_at_s = monotonic_s()
+        self._refilled_at_s = monotonic_s()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. A request with an incomplete body gets no answer."""
@@ -116,7 +116,7 @@ class ListenerApp:
         body = await _read_body(request, self._limits.max_body_bytes)
         if body is None:
             return 413
-        if not self._is_allowed():
+        if not self._take_allowance():
             return 429
         headers = tuple(request.headers.items())
         content_type = request.headers.get("content-type", "")
@@ -155,12 +155,12 @@ class ListenerApp:
             headers=relevant_headers(received, self._header),
         )
 
-    def _is_allowed(self) -> bool:
-        """Return whether the rate allows another notification, and deduct it from the allowance."""
+    def _take_allowance(self) -> bool:
+        """Use one unit of the rate limit. Return False if none is left."""
         now_s = self._monotonic_s()
         rate = self._limits.rate_per_s
-        self._allowance = min(self._allowance + (now_s - self._counted_at_s) * rate, rate * BURST_S)
-        self._counted_at_s = now_s
+        self._allowance = min(self._allowance + (now_s - self._refilled_at_s) * rate, rate * BURST_S)
+        self._refilled_at_s = now_s
         if self._allowance < 1:
             return False
         self._allowance -= 1

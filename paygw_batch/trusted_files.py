@@ -49,17 +49,12 @@ def read_and_check_access(path: Path, name: str, others: OtherUsers, *, max_byte
         ) from None
     if content is None:
         raise ConfigurationError(say("{name} is not a file.", name=name))
-    problem = (
-        say("open to users other than its owner")
-        if others is OtherUsers.MAY_NOTHING
-        else say("open to changes by others")
-    )
-    return TrustedFile(
-        content, _find_distrust(path, name, status, others, say("{name} is {what}.", name=name, what=problem))
-    )
+    is_secret = others is OtherUsers.MAY_NOTHING
+    fault = say("open to users other than its owner") if is_secret else say("open to changes by others")
+    return TrustedFile(content, _distrust(path, name, status, others, say("{name} is {what}.", name=name, what=fault)))
 
 
-def _find_distrust(
+def _distrust(
     path: Path, name: str, status: os.stat_result, others: OtherUsers, problem: str
 ) -> ConfigurationError | None:
     """Return the reason not to trust a file or directory: its owner, or its mode, for which the reason is `problem`."""
@@ -99,5 +94,5 @@ def check_directory(path: Path) -> None:
             say("{name} is a link or a file, not a folder.", name=path), hint=say("Remove it, or move it away.")
         )
     problem = say("{name} can be written by others.", name=path)
-    if (distrust := _find_distrust(path, str(path), status, OtherUsers.MAY_READ, problem)) is not None:
+    if (distrust := _distrust(path, str(path), status, OtherUsers.MAY_READ, problem)) is not None:
         raise distrust

@@ -275,7 +275,7 @@ def build_people(makers: KeysByName, approvers: KeysByName) -> People:
     Raises `ConfigurationError` for an invalid name or key, or if two names share a key.
     """
     names: dict[str, str] = {}
-    keys: dict[str, dict[str, tuple[PublicKey, ...]]] = {}
+    keys_by_name: dict[str, dict[str, tuple[PublicKey, ...]]] = {}
     for section, listed in (("makers", makers), ("approvers", approvers)):
         for name, texts in listed.items():
             normal_name = normalise_name(name)
@@ -286,17 +286,11 @@ def build_people(makers: KeysByName, approvers: KeysByName) -> People:
                 )
             visible = "".join(c for c in name if c.isspace() or c.isprintable())
             names.setdefault(normal_name, " ".join(visible.split()))
-            person_keys = keys.setdefault(normal_name, {})
+            person_keys = keys_by_name.setdefault(normal_name, {})
             person_keys[section] = (*person_keys.get(section, ()), *_parse_keys(section, name, texts))
     people = tuple(
-        Person(
-            names[normal_name],
-            keys_by_role.get("makers", ()),
-            keys_by_role.get("approvers", ()),
-            "makers" in keys_by_role,
-            "approvers" in keys_by_role,
-        )
-        for normal_name, keys_by_role in keys.items()
+        Person(names[name], keys.get("makers", ()), keys.get("approvers", ()), "makers" in keys, "approvers" in keys)
+        for name, keys in keys_by_name.items()
     )
     _reject_shared_keys(people)
     return People(people)

@@ -178,8 +178,7 @@ def verify_forget_order(
     require_same_journal(order, journal, endpoint)
     decider, signed_order = require_agreement(order, journal, policy, now, by=by)
     content = order.content
-    payments = journal.forgettable_payments(
-        content.instructions or None, before=content.before, cutoff=cutoff, recent=recent
-    )
+    chosen = content.instructions or None
+    payments = journal.forgettable_payments(chosen, before=content.before, cutoff=cutoff, recent=recent)
     require_unchanged(order, _build_forget_content(journal, payments, endpoint))
     return payments, decider, signed_order

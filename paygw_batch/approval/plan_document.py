@@ -317,12 +317,10 @@ def check_plan(
     require_same_content(document, content)
     signed = require_signatures(document, policy, now)
     digest = document.digest()
-    approvals = (
-        encode_record("approved", person.name, approval.approved_at, digest[:16])
-        for person, approval in signed.valid.items()
-    )
+    valid = signed.valid.items()
+    records = (encode_record("approved", person.name, approval.approved_at, digest[:16]) for person, approval in valid)
     return PlanApproval(
-        digest, (encode_record("prepared", signed.maker.name, document.made_at), *approvals), tuple(document.answered)
+        digest, (encode_record("prepared", signed.maker.name, document.made_at), *records), tuple(document.answered)
     )
 
 
@@ -363,11 +361,7 @@ def _describe_difference(planned: PlanContent, actual: PlanContent) -> str:
         journals = {"journal": planned.journal[:8], "actual": actual.journal[:8]}
         return say("it is for the journal {journal}, but this is the journal {actual}", **journals)
     if planned.totals != actual.totals:
-        return say(
-            "it pays {planned}, but {actual} would be paid now",
-            planned=_format_totals(planned),
-            actual=_format_totals(actual),
-        )
+        return say("it pays {planned}, but {actual} would be paid now", planned=_sums(planned), actual=_sums(actual))
     if planned.rows != actual.rows:
         return say_count(
             planned.rows,
@@ -378,7 +372,7 @@ def _describe_difference(planned: PlanContent, actual: PlanContent) -> str:
     return say("a row, a payee or an option has changed since the plan was made")
 
 
-def _format_totals(content: PlanContent) -> str:
+def _sums(content: PlanContent) -> str:
     sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in content.totals.items())
     return sums or say("nothing")
 

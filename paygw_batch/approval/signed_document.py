@@ -238,16 +238,14 @@ def verify_signatures(document: SignedDocument, policy: ApprovalPolicy, now: dat
     """Return the maker and approvers of a document. Raises `ApprovalError` if it was changed, or has no valid maker."""
     maker = _require_maker(document, policy)
     valid: dict[Person, Approval] = {}
-    problems = []
+    flaws = []
     for approval in document.approvals:
         person = _find_approver(approval, document, maker, policy, now)
         if isinstance(person, Person):
             valid.setdefault(person, approval)
         else:
-            problems.append(
-                say("that of {name} {problem}", name=owner_name(approval.key, policy.people), problem=person)
-            )
-    return Signatures(maker, valid, problems)
+            flaws.append(say("that of {name} {problem}", name=owner_name(approval.key, policy.people), problem=person))
+    return Signatures(maker, valid, flaws)
 
 
 def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
@@ -358,9 +356,8 @@ def _find_approver(
         return say("is by a key that does not belong to a listed approver")
     if policy.passkeys is None and not isinstance(approval.signature, str):
         return say("is by passkey, but the configuration does not give the address of the pages")
-    if not is_valid_signature(
-        key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys
-    ):
+    text = document.approval_text(key, approval.approved_at)
+    if not is_valid_signature(key, text, approval.signature, policy.passkeys):
         return say("is for different content, or was changed")
     approved_at = datetime.fromisoformat(approval.approved_at)
     if approved_at > now + CLOCK_SKEW:

@@ -114,24 +114,13 @@ def are_damaged_variants(first: str, second: str) -> bool:
     Two numbers of the same length are one too if a spreadsheet made zeros of all digits of one after its fifteenth.
     """
     first, second = first.removeprefix(_OF_TIMES), second.removeprefix(_OF_TIMES)
-    if (
-        (number := _NUMBER.fullmatch(first))
-        and (second_match := _NUMBER.fullmatch(second))
-        and _numeric_value(number) == _numeric_value(second_match)
-    ):
+    if (left := _NUMBER.fullmatch(first)) and (right := _NUMBER.fullmatch(second)) and _value(left) == _value(right):
         return True
     if first[:15] == second[:15] and len(first) == len(second) and (_CUT.fullmatch(first) or _CUT.fullmatch(second)):
         return first.isdigit() and second.isdigit()
     # A program that rewrites a date changes its form, so 1-3 and 3-1, which have the same form, are two ids.
-    if (
-        (date := _DATE.fullmatch(first))
-        and (second_match := _DATE.fullmatch(second))
-        and _date_layout(first) != _date_layout(second)
-    ):
-        pairs = (
-            (_possible_dates(date), _possible_dates(second_match)),
-            (_possible_dates(second_match), _possible_dates(date)),
-        )
+    if (left := _DATE.fullmatch(first)) and (right := _DATE.fullmatch(second)) and _layout(first) != _layout(second):
+        pairs = ((_possible_dates(left), _possible_dates(right)), (_possible_dates(right), _possible_dates(left)))
         if any(not short.isdisjoint(long | {(0, *rest) for _, *rest in long}) for short, long in pairs):
             return True
     # Most ids already differ in a letter or digit that no damage touches. This check takes a tenth of the time.
@@ -140,11 +129,11 @@ def are_damaged_variants(first: str, second: str) -> bool:
     return repair_order_id(first) == repair_order_id(second)
 
 
-def _numeric_value(number: re.Match[str]) -> Decimal:
+def _value(number: re.Match[str]) -> Decimal:
     return Decimal(number[1].replace(",", ".")).scaleb(-2 if number[2] else 0)
 
 
-def _date_layout(date: str) -> str:
+def _layout(date: str) -> str:
     """Return a date's layout: its separators, and the position of its four-digit year."""
     return _DIGITS.sub("0", re.sub("[0-9]{4}", "Y", date))
 

@@ -87,15 +87,9 @@ def _forms_of(root: Path, name: str, operation: files.OperationData) -> list[str
 
 def _operation_columns(name: str, operation: files.OperationData, forms: Sequence[files.FormData]) -> tuple[str, ...]:
     names = [field.name for form in forms for field in form.fields if field.from_sheet]
-    if unknown_columns := [
-        column for column in operation.columns if column not in names and column not in COMMON_COLUMNS
-    ]:
+    if unknown := [column for column in operation.columns if column not in names and column not in COMMON_COLUMNS]:
         raise ConfigurationError(
-            say(
-                "config/operations/{name}.toml: no form of it has a field {strange!r}.",
-                name=name,
-                strange=unknown_columns[0],
-            )
+            say("config/operations/{name}.toml: no form of it has a field {strange!r}.", name=name, strange=unknown[0])
         )
     return tuple(dict.fromkeys([*operation.columns, *COMMON_COLUMNS, *names]))
 

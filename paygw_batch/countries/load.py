@@ -104,14 +104,13 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
     for code, country in countries.items():
         if code not in numbers:
             raise ConfigurationError(say("config: there are no mobile numbers for {code}.", code=code))
+        own_terms = terms.get(code, _DEFAULT_TERMS)
         if operation not in country.operations:
-            if terms.get(code, _DEFAULT_TERMS) != _DEFAULT_TERMS:
+            if own_terms != _DEFAULT_TERMS:
                 key = f"countries.{code}.{operation}"
                 problems.append(say("{key}: the gateway doesn't offer this operation there; remove it.", key=key))
             continue
-        case = _CountryCase(
-            code, country, operation, operation_data, forms, operators.get(code, {}), terms.get(code, _DEFAULT_TERMS)
-        )
+        case = _CountryCase(code, country, operation, operation_data, forms, operators.get(code, {}), own_terms)
         case.check_data()
         problems += [*_term_problems(case), *_number_problems(case, numbers[code])]
         rules[code] = _build_rule(case, numbers[code])
@@ -152,9 +151,8 @@ class _CountryCase:
     @property
     def documented_form(self) -> str | None:
         """The form that the interface documents for this country, or None."""
-        return (
-            None if self.country_operation.unusable else self.country_operation.form or self.operation_data.default_form
-        )
+        operation = self.country_operation
+        return None if operation.unusable else operation.form or self.operation_data.default_form
 
     @property
     def form_name(self) -> str:
@@ -163,10 +161,8 @@ class _CountryCase:
     @property
     def omitted_fields(self) -> frozenset[str]:
         fields = self.forms[self.form_name].fields if self.form_name in self.forms else []
-        unrequested = {field.name for field in fields if not field.everywhere} - {
-            *self.country_operation.fields,
-            *self.terms.also,
-        }
+        requested = {*self.country_operation.fields, *self.terms.also}
+        unrequested = {field.name for field in fields if not field.everywhere} - requested
         return frozenset(unrequested) | self.fields_marked("never")
 
     def fields_marked(self, word: str) -> frozenset[str]:
@@ -184,17 +180,10 @@ class _CountryCase:
         """The form's fields, and those that the operator wants to send in addition."""
         own = tuple(self.forms[self.form_name].fields) if self.form_name in self.forms else ()
         have = {field.name for field in own}
-        return (
-            *own,
-            *(
-                self.addable_fields[name]
-                for name in self.terms.also
-                if name in self.addable_fields and name not in have
-            ),
-        )
+        return (*own, *(self.addable[name] for name in self.terms.also if name in self.addable and name not in have))
 
     @property
-    def addable_fields(self) -> Mapping[str, files.FieldData]:
+    def addable(self) -> Mapping[str, files.FieldData]:
         """The fields of all forms that could be sent in addition.
 
         A sheet or the configuration can have these fields. If several forms have a field of the same name, the
@@ -227,11 +216,9 @@ class _CountryCase:
     @property
     def missing_terms(self) -> tuple[str, ...]:
         sent = self.sent_fields
-        supplies = [name for name in self.operation_data.operator_supplies if not sent or name in sent]
-        provided = {*self.supplied_values, *(("purpose",) if self.terms.purposes else ())}
-        absent = [
-            name for name in supplies if name not in {*self.fields_marked("optional"), *self.terms.optional, *provided}
-        ]
+        names = [name for name in self.operation_data.operator_supplies if not sent or name in sent]
+        have = {*self.supplied_values, *(("purpose",) if self.terms.purposes else ())}
+        absent = [name for name in names if name not in {*self.fields_marked("optional"), *self.terms.optional, *have}]
         return (*([] if self.form_name else ["form"]), *absent)
 
     def check_data(self) -> None:
@@ -440,8 +427,8 @@ def _unknown_field_problem(case: _CountryCase, name: str) -> str:
 def _extra_field_problems(case: _CountryCase) -> Iterator[str]:
     key = f"{case.key}.also"
     for name in case.terms.also:
-        if name not in case.addable_fields:
-            near = files.nearest(name, case.addable_fields)
+        if name not in case.addable:
+            near = files.nearest(name, case.addable)
             yield say("{key}: there is no field {name!r}; {nearest}", key=key, name=name, nearest=near)
         elif name in case.fields_marked("never"):
             yield _never_sent_problem(case, key, name)

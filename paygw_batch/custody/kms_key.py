@@ -91,7 +91,7 @@ class KmsKey(SigningKey):
         yield sign
 
     def _sign_with_retries(self, client: Any, digest: bytes) -> bytes:
-        """Request a signature. Retry after errors that may pass, for `MAX_RETRY_S` seconds."""
+        """Request a signature, retrying transient errors for up to `MAX_RETRY_S` seconds."""
         until_s, wait_s = time.monotonic() + MAX_RETRY_S, _FIRST_WAIT_S
         while True:
             try:

@@ -131,9 +131,7 @@ def load_person_token_key(place: TokenLocation) -> PersonTokenKey:
     address = place.address
     with _open_session(place) as session, _translating_errors(address):
         key = _require_private_key(address, session)
-        if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _read_attribute(
-            key, Attribute.SIGN, default=True
-        ):
+        if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _attribute(key, Attribute.SIGN, default=True):
             raise KeyUnusable(address.uri, KeyProblem.WRONG_KIND)
         criteria = {Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id}
         public = next(iter(session.get_objects(criteria)), None)
@@ -154,12 +152,12 @@ def load_token_key(place: TokenLocation) -> TokenKey:
     address = place.address
     with _open_session(place) as session, _translating_errors(address):
         key = _require_private_key(address, session)
-        if key.key_type is not KeyType.RSA or not _read_attribute(key, Attribute.SIGN, default=True):
+        if key.key_type is not KeyType.RSA or not _attribute(key, Attribute.SIGN, default=True):
             raise KeyUnusable(address.uri, KeyProblem.WRONG_KIND)
         public = _read_public_half(address, session, key)
-        was_outside = not _read_attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
-        is_exportable = bool(_read_attribute(key, Attribute.EXTRACTABLE, default=False))
-        expires = _read_attribute(key, Attribute.END_DATE, default=None)
+        was_outside = not _attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
+        is_exportable = bool(_attribute(key, Attribute.EXTRACTABLE, default=False))
+        expires = _attribute(key, Attribute.END_DATE, default=None)
         label = session.token.label
     if public.bits < MIN_KEY_BITS:
         raise KeyUnusable(address.uri, KeyProblem.TOO_SHORT, str(public.bits))
@@ -277,14 +275,14 @@ def _read_public_half(address: TokenAddress, session: Any, key: Any) -> PublicHa
     """Return the public half, from the private key's attributes or, if these lack it, from the object beside it."""
     sources = [key, *session.get_objects({Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id})]
     for source in sources:
-        modulus = _read_attribute(source, Attribute.MODULUS, default=None)
-        exponent = _read_attribute(source, Attribute.PUBLIC_EXPONENT, default=None)
+        modulus = _attribute(source, Attribute.MODULUS, default=None)
+        exponent = _attribute(source, Attribute.PUBLIC_EXPONENT, default=None)
         if modulus and exponent:
             return public_half_from(modulus, exponent)
     raise KeyUnusable(address.uri, KeyProblem.BROKEN, "no public half")
 
 
-def _read_attribute(source: Any, attribute: Attribute, *, default: Any) -> Any:
+def _attribute(source: Any, attribute: Attribute, *, default: Any) -> Any:
     try:
         return source[attribute]
     except (pkcs11.PKCS11Error, ValueError, NotImplementedError):

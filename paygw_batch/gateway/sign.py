@@ -169,10 +169,8 @@ class Preparer:
     async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
         """Return the request of each attempt. Raises the errors of `encode_body`, and `SigningFailed`."""
         drafts = [self.signer.draft(self.rules[attempt.instruction.country], attempt) for attempt in attempts]
-        signatures = await self.signers.sign([request_draft.text for request_draft in drafts])
-        return [
-            request_draft.with_signature(signature) for request_draft, signature in zip(drafts, signatures, strict=True)
-        ]
+        signatures = await self.signers.sign([draft.text for draft in drafts])
+        return [draft.with_signature(signature) for draft, signature in zip(drafts, signatures, strict=True)]
 
 
 METHOD = "POST"

@@ -235,17 +235,15 @@ def load_control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
     return text
 
 
-def build_signer(
-    settings: Settings, rules: Rules, key: SigningKey, base_url: str, environ: Mapping[str, str]
-) -> Signer:
-    """Return the signer of requests of the rules' operation, for the gateway at `base_url`.
+def build_signer(settings: Settings, rules: Rules, key: SigningKey, url: str, environ: Mapping[str, str]) -> Signer:
+    """Return the signer of requests of the rules' operation, for the gateway at `url`.
 
     The callback address keeps the placeholder for the token. Raises `ConfigurationError` for incomplete settings.
     """
     gateway = settings.gateway
     endpoint_id = gateway.endpoint_id or ""
     return Signer(
-        url=operation_url(base_url, operation_of(rules), endpoint_id),
+        url=operation_url(url, operation_of(rules), endpoint_id),
         endpoint_id=endpoint_id,
         consumer_key=gateway.consumer_key or "",
         supplies=build_supplies(settings, rules, environ),
@@ -295,9 +293,7 @@ def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
 def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
     """Return the secret token of the callback address. Raises `ConfigurationError`, which does not quote it."""
     section = settings.notifications
-    token = load_secret("notifications.token", section.token_env, section.token_file, environ).decode(
-        "utf-8", "replace"
-    )
+    token = load_secret("notifications.token", section.token_env, section.token_file, environ).decode(errors="replace")
     if len(token) < MIN_TOKEN_CHARACTERS or not _TOKEN.fullmatch(token):
         raise ConfigurationError(
             say(
@@ -329,7 +325,7 @@ def build_authenticity_check(
         case None:
             return None
         case "shared-secret-hash":
-            return _build_shared_secret_hash(settings, names, environ)
+            return _shared_secret_hash(settings, names, environ)
         case "header-hmac":
             header = build_signed_header(settings)
             algorithm = HashAlgorithm(settings.notifications.hash_algorithm or "")
@@ -351,9 +347,7 @@ def _require_keys(settings: Settings, *keys: str, hint: str = "") -> None:
         )
 
 
-def _build_shared_secret_hash(
-    settings: Settings, names: NotificationFields, environ: Mapping[str, str]
-) -> SharedSecretHash:
+def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
     section = settings.notifications
     is_proof = section.hash_algorithm != "sha1"
     keys = ("hash_algorithm", "hash_fields", *(("hash_separator",) if is_proof else ()), "hash_field")

@@ -35,10 +35,7 @@ def file_location(settings: Settings, path: Path | None = None) -> FilePlace:
     """Return the location of the journal in the file at `path`, or at the configured path."""
     path = path or settings.journal_path()
     return FilePlace(
-        path,
-        endpoint=settings.endpoint_identity(),
-        known_dir=settings.known_journals_directory(path),
-        now=_timestamp_now,
+        path, endpoint=settings.endpoint_identity(), known_dir=settings.known_journals_directory(path), now=_now
     )
 
 
@@ -53,12 +50,12 @@ def database_location(settings: Settings) -> "DatabasePlace | None":
         section.intent_lives_s,
         endpoint=settings.endpoint_identity(),
         known_dir=settings.known_journals_directory(),
-        now=_timestamp_now,
+        now=_now,
     )
     return location
 
 
-def _timestamp_now() -> str:
+def _now() -> str:
     return timestamp(utc_now())
 
 

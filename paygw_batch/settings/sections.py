@@ -750,10 +750,8 @@ class NoticesSection(Section):
             raise ValueError(say("recipients are listed; set smtp (the mail server) and from (the sender)"))
         if self.smtp_user is not None and self.smtp_password_env is None and self.smtp_password_file is None:
             raise ValueError(say("smtp_user is set; also set smtp_password_env or smtp_password_file"))
-        if unknown_names := sorted(set(self.personal_data) - self.recipients()):
-            raise ValueError(
-                say("personal_data names {name}, who is not a recipient of any notice", name=unknown_names[0])
-            )
+        if unknown := sorted(set(self.personal_data) - self.recipients()):
+            raise ValueError(say("personal_data names {name}, who is not a recipient of any notice", name=unknown[0]))
         if sum(place is not None for place in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
             raise ValueError(say("webhook, webhook_env and webhook_file set the same address: keep one of them"))
         if self.webhook is not None and self.webhook_format != "standard":

@@ -103,11 +103,8 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
         bare = bare.str.replace(rf"(?i)^(?:{words})\.?[\s\p{{Z}}]*", "").str.replace(
             rf"(?i)[\s\p{{Z}}]*(?:{words})\.?$", ""
         )
-    return (
-        pl.when(bare.str.contains(_GROUPED_DIGITS))
-        .then(bare.str.replace_all(r"[\s'\x{2019}\p{Z}]", ""))
-        .otherwise(bare)
-    )
+    without_spaces = bare.str.replace_all(r"[\s'\x{2019}\p{Z}]", "")
+    return pl.when(bare.str.contains(_GROUPED_DIGITS)).then(without_spaces).otherwise(bare)
 
 
 def amount_correction(column: str, currency: str | None, decimals: int | None = None, separator: str = "") -> pl.Expr:
@@ -152,23 +149,19 @@ def amount_problem(column: str, currency: str | None, decimals: int | None = Non
     correction = amount_correction(column, currency, decimals)
     whole = core.str.replace_all("[.,]", "")
     fraction = core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", "")
+    date = say("is a date, because the spreadsheet converted the amount. Format the column as text and retype it")
+    both = build_message(
+        "could mean {whole} or {fraction}. Write the one that you mean", whole=whole, fraction=fraction
+    )
     return (
         pl.when(text.str.contains(_DATE))
-        .then(
-            pl.lit(
-                say("is a date, because the spreadsheet converted the amount. Format the column as text and retype it")
-            )
-        )
+        .then(pl.lit(date))
         .when(text.str.contains(_NEGATIVE))
         .then(pl.lit(say("is negative. Enter the amount to pay, without a minus sign or brackets")))
         .when(text.str.contains(_TOO_LONG))
         .then(pl.lit(say("has more than 15 digits, which is too large for an amount")))
         .when(core.str.contains(_AMBIGUOUS) & (decimals != 0))
-        .then(
-            build_message(
-                "could mean {whole} or {fraction}. Write the one that you mean", whole=whole, fraction=fraction
-            )
-        )
+        .then(both)
         .when(correction.is_not_null())
         .then(build_message("is not a plain number. Write {text}", text=correction))
         .otherwise(

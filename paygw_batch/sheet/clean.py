@@ -119,9 +119,8 @@ def _clean_code(text: pl.Series) -> pl.Series:
 
 def _clean_amount(text: pl.Series) -> pl.Series:
     text = trim(_unwrap(trim(text)))
-    return apply_where(
-        text, text.str.contains(PLAIN_AMOUNT) & (text.str.len_chars() > SAFE_DIGITS + 1), remove_float_noise
-    )
+    is_long = text.str.contains(PLAIN_AMOUNT) & (text.str.len_chars() > SAFE_DIGITS + 1)
+    return apply_where(text, is_long, remove_float_noise)
 
 
 def _unwrap(text: pl.Series) -> pl.Series:
@@ -152,11 +151,9 @@ def strip_separators(text: pl.Series) -> pl.Series:
 
 def _strip_unclean_number(text: pl.Series) -> pl.Series:
     """Clean unclean numbers of a sheet and strip their separators."""
-    positions = (~text.str.contains(_GROUPED_DIGITS)).arg_true()
+    indices = (~text.str.contains(_GROUPED_DIGITS)).arg_true()
     digits = text.str.replace_all("[ -]", "")
-    return (
-        digits.scatter(positions, _strip_number(_clean_number(text.gather(positions)))) if positions.len() else digits
-    )
+    return digits.scatter(indices, _strip_number(_clean_number(text.gather(indices)))) if indices.len() else digits
 
 
 def _strip_number(text: pl.Series) -> pl.Series:
@@ -203,10 +200,8 @@ def guard_formulas(text: pl.Series) -> pl.Series:
 
 def wrap_for_spreadsheets(text: pl.Series) -> pl.Series:
     """Wrap strings in `="..."` if a spreadsheet would convert them to a number or a date."""
-    is_converted = text.str.contains(f"^(?:{_CONVERTED_BY_SPREADSHEETS})$") & (
-        text.str.len_chars() <= _MAX_FORMULA_CHARS
-    )
-    return apply_where(text, is_converted, lambda part: '="' + part + '"')
+    is_at_risk = text.str.contains(f"^(?:{_CONVERTED_BY_SPREADSHEETS})$") & (text.str.len_chars() <= _MAX_FORMULA_CHARS)
+    return apply_where(text, is_at_risk, lambda part: '="' + part + '"')
 
 
 def guard_columns(frame: pl.DataFrame) -> pl.DataFrame:

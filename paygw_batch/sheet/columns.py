@@ -19,9 +19,8 @@ def columns_of_operation(operation: str) -> tuple[str, ...]:
 
 def reconciled_columns(operation: str) -> tuple[str, ...]:
     """Return the form fields that follow the reconciliation's own columns, under their own names."""
-    return tuple(
-        name for name in sheet_columns().reconciled[operation] if name not in RECONCILIATION_COLUMNS_OF[operation]
-    )
+    own_columns = RECONCILIATION_COLUMNS_OF[operation]
+    return tuple(name for name in sheet_columns().reconciled[operation] if name not in own_columns)
 
 
 PAYMENT_COLUMNS = (

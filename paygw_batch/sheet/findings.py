@@ -125,9 +125,7 @@ class Findings:
     def from_frame(cls, frame: pl.DataFrame) -> "Findings":
         """Return the findings of a complete and ordered frame."""
         rows = frame["row"].unique(maintain_order=True)
-        return cls(
-            _count_by_code(frame), rows, DeferredFrame(lambda: sample_findings(frame)), DeferredFrame(lambda: frame)
-        )
+        return cls(_counts(frame), rows, DeferredFrame(lambda: sample_findings(frame)), DeferredFrame(lambda: frame))
 
     @property
     def is_empty(self) -> bool:
@@ -149,20 +147,18 @@ class Findings:
 
     def with_findings(self, added: pl.DataFrame, *, first: bool = False) -> "Findings":
         """Return these and the `added` findings. Within one value, the added ones come last, or `first`."""
-        return self._combine(
-            added, lambda existing: sort_findings(pl.concat([added, existing] if first else [existing, added]))
-        )
+        return self._combine(added, lambda old: sort_findings(pl.concat([added, old] if first else [old, added])))
 
     def with_sheet_findings(self, of_sheet: pl.DataFrame) -> "Findings":
         """Return these findings, preceded by those of the whole sheet."""
-        return self._combine(of_sheet, lambda existing: pl.concat([of_sheet, existing]))
+        return self._combine(of_sheet, lambda old: pl.concat([of_sheet, old]))
 
     def _combine(self, added: pl.DataFrame, combine: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
         if added.is_empty():
             return self
         sample, all_findings = self.sample, self.all_findings
         return Findings(
-            sum_counts([self.counts, _count_by_code(added)]),
+            sum_counts([self.counts, _counts(added)]),
             pl.concat([self.rows, added["row"]]).unique(),
             DeferredFrame(lambda: sample_findings(combine(sample.frame))),
             DeferredFrame(lambda: combine(all_findings.frame)),
@@ -185,7 +181,7 @@ def sum_counts(counts: list[pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-def _count_by_code(findings: pl.DataFrame) -> pl.DataFrame:
+def _counts(findings: pl.DataFrame) -> pl.DataFrame:
     return findings.group_by("code", maintain_order=True).agg(count=pl.len(), is_of_rows=(pl.col("row") > 0).any())
 
 

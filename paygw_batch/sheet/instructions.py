@@ -135,9 +135,7 @@ def _sent_fields(wire: pl.DataFrame) -> pl.Series:
 def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> list[pl.Expr]:
     """Return the parts of a JSON object with all fields that have a value or a default."""
     members = [_json_member(rule, field, with_default=with_defaults) for field in fields]
-    if all(
-        is_always_present for _, is_always_present in members
-    ):  # a single concatenation copies each string only once
+    if all(is_present for _, is_present in members):  # a single concatenation copies each string only once
         pieces_and_commas = [piece for pieces, _ in members for piece in (pl.lit(","), *pieces)]
         return [pl.lit("{"), *pieces_and_commas[1:], pl.lit("}")]
     joined = pl.concat_str(*(pl.concat_str(pieces) for pieces, _ in members), separator=",", ignore_nulls=True)
@@ -375,18 +373,18 @@ class InstructionColumns:
         mark is replaced by None.
         """
         content, fields = pl.col("content"), pl.col("fields")
-        # A content whose fields are empty loses nothing, and gets the mark as well.
+        # Content with empty fields gets the mark too; there is nothing to strip.
         cut = pl.concat_str(pl.lit(mark), content.str.strip_suffix(fields))
         stored = pl.when(content.str.ends_with(fields)).then(cut).otherwise(content)
         return self._frame.with_columns(content=pl.when(~content.str.starts_with(mark)).then(stored)).iter_rows()
 
 
-ROWS_A_PAGE = 20_000
+ROWS_PER_PAGE = 20_000
 
 
 def to_pages(frame: pl.DataFrame) -> Iterator[bytes]:
-    """Yield the frame as compressed Arrow IPC files of at most `ROWS_A_PAGE` rows. An empty frame has one page."""
-    parts = frame.iter_slices(ROWS_A_PAGE) if frame.height else [frame]
+    """Yield the frame as compressed Arrow IPC files of at most `ROWS_PER_PAGE` rows. An empty frame has one page."""
+    parts = frame.iter_slices(ROWS_PER_PAGE) if frame.height else [frame]
     for part in parts:
         page = io.BytesIO()
         part.write_ipc(page, compression="zstd")
@@ -402,7 +400,7 @@ class Pager:
     def add_rows(self, part: pl.DataFrame) -> list[bytes]:
         """Add the next rows, and return the pages that are now full."""
         rows = part if self._rest is None else pl.concat([self._rest, part])
-        full = rows.height - rows.height % ROWS_A_PAGE
+        full = rows.height - rows.height % ROWS_PER_PAGE
         self._rest = rows.slice(full).rechunk()
         return list(to_pages(rows.head(full))) if full else []
 

@@ -16,7 +16,7 @@ from paygw_batch.errors import InternalError, SheetError, UsageError
 from paygw_batch.sheet.check.repeats import duplicate_ids, look_alike_ids, normalize_ids
 from paygw_batch.sheet.check.validate import validate, with_defects, with_warnings
 from paygw_batch.sheet.findings import DEFECT_SCHEMA
-from paygw_batch.sheet.instructions import ROWS_A_PAGE, from_pages, to_pages
+from paygw_batch.sheet.instructions import ROWS_PER_PAGE, from_pages, to_pages
 from paygw_batch.sheet.model import Sheet
 from tests.support.long_part import example_count
 from tests.support.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, build_sheet, codes, lines
@@ -298,7 +298,7 @@ def test_sheet_of_many_pieces_keeps_row_order(rules: Rules, monkeypatch: pytest.
 
 
 def test_pages_restore_rows_with_bounded_size(rules: Rules) -> None:
-    rows = validate(large_sheet(ROWS_A_PAGE * 2 + 1), rules).rows
+    rows = validate(large_sheet(ROWS_PER_PAGE * 2 + 1), rules).rows
     pages = list(to_pages(rows))
     assert len(pages) == 3
     assert from_pages(pages).equals(rows)

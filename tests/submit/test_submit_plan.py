@@ -137,7 +137,7 @@ def test_reconciliation_is_same_for_any_page_size(
 ) -> None:
     frames = []
     for size in (20_000, rows_a_page):
-        monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", size)
+        monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_PER_PAGE", size)
         held = in_memory_journal()
         batch = submit(plan(sheet(tmp_path, "A 100 001", "B 0 002", "C 0 003", "D 4 004", "E 5 005"), held), held)
         assert len(list(held.pages(batch.number))) == -(-5 // size)

@@ -44,7 +44,7 @@ OPTIONS = ReadOptions()
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pieces and pages small, so that every batch needs several and is sorted."""
     monkeypatch.setattr("paygw_batch.sheet.check.tally.ROWS_AT_ONCE", 9)
-    monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", 25)
+    monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_PER_PAGE", 25)
     monkeypatch.setattr("paygw_batch.sheet.instructions._ROWS_AT_ONCE", 7)
     monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._MIN_SORTED", 1)
     monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._MAX_SORTED", 200)

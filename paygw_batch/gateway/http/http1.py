@@ -37,9 +37,7 @@ def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> 
     """
     start = _payout_head_start(request.url, origin)
     end = f"Content-Length: {len(request.body)}\r\n" + ("Connection: close\r\n\r\n" if close else "\r\n")
-    return (
-        f"{start}Authorization: {_require_single_line(request.authorization)}\r\n{end}".encode("latin-1") + request.body
-    )
+    return f"{start}Authorization: {_single_line(request.authorization)}\r\n{end}".encode("latin-1") + request.body
 
 
 @lru_cache(maxsize=8)
@@ -50,12 +48,12 @@ def _payout_head_start(url: str, origin: Origin) -> str:
     if len(target) == len(url) or not target.startswith("/"):
         raise InternalError("a request was signed for another place than the one it would be sent to")
     return (
-        f"POST {_require_single_line(target)} HTTP/1.1\r\nHost: {origin.authority}\r\nUser-Agent: paygw-batch\r\n"
+        f"POST {_single_line(target)} HTTP/1.1\r\nHost: {origin.authority}\r\nUser-Agent: paygw-batch\r\n"
         "Accept-Encoding: identity\r\nContent-Type: application/json\r\nAccept: application/json\r\n"
     )
 
 
-def _require_single_line(text: str) -> str:
+def _single_line(text: str) -> str:
     """Return `text`. Raises `InternalError` if it contains a line break or a NUL."""
     if "\r" in text or "\n" in text or "\0" in text:
         raise InternalError("a request would have had a line break inside a header")

@@ -86,7 +86,7 @@ class TlsChannel:
         return True
 
     def encrypt(self, data: bytes) -> None:
-        """Encrypt bytes of the application. `outgoing` then returns the result."""
+        """Encrypt application data. Read the result from `outgoing`."""
         remaining = memoryview(data)
         while remaining:
             remaining = remaining[self._side.write(remaining) :]

@@ -187,19 +187,16 @@ class PayoutTransport:
 
     async def _open(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> Connection | TransportFault:
         connection = Connection(loop, self._open_connections)
-        bound_s = min(loop.time() + self._settings.connect_timeout_s, deadline_s)
+        timeout_s = self._settings.connect_timeout_s
+        bound_s = min(loop.time() + timeout_s, deadline_s)
         try:
             async with asyncio.timeout_at(bound_s):
                 await self._establish(loop, connection)
-            await connection.wait_for_silence(
-                self._required_silence_s(connection), loop.time() + self._settings.connect_timeout_s
-            )
+            await connection.wait_for_silence(self._required_silence_s(connection), loop.time() + timeout_s)
         except TimeoutError:
             connection.abort()
-            is_total = bound_s == deadline_s
-            return _not_sent_fault(
-                FaultKind.TOTAL_TIMEOUT if is_total else connection.opening_kind, "no connection in time"
-            )
+            kind = FaultKind.TOTAL_TIMEOUT if bound_s == deadline_s else connection.opening_kind
+            return _not_sent_fault(kind, "no connection in time")
         except ConnectFailed as error:
             connection.abort()
             # The session may have caused the failure, so the next try goes without it.

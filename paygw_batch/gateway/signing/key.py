@@ -439,7 +439,7 @@ def public_half_from(modulus: bytes, exponent: bytes) -> PublicHalf:
 
 
 def deserialise_file_key(fields: dict[str, str]) -> PrivateKey:
-    """Return the key that `PrivateKey.serialise` gave to this process."""
+    """Rebuild the private key that `PrivateKey.serialise` passed to this process."""
     key = load_der_private_key(base64.b64decode(fields["der"]), None)
     if not isinstance(key, RSAPrivateKey):
         raise InternalError("a signing process was given something else than an RSA key")
@@ -506,11 +506,8 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     access to it, if it is not an RSA private key in PEM, if the key is too short, or if the passphrase does not decrypt
     it.
     """
-    key = _load_key(
-        path,
-        read_trusted_file(path, say("The private key {path}", path=path), OtherUsers.MAY_NOTHING),
-        passphrase or None,
-    )
+    file = read_trusted_file(path, say("The private key {path}", path=path), OtherUsers.MAY_NOTHING)
+    key = _load_key(path, file, passphrase or None)
     if not isinstance(key, RSAPrivateKey):
         raise ConfigurationError(
             say("The private key {path} is not an RSA key.", path=path),

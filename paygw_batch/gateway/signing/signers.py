@@ -79,12 +79,8 @@ def signing_lookahead(key: SigningKey) -> int | None:
 
     With more texts, the last signatures would be too old when they are sent.
     """
-    signing_capacity = signing_capacity_of(key)
-    return (
-        (_TEXTS_PER_THREAD + 1) * signing_capacity.processes * signing_capacity.threads
-        if signing_capacity.is_slow
-        else None
-    )
+    capacity = signing_capacity_of(key)
+    return (_TEXTS_PER_THREAD + 1) * capacity.processes * capacity.threads if capacity.is_slow else None
 
 
 @asynccontextmanager
@@ -142,9 +138,8 @@ class SigningProcesses:
             async with asyncio.timeout(SIGNATURE_TIMEOUT_S if self._staff.is_slow else None):
                 return await least_busy.sign(texts)
         except TimeoutError:
-            raise KeyUnusable(
-                self._key.custody.place, KeyProblem.SLOW, f"{SIGNATURE_TIMEOUT_S:.0f}"
-            ).to_signing_failed() from None
+            place = self._key.custody.place
+            raise KeyUnusable(place, KeyProblem.SLOW, f"{SIGNATURE_TIMEOUT_S:.0f}").to_signing_failed() from None
 
     async def __aenter__(self) -> Self:
         """Start all processes and have each sign one text. If one fails, stop all. Raises `SigningFailed`."""

@@ -97,16 +97,14 @@ def _missing_reason(column: str, headings: Mapping[str, str]) -> Reason:
 
 
 def _error_mark_reason(column: str) -> Reason:
-    message = build_message(
-        "{value} is a spreadsheet error. Correct the formula, or paste the value.", value=shortened_value(column)
-    )
+    value = shortened_value(column)
+    message = build_message("{value} is a spreadsheet error. Correct the formula, or paste the value.", value=value)
     return Reason(f"{column}.error_mark", pl.col(column).str.contains(_ERROR_MARK), message)
 
 
 def _lost_character_reason(column: str) -> Reason:
-    message = build_message(
-        "{value}: a program has lost a character. Retype the text from its source.", value=shortened_value(column)
-    )
+    value = shortened_value(column)
+    message = build_message("{value}: a program has lost a character. Retype the text from its source.", value=value)
     return Reason(f"{column}.lost_character", pl.col(column).str.contains(_LOST_CHARACTER, literal=True), message)
 
 
@@ -126,34 +124,27 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     codes, names = ", ".join(rules), {code: say(rule.name) for code, rule in rules.items()}
     is_confused = country.is_in(list(confused))
     code, nearest = pl.when(~is_confused).then(country_code(country, rules)), nearest_country(country, rules)
+    value, name = shortened_value("country"), nearest.replace_strict(names, default=None, return_dtype=pl.String)
+    similar = build_message(
+        "{value} is not a country that can be paid: if {name} is meant, write {code}.",
+        value=value,
+        name=name,
+        code=nearest,
+    )
+    other = build_message("{value} is not a country that can be paid. Use one of {known}.", value=value, known=codes)
     unknown = (
         pl.when(is_confused)
         .then(country.replace_strict(confused, default=None, return_dtype=pl.String))
         .when(code.is_not_null())
-        .then(build_message("{value}: write {code}.", value=shortened_value("country"), code=code))
+        .then(build_message("{value}: write {code}.", value=value, code=code))
         .when(nearest.is_not_null())
-        .then(
-            build_message(
-                "{value} is not a country that can be paid: if {name} is meant, write {code}.",
-                value=shortened_value("country"),
-                name=nearest.replace_strict(names, default=None, return_dtype=pl.String),
-                code=nearest,
-            )
-        )
-        .otherwise(
-            build_message(
-                "{value} is not a country that can be paid. Use one of {known}.",
-                value=shortened_value("country"),
-                known=codes,
-            )
-        )
+        .then(similar)
+        .otherwise(other)
     )
     headings = next(iter(rules.values())).headings
     reasons = (_missing_reason("country", headings), Reason("country.unknown", _ALWAYS, unknown, code))
-    passes, amount = (
-        country.is_in(list(rules)).fill_null(value=False),
-        _amount_check(None, headings, code.is_not_null()),
-    )
+    passes = country.is_in(list(rules)).fill_null(value=False)
+    amount = _amount_check(None, headings, code.is_not_null())
     return ColumnCheck("country", passes, reasons), _order_id_check(headings), amount
 
 
@@ -220,16 +211,14 @@ def _order_id_check(headings: Mapping[str, str]) -> ColumnCheck:
     name = "client_orderid"
     text = pl.col(name)
     right = ~text.str.contains(f"{_NOT_PRINTABLE}|{_ROUNDED_ID}|{_ERROR_MARK}|{_LOST_CHARACTER}")
-    message = build_message(
+    advice = build_message(
         "{value} is not a valid order id. Use at most {characters} printable characters, including ordinary spaces.",
         value=shortened_value(name),
         characters=ORDER_ID_CHARACTERS,
     )
-    short = text.str.len_chars() <= ORDER_ID_CHARACTERS
+    fits = text.str.len_chars() <= ORDER_ID_CHARACTERS
     cut = _cut_number_reason(name, text.str.contains(_ROUNDED_ID))
-    return _value_check(
-        name, right & short, message, cut, _lost_character_reason(name), required=True, headings=headings
-    )
+    return _value_check(name, right & fits, advice, cut, _lost_character_reason(name), required=True, headings=headings)
 
 
 def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], is_named: pl.Expr = _ALWAYS) -> ColumnCheck:
@@ -238,25 +227,23 @@ def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], is_name
     If the country of a row is not even named (`is_named`), as in a row of totals, only an amount fails that no country
     would accept in any spelling, and no correction is offered.
     """
-    text, text_shown = pl.col("amount"), shortened_value("amount")
+    text, value = pl.col("amount"), shortened_value("amount")
     terms = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
-    advice = build_message("{value} {advice}.", value=text_shown, advice=amount_problem(*terms))
-    plain, positive = text.str.contains(PLAIN_AMOUNT), text.str.contains("[1-9]")
+    advice = build_message("{value} {advice}.", value=value, advice=amount_problem(*terms))
+    plain, nonzero = text.str.contains(PLAIN_AMOUNT), text.str.contains("[1-9]")
     format_reasons = (
         _missing_reason("amount", headings),
         _error_mark_reason("amount"),
         Reason(
             "amount.exponent",
             text.str.contains(AMOUNT_EXPONENT),
-            build_message("{value}: write the amount in plain digits.", value=text_shown),
+            build_message("{value}: write the amount in plain digits.", value=value),
         ),
         Reason("amount.format", ~plain, advice, pl.when(is_named).then(amount_correction(*terms))),
     )
-    zero = Reason(
-        "amount.zero", ~positive, build_message("{value}: the amount must be greater than zero.", value=text_shown)
-    )
+    zero = Reason("amount.zero", ~nonzero, build_message("{value}: the amount must be greater than zero.", value=value))
     if rule is None:
-        passes = text.is_not_null() & (plain | (~is_named & text.str.contains(_AMOUNT_IN_SOME_WAY))) & positive
+        passes = text.is_not_null() & (plain | (~is_named & text.str.contains(_AMOUNT_IN_SOME_WAY))) & nonzero
         return ColumnCheck("amount", passes, (*format_reasons, zero))
     exact = text.str.contains(amount_pattern(rule.decimals))
     both = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.decimals}}}{'0' * (3 - rule.decimals)}$")
@@ -264,7 +251,7 @@ def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], is_name
     rounded = rounded_amount("amount", rule.decimals)
     decimals = Reason("amount.decimals", ~exact, _decimals_message(rule, rounded), rounded)
     limits = tuple(_limit_reasons(rule))
-    passes = pl.all_horizontal(text.is_not_null(), exact, positive, *(~limit.applies for limit in limits))
+    passes = pl.all_horizontal(text.is_not_null(), exact, nonzero, *(~limit.applies for limit in limits))
     return ColumnCheck("amount", passes, (*format_reasons, two_ways, decimals, zero, *limits))
 
 
@@ -282,10 +269,8 @@ def _limit_reasons(rule: CountryRule) -> Iterator[Reason]:
 def _decimals_message(rule: CountryRule, rounded: pl.Expr) -> pl.Expr:
     units = rule.decimals
     is_same = pl.col("amount").str.contains(rf"\.[0-9]{{{units}}}0+$")
-    same, other = (
-        build_message(", write {text}", text=rounded),
-        build_message(", write {text} if it may be rounded", text=rounded),
-    )
+    same = build_message(", write {text}", text=rounded)
+    other = build_message(", write {text} if it may be rounded", text=rounded)
     suggestion = pl.when(is_same).then(same).otherwise(other).fill_null("")
     parts = {"value": shortened_value("amount"), "currency": pl.lit(rule.currency), "suggestion": suggestion}
     if units < rule.minor_units:
@@ -380,21 +365,12 @@ def name_columns(rule: CountryRule) -> frozenset[str]:
 
 def _name_check(column: str, rule: CountryRule, *, required: bool) -> ColumnCheck:
     """Return the check of a name, which people compare by eye and open in spreadsheets."""
-    text = pl.col(column)
+    text, value = pl.col(column), shortened_value(column)
+    hidden = build_message("{value} contains an invisible character that reverses text. Retype the name.", value=value)
+    formula = build_message("{value} begins like a formula. Write only the name.", value=value)
     others = (
-        Reason(
-            f"{column}.direction",
-            text.str.contains(_REVERSES_TEXT),
-            build_message(
-                "{value} contains an invisible character that reverses text. Retype the name.",
-                value=shortened_value(column),
-            ),
-        ),
-        Reason(
-            f"{column}.formula_sign",
-            text.str.contains(_STARTS_A_FORMULA),
-            build_message("{value} begins like a formula. Write only the name.", value=shortened_value(column)),
-        ),
+        Reason(f"{column}.direction", text.str.contains(_REVERSES_TEXT), hidden),
+        Reason(f"{column}.formula_sign", text.str.contains(_STARTS_A_FORMULA), formula),
     )
     return _text_check(column, rule, *others, never=f"{_REVERSES_TEXT}|{_STARTS_A_FORMULA}", required=required)
 
@@ -523,12 +499,9 @@ def warning_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
             if field is payee and (check := _operator_warning(column, rule)) is not None:
                 yield check
             if field.kind is FieldKind.WALLET:
-                beside = (
-                    PhoneColumn.for_field(rule, other.name, other.kind)
-                    for other in numbers
-                    if other.kind is not field.kind
-                )
-                yield _two_meanings_warning(column, next(beside, None))
+                others = (number for number in numbers if number.kind is not field.kind)
+                phones = (PhoneColumn.for_field(rule, other.name, other.kind) for other in others)
+                yield _two_meanings_warning(column, next(phones, None))
         elif field.name in names:
             yield _name_warning(field.name)
             yield _damage_warning(field.name)
@@ -556,28 +529,20 @@ def _two_meanings_warning(account: PhoneColumn, phone: PhoneColumn | None) -> Co
     """
     national = pl.lit(None, pl.String) if phone is None else phone.national
     is_bank, is_both, is_own = account.is_bank_account, account.is_account_and_mobile, account.national == national
-    doubts = {
-        mark("{value} will be paid, but the phone of the row is a different number, {own}."): ~(
-            is_bank | is_both | is_own
-        )
-    }
+    is_other = ~(is_bank | is_both | is_own)
+    doubts = {mark("{value} will be paid, but the phone of the row is a different number, {own}."): is_other}
     if account.bank_account_pattern is not None:  # last, so that a reason has the same position in all countries
+        as_bank = is_both & is_bank
         doubts |= {
-            mark("{value} will be paid as a bank account. The phone of the row is {number}."): is_both
-            & is_bank
-            & is_own,
-            mark("{value} will be paid as a bank account. It could also be the mobile number {number}."): is_both
-            & is_bank,
+            mark("{value} will be paid as a bank account. The phone of the row is {number}."): as_bank & is_own,
+            mark("{value} will be paid as a bank account. It could also be the mobile number {number}."): as_bank,
             mark("{value} will be paid as the mobile number {number}. It could also be a bank account."): is_both,
         }
     dialling_code = pl.lit(f"+{account.numbers.dialling_code}")
     numbers = {"number": pl.concat_str(dialling_code, account.national), "own": pl.concat_str(dialling_code, national)}
+    value = shortened_value(account.name)
     reasons = [
-        Reason(
-            f"{account.name}.two_meanings",
-            applies,
-            build_message(sentence, value=shortened_value(account.name), **numbers),
-        )
+        Reason(f"{account.name}.two_meanings", applies, build_message(sentence, value=value, **numbers))
         for sentence, applies in doubts.items()
     ]
     passes = ~pl.any_horizontal(reason.applies.fill_null(value=False) for reason in reasons)
@@ -606,25 +571,21 @@ def _operator_warning(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | N
 
 
 def _name_warning(name: str) -> ColumnCheck:
-    text = pl.col(name)
-    swapped = build_message("{value}: the name has only digits. Are two columns swapped?", value=shortened_value(name))
-    no_name = build_message("{value} doesn't look like a name. Check who will be paid.", value=shortened_value(name))
+    text, value = pl.col(name), shortened_value(name)
+    swapped = build_message("{value}: the name has only digits. Are two columns swapped?", value=value)
+    no_name = build_message("{value} doesn't look like a name. Check who will be paid.", value=value)
     digits = Reason(f"{name}.digits", text.str.contains(_ONLY_DIGITS), swapped)
     nobody = Reason(f"{name}.placeholder", text.str.contains(_PLACEHOLDER), no_name)
-    has_picture = build_message(
-        "{value} contains an emoji. Check that the gateway accepts such a name.", value=shortened_value(name)
-    )
-    picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), has_picture)
+    emoji = build_message("{value} contains an emoji. Check that the gateway accepts such a name.", value=value)
+    picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), emoji)
     # One pattern covers all reasons, because values of only digits also match `_PLACEHOLDER`.
     doubtful = text.str.contains(f"(?:{_PLACEHOLDER})|{_PICTURE}").fill_null(value=False)
     return ColumnCheck(name, ~doubtful, (digits, nobody, picture))
 
 
 def _damage_warning(name: str) -> ColumnCheck:
-    text, right = pl.col(name), repair_column(name)
-    message = build_message(
-        "{value} may have been damaged by a program. Is the name {right}?", value=shortened_value(name), right=right
-    )
-    lost = build_message("{value} may have been damaged by a program. Check the name.", value=shortened_value(name))
-    reasons = Reason(f"{name}.damaged", text != right, message, right), Reason(f"{name}.damaged", _ALWAYS, lost)
+    text, right, value = pl.col(name), repair_column(name), shortened_value(name)
+    advice = build_message("{value} may have been damaged by a program. Is the name {right}?", value=value, right=right)
+    lost = build_message("{value} may have been damaged by a program. Check the name.", value=value)
+    reasons = Reason(f"{name}.damaged", text != right, advice, right), Reason(f"{name}.damaged", _ALWAYS, lost)
     return ColumnCheck(name, ((text == right) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)

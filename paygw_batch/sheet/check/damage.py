@@ -24,27 +24,19 @@ _TYPOGRAPHIC = "\u2018\u2019\u201c\u201d\u2013\u2014"
 def _undo_code_page(match: re.Match[str]) -> str:
     """Decode letters that were UTF-8, misread in a code page. Returns the match if it is likely intended."""
     damaged, text = match[0], match.string
-    neighbours = text[max(0, match.start() - 1) : match.start()] + text[match.end() : match.end() + 1]
-    if (
-        damaged[0] not in "\u00c2\u00c3\u00c4\u00c5"
-        and damaged[-1] in _TYPOGRAPHIC
-        and neighbours.upper() == neighbours
-    ):
+    context = text[max(0, match.start() - 1) : match.start()] + text[match.end() : match.end() + 1]
+    if damaged[0] not in "\u00c2\u00c3\u00c4\u00c5" and damaged[-1] in _TYPOGRAPHIC and context.upper() == context:
         return damaged  # likely a quotation mark or dash after a capital letter
     is_latin = any(letter.isascii() and letter.isalpha() for letter in text)
     for page, sign in _CODE_PAGES:
         read = [letter.encode(page, "ignore") or letter.encode("latin-1", "ignore") for letter in damaged]
         with suppress(UnicodeDecodeError):
-            if (
-                re.search(sign, damaged)
-                and all(read)
-                and not _is_implausible(letters := b"".join(read).decode(), is_latin)
-            ):
-                return letters
+            if re.search(sign, damaged) and all(read) and not _is_unlikely(word := b"".join(read).decode(), is_latin):
+                return word
     return damaged
 
 
-def _is_implausible(text: str, is_latin: bool) -> bool:
+def _is_unlikely(text: str, is_latin: bool) -> bool:
     """Whether letters can hardly be intended: control characters, or other scripts in a Latin name."""
     return any(
         unicodedata.category(letter)[0] == "C"

@@ -165,7 +165,7 @@ def look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
         other=shortened_value("other"),
         row=pl.col("other_row"),
     )
-    return defects_for_rows(_pair_with_other(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
+    return defects_for_rows(_pairs(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
 
 
 def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
@@ -188,12 +188,10 @@ def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
         other=shortened_value("other"),
         row=pl.col("other_row"),
     )
-    return defects_for_rows(
-        _pair_with_other(rewritten, [*payment, "repaired"], "folded"), "client_orderid", REWRITTEN, message
-    )
+    return defects_for_rows(_pairs(rewritten, [*payment, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
 
 
-def _pair_with_other(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
+def _pairs(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
     """Pair each row with one that has equal `keys` but another `text`: its id is `other`, its row `other_row`."""
     order_id, row, is_other = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
     groups = ids.group_by(keys).agg(

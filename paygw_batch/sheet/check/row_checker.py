@@ -95,9 +95,8 @@ class FailureTally:
         for group in self._groups.values():
             group.count()
         all_defects = DeferredFrame(lambda: sort_findings(self._all_findings()))
-        return Findings(self._counts, rows, DeferredFrame(self._first_findings), all_defects).with_sheet_findings(
-            self._column_findings()
-        )
+        findings = Findings(self._counts, rows, DeferredFrame(self._first_findings), all_defects)
+        return findings.with_sheet_findings(self._column_findings())
 
     def _column_findings(self) -> pl.DataFrame:
         """Return one finding at row 0 for each column, with a message and row numbers for each reason."""
@@ -213,9 +212,8 @@ class RowChecker:
     def check_piece(self, raw: pl.DataFrame, refused: pl.Series) -> CheckedRows:
         """Check some rows of a sheet's frame. Rows in `refused` are already invalid."""
         grouped = self._group_by_country(raw)
-        frame = clean_columns(grouped.rows, self._columns).with_columns(
-            refused=grouped.rows["row"].is_in(refused.implode())
-        )
+        is_refused = grouped.rows["row"].is_in(refused.implode())
+        frame = clean_columns(grouped.rows, self._columns).with_columns(refused=is_refused)
         checked_rows = [country.check_rows(frame.slice(start, height)) for country, start, height in grouped.parts]
         lines = pl.concat([part.lines for part in checked_rows], rechunk=True)
         if lines.height != raw.height:
@@ -313,7 +311,7 @@ class _CountryChecker:
 
     def check_rows(self, part: pl.DataFrame) -> CheckedRows:
         """Check cleaned rows of this country. Lines have only the columns that depend on the country."""
-        right, failed = self._run_checks(part, self.checks)
+        right, failed = self._apply(part, self.checks)
         valid = (right & ~part["refused"]).alias("valid")
         if not valid.any():
             return CheckedRows(
@@ -325,9 +323,7 @@ class _CountryChecker:
         if not valid.all():
             for text in part.select(*received_columns(self.rule), "purpose"):
                 texts[text.name] = texts[text.name].zip_with(valid, text)
-        return CheckedRows(
-            pl.DataFrame([*texts.values(), valid]), failed, self._run_checks(part, self.warnings, valid)[1]
-        )
+        return CheckedRows(pl.DataFrame([*texts.values(), valid]), failed, self._apply(part, self.warnings, valid)[1])
 
     @property
     def _currency(self) -> pl.Expr:
@@ -354,7 +350,7 @@ class _CountryChecker:
                 by_name[column.name] = by_name[column.name].scatter(at, other_texts)
         return by_name
 
-    def _run_checks(
+    def _apply(
         self, part: pl.DataFrame, checks: Sequence[ColumnCheck], among: pl.Series | None = None
     ) -> tuple[pl.Series, list[CheckFailure]]:
         """Return whether each row passes all checks, and each check's failures among the rows `among`."""

@@ -26,7 +26,7 @@ AS_WRITTEN = "as-written"
 """The answer that cells are taken literally, which makes each of them a defect."""
 _AMOUNT_CODES = frozenset({"amount.format", "amount.decimals"})
 _WORD_CODES = frozenset({"country.unknown", "currency.mismatch"})
-_MIN_ALIKE_CELLS = 3
+_MIN_SIMILAR_CELLS = 3
 """A spelling is common if this many cells and a quarter of the column use it, or half of the column.
 """
 _SAMPLES = 8
@@ -145,25 +145,22 @@ def spelling_question(sheet: Sheet, found: Findings, rules: Rules, spelling: Spe
     codes = {*found.counts["code"]}
     if spelling.names is None and codes & _WORD_CODES:
         words = readings(sheet, rules, replace(spelling, names=WORDS, numbers=None))
-        if any(_is_common(sheet, part) for part in words.partition_by("column")):
+        if any(_is_usual_in_column(sheet, part) for part in words.partition_by("column")):
             return _build_question(sheet, QuestionKind.NAMES, words, WORDS)
     if spelling.numbers is None and codes & _AMOUNT_CODES:
-        amounts = {
-            separator: readings(sheet, rules, replace(spelling, numbers=separator, names=None))
-            for separator in (POINT, COMMA)
-        }
-        separator = max(amounts, key=lambda candidate: amounts[candidate].height)
-        if _is_common(sheet, amounts[separator]):
-            return _build_question(sheet, QuestionKind.NUMBERS, amounts[separator], separator)
+        amounts = {sign: readings(sheet, rules, replace(spelling, numbers=sign, names=None)) for sign in (POINT, COMMA)}
+        sign = max(amounts, key=lambda candidate: amounts[candidate].height)
+        if _is_usual_in_column(sheet, amounts[sign]):
+            return _build_question(sheet, QuestionKind.NUMBERS, amounts[sign], sign)
     return None
 
 
-def _is_common(sheet: Sheet, cells: pl.DataFrame) -> bool:
+def _is_usual_in_column(sheet: Sheet, cells: pl.DataFrame) -> bool:
     if cells.is_empty():
         return False
     text = sheet.frame[cells["column"][0]]
     filled = text.len() - text.null_count()
-    return 2 * cells.height > filled or (cells.height >= _MIN_ALIKE_CELLS and 4 * cells.height > filled)
+    return 2 * cells.height > filled or (cells.height >= _MIN_SIMILAR_CELLS and 4 * cells.height > filled)
 
 
 def _build_question(sheet: Sheet, asked: QuestionKind, cells: pl.DataFrame, answer: str) -> SheetQuestion:

@@ -22,9 +22,7 @@ from paygw_batch.sheet.findings import Findings, defects_for_rows
 from paygw_batch.sheet.instructions import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS, Sheet
 
-_TOTAL_WORD = (
-    r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
-)
+_TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
 ROWS_AT_ONCE = 250_000
 _CORES_PER_PIECE = 2  # polars keeps about two busy; more pieces in parallel cost memory
@@ -177,10 +175,8 @@ def _find_total_rows(frame: pl.DataFrame, failed: Sequence[CheckFailure]) -> pl.
     row_numbers = [
         failure.rows["row"] for failure in failed if failure.country == NO_COUNTRY and failure.check.column == "country"
     ]
-    rows_without_country = frame.filter(pl.col("row").is_in(row_numbers[0].implode())) if row_numbers else frame.clear()
+    rows = frame.filter(pl.col("row").is_in(row_numbers[0].implode())) if row_numbers else frame.clear()
     text = pl.exclude("row")
-    totals = rows_without_country.select(
-        "row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL_WORD)).then(text))
-    ).drop_nulls()
+    totals = rows.select("row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL)).then(text))).drop_nulls()
     message = pl.lit(say("This looks like a total, not a payment. Delete the row."))
     return defects_for_rows(totals, "row", "row.total", message, pl.col("value"))

@@ -52,21 +52,17 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
             hint=say("Name the payment run to get order ids: --reference payroll-2026-11. Or add a column of ids."),
             question=say("Your sheet has no order ids. What is this payment run called?"),
         )
-    row_checker = RowChecker(sheet.operation, rules, derives_ids=derives_ids)
-    unused_note = say("The sheet has its own order ids: the reference {reference} is not used.", reference=reference)
-    sheet_pass = _SheetPass(
-        row_checker, empty_findings()["row"], None, [] if derives_ids or reference is None else [unused_note]
-    )
+    checker = RowChecker(sheet.operation, rules, derives_ids=derives_ids)
+    note = say("The sheet has its own order ids: the reference {reference} is not used.", reference=reference)
+    sheet_pass = _SheetPass(checker, empty_findings()["row"], None, [] if derives_ids or reference is None else [note])
     tally = tally_sheet(sheet, sheet_pass.check_piece)
     _require_columns(sheet, rules, tally.counts["country"].unique())
     repeated = empty_findings()
     if derives_ids:
         sheet_pass = replace(sheet_pass, ids=_derive_ids(sheet, sheet_pass, reference or ""))
-    elif (similar_rows := pl.concat([tally.pop_repeated_ids(), tally.repeated_payees]).unique()).len():
+    elif (similar := pl.concat([tally.pop_repeated_ids(), tally.repeated_payees]).unique()).len():
         left_out = sheet.defects.filter(pl.col("code") == LEFT_OUT)
-        ids = sheet_pass.lines_of(sheet, similar_rows).join(
-            left_out, "row", "anti"
-        )  # rows left out are not repetitions
+        ids = sheet_pass.lines_of(sheet, similar).join(left_out, "row", "anti")  # rows left out are not repetitions
         repeated = pl.concat([duplicate_ids(ids), look_alike_ids(ids), rewritten_ids(ids)])
         sheet_pass = replace(sheet_pass, refused=repeated["row"])
     if derives_ids or repeated.height:
@@ -211,9 +207,8 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
 
 def with_warnings(validated: Validated, warnings: pl.DataFrame) -> Validated:
     """Add `warnings` (columns as `DEFECT_SCHEMA`)."""
-    return replace(
-        validated, warnings_found=validated.warnings_found.with_findings(warnings.match_to_schema(DEFECT_SCHEMA))
-    )
+    findings = warnings.match_to_schema(DEFECT_SCHEMA)
+    return replace(validated, warnings_found=validated.warnings_found.with_findings(findings))
 
 
 def warnings_as_defects(validated: Validated) -> Validated:

@@ -52,7 +52,7 @@ _CUT_THOUSANDS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{3}(?:\.[0-9]+)?[^0-9]{0,12}$"
 """
 _CUT_CENTS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{2}[^0-9]{0,4}$"
 _CUT_CENTS_OF_MORE = r"^[^.,]*[0-9],[0-9]{2}$"
-_STRICT_CLEANINGS = frozenset({Cleaning.NUMBER, Cleaning.CODE})
+_STRICT = frozenset({Cleaning.NUMBER, Cleaning.CODE})
 """Columns whose checks detect values that were moved there from another column."""
 _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
@@ -130,15 +130,9 @@ def _join_quoted_lines(data: bytes, header: HeaderPosition) -> bytes | None:
     countries = {cells[country].strip(' "') for cells in rows}
 
     def can_be_row(line: str) -> bool:
-        cells_by_delimiter = [line.split(delimiter) for delimiter in (header.delimiter, *DELIMITERS)]
-        longer = [
-            cells
-            for cells in cells_by_delimiter
-            if len(cells) > max(country, amount) and cells[country].strip(' "') in countries
-        ]
-        return len(cells_by_delimiter[0]) > min_delimiters or any(
-            letter.isdigit() for cells in longer for letter in cells[amount]
-        )
+        splits = [line.split(delimiter) for delimiter in (header.delimiter, *DELIMITERS)]
+        longer = [row for row in splits if len(row) > max(country, amount) and row[country].strip(' "') in countries]
+        return len(splits[0]) > min_delimiters or any(letter.isdigit() for row in longer for letter in row[amount])
 
     record: list[str] = []
     lines: list[str] = []
@@ -166,7 +160,7 @@ def _has_only_empty_tail(table: Table, header: HeaderPosition) -> bool:
         return True
     if frame.select(pl.concat_str(further, ignore_nulls=True).str.contains(VISIBLE).any()).item():
         return False
-    is_checked = sheet_columns().cleanings.get(last) in _STRICT_CLEANINGS
+    is_checked = sheet_columns().cleanings.get(last) in _STRICT
     return header.delimiter != "," or (is_checked and not frame.drop_nulls("country")[last].null_count())
 
 
@@ -178,9 +172,7 @@ def _add_cut_amounts(table: Table, delimiter: str) -> Table:
     that one have values.
     """
     names, cleanings = table.headings.names, sheet_columns().cleanings
-    following = list(
-        takewhile(lambda name: cleanings.get(name) not in _STRICT_CLEANINGS, names[names.index("amount") + 1 :])
-    )
+    following = list(takewhile(lambda name: cleanings.get(name) not in _STRICT, names[names.index("amount") + 1 :]))
     if delimiter != "," or not following:
         return table
     has_other_fields = ~pl.col("row").is_in(table.defects["row"].implode())
@@ -218,17 +210,16 @@ def _add_cut_amounts(table: Table, delimiter: str) -> Table:
     table = replace(table, defects=pl.concat([table.defects, defects]))
     if cut.is_empty():
         return table
-    amount, _, remainder = cut["whole"][0].partition(",")
+    value = cut["whole"][0]
+    amount, _, remainder = value.partition(",")
     sentence = say(
         "{value} may be one amount, cut at its comma: {amount} is paid, and {rest} is read as {heading}.",
-        value=cut["whole"][0],
+        value=value,
         amount=amount,
         rest=remainder,
         heading=repr(table.headings.sender[following[0]]),
     )
-    warning = build_findings(
-        [(0, "amount", cut["whole"][0], "amount.cut_by_comma", append_row_numbers(sentence, cut["row"]))]
-    )
+    warning = build_findings([(0, "amount", value, "amount.cut_by_comma", append_row_numbers(sentence, cut["row"]))])
     return replace(table, warnings=pl.concat([table.warnings, warning]))
 
 
@@ -291,12 +282,8 @@ def first_lines(data: bytes) -> list[FirstLine]:
         if not offset and (sep := _SEP_LINE.fullmatch(text)):
             delimiters, skipped = (sep[1].decode("latin-1"), *DELIMITERS), 1
         else:
-            cells_by_delimiter = [(delimiter, _split_cells(text.decode(), delimiter)) for delimiter in delimiters]
-            lines.append(
-                FirstLine(
-                    len(lines) + skipped, len(lines) + 1, next_offset, cells_by_delimiter, text.count(b'"') % 2 == 1
-                )
-            )
+            cells = [(delimiter, _split_cells(text.decode(), delimiter)) for delimiter in delimiters]
+            lines.append(FirstLine(len(lines) + skipped, len(lines) + 1, next_offset, cells, text.count(b'"') % 2 == 1))
         offset = next_offset
     return lines
 
@@ -315,9 +302,7 @@ def find_header(data: bytes, options: ReadOptions) -> HeaderPosition:
             headings = match_headings(unguard_names(cells), options, row=line.row)
             return HeaderPosition(delimiter, line.line, line.row, cells, line.offset, headings)
     for line in lines:
-        if line.has_open_quote and any(
-            name for _, cells in line.cells_by_delimiter for name in match_names(cells, options)
-        ):
+        if line.has_open_quote and any(any(match_names(cells, options)) for _, cells in line.cells_by_delimiter):
             sentence = mark("{file}, row {row}: a heading has several lines, or lacks a quotation mark.")
             raise SheetError(
                 say(sentence, file=options.file, row=line.row), hint=say("Write each heading on one line.")
@@ -398,11 +383,10 @@ def _find_ragged_lines(data: bytes, header: HeaderPosition, file: str) -> pl.Dat
     _check_quotes(quoted, header, file)
     fields = line.str.count_matches(d, literal=True) + 1
     bare = lines_below.filter(~is_quoted, line.str.len_bytes() > 0).with_columns(fields=fields)
+    is_ragged = pl.col("fields") != len(header.cells)
     ragged = [
-        bare.filter(pl.col("fields") != len(header.cells)).collect(engine="streaming"),
-        quoted.with_columns(fields=_delimiters_outside_quotes(header) + 1).filter(
-            pl.col("fields") != len(header.cells)
-        ),
+        bare.filter(is_ragged).collect(engine="streaming"),
+        quoted.with_columns(fields=_delimiters_outside_quotes(header) + 1).filter(is_ragged),
     ]
     return pl.concat(ragged).sort("index").rechunk()
 
@@ -497,7 +481,5 @@ def _fill_ragged_rows(
     one_field = build_message("The row has one field, but the header has {columns}: {suggestion}.", **parts)
     several_fields = build_message("The row has {fields} fields, but the header has {columns}: {suggestion}.", **parts)
     message = pl.when(pl.col("fields") == 1).then(one_field).otherwise(several_fields)
-    numbered = ragged.with_columns(row=(pl.col("index") + header.row + 1).cast(pl.UInt32))
-    return frame, defects_for_rows(
-        numbered, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS)
-    )
+    lines = ragged.with_columns(row=(pl.col("index") + header.row + 1).cast(pl.UInt32))
+    return frame, defects_for_rows(lines, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))

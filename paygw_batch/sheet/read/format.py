@@ -74,19 +74,18 @@ def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
             hint=say("Open it in the spreadsheet with the password, and save a copy without one."),
         )
     start = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
-    found_kind = next((name for first, name in _FIRST_BYTES if start.startswith(first)), Kind.DELIMITED)
-    if found_kind == _PICTURE:
+    actual = next((name for first, name in _FIRST_BYTES if start.startswith(first)), Kind.DELIMITED)
+    if actual == _PICTURE:
         raise SheetError(
             say("{file} is actually a picture.", file=file),
             hint=say("Ask the sender for the sheet itself. Figures that are retyped from a picture can't be checked."),
         )
-    if found_kind is not kind:
+    if actual is not kind:
         hint = (
             say("Rename it.")
-            if found_kind in set(_KINDS.values())
+            if actual in set(_KINDS.values())
             else say("Save it as .csv or .xlsx from the spreadsheet.")
         )
         raise SheetError(
-            say("{file} is named like {kind}, but is {found}.", file=file, kind=say(kind), found=say(found_kind)),
-            hint=hint,
+            say("{file} is named like {kind}, but is {found}.", file=file, kind=say(kind), found=say(actual)), hint=hint
         )

@@ -185,13 +185,11 @@ def join_cell_lines(table: Table) -> Table:
         pattern, mark = (CONTROL, " ") if name in table.headings.unknown else (_LINE_BREAKS, LINE_BREAK)
         broken = frame[name].str.contains(pattern)
         if broken.any():
-            frame = frame.with_columns(
-                apply_where(frame[name], broken, partial(_join_lines, pattern=pattern, mark=mark))
-            )
+            frame = frame.with_columns(apply_where(frame[name], broken, partial(_join, pattern=pattern, mark=mark)))
     return replace(table, frame=frame)
 
 
-def _join_lines(text: pl.Series, pattern: str, mark: str) -> pl.Series:
+def _join(text: pl.Series, pattern: str, mark: str) -> pl.Series:
     return trim(text).str.replace_all(rf"\p{{Z}}*{pattern}[\p{{Z}}{pattern}]*", mark)
 
 

@@ -145,12 +145,10 @@ def _has_required(names: Sequence[str | None]) -> bool:
 
 
 def _match_columns(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
-    targets = ((heading, _alias_target(heading, column)) for heading, column in aliases.items())
+    targets = ((alias, _alias_target(alias, column)) for alias, column in aliases.items())
     ours = {fold_heading(name): name for name in columns}
     # A heading of another operation's column has no meaning here.
-    ours |= {
-        fold_heading(heading): column for heading, column in targets if column in columns or column == IGNORED_HEADING
-    }
+    ours |= {fold_heading(alias): column for alias, column in targets if column in columns or column == IGNORED_HEADING}
     return [ours.get(fold_heading(cell)) or None for cell in cells]
 
 
@@ -194,10 +192,8 @@ def no_header_error(
     if fitting := _fitting_profiles(closest, options):
         return _profile_error(place, row, fitting, headings)
     if any(names):
-        sentence, hint = (
-            _missing_columns_message(place, row, names, headings),
-            say("Add the column, or correct its heading."),
-        )
+        sentence = _missing_columns_message(place, row, names, headings)
+        hint = say("Add the column, or correct its heading.")
     else:
         sentence = say("{place} has no recognisable header in its first {rows} rows.", place=place, rows=HEADER_ROWS)
         hint = say("The first row must name the columns: {columns}.", columns=", ".join(options.columns[:7]))

@@ -71,10 +71,8 @@ def _set_limit(limit: int, value: int) -> None:
 
 def text_columns(schema: pl.Schema) -> list[str]:
     """Return the columns that can be written as text. Other columns are never decoded."""
-    wide_decimals = (
-        name for name, dtype in schema.items() if isinstance(dtype, pl.Decimal) and dtype.precision > MAX_DIGITS
-    )
-    unwritable = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NO_TEXT}.union(wide_decimals)
+    wide = (name for name, dtype in schema.items() if isinstance(dtype, pl.Decimal) and dtype.precision > MAX_DIGITS)
+    unwritable = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NO_TEXT}.union(wide)
     return [name for name in schema if name not in unwritable]
 
 

@@ -33,7 +33,7 @@ _CELLS_AT_ONCE = 200_000
 _CHARACTERS_AT_ONCE = 1 << 23
 """Characters of a worksheet are kept as objects up to this number, and then moved into a frame."""
 _CENTS = re.compile(r"[0-9][^0-9]+[0-9]{1,2}(?![0-9])")
-_ID_COLUMNS = frozenset({"client_orderid", "order_id"})
+_IDS = frozenset({"client_orderid", "order_id"})
 _DATE_COLUMNS = frozenset({"amount", "time", "sent_at"})
 """Columns in which a date is expected, or is a defect anyway."""
 _DOUBT_MESSAGES = {
@@ -100,9 +100,7 @@ class Content:
             if (name := self.used.get(at)) is None:
                 continue
             text = row.texts[at]
-            shown_text = (
-                display if isinstance(display, str) else display.shown_number(text, is_exact=name in _ID_COLUMNS)
-            )
+            shown_text = display if isinstance(display, str) else display.shown_number(text, is_exact=name in _IDS)
             if shown_text is not None and _differs(name, text, shown_text, partial(self._row_code, row)):
                 self.shown.append((row.number, at, text, shown_text))
             elif name == "amount" and isinstance(display, CellStyle) and (words := format_words(display.code)):
@@ -123,17 +121,17 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
     (`row.hidden`, `column.hidden`), a row that is struck through (`row.struck`), or a value that the spreadsheet
     displays differently or not at all (`COLUMN.shown_otherwise`). Similar worksheets become notes. Raises `SheetError`.
     """
-    workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
-    part, fitting = _choose_worksheet(workbook, options)
-    notes = tuple(_worksheet_notes(workbook, part, fitting))
+    book = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
+    part, fitting = _choose_worksheet(book, options)
+    notes = tuple(_worksheet_notes(book, part, fitting))
 
     def used(header: Row) -> Mapping[int, str]:
         names = match_headings(row_texts(header), options, row=header.number).names
         return {at: name for at, name in enumerate(names, start=1) if name in options.columns}
 
-    content = read_content(workbook, part, partial(is_header, options=options), used)
+    content = read_content(book, part, partial(is_header, options=options), used)
     if content.header is None:
-        raise _missing_header_error(workbook, part, content, options)
+        raise _missing_header_error(book, part, content, options)
     width = max(*content.header.texts, *(int(name) for frame in content.frames for name in frame.columns[1:]), 1)
     cells = [content.header.texts.get(column, "") for column in range(1, width + 1)]
     headings = match_headings(cells, options, row=content.header.number)
@@ -143,37 +141,35 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
         notes,
         _doubt_defects(content),
         display_warnings(content),
-        part.name if len(workbook.worksheets()) > 1 else "",
-        tuple(_unread_worksheets(workbook, part, fitting)),
+        part.name if len(book.worksheets()) > 1 else "",
+        tuple(_unread_worksheets(book, part, fitting)),
     )
 
 
 def locate_sheet(data: bytes, options: ReadOptions) -> SheetLocation:
     """Locate the sheet that `read_workbook` reads."""
-    workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
-    part, _ = _choose_worksheet(workbook, options)
-    content, _ = read_to_header(workbook, part, partial(is_header, options=options))
+    book = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
+    part, _ = _choose_worksheet(book, options)
+    content, _ = read_to_header(book, part, partial(is_header, options=options))
     if content.header is None:
-        raise _missing_header_error(workbook, part, content, options)
+        raise _missing_header_error(book, part, content, options)
     headings = match_headings(row_texts(content.header), options, row=content.header.number)
     return SheetLocation(part.name, headings.names)
 
 
-def _choose_worksheet(
-    workbook: Workbook, options: ReadOptions
-) -> tuple[WorksheetPart, Mapping[WorksheetPart, Content]]:
+def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPart, Mapping[WorksheetPart, Content]]:
     """Return the worksheet to read, and all that look like a sheet of payees (only down to their headers)."""
     file = options.file
-    parts = workbook.worksheets()
+    parts = book.worksheets()
     if not parts:
         raise SheetError(say("{file} has no worksheet.", file=file))
-    fitting = {part: content for part in parts if (content := _read_header(workbook, part, options)).header is not None}
+    fitting = {part: content for part in parts if (content := _read_header(book, part, options)).header is not None}
     if options.sheet_name is not None:
         return _find_worksheet(parts, options.sheet_name, file), fitting
     visible = [part for part in fitting if not part.is_hidden]
     if len(visible) > 1 or (fitting and not visible):
         candidates_by_part = {part: fitting[part] for part in visible or fitting}
-        choices, rows = [part.name for part in candidates_by_part], _describe_row_counts(workbook, candidates_by_part)
+        choices, rows = [part.name for part in candidates_by_part], _describe_row_counts(book, candidates_by_part)
         names = ", ".join(f"{name!r} ({count})" for name, count in zip(choices, rows, strict=True))
         raise SheetQuestion(
             QuestionKind.WORKSHEET,
@@ -185,17 +181,15 @@ def _choose_worksheet(
             choices=choices,
             samples=rows,
         )
-    return visible[0] if visible else _most_likely_worksheet(workbook, parts, options), fitting
+    return visible[0] if visible else _most_likely_worksheet(book, parts, options), fitting
 
 
-def _worksheet_notes(
-    workbook: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]
-) -> Iterator[str]:
+def _worksheet_notes(book: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]) -> Iterator[str]:
     """Yield notes about a hidden worksheet, and about similar ones that are not read."""
     if chosen.is_hidden:
         yield say("The worksheet {name!r} is hidden in the spreadsheet, but was read as requested.", name=chosen.name)
     others = {part: content for part, content in fitting.items() if part != chosen}
-    for part, rows in zip(others, _describe_row_counts(workbook, others), strict=True):
+    for part, rows in zip(others, _describe_row_counts(book, others), strict=True):
         names = {"name": part.name, "rows": rows, "chosen": chosen.name}
         yield (
             say("The worksheet {name!r} is hidden, and is not read: {rows}. {chosen!r} is read.", **names)
@@ -205,43 +199,41 @@ def _worksheet_notes(
 
 
 def _unread_worksheets(
-    workbook: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]
+    book: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]
 ) -> Iterator[tuple[str, int | None]]:
     """Yield the worksheets that are not read, as `Sheet.other_worksheets` has them, without those that we wrote."""
-    for part in workbook.worksheets():
+    for part in book.worksheets():
         if part == chosen:
             continue
         if part in fitting:
-            yield part.name, _count_rows(workbook, part, fitting[part])
-        elif not part.is_hidden and not _is_ours(read_to_header(workbook, part, lambda _cells: False)[0]):
+            yield part.name, _count_rows(book, part, fitting[part])
+        elif not part.is_hidden and not _is_ours(read_to_header(book, part, lambda _cells: False)[0]):
             yield part.name, None
 
 
-def _count_rows(workbook: Workbook, part: WorksheetPart, content: Content) -> int:
+def _count_rows(book: Workbook, part: WorksheetPart, content: Content) -> int:
     """Return the number of rows below the header of a worksheet."""
-    return workbook.count_rows(part) - len(content.above) - 1
+    return book.count_rows(part) - len(content.above) - 1
 
 
-def _describe_row_counts(workbook: Workbook, fitting: Mapping[WorksheetPart, Content]) -> Sequence[str]:
+def _describe_row_counts(book: Workbook, fitting: Mapping[WorksheetPart, Content]) -> Sequence[str]:
     """Return the number of rows below each worksheet's header, in words."""
-    counts = [_count_rows(workbook, part, content) for part, content in fitting.items()]
+    counts = [_count_rows(book, part, content) for part, content in fitting.items()]
     return [say_count(count, "{count:,} row", "{count:,} rows") for count in counts]
 
 
-def _most_likely_worksheet(workbook: Workbook, parts: Sequence[WorksheetPart], options: ReadOptions) -> WorksheetPart:
+def _most_likely_worksheet(book: Workbook, parts: Sequence[WorksheetPart], options: ReadOptions) -> WorksheetPart:
     candidates = [part for part in parts if not part.is_hidden] or parts
 
     def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
-        above = _read_header(workbook, part, options).above
+        above = _read_header(book, part, options).above
         return header_likeness([row_texts(row) for row in above], options)
 
     return max(candidates, key=likeness)
 
 
-def _missing_header_error(
-    workbook: Workbook, part: WorksheetPart, content: Content, options: ReadOptions
-) -> HeadingError:
-    worksheet = part.name if len(workbook.worksheets()) > 1 else None
+def _missing_header_error(book: Workbook, part: WorksheetPart, content: Content, options: ReadOptions) -> HeadingError:
+    worksheet = part.name if len(book.worksheets()) > 1 else None
     above = {row.number: row_texts(row) for row in content.above}
     rows = [above.get(number, []) for number in range(1, max(above, default=0) + 1)]  # the file has no blank rows
     return no_header_error(rows, options, worksheet=worksheet)
@@ -268,8 +260,8 @@ def row_texts(row: Row) -> list[str]:
     return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
 
 
-def _read_header(workbook: Workbook, part: WorksheetPart, options: ReadOptions) -> Content:
-    content, _ = read_to_header(workbook, part, partial(is_header, options=options))
+def _read_header(book: Workbook, part: WorksheetPart, options: ReadOptions) -> Content:
+    content, _ = read_to_header(book, part, partial(is_header, options=options))
     if _is_ours(content):
         content.header = None
     return content
@@ -280,10 +272,10 @@ def _is_ours(content: Content) -> bool:
     return bool(content.above) and not OUR_WORKSHEETS.isdisjoint(content.above[0].texts.values())
 
 
-def read_to_header(workbook: Workbook, part: WorksheetPart, is_header: _IsHeader) -> tuple[Content, Iterator[Row]]:
+def read_to_header(book: Workbook, part: WorksheetPart, is_header: _IsHeader) -> tuple[Content, Iterator[Row]]:
     """Read a worksheet down to its header, if any. Return it with an iterator over the other rows."""
     content = Content()
-    rows = workbook.rows(part)
+    rows = book.rows(part)
     for row in rows:
         if row.number > HEADER_ROWS:
             break
@@ -295,10 +287,10 @@ def read_to_header(workbook: Workbook, part: WorksheetPart, is_header: _IsHeader
 
 
 def read_content(
-    workbook: Workbook, part: WorksheetPart, is_header: _IsHeader, used: Callable[[Row], Mapping[int, str]]
+    book: Workbook, part: WorksheetPart, is_header: _IsHeader, used: Callable[[Row], Mapping[int, str]]
 ) -> Content:
     """Read a worksheet. `used` returns the known columns of a header, by their numbers."""
-    content, rows = read_to_header(workbook, part, is_header)
+    content, rows = read_to_header(book, part, is_header)
     used_columns: set[int] = set()
     height = 0
     if content.header is not None:
@@ -307,16 +299,16 @@ def read_content(
         columns = sorted({column for row in chunk for column in row.texts})
         used_columns.update(columns)
         height += len(chunk)
-        workbook.budget.count_doubts(sum(len(row.doubts) for row in chunk), sum(map(content.add, chunk)))
-        workbook.budget.check_cells(height, len(used_columns))
+        book.budget.count_doubts(sum(len(row.doubts) for row in chunk), sum(map(content.add, chunk)))
+        book.budget.check_cells(height, len(used_columns))
         # Rows keep the numbers that the spreadsheet shows, and columns their positions. The file has no blank rows or
         # cells, so counting would give wrong numbers.
         numbers = pl.Series("row", [row.number for row in chunk], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in chunk], pl.String) for column in columns]
         content.frames.append(pl.DataFrame([numbers, *texts]))
         chunk.clear()  # frees the rows before the next ones are read
-    content.hidden_columns = workbook.hidden_columns
-    content.overlays = workbook.overlays
+    content.hidden_columns = book.hidden_columns
+    content.overlays = book.overlays
     return content
 
 
@@ -407,17 +399,15 @@ def _rule_warnings(content: Content) -> Iterator[_Line]:
         yield 0, content.used[at], None, f"{content.used[at]}.shown_otherwise", sentence
 
 
-def _display_message(text: str, shown_text: str) -> str:
+def _display_message(text: str, display: str) -> str:
     value = text[:SHOWN_CHARACTERS]
-    if shown_text == TYPED:
+    if display == TYPED:
         return say(TYPED_MESSAGE, value=value)
-    if not shown_text:
+    if not display:
         return say(
             "{value} is not visible in the spreadsheet, but is used. Make it visible, or delete it.", value=value
         )
-    return say(
-        "{value} is shown as {seen} in the spreadsheet. Check which one is correct.", value=value, seen=shown_text
-    )
+    return say("{value} is shown as {seen} in the spreadsheet. Check which one is correct.", value=value, seen=display)
 
 
 def _differs(name: str, text: str, shown_text: str, code_in: Callable[[str], str]) -> bool:
@@ -428,7 +418,7 @@ def _differs(name: str, text: str, shown_text: str, code_in: Callable[[str], str
             return shown_text != TYPED or name not in _DATE_COLUMNS
         case "amount":  # a separator before the last two digits turns a whole number into cents
             return digits.lstrip("0") != text or bool(_CENTS.search(shown_text))
-        case _ if name in _ID_COLUMNS:
+        case _ if name in _IDS:
             return shown_text != text
         case _ if "phone" in name:  # a leading zero and the country's own code make no difference
             code = _dialling_code(code_in("country"))

@@ -49,15 +49,7 @@ _MIN_POINTS_HIGH, _MIN_CHARACTERS_WIDE = 3.0, 0.5
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
 _FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
-_DAMAGE_ERRORS = (
-    expat.ExpatError,
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    OSError,
-)
+_DAMAGE = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError)
 
 
 class Doubt(StrEnum):
@@ -101,7 +93,7 @@ class Workbook:
         self._counted: set[str] = set()
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
-        except _DAMAGE_ERRORS as error:
+        except _DAMAGE as error:
             raise self._damage_error() from error
         self._parts: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
@@ -110,7 +102,7 @@ class Workbook:
                 raise self._duplicate_error(info.filename)
         self.budget.check_directory(self._zip, len(data))
         self._require_single_parts()
-        self._normalize_path = self._single_part(self._read_relationships(""), "officeDocument")
+        self._normalize_path = self._part(self._read_relationships(""), "officeDocument")
         self._related_parts = self._read_relationships(self._normalize_path) if self._normalize_path else []
         self._strings: list[CellText] | None = None
         self._styles = StyleReader()
@@ -158,10 +150,8 @@ class Workbook:
         if self._strings is None:
             strings = _TextReader(self.budget)
             texts = Handlers(strings.start, strings.end, strings.text)
-            self._parse_all(self._single_part(self._related_parts, "sharedStrings"), texts)
-            self._parse_all(
-                self._single_part(self._related_parts, "styles"), Handlers(self._styles.start, self._styles.end)
-            )
+            self._parse_all(self._part(self._related_parts, "sharedStrings"), texts)
+            self._parse_all(self._part(self._related_parts, "styles"), Handlers(self._styles.start, self._styles.end))
             self._strings = strings.texts
         self.overlays = Overlays(self._styles.effects, self.budget)
         reader = _CellReader(self._strings, self._styles.styles, self._first_day, self.overlays)
@@ -195,10 +185,8 @@ class Workbook:
                 paths.setdefault(kind, set()).add(attributes.get("PartName", "").lower())
 
         self._parse_all(_CONTENT_TYPES if _CONTENT_TYPES in self._parts else None, Handlers(start=start))
-        if several := next(
-            (kind for kind in paths if kind.endswith(_SINGLE_PART_TYPES) and len(paths[kind]) > 1), None
-        ):
-            raise self._duplicate_error(several.rpartition(".")[2].removesuffix("+xml"))
+        if double := next((kind for kind in paths if kind.endswith(_SINGLE_PART_TYPES) and len(paths[kind]) > 1), None):
+            raise self._duplicate_error(double.rpartition(".")[2].removesuffix("+xml"))
 
     def _read_relationships(self, path: str) -> list[tuple[str, str, str]]:
         """Return id, kind and path of each part that a part refers to (ECMA-376 part 2, 9.3). `""` is the file."""
@@ -217,7 +205,7 @@ class Workbook:
         self._parse_all(relations if relations in self._parts else None, Handlers(start=start))
         return related
 
-    def _single_part(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
+    def _part(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
         targets = {target for _, relationship, target in related if relationship == kind}
         if len(targets) > 1:
             raise self._duplicate_error(kind)
@@ -254,7 +242,7 @@ class Workbook:
             raise self._resave_error(
                 say("{file} refers to styles or shared texts that it does not have.", file=self._file)
             ) from error
-        except (*_DAMAGE_ERRORS, ValueError, KeyError) as error:
+        except (*_DAMAGE, ValueError, KeyError) as error:
             raise self._damage_error() from error
 
     def _damage_error(self) -> SheetError:
@@ -330,10 +318,8 @@ class CellText:
         """Return the text that is visible on a background."""
         if not self.runs:
             return self.text
-        visible = (
-            text for text, font in self.runs if font is None or not (text.strip() and font.is_unreadable(ground))
-        )
-        return _unescape("".join(visible))
+        texts = (text for text, font in self.runs if font is None or not (text.strip() and font.is_unreadable(ground)))
+        return _unescape("".join(texts))
 
 
 @dataclass(slots=True)

@@ -81,15 +81,15 @@ def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) 
     widths = [width for _, width in _HEADINGS[1:]]
     quoted = sheet.title.replace("'", "''")
     for row, finding in enumerate(findings[:MAX_LISTED], start=header_row + 1):
-        sheet_location = f"{get_column_letter(finding.column)}{finding.row}"
+        location = f"{get_column_letter(finding.column)}{finding.row}"
         problems.cell(row, 1, finding.sheet_row or finding.row)
-        texts = (sheet_location, finding.heading, finding.value, say(finding.kind), finding.message, finding.code)
+        texts = (location, finding.heading, finding.value, say(finding.kind), finding.message, finding.code)
         for column, text in enumerate(texts, start=2):
             write_text(problems, row, column, text)
         for column in range(1, len(_HEADINGS) + 1):
             problems.cell(row, column).alignment = wrapped
         problems.row_dimensions[row].height = row_height_points(texts, widths)
-        problems.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted}'!{sheet_location}")
+        problems.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted}'!{location}")
         problems.cell(row, 2).font = link
         problems.cell(row, 5).fill = fills[finding.kind]
     problems.auto_filter.ref = f"A{header_row}:{get_column_letter(len(_HEADINGS))}{problems.max_row}"
@@ -161,9 +161,9 @@ _OUR_COMMENT = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
 
 
 def annotate_workbook(
-    data: bytes, sheet_location: SheetLocation, validated: Validated, edits: Sequence[CellEdit] = ()
+    data: bytes, location: SheetLocation, validated: Validated, edits: Sequence[CellEdit] = ()
 ) -> tuple[bytes, Collection[tuple[int, int]]]:
-    """Mark every defect and warning in the worksheet at `sheet_location` of the workbook `data`.
+    """Mark every defect and warning in the worksheet at `location` of the workbook `data`.
 
     Corrected cells (`edits`) become text. Marks of an earlier copy are removed first. Returns the new workbook, and the
     (row, column) of each formula, because formulas have no value in the copy. Raises the library's own exceptions for
@@ -171,13 +171,13 @@ def annotate_workbook(
     """
     with warnings.catch_warnings(action="ignore"):  # they are about lost parts, which `lost_parts` finds
         book = load_workbook_copy(data)
-        sheet = book[sheet_location.worksheet]
+        sheet = book[location.worksheet]
         _remove_marks(book, sheet)
-        _write_edits(sheet, edits, sheet_location)
-        findings = _list_problems(validated, sheet_location)
+        _write_edits(sheet, edits, location)
+        findings = _list_problems(validated, location)
         formulas = [at for at, cell in _existing_cells(sheet).items() if cell.data_type == "f"]
-        _keep_dates_as_read(sheet, findings, validated, sheet_location)
-        _mark_cells(sheet, findings, sheet_location)
+        _keep_dates(sheet, findings, validated, location)
+        _mark_cells(sheet, findings, location)
         add_problems(book, sheet, findings)
         return save_workbook(book), formulas
 
@@ -190,10 +190,8 @@ def build_marked_table(table: pl.DataFrame, validated: Validated, *, title: str)
     book = Workbook()
     sheet = book.worksheets[0]
     sheet.title = title
-    our_text = [""] * len(REJECTS_COLUMNS)
-    sheet_location = SheetLocation(
-        sheet.title, (*our_text, *(name for name in validated.sheet.frame.columns if name != "row"))
-    )
+    blanks = [""] * len(REJECTS_COLUMNS)
+    location = SheetLocation(sheet.title, (*blanks, *(name for name in validated.sheet.frame.columns if name != "row")))
     bold, wrapped = Font(name="Calibri", bold=True), Alignment(wrap_text=True, vertical="top")
     for column, heading in enumerate(table.columns, start=1):
         write_text(sheet, 1, column, heading)
@@ -214,10 +212,10 @@ def build_marked_table(table: pl.DataFrame, validated: Validated, *, title: str)
     rows = {row: at for at, row in enumerate(table["row"], start=2)}
     findings = [
         replace(finding, row=rows[finding.row], sheet_row=finding.row)
-        for finding in _list_problems(validated, sheet_location)
+        for finding in _list_problems(validated, location)
         if finding.row in rows
     ]
-    _mark_cells(sheet, findings, sheet_location)
+    _mark_cells(sheet, findings, location)
     add_problems(book, sheet, findings)
     return save_workbook(book)
 
@@ -227,13 +225,13 @@ def _existing_cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell
     return sheet._cells  # noqa: SLF001 (see above)
 
 
-def _list_problems(validated: Validated, sheet_location: SheetLocation) -> list[Problem]:
+def _list_problems(validated: Validated, location: SheetLocation) -> list[Problem]:
     """List all findings about rows, by row. A finding about a whole row is shown in its country's cell."""
     frames = [
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
         validated.warnings.with_columns(kind=pl.lit(WARNING)),
     ]
-    columns = {name: at for at, name in enumerate(sheet_location.names, start=1)}
+    columns = {name: at for at, name in enumerate(location.names, start=1)}
     headings = validated.sheet.headers
     return [
         Problem(
@@ -273,10 +271,10 @@ def _is_problem_list(sheet: Worksheet) -> bool:
     return any(row == 1 and cell.value == generator_marks.PROBLEMS for (row, _), cell in _existing_cells(sheet).items())
 
 
-def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], sheet_location: SheetLocation) -> None:
+def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], location: SheetLocation) -> None:
     """Write corrected cells as text. Raises the library's own exception for a merged cell."""
     for edit in edits:
-        column = sheet_location.names.index(edit.column) + 1
+        column = location.names.index(edit.column) + 1
         write_text(sheet, edit.row, column, edit.now or "")
         cell = sheet.cell(edit.row, column)
         cell.number_format = "@"
@@ -284,9 +282,7 @@ def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], sheet_location: Sh
             cell.value = None
 
 
-def _keep_dates_as_read(
-    sheet: Worksheet, findings: Sequence[Problem], validated: Validated, sheet_location: SheetLocation
-) -> None:
+def _keep_dates(sheet: Worksheet, findings: Sequence[Problem], validated: Validated, location: SheetLocation) -> None:
     """Replace dates in marked cells with the text as read. A number typed over a date would become a date."""
     dates = {
         (finding.row, finding.column)
@@ -299,17 +295,17 @@ def _keep_dates_as_read(
     texts = {line["row"]: line for line in dated.iter_rows(named=True)}
     for row, column in dates:
         sheet.cell(row, column).number_format = "General"
-        write_text(sheet, row, column, texts[row][sheet_location.names[column - 1]])
+        write_text(sheet, row, column, texts[row][location.names[column - 1]])
 
 
-def _mark_cells(sheet: Worksheet, findings: Sequence[Problem], sheet_location: SheetLocation) -> None:
+def _mark_cells(sheet: Worksheet, findings: Sequence[Problem], location: SheetLocation) -> None:
     by_cell: dict[tuple[int, int], list[Problem]] = defaultdict(list)
     for finding in findings:
         by_cell[finding.row, finding.column].append(finding)
     fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
     for count, (at, in_cell) in enumerate(by_cell.items()):
         cell = _problem_cell(sheet, in_cell[0])
-        name = sheet_location.names[at[1] - 1]
+        name = location.names[at[1] - 1]
         cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in in_cell) else WARNING]
         if name in known_columns() and name != "amount" and cell.data_type not in {"f", "d"}:
             cell.number_format = "@"  # typed values keep their zeros
@@ -320,11 +316,9 @@ def _mark_cells(sheet: Worksheet, findings: Sequence[Problem], sheet_location: S
 
 def _unhide_problems(sheet: Worksheet, findings: Sequence[Problem]) -> None:
     """Show hidden rows and columns that contain a problem, unless being hidden is the problem."""
-    to_correct = [
-        finding for finding in findings if finding.kind == PROBLEM and finding.code not in _SHOWN_IN_SPREADSHEET
-    ]
-    columns = {finding.column for finding in to_correct}
-    for row in {finding.row for finding in to_correct}:
+    defects = [finding for finding in findings if finding.kind == PROBLEM and finding.code not in _SHOWN_IN_SPREADSHEET]
+    columns = {finding.column for finding in defects}
+    for row in {finding.row for finding in defects}:
         if row in sheet.row_dimensions:
             sheet.row_dimensions[row].hidden = False
     for dimension in sheet.column_dimensions.values():

@@ -85,13 +85,11 @@ def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> Non
     """
     decimal, delimiter = spreadsheet_separators()
     for position, piece in enumerate(pieces):
-        guarded = guard_columns(piece)
-        names = [
-            name for name in guarded.columns if guarded.schema[name] == pl.String and name not in _UNWRAPPED_COLUMNS
-        ]
-        guarded = guarded.with_columns(
-            *(wrap_for_spreadsheets(guarded[name]) for name in names),
+        frame = guard_columns(piece)
+        names = [name for name in frame.columns if frame.schema[name] == pl.String and name not in _UNWRAPPED_COLUMNS]
+        frame = frame.with_columns(
+            *(wrap_for_spreadsheets(frame[name]) for name in names),
             pl.col("amount").str.replace(_EXCEL_AMOUNT, f"${{1}}{decimal}${{2}}"),
         )
-        guarded.columns = guard_names(piece.columns)
-        guarded.write_csv(file, include_header=position == 0, include_bom=position == 0, separator=delimiter)
+        frame.columns = guard_names(piece.columns)
+        frame.write_csv(file, include_header=position == 0, include_bom=position == 0, separator=delimiter)
