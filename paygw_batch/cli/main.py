@@ -83,7 +83,7 @@ COMMANDS = {
     for name, purpose in group.items()
     if has_extra(EXTRA_COMMANDS.get(name, "cli"))
 }
-_NAME_WIDTH = max(map(len, COMMANDS))
+_WIDTH = max(map(len, COMMANDS))
 _SHARED_MODULES = {
     "pay": ("submit", "collect", "resume", "retry", "reconcile"),
     "approve": ("plan", "approve", "withdraw", "carry-out"),
@@ -124,9 +124,7 @@ class _CommandGroup(HelpGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (as above)
         for title, commands in COMMAND_GROUPS.items():
             with formatter.section(section_title(title)):
-                formatter.write_dl(
-                    [(name.ljust(_NAME_WIDTH), say(commands[name])) for name in commands if name in COMMANDS]
-                )
+                formatter.write_dl([(name.ljust(_WIDTH), say(commands[name])) for name in commands if name in COMMANDS])
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)
@@ -147,9 +145,8 @@ class _CommandGroup(HelpGroup):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            raise _make_printable(
-                error, is_json=bool(ctx.params.get("as_json")) or ctx.meta.get(_JSON_REQUESTED, False)
-            ) from None
+            is_json = bool(ctx.params.get("as_json")) or ctx.meta.get(_JSON_REQUESTED, False)
+            raise _make_printable(error, is_json=is_json) from None
         except PaygwError as error:
             _fail(ctx, error.message, _error_hint(error, ctx), error.exit_code, code=error.code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -170,9 +167,8 @@ def _error_hint(error: PaygwError, ctx: click.Context) -> str:
     """Return the hint of an error. The default hint for wrong usage is replaced by one about the command."""
     if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
         return say("`paygw-batch {command} --help` shows its usage.", command=ctx.invoked_subcommand)
-    if (
-        error.option and error.option not in f"{error.message} {error.hint}"
-    ):  # the option is added here, because pages of the console show the message as well
+    # The option is added here, because pages of the console show the message as well.
+    if error.option and error.option not in f"{error.message} {error.hint}":
         return f"{error.hint} {say('The option: {option}.', option=error.option)}".strip()
     return error.hint
 

@@ -180,13 +180,11 @@ def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete
     from paygw_batch.opening.open_journal import open_journal_to_read  # noqa: PLC0415 (not before a shell asks)
     from paygw_batch.settings.user_directories import find_user_configuration  # noqa: PLC0415 (as above)
 
-    program_params = ctx.find_root().params
+    parameters = ctx.find_root().params
     batches: list[CompletionItem[str]] = []
     with suppress(PaygwError):
-        config: Path | None = program_params.get("config") or find_user_configuration()
-        settings = settings_of(
-            Invocation(config, program_params.get("journal"), as_json=False, quiet=True, verbose=False)
-        )
+        config: Path | None = parameters.get("config") or find_user_configuration()
+        settings = settings_of(Invocation(config, parameters.get("journal"), as_json=False, quiet=True, verbose=False))
         with open_journal_to_read(settings) as journal:
             batches = [
                 CompletionItem(record.batch, help=record.sheet_name)

@@ -101,21 +101,19 @@ def continue_batch(
     guard.check(RequestedOutput("--out", results.out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
     require_gateway(settings)
 
-    def find_named_batch(journal: JournalReader) -> BatchRecord:
+    def find_named(journal: JournalReader) -> BatchRecord:
         return find_unfinished_batch(journal) if batch is None else find_batch(journal, batch)
 
     with (
         report_run(settings, command, screen) as report,
-        open_batch_to_continue(
-            settings, command, find or find_named_batch, os.environ, screen.say, wait=results.wait
-        ) as task,
+        open_batch_to_continue(settings, command, find or find_named, os.environ, screen.say, wait=results.wait) as job,
     ):
-        sheet = Path(task.batch.sheet_path)
-        out = results.out or default_output_path(sheet, task.batch.sheet_name)
+        sheet = Path(job.batch.sheet_path)
+        out = results.out or default_output_path(sheet, job.batch.sheet_name)
         label = say("The reconciliation") if results.out is None else "--out"
-        output = RequestedOutput(label, out, OutputKind.RECONCILIATION, run_of=task.batch.batch)
+        output = RequestedOutput(label, out, OutputKind.RECONCILIATION, run_of=job.batch.batch)
         guard.check(output, inputs={say("the sheet"): sheet}, reporting=True)
-        yield ContinuedBatch(task, ResultFiles(out, for_excel=results.for_excel), report)
+        yield ContinuedBatch(job, ResultFiles(out, for_excel=results.for_excel), report)
 
 
 def send_and_reconcile(task: SendJob, files: ResultFiles, screen: Screen) -> Summary:

@@ -47,33 +47,31 @@ answers_options = bundle_options(
 """Adds the options that answer a sheet's open questions, which the command receives as one argument, `reading`."""
 
 
-def read_with_answers(
-    screen: Screen, read: Callable[[SheetSource], T], given_sheet: SheetSource
-) -> tuple[T, SheetSource]:
+def read_with_answers(screen: Screen, read: Callable[[SheetSource], T], sheet: SheetSource) -> tuple[T, SheetSource]:
     """Read a sheet, asking its open questions. Return the result of `read`, and the sheet with the answers.
 
     Raises `SheetQuestion` if no one can be asked, or if the answer is no.
     """
     answers: dict[str, Any] = {}
-    given_sheet = replace(given_sheet, asks=screen.can_ask())
+    sheet = replace(sheet, asks=screen.can_ask())
     while True:
         try:
-            result = read(given_sheet)
+            result = read(sheet)
         except SheetQuestion as question:
             option = question.asks.value
-            answer = None if option in answers else _ask_question(screen, question, given_sheet.operation)
+            answer = None if option in answers else _ask_question(screen, question, sheet.operation)
             if not answer:
                 raise
             answers[option] = answer
-            given_sheet = replace(given_sheet, reading=replace(given_sheet.reading, **answers))
+            sheet = replace(sheet, reading=replace(sheet.reading, **answers))
         except HeadingError as error:
-            error.hint = error.hint_for(shlex.quote(str(given_sheet.path)))
+            error.hint = error.hint_for(shlex.quote(str(sheet.path)))
             raise
         else:
             if answers:
                 words = " ".join(f"--{option} {shlex.quote(answer)}" for option, answer in answers.items())
                 screen.say(say("The same answers as options: {said}", said=words))
-            return result, given_sheet
+            return result, sheet
 
 
 def _ask_question(screen: Screen, question: SheetQuestion, operation: str) -> str | None:

@@ -79,7 +79,7 @@ def recheck_kept_sheet(folder: PayoutFolder, settings: Settings, rules: Rules, m
     corrections, sheet = kept_sheet
     try:
         require_complete(settings, rules, set())
-        submission = _submission(folder, _given_sheet(folder, settings, rules, corrections), sheet)
+        submission = _submission(folder, _source(folder, settings, rules, corrections), sheet)
         with journal_for_document(settings, "console") as journal:
             folder.write_check_result(_check_against_journal(folder, corrections, submission, journal, memory=memory))
     except PaygwError as error:
@@ -97,7 +97,7 @@ def fill_memory(folder: PayoutFolder, settings: Settings, rules: Rules, memory: 
     """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
     if (kept_sheet := _read_kept_sheet(folder)) is not None:
         corrections, sheet = kept_sheet
-        submission = _submission(folder, _given_sheet(folder, settings, rules, corrections), sheet)
+        submission = _submission(folder, _source(folder, settings, rules, corrections), sheet)
         with journal_for_document(settings, "console") as journal:
             plan_sheet(submission, journal, memory=memory)
 
@@ -153,22 +153,19 @@ def _check_sheet(
             corrections = Corrections(sheet_digest(folder.sheet))
             write_corrections(corrections, folder.corrections_file)
             corrections, sheet = _read_with_earlier_answers(folder, settings, rules, corrections)
-        given_sheet = _given_sheet(folder, settings, rules, corrections)
+        given_sheet = _source(folder, settings, rules, corrections)
         sheet = sheet or given_sheet.read()
         _keep_sheet(folder, corrections, sheet)
         with journal_for_document(settings, "console") as journal:
             return _check_against_journal(folder, corrections, _submission(folder, given_sheet, sheet), journal, maker)
     except PaygwError as error:
-        options = _given_sheet(folder, settings, rules, None).options
+        options = _source(folder, settings, rules, None).options
         return unreadable_result(error, partial(read_headings, folder.sheet, options))
 
 
-def _given_sheet(
-    folder: PayoutFolder, settings: Settings, rules: Rules, corrections: Corrections | None
-) -> SheetSource:
-    return SheetSource(
-        settings, rules, folder.sheet, replace(folder.uploaded.reading, corrections=corrections), asks=True
-    )
+def _source(folder: PayoutFolder, settings: Settings, rules: Rules, corrections: Corrections | None) -> SheetSource:
+    reading = replace(folder.uploaded.reading, corrections=corrections)
+    return SheetSource(settings, rules, folder.sheet, reading, asks=True)
 
 
 def _read_with_earlier_answers(
@@ -186,13 +183,11 @@ def _read_with_earlier_answers(
         if (earlier_mending := other.corrections) is None or len(tried) == _MAX_READINGS:
             continue
         earlier, renamed = other.uploaded, replace(corrections, headings=earlier_mending.headings)
-        earlier_answers = {name: getattr(earlier, name) for name in QuestionKind} | {
-            "reference": _next_reference(earlier)
-        }
-        earlier_answers = {name: None if answer == AS_WRITTEN else answer for name, answer in earlier_answers.items()}
+        old_answers = {name: getattr(earlier, name) for name in QuestionKind} | {"reference": _next_reference(earlier)}
+        old_answers = {name: None if answer == AS_WRITTEN else answer for name, answer in old_answers.items()}
         if earlier.is_one_of_several:  # Then the sender must say again which worksheets are to be paid.
-            earlier_answers["worksheet"] = None
-        answers: dict[str, Any] = {name: getattr(uploaded, name) or answer for name, answer in earlier_answers.items()}
+            old_answers["worksheet"] = None
+        answers: dict[str, Any] = {name: getattr(uploaded, name) or answer for name, answer in old_answers.items()}
         reading_key = (answers["worksheet"], answers["encoding"], renamed.columns, merge_headings := other.headings)
         if reading_key in tried:
             continue
@@ -269,7 +264,7 @@ def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Pa
     Raises `OutputError` if the sheet cannot be written as a workbook.
     """
     corrections = folder.corrections
-    given_sheet = _given_sheet(folder, settings, rules, corrections)
+    given_sheet = _source(folder, settings, rules, corrections)
     edits = () if corrections is None else corrections.edits
     write_marked_workbook(given_sheet.validated(), given_sheet.path, given_sheet.options, path, edits)
 

@@ -51,9 +51,7 @@ def load_members(settings: Settings) -> tuple[Member, ...]:
         normalise_name(person.name): Member(
             person.name,
             frozenset(
-                role
-                for role, has_role in ((Role.MAKER, person.is_maker), (Role.APPROVER, person.is_approver))
-                if has_role
+                role for role, holds in ((Role.MAKER, person.is_maker), (Role.APPROVER, person.is_approver)) if holds
             ),
         )
         for person in people

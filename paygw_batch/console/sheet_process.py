@@ -34,11 +34,9 @@ def run_within_limits(
     program: str, arguments: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
 ) -> bool:
     """Run `program` in another process, which first limits itself. Return whether it succeeded."""
-    paygw_variables = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
+    variables = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
-    environment = child_environment(environ) | {
-        name: value for name, value in paygw_variables.items() if name not in secrets
-    }
+    environment = child_environment(environ) | {name: value for name, value in variables.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
     # A journal in a database is named only by the configuration, so no path is passed on.

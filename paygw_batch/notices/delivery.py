@@ -262,22 +262,20 @@ def _doubt_notices(settings: Settings, journal: JournalReader, outbox: Outbox, n
     recipients, hours = recipients_of(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
     if not recipients:
         return
-    latest_time = timestamp(now - timedelta(hours=hours))
+    limit = timestamp(now - timedelta(hours=hours))
     for record in journal.batches():
         rows = journal.rows(record.number, states=DISPLAYED_IN_DOUBT)
-        sent_times = sorted(
-            row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= latest_time
-        )
-        if sent_times and sent_times[-1] > outbox.newest_subject(Occasion.IN_DOUBT, record.batch):
+        times = sorted(row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= limit)
+        if times and times[-1] > outbox.newest_subject(Occasion.IN_DOUBT, record.batch):
             content = {
                 "sheet": replace_invalid_characters(record.sheet_name),
                 "batch": record.batch,
-                "rows_in_doubt": len(sent_times),
+                "rows_in_doubt": len(times),
                 "hours": hours,
-                "oldest": sent_times[0],
+                "oldest": times[0],
                 "link": page_url(settings, f"/payouts/{record.batch}"),
             }
-            yield NewNotice(Occasion.IN_DOUBT, sent_times[-1], record.batch, recipients, content)
+            yield NewNotice(Occasion.IN_DOUBT, times[-1], record.batch, recipients, content)
 
 
 def probe_mail_server(channels: Channels) -> DeliveryFailure | None:

@@ -30,17 +30,12 @@ def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthChe
         yield HealthCheck.failed(_NOTICES, error, ExitCode.JOURNAL)
         return
     if channels.mail is not None and (failure := probe_mail_server(channels)) is not None:
-        is_configuration_error = failure.kind in {FailureKind.UNTRUSTED, FailureKind.NOT_ENCRYPTED, FailureKind.SIGN_IN}
+        is_usage_error = failure.kind in {FailureKind.UNTRUSTED, FailureKind.NOT_ENCRYPTED, FailureKind.SIGN_IN}
         sentence = say("{server}: {reason}", server=section.smtp, reason=failure_words(failure.code))
-        yield HealthCheck(
-            _NOTICES, Health.BAD, sentence, ExitCode.USAGE if is_configuration_error else ExitCode.STOPPED_EARLY
-        )
+        yield HealthCheck(_NOTICES, Health.BAD, sentence, ExitCode.USAGE if is_usage_error else ExitCode.STOPPED_EARLY)
     else:
-        channel_names = [
-            *([section.smtp or ""] if channels.mail else []),
-            *([say("a webhook")] if channels.webhook else []),
-        ]
-        yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(channel_names)))
+        names = [*([section.smtp or ""] if channels.mail else []), *([say("a webhook")] if channels.webhook else [])]
+        yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(names)))
     if given_up_count := sum(notice.is_given_up for notice in waiting):
         sentence = say_count(
             given_up_count,

@@ -49,10 +49,8 @@ def _show_notices(invocation: Invocation) -> None:
             for notice in notices
         ]
         screen.table(say("Notices"), _HEADINGS, lines)
-    waiting_count = sum(notice.sent_at is None for notice in notices)
-    message = say_count(
-        waiting_count, "{count:,} notice is waiting to be sent.", "{count:,} notices are waiting to be sent."
-    )
+    count = sum(notice.sent_at is None for notice in notices)
+    message = say_count(count, "{count:,} notice is waiting to be sent.", "{count:,} notices are waiting to be sent.")
     notices_as_json = [{**asdict(notice), "occasion": notice.occasion.value} for notice in notices]
     screen.finish(Summary(ExitCode.DONE, message, further={"notices": notices_as_json}))
 

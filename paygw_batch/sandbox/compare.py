@@ -82,12 +82,10 @@ def read_reconciliation(path: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV reconciliation file. Raises `ConfigurationError` if it is not one."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file, restval="", strict=True)
-            if not _COLUMNS.issubset(reader.fieldnames or ()):
+            rows = csv.DictReader(file, restval="", strict=True)
+            if not _COLUMNS.issubset(rows.fieldnames or ()):
                 raise ConfigurationError(say("{path} is not a reconciliation in CSV format.", path=path))
-            return [
-                {name: strip_formula_guard(value) for name, value in row.items() if name in _COLUMNS} for row in reader
-            ]
+            return [{name: strip_formula_guard(text) for name, text in row.items() if name in _COLUMNS} for row in rows]
     except OSError as problem:
         reason = say(str(problem.strerror))
         raise ConfigurationError(say("{path} cannot be read: {reason}.", path=path, reason=reason)) from None

@@ -52,9 +52,8 @@ def sandbox_config(
 
 def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackProof | None:
     """Return the proof of the sandbox's notifications, or None if the configuration requires none."""
-    if (
-        settings.notifications.authenticity == "header-rsa"
-    ):  # signed with the sandbox's own key, whose public half is configured
+    # With "header-rsa" they are signed with the sandbox's own key, whose public half is configured.
+    if settings.notifications.authenticity == "header-rsa":
         signed, name = build_signed_header(settings), settings.notifications.hash_algorithm or ""
         key = sandbox_gateway_key(settings.journal_path().parent)
         return CallbackHeader(signed.name, signed.encoding, signed.prefix, rsa_signer(name, key))
@@ -79,9 +78,8 @@ def _build_served_operation(settings: Settings, rules: Rules, environ: Mapping[s
         order, separator, amount = payin.control_order or (), payin.control_separator or "", payin.control_amount or ""
         control = ControlRule(tuple(order), separator, amount, secret, is_keyed=payin.has_key)
     expectations = Expectations(supplies.amount_form is AmountForm.TWO_DECIMALS, control)
-    return ServedOperation(
-        with_reply_names(settings, operation), rules, record_path(settings, operation.name), expectations
-    )
+    path = record_path(settings, operation.name)
+    return ServedOperation(with_reply_names(settings, operation), rules, path, expectations)
 
 
 def record_path(settings: Settings, operation: str) -> Path:

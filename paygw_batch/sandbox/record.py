@@ -134,6 +134,5 @@ def _require_complete_record(path: Path) -> None:
             raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path), hint=hint)
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
-            raise ConfigurationError(
-                say("The sandbox's record {path} ends with an incomplete line.", path=path), hint=hint
-            )
+            message = say("The sandbox's record {path} ends with an incomplete line.", path=path)
+            raise ConfigurationError(message, hint=hint)

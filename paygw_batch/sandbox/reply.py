@@ -315,9 +315,8 @@ class EnquiryResponder:
         if isinstance(fields, Refusal):
             return refusal_reply(self._operation, fields)
         if set(fields) != {"client_orderid"}:
-            return refusal_reply(
-                self._operation, Refusal(422, "body", "The body must have exactly one field, client_orderid.")
-            )
+            refusal = Refusal(422, "body", "The body must have exactly one field, client_orderid.")
+            return refusal_reply(self._operation, refusal)
         order_id = fields["client_orderid"]
         line = self._latest_lines().get(order_id)
         status = None if line is None else self._current_status(line)

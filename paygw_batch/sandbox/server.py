@@ -255,9 +255,7 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
     `ConfigurationError` if the port is in use, or if a record or key cannot be used.
     """
     with ExitStack() as stack:
-        records = {
-            operation.operation.name: stack.enter_context(Record(operation.record_path)) for operation in config.served
-        }
+        records = {entry.operation.name: stack.enter_context(Record(entry.record_path)) for entry in config.served}
         app = SandboxApp(config, records)
         listener = listen_on_loopback(port, backlog=_BACKLOG, who=say("The sandbox"))
         server = _SandboxServer(app, http=_DroppableProtocol, grace_s=0)

@@ -29,9 +29,8 @@ def sandbox_key(directory: Path) -> Path:
     Raises `ConfigurationError`.
     """
     path = directory / KEY_NAME
-    _create_key(
-        path, hint=say("Name a private_key in the configuration, or a journal in a folder that you can write to.")
-    )
+    hint = say("Name a private_key in the configuration, or a journal in a folder that you can write to.")
+    _create_key(path, hint=hint)
     return path
 
 

@@ -379,9 +379,8 @@ def combined_tallies(listed: Sequence[ListedBatch]) -> Sequence[StateTally]:
     combined = combine_tallies(
         (tally for batch in listed for tally in batch.tallies), (tally for batch in listed for tally in batch.known)
     )
-    return resolve_in_flight(
-        combined, [*{row.instruction: row for batch in listed for row in batch.being_sent}.values()]
-    )
+    being_sent = {row.instruction: row for batch in listed for row in batch.being_sent}
+    return resolve_in_flight(combined, [*being_sent.values()])
 
 
 def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:

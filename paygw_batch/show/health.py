@@ -33,7 +33,6 @@ class HealthCheck:
     @classmethod
     def failed(cls, name: str, error: PaygwError, code: ExitCode = ExitCode.USAGE) -> "HealthCheck":
         """Return a failed check with the message and hint of an error."""
-        hint = (
-            "" if error.hint == say(ConfigurationError.default_hint) else error.hint
-        )  # The default hint names `doctor` itself.
+        # The default hint names `doctor` itself.
+        hint = "" if error.hint == say(ConfigurationError.default_hint) else error.hint
         return cls(name, Health.BAD, f"{error.message} {hint}".strip(), code)

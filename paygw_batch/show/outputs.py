@@ -131,11 +131,9 @@ class OutputGuard:
         """Describe a file of the program, or the home directory, within a folder. Returns None if there is none."""
         real_folder = Path(os.path.realpath(folder))
         for protected in self._own_files():
-            real_path = Path(os.path.realpath(protected.path))
-            if real_path.is_relative_to(real_folder) or (
-                protected.is_directory and real_folder.is_relative_to(real_path)
-            ):
-                return f"{protected.what} ({real_path})"
+            path = Path(os.path.realpath(protected.path))
+            if path.is_relative_to(real_folder) or (protected.is_directory and real_folder.is_relative_to(path)):
+                return f"{protected.what} ({path})"
         home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 (Path.home raises if there is none)
         return say("this user's home directory") if home.is_relative_to(real_folder) else None
 

@@ -64,9 +64,8 @@ def reconciliation_pieces(
     rows_being_sent = [row.row for row in journal.rows_being_sent(batch.number)]
     rows, newest = 0, -1
     for joined in _joined_pages(journal, batch, minor_units):
-        frame = _add_hold_reasons(
-            _select_shown(_translate_messages(joined, is_for_officers=is_for_officers), rows_being_sent), holds
-        )
+        frame = _select_shown(_translate_messages(joined, is_for_officers=is_for_officers), rows_being_sent)
+        frame = _add_hold_reasons(frame, holds)
         rows, newest = rows + frame.height, _check_order(batch, newest, frame["row"])
         if urls is not None:
             frame = frame.join(urls, on="row", how="left", maintain_order="left")
@@ -124,22 +123,18 @@ def _joined_pages(journal: JournalReader, batch: BatchRecord, minor_units: Mappi
 
 def _select_shown(joined: pl.DataFrame, rows_being_sent: Sequence[int]) -> pl.DataFrame:
     """Select the columns that are shown to people, and `valid`."""
-    journal_columns = {name: pl.col(_journal_column(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
-    is_sent = pl.col("row").is_in(rows_being_sent) & (journal_columns["state"] == State.IN_FLIGHT)
-    shown = (
-        pl.when(is_sent)
-        .then(journal_columns["state"])
-        .otherwise(journal_columns["state"].replace(_STATES, _SHOWN_STATES))
-    )
+    columns = {name: pl.col(_journal_column(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
+    is_sent = pl.col("row").is_in(rows_being_sent) & (columns["state"] == State.IN_FLIGHT)
+    shown = pl.when(is_sent).then(columns["state"]).otherwise(columns["state"].replace(_STATES, _SHOWN_STATES))
     return joined.select(
-        *(name for name in joined.columns if name not in journal_columns and name not in _OWN_COLUMNS),
+        *(name for name in joined.columns if name not in columns and name not in _OWN_COLUMNS),
         **{
-            **journal_columns,
+            **columns,
             "state": pl.when("valid").then(shown).otherwise(pl.lit(INVALID)),
-            "attempts": journal_columns["attempts"].fill_null(0),
-            "purpose": pl.coalesce(journal_columns["purpose"], "purpose"),
-            "error_code": pl.coalesce("error_code", journal_columns["error_code"]),
-            "message": pl.coalesce("message", journal_columns["message"]),
+            "attempts": columns["attempts"].fill_null(0),
+            "purpose": pl.coalesce(columns["purpose"], "purpose"),
+            "error_code": pl.coalesce("error_code", columns["error_code"]),
+            "message": pl.coalesce("message", columns["message"]),
         },
     )
 

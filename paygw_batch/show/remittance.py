@@ -62,9 +62,8 @@ def batch_advices(
         if payment.fields:  # The fields of a forgotten person are empty.
             people.setdefault(payee_of(payment.form, payment.fields).person, []).append(payment)
     if not people:
-        raise UsageError(
-            say("No remittance advice was written, because no one was paid or the people have been forgotten."), hint=""
-        )
+        message = say("No remittance advice was written, because no one was paid or the people have been forgotten.")
+        raise UsageError(message, hint="")
     return remittance_page([*people.values()], payer, day)
 
 

@@ -81,9 +81,7 @@ class Chart:
     def labels(self) -> Iterator[tuple[str, float]]:
         """Return the labels below the bars with the horizontal positions of the bars' centres."""
         bar_width = self._bar_width()
-        return (
-            (bar.label, self.left + (number + 0.5) * bar_width) for number, bar in enumerate(self.bars) if bar.label
-        )
+        return ((bar.label, self.left + (index + 0.5) * bar_width) for index, bar in enumerate(self.bars) if bar.label)
 
     def _bar_width(self) -> float:
         return (self.width - self.left) / max(len(self.bars), 1)
@@ -135,18 +133,14 @@ def latency_chart(frame: pl.DataFrame) -> Chart | None:
     """Return a chart of the response times of first attempts, or None if none was answered."""
     answered = frame.filter((pl.col("attempts") == 1) & pl.col("gateway_status").is_not_null())
     sent, ended = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
-    durations = answered.select(ms=(ended - sent).dt.total_milliseconds()).drop_nulls()["ms"]
-    if durations.is_empty():
+    times = answered.select(ms=(ended - sent).dt.total_milliseconds()).drop_nulls()["ms"]
+    if times.is_empty():
         return None
-    steps = pl.Series(LATENCY_STEPS_MS).search_sorted(durations, side="right")
+    steps = pl.Series(LATENCY_STEPS_MS).search_sorted(times, side="right")
     counts: dict[int, int] = dict(steps.value_counts().iter_rows())
     bars = [Bar(_time_label(step), [("ready", counts.get(step, 0))]) for step in range(min(counts), max(counts) + 1)]
     marks = ", ".join(
-        say(
-            "{share:.0%} within {time}",
-            share=share,
-            time=_format_duration(int(durations.quantile(share, "higher") or 0)),
-        )
+        say("{share:.0%} within {time}", share=share, time=_format_duration(int(times.quantile(share, "higher") or 0)))
         for share in (0.5, 0.95, 0.99)
     )
     about = say("From the intent to the recorded answer: {marks}.", marks=marks)
@@ -227,7 +221,7 @@ def report_html(
     journal: JournalReader,
     batch: BatchRecord,
     frame: pl.DataFrame,
-    batch_totals: BatchTotals,
+    totals: BatchTotals,
     minor_units: Mapping[str, int],
     *,
     quarantine_h: float,
@@ -244,20 +238,18 @@ def report_html(
     ).select(_SHOWN_COLUMNS)
     kinds_above = {_OPENED, _APPROVED} if reader.is_operator else frozenset[str]()
     actions = [action for action in history if action.kind not in kinds_above]
+    lines = group_by_currency(totals)
+    sums = [(line, {state: amount for state, _, amount in line.states}) for line in lines if line.rows]
     return page(
         PageKind.REPORT,
         batch=batch,
         reader=reader,
         about=_intro_sentences(batch, history, reader),
-        counts={state: batch_totals.states[state] for state in STATE_COLOURS if batch_totals.states.get(state)},
-        sums=[
-            (line, {state: amount for state, _, amount in line.states})
-            for line in group_by_currency(batch_totals)
-            if line.rows
-        ],
+        counts={state: totals.states[state] for state in STATE_COLOURS if totals.states.get(state)},
+        sums=sums,
         waiting=list(_rows_needing_person(journal, batch, shown, minor_units, quarantine_h)),
         on_demand=[_list_rows(shown, state, ROWS_ON_DEMAND, minor_units) for state in _ON_DEMAND],
-        lines=batch_totals.lines,
+        lines=totals.lines,
         deeds=[(action.row, *reader.format_action(action)) for action in actions[:MAX_ACTIONS]],
         deed_count=len(actions),
         charts=_build_charts(frame, history) if reader.is_operator else (),
@@ -310,14 +302,10 @@ def _rows_needing_person(
     for state in (*PERSON_STATES, State.READY.value):
         rows_in_state = _list_rows(frame, state, SHOWN_ROWS, minor_units)
         if rows_in_state.count:
-            numbers = [row["row"] for row in rows_in_state.rows]
-            step = state_step(state, batch, operation, first_row=numbers[0])
-            needs_person = state != State.READY
-            own = (
-                next_steps(journal, batch, numbers, verb=operation.verb, quarantine_h=quarantine_h)
-                if needs_person
-                else {}
-            )
+            rows = [row["row"] for row in rows_in_state.rows]
+            step = state_step(state, batch, operation, first_row=rows[0])
+            is_ready = state == State.READY
+            own = {} if is_ready else next_steps(journal, batch, rows, verb=operation.verb, quarantine_h=quarantine_h)
             yield replace(rows_in_state, step=step, own=own)
 
 

@@ -101,9 +101,8 @@ def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batc
     texts = 0
     for line_number, line in enumerate(_printed_frame(frame, sender_columns).iter_rows(), start=1):
         special_cells = {column: line[column] for column in (_AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED)}
-        writer.write_line(
-            sheet, line_number, [None if column in special_cells else cell or "" for column, cell in enumerate(line)]
-        )
+        cells = [None if column in special_cells else cell or "" for column, cell in enumerate(line)]
+        writer.write_line(sheet, line_number, cells)
         is_number = writer.write_money(sheet, line_number, _AMOUNT, line[_AMOUNT], line[_AMOUNT + 1])
         texts += not is_number and line[_STATE] != INVALID
         writer.write_state(sheet, line_number, _STATE, line[_STATE])
@@ -170,19 +169,17 @@ def _total_lines(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
     return [*([("", total.rows, total.sum)] if total.rows else []), *total.states]
 
 
-def _write_totals(writer: "_CellWriter", sheet: Any, batch_totals: BatchTotals) -> None:
+def _write_totals(writer: "_CellWriter", sheet: Any, totals: BatchTotals) -> None:
     lines = [
         (total.currency, "" if state else say("all"), state, rows, amount)
-        for total in group_by_currency(batch_totals)
+        for total in group_by_currency(totals)
         for state, rows, amount in _total_lines(total)
     ]
     below = len(lines) + 3
     for line_number in (0, below - 1):
         widths = {say(name): width for name, width in _TOTALS.items()}
-        writer.write_headings(sheet, widths, right=say_all("Rows", "Sum"), line_number=line_number)
-    by_country = [
-        (currency, country, state, rows, amount) for country, currency, state, rows, amount in batch_totals.lines
-    ]
+        writer.write_headings(sheet, widths, right=say_all("Rows", "Sum"), line=line_number)
+    by_country = [(currency, country, state, rows, amount) for country, currency, state, rows, amount in totals.lines]
     for line_number, (currency, country, state, rows, amount) in [*enumerate(lines, 1), *enumerate(by_country, below)]:
         writer.write_line(sheet, line_number, (currency, country), is_total=not state)
         writer.write_count(sheet, line_number, 3, rows, is_total=not state)
@@ -229,62 +226,53 @@ class _CellWriter:
         }
 
     def write_headings(
-        self, sheet: Any, widths: Mapping[str, int], *, first: int = 0, line_number: int = 0, right: Iterable[str] = ()
+        self, sheet: Any, widths: Mapping[str, int], *, first: int = 0, line: int = 0, right: Iterable[str] = ()
     ) -> None:
-        """Write headings in line `line_number` from column `first` on and set the widths of their columns."""
+        """Write headings in a line from column `first` on and set the widths of their columns."""
         for column, (name, width) in enumerate(widths.items(), start=first):
             sheet.set_column(column, column, width)
-            sheet.write_string(line_number, column, name, self._head_right if name in right else self._head)
+            sheet.write_string(line, column, name, self._head_right if name in right else self._head)
 
-    def write_line(
-        self, sheet: Any, line_number: int, cells: Sequence[str | int | None], *, is_total: bool = False
-    ) -> None:
+    def write_line(self, sheet: Any, line: int, cells: Sequence[str | int | None], *, is_total: bool = False) -> None:
         """Write a line of texts and counts. A cell that is None is left as it is."""
         for column, cell in enumerate(cells):
             if isinstance(cell, str):
-                _write_text(sheet, line_number, column, cell, self._texts[is_total])
+                _write_text(sheet, line, column, cell, self._texts[is_total])
             elif cell is not None:
-                sheet.write_number(line_number, column, cell, self._number)
+                sheet.write_number(line, column, cell, self._number)
 
-    def write_count(self, sheet: Any, line_number: int, column: int, count: int, *, is_total: bool) -> None:
-        sheet.write_number(line_number, column, count, self._money[0, is_total])
+    def write_count(self, sheet: Any, line: int, column: int, count: int, *, is_total: bool) -> None:
+        sheet.write_number(line, column, count, self._money[0, is_total])
 
-    def write_sentence(self, sheet: Any, line_number: int, column: int, sentence: str) -> None:
+    def write_sentence(self, sheet: Any, line: int, column: int, sentence: str) -> None:
         """Write a wrapped text and set its row height, which not every spreadsheet adjusts."""
-        _write_text(sheet, line_number, column, sentence, self._wrapped)
+        _write_text(sheet, line, column, sentence, self._wrapped)
         lines = ceil(len(sentence) / _LETTERS_A_LINE)
         if lines > 1:
-            sheet.set_row(line_number, _LINE_POINTS * min(lines, _MAX_LINES))
+            sheet.set_row(line, _LINE_POINTS * min(lines, _MAX_LINES))
 
-    def write_state(self, sheet: Any, line_number: int, column: int, state: str) -> None:
+    def write_state(self, sheet: Any, line: int, column: int, state: str) -> None:
         """Write a state in its colours. The empty state means all rows to be paid."""
-        sheet.write_string(line_number, column, state_label(state) if state else say("to be paid"), self._states[state])
+        sheet.write_string(line, column, state_label(state) if state else say("to be paid"), self._states[state])
 
     def write_money(
-        self,
-        sheet: Any,
-        line_number: int,
-        column: int,
-        amount: str | None,
-        currency: str | None,
-        *,
-        is_total: bool = False,
+        self, sheet: Any, line: int, column: int, amount: str | None, currency: str | None, *, is_total: bool = False
     ) -> bool:
         """Write an amount. Return whether it was written as a number rather than as text."""
         units = self._minor_units.get(currency or "")
         if units is not None and amount and is_exact(amount, units):
-            sheet.write_number(line_number, column, float(amount), self._money[units, is_total])
+            sheet.write_number(line, column, float(amount), self._money[units, is_total])
             return True
-        _write_text(sheet, line_number, column, amount or "", self._money[None, is_total])
+        _write_text(sheet, line, column, amount or "", self._money[None, is_total])
         return False
 
 
-def _write_text(sheet: Any, line_number: int, column: int, text: str, style: Any) -> None:
+def _write_text(sheet: Any, line: int, column: int, text: str, style: Any) -> None:
     """Write a text that stays text even if it looks like a number or a formula."""
     if text:
-        sheet.write_string(line_number, column, text, style)
+        sheet.write_string(line, column, text, style)
     else:
-        sheet.write_blank(line_number, column, None, style)
+        sheet.write_blank(line, column, None, style)
 
 
 def _money_pattern(units: int | None) -> str:

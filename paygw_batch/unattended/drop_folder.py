@@ -124,11 +124,9 @@ class ClaimedSheet:
         write_atomically(destination / f"{self._stem}.summary.json", _encode(text))
         names = companions_of(self.stored_name)
         # The sheet is moved last: while it is in the folder of claimed sheets, the next run can finish it.
-        for old_name, new_name in zip(
-            (*companions_of(self.path.name), self.path.name), (*names, self.stored_name), strict=True
-        ):
+        for old, new in zip((*companions_of(self.path.name), self.path.name), (*names, self.stored_name), strict=True):
             with suppress(FileNotFoundError):  # there is no such file, or another host has finished the sheet
-                self.path.with_name(old_name).rename(destination / new_name)
+                self.path.with_name(old).rename(destination / new)
 
     def _refusal_text(self, summary: Summary) -> str:
         """Return the text that tells the sender why the sheet was refused."""
@@ -165,7 +163,7 @@ class DropFolder:
         self._subfolders = (self._working, self._folder / "done", self._folder / "refused")
         self._settle = timedelta(seconds=settle_s)
         self._now = now
-        self._is_own, self._own_file_kind = cache(guard.is_own), cache(_own_file_kind)
+        self._is_own, self._misplaced_file_kind = cache(guard.is_own), cache(_misplaced_file_kind)
         for place in self._subfolders:
             if os.path.lexists(place):
                 check_directory(place)
@@ -208,7 +206,7 @@ class DropFolder:
                 continue
             try:
                 status = path.lstat()
-                kind = self._own_file_kind(path)
+                kind = self._misplaced_file_kind(path)
             except FileNotFoundError:  # it was renamed after the listing
                 continue
             if kind is not None:
@@ -223,11 +221,9 @@ class DropFolder:
     def file_counts(self) -> Mapping[str, int]:
         """Count the waiting and unfinished files in the folder, and the files in refused/."""
         state, refused = self.list_files(), self._folder / "refused"
-        summaries = (
-            [] if not refused.is_dir() else [path for path in refused.iterdir() if path.name.endswith(".summary.json")]
-        )
+        files = [path for path in refused.iterdir() if path.name.endswith(".summary.json")] if refused.is_dir() else []
         names = [*state.ready, *state.unfit, *state.waiting, *state.left]
-        return {"waiting": len(names), "unfinished": len(state.unfinished), "refused": len(summaries)}
+        return {"waiting": len(names), "unfinished": len(state.unfinished), "refused": len(files)}
 
     def _create_subfolders(self) -> None:
         for subfolder in self._subfolders:
@@ -348,7 +344,7 @@ def _require_no_own_files(folder: Path, guard: OutputGuard) -> None:
     """Raise `UsageError` if a folder contains files that do not belong in a drop folder."""
     content = guard.find_own_file(folder)
     if content is None:
-        kinds = ((path.name, _own_file_kind(path)) for path in sorted(folder.iterdir()))
+        kinds = ((path.name, _misplaced_file_kind(path)) for path in sorted(folder.iterdir()))
         content = next((f"{name} ({kind})" for name, kind in kinds if kind is not None), None)
     if content is not None:
         raise UsageError(
@@ -362,7 +358,7 @@ def _require_no_own_files(folder: Path, guard: OutputGuard) -> None:
         )
 
 
-def _own_file_kind(path: Path) -> str | None:
+def _misplaced_file_kind(path: Path) -> str | None:
     """Name the kind of a file that does not belong in a drop folder: a configuration, a key or a journal."""
     if not stat.S_ISREG(path.lstat().st_mode):
         return None

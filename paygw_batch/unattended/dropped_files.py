@@ -52,9 +52,7 @@ _NOTE = re.compile(f"(?:{_misspelling_pattern('toml').pattern}|(?:{_SHEET_ENDING
 """The extension of a cover note, including misspellings."""
 _OTHER_NOTE_ENDINGS = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
 """The extensions of other programs' notes, which matter only after the full name of a sheet."""
-_FURTHER_ENDINGS = (
-    frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _OTHER_NOTE_ENDINGS
-)
+_EXTRA_ENDINGS = frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _OTHER_NOTE_ENDINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +89,9 @@ class SortedFiles:
 
 def sort_files(entries: Mapping[str, FolderEntry]) -> SortedFiles:
     """Sort the files of a drop folder, ignoring hidden files and those of operating systems."""
-    sorted_names = SortedFiles()
+    result = SortedFiles()
     unfinished = {name: future for name in entries if (future := _future_name(name)) is not None}
-    sorted_names.unfinished = sorted(unfinished)
+    result.unfinished = sorted(unfinished)
     names = [name for name in entries if not _is_ignored(name) and name not in unfinished]
     companions = {name for name in names if is_companion(name)}
     payloads = [name for name in names if name not in companions and not entries[name].is_folder]
@@ -107,14 +105,12 @@ def sort_files(entries: Mapping[str, FolderEntry]) -> SortedFiles:
     for name in (name for name in names if name in strays or name not in companions):
         entry, is_stray = entries[name], name in strays
         if not is_stray and entry.is_file and not name.lower().endswith(_REPORT_ENDINGS):
-            _sort_file(
-                name, entries, [stray for stray in strays if is_meant_for(stray, name)], unfinished, sorted_names
-            )
+            _sort_file(name, entries, [stray for stray in strays if is_meant_for(stray, name)], unfinished, result)
         elif not entry.is_settled or (is_stray and any(is_meant_for(name, sheet) for sheet in sheets)):
-            sorted_names.waiting.append(name)  # a stray that is meant for a sheet is refused with that sheet
+            result.waiting.append(name)  # a stray that is meant for a sheet is refused with that sheet
         else:
-            sorted_names.left[name] = _reason_to_leave(name, entry, is_stray=is_stray)
-    return sorted_names
+            result.left[name] = _reason_to_leave(name, entry, is_stray=is_stray)
+    return result
 
 
 def is_sheet(name: str) -> bool:
@@ -241,7 +237,7 @@ def _name_root(name: str) -> str:
     """Return a normalized file name without extensions and copy marks."""
     parts = _name_parts(name)
     while len(parts) > 1 and (
-        parts[-1] in _FURTHER_ENDINGS or re.fullmatch(f"{_SHEET_ENDING}|{_NOTE.pattern}", parts[-1])
+        parts[-1] in _EXTRA_ENDINGS or re.fullmatch(f"{_SHEET_ENDING}|{_NOTE.pattern}", parts[-1])
     ):
         parts.pop()
     return re.sub(f"-(?:{_SHEET_ENDING})$", "", re.sub(r"[ _-]+", "-", ".".join(parts)))

@@ -118,9 +118,8 @@ def report_run_end(settings: Settings, command: str, tell: Tell, interrupted: Ca
     started_s = time.monotonic()
     # Misconfigured channels of notices are reported before the run. A worker sends no notices, so its host needs no
     # password for them.
-    deliveries = (
-        () if command == _WORK_COMMAND else [module.begin(settings, os.environ) for module in extras(RUN_HOOK_MODULES)]
-    )
+    modules = () if command == _WORK_COMMAND else extras(RUN_HOOK_MODULES)
+    deliveries = [module.begin(settings, os.environ) for module in modules]
     report = RunReport(settings, command, tell)
     report.log("run_started", pid=os.getpid())
     try:

@@ -215,9 +215,8 @@ def approve_command(
     policy = require_policy(settings)
     signed_document, shared = load_signed_document(settings, document)
     if (report is not None or sheet is not None) and not isinstance(signed_document, PlanDocument):
-        raise UsageError(
-            say("--report and --sheet are for a plan, but this is a {noun}.", noun=say(signed_document.noun))
-        )
+        noun = say(signed_document.noun)
+        raise UsageError(say("--report and --sheet are for a plan, but this is a {noun}.", noun=noun))
     recompute_plan = None
     if isinstance(signed_document, PlanDocument):
         operation = signed_document.content.operation
@@ -266,10 +265,8 @@ def _approver_view(
     Raises `ApprovalError` if the plan was withdrawn, is for another sheet, or has other findings.
     """
     if given_sheet is None:
-        signed_by = owner_name(plan.maker, policy.people)
-        screen.say(
-            say("This is how its maker, {name}, signed it. To see your own view, add --sheet SHEET.", name=signed_by)
-        )
+        name = owner_name(plan.maker, policy.people)
+        screen.say(say("This is how its maker, {name}, signed it. To see your own view, add --sheet SHEET.", name=name))
         return plan
     content = plan.content
     choices = Choices(skip_invalid=content.invalid > 0, amend=content.amended > 0, strict=strict, repeats_meant=True)
@@ -365,10 +362,8 @@ def carry_out_command(
         _reject_options(order, {"--statement": statement})
         find_batch_of_order = partial(_find_order_batch, settings, order=order, batch=batch)
         with continue_batch(invocation, settings, _NAME, screen, order.batch, results, find_batch_of_order) as run:
-            report, run.report.summary = (
-                run.report,
-                send_released(run, screen, release_by_order(run.task, order, actor)),
-            )
+            report = run.report
+            report.summary = send_released(run, screen, release_by_order(run.task, order, actor))
     else:
         _reject_options(order, result_options_given)
         folder = file.parent if statement is None else statement.parent
@@ -393,13 +388,9 @@ def _read_order(file: Path) -> RowOrder | ForgetOrder:
 
 def _reject_options(order: RowOrder | ForgetOrder, options: Mapping[str, object]) -> None:
     """Raise `UsageError` if any of these options, which the order does not support, has a value."""
-    if unsupported := [name for name, value in options.items() if value]:
+    if unsupported := ", ".join(name for name, value in options.items() if value):
         raise UsageError(
-            say(
-                "These options cannot be used with this {noun}: {options}.",
-                options=", ".join(unsupported),
-                noun=say(order.noun),
-            ),
+            say("These options cannot be used with this {noun}: {options}.", options=unsupported, noun=say(order.noun)),
             hint=say(order.nothing_done),
         )
 

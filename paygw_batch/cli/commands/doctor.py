@@ -175,10 +175,8 @@ def _usable_countries(settings: Settings, rules: Rules) -> list[str]:
 def _check_countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[HealthCheck]:
     payable, collectable = _usable_countries(settings, payout), _usable_countries(settings, payin)
     health_if_none = Health.WARNING if collectable else Health.BAD
-    sentence = (
-        say("can be paid: {countries}", countries=", ".join(payable)) if payable else say("no country can be paid")
-    )
-    yield HealthCheck(mark("countries"), Health.GOOD if payable else health_if_none, sentence)
+    text = say("can be paid: {countries}", countries=", ".join(payable)) if payable else say("no country can be paid")
+    yield HealthCheck(mark("countries"), Health.GOOD if payable else health_if_none, text)
     yield from _check_each_country(mark("country"), payout)
     missing = settings.missing_for(PAYIN)
     is_payin_configured = settings.payin != PayinSection() or any(
@@ -188,8 +186,8 @@ def _check_countries(settings: Settings, payout: Rules, payin: Rules) -> Iterato
         health = Health.BAD if is_payin_configured else Health.WARNING
         yield HealthCheck(_COLLECTIONS, health, _missing_keys_sentence(missing))
     elif collectable:
-        sentence = say("can be collected from: {countries}", countries=", ".join(collectable))
-        yield HealthCheck(_COLLECTIONS, Health.GOOD, sentence)
+        text = say("can be collected from: {countries}", countries=", ".join(collectable))
+        yield HealthCheck(_COLLECTIONS, Health.GOOD, text)
     else:
         yield HealthCheck(_COLLECTIONS, Health.BAD, say("no country can be collected from"))
     if is_payin_configured:
@@ -308,12 +306,9 @@ def _check_notifications(settings: Settings, environ: Mapping[str, str]) -> Iter
         sentence = say("checked by {proof}", proof=settings.notifications.authenticity)
         yield HealthCheck(_NOTIFICATIONS, Health.GOOD, sentence)
         return
-    has_enquiries = settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None
-    sentence = (
-        say("not proven: the gateway is asked about each")
-        if has_enquiries
-        else say("not proven: a person confirms each")
-    )
+    sentence = say("not proven: a person confirms each")
+    if settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None:
+        sentence = say("not proven: the gateway is asked about each")
     yield HealthCheck(_NOTIFICATIONS, Health.WARNING, sentence)
 
 
@@ -356,16 +351,14 @@ def _check_key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox
         yield HealthCheck(_KEY_EXPIRY, health, say("it is valid until {date}", date=custody.expires.isoformat()))
 
 
-def _check_custody(custody: Custody, location: str) -> HealthCheck:
+def _check_custody(custody: Custody, place: str) -> HealthCheck:
     if custody.is_exportable:
-        sentence = say("{where}; it can be exported: create one that cannot", where=location)
+        sentence = say("{where}; it can be exported: create one that cannot", where=place)
         return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
     if custody.was_outside:
-        sentence = say(
-            "{where}; it cannot be exported, but it was not created there, so a copy may exist", where=location
-        )
+        sentence = say("{where}; it cannot be exported, but it was not created there, so a copy may exist", where=place)
         return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
-    return HealthCheck(_KEY_LOCATION, Health.GOOD, say("{where}; it cannot be exported", where=location))
+    return HealthCheck(_KEY_LOCATION, Health.GOOD, say("{where}; it cannot be exported", where=place))
 
 
 def _key_as_json(key: SigningKey) -> dict[str, object]:
@@ -408,24 +401,20 @@ def _check_journal(settings: Settings, now: datetime, clock_problems: list[str],
         sentence = say(
             "{path}: batches: {batches:,}, facts: {facts:,}", path=path, batches=len(records), facts=journal.head().seq
         )
-        due_count = sum(
-            tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE)
-        )
+        due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
     if settings.journal.url is not None:
         yield from extra("cluster.health").checks(settings)  # the caller reports an error as one of the journal
     yield HealthCheck(_JOURNAL, Health.GOOD, sentence)
     if settings.journal.url is None:
-        folder, shortage = settings.journal_path().parent, ""
+        folder, problem = settings.journal_path().parent, ""
         if not os.access(folder, os.W_OK):
-            shortage = say(
+            problem = say(
                 "{folder} is not writable. Runs cannot record what they send, so none will start.", folder=folder
             )
-        elif shortage := disk_space_problem(settings, due_count) or "":
+        elif problem := disk_space_problem(settings, due) or "":
             add_disk_notice(settings, free_bytes(settings), tell)
         room = say("{mib:,.0f} MiB are free on the disk of the journal", mib=free_bytes(settings) / 2**20)
-        yield HealthCheck(
-            mark("room"), Health.BAD if shortage else Health.GOOD, shortage or room, ExitCode.STOPPED_EARLY
-        )
+        yield HealthCheck(mark("room"), Health.BAD if problem else Health.GOOD, problem or room, ExitCode.STOPPED_EARLY)
 
 
 def _check_speed(key: SigningKey | None) -> HealthCheck:

@@ -105,12 +105,9 @@ def _payment_lines(payment: FoundPayment) -> list[str]:
         "name": payee.name,
         "number": mask_number(payee.number),
     }
-    is_collection = payment.operation == PAYIN
-    sentence = (
-        mark("{state}: {amount} from {name} ({number})")
-        if is_collection
-        else mark("{state}: {amount} to {name} ({number})")
-    )
+    sentence = mark("{state}: {amount} to {name} ({number})")
+    if payment.operation == PAYIN:
+        sentence = mark("{state}: {amount} from {name} ({number})")
     location = say(
         "row {row} of {sheet}, batch {batch}, opened {time}",
         row=payment.row,

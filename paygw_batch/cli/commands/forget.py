@@ -57,9 +57,8 @@ def forget_command(
     if yes:
         with hold_journal(settings, "forget", screen, wait=wait) as (journal, report):
             selection = choose_payments(settings, journal, before=before, person=person)
-            report.summary = report_forgotten(
-                screen, journal, forget_by_one_person(settings, journal, selection, operator(by))
-            )
+            result = forget_by_one_person(settings, journal, selection, operator(by))
+            report.summary = report_forgotten(screen, journal, result)
         screen.finish(report.summary)
         return
     with open_journal_to_read(settings, screen.say) as reader:
@@ -70,9 +69,8 @@ def forget_command(
             "add --yes --by NAME or, with [approval], use `paygw-batch order forget`.",
             payments=_selection_size(selection),
         )
-        screen.finish(
-            Summary(ExitCode.DONE, message, rows=selection.instructions, further=selection_as_json(reader, selection))
-        )
+        members = selection_as_json(reader, selection)
+        screen.finish(Summary(ExitCode.DONE, message, rows=selection.instructions, further=members))
 
 
 def require_single_selector(before: str | None, person: str | None) -> None:

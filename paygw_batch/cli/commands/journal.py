@@ -80,10 +80,8 @@ def verify_command(invocation: Invocation) -> None:
             " It holds {count:,} contradicting message: `paygw-batch status` shows it.",
             " It holds {count:,} contradicting messages: `paygw-batch status` shows them.",
         )
-    lines = [
-        (say(_COUNT_LABELS[kind]) if kind in _COUNT_LABELS else state_label(kind), count)
-        for kind, count in counts.items()
-    ]
+    labels = {kind: say(label) for kind, label in _COUNT_LABELS.items()}
+    lines = [(labels.get(kind) or state_label(kind), count) for kind, count in counts.items()]
     screen.table("", mark_all("checked", "count"), lines)
     code = ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE
     screen.finish(Summary(code, message, further={"checked": counts}))
@@ -136,9 +134,7 @@ if TYPE_CHECKING:
 
 _HOST_GONE_QUESTION = mark("Is this host gone for good, and has it stopped sending?")
 _LOSS_QUESTION = mark("Is the newest data of the database lost for good, and has everyone stopped sending from it?")
-_ADOPTION_QUESTION = mark(
-    "Is this the newest copy of the journal that is left, and is no one sending from another copy?"
-)
+_COPY_QUESTION = mark("Is this the newest copy of the journal that is left, and is no one sending from another copy?")
 _other_journal_option = click.option(
     "--beside", metavar="JOURNAL_ID", help="Confirm that the merchant has another journal, by naming the newest."
 )
@@ -296,7 +292,7 @@ def adopt_journal(invocation: Invocation, *, by: str | None, beside: str | None,
         if not adoption.is_needed:
             message = say("Nothing to adopt: runs on this computer already use {path}.", path=adoption.path)
             screen.finish(Summary(ExitCode.DONE, message, further=members))
-        _require_confirmation(_ADOPTION_QUESTION, yes=yes)
+        _require_confirmation(_COPY_QUESTION, yes=yes)
         rows = adoption.carry_out(actor)
     message = say(
         "{who} adopted the journal {journal}. Runs on this computer now send from {path}.",
@@ -468,7 +464,7 @@ def _require_confirmation(question: str, *, yes: bool) -> None:
             hint=say("Run the command at a terminal, or confirm with --yes."),
         )
     if not ask_to_confirm(say(question), err=True):
-        if question == _ADOPTION_QUESTION:
+        if question == _COPY_QUESTION:
             raise JournalNotAdopted(say("The journal was not adopted: nothing was changed."))
         raise UsageError(
             say("The loss was not accepted: nothing was changed.")

@@ -137,7 +137,7 @@ def submit_command(invocation: Invocation, arguments: _SheetArguments) -> None:
 
 def run_sheet(invocation: Invocation, operation: str, arguments: _SheetArguments) -> None:
     screen, sheet, out = Screen(invocation), arguments.sheet, arguments.out
-    expected = parse_expected_totals(arguments.expect_rows, arguments.expect_total)
+    totals = parse_expected_totals(arguments.expect_rows, arguments.expect_total)
     require_csv(out, for_excel=arguments.for_excel)
     limits = {("submission", "concurrency"): arguments.concurrency, ("submission", "rate_per_s"): arguments.rate_per_s}
     settings = settings_of(invocation, limits)
@@ -152,11 +152,7 @@ def run_sheet(invocation: Invocation, operation: str, arguments: _SheetArguments
     actor = identify_person(arguments.by)
     corrections = None if arguments.mended is None else read_corrections(arguments.mended)
     choices = replace(
-        arguments.choices,
-        sent_by=sent_by,
-        is_plan_named=arguments.plan is not None,
-        expected=expected,
-        decided_by=actor,
+        arguments.choices, sent_by=sent_by, is_plan_named=arguments.plan is not None, expected=totals, decided_by=actor
     )
     given_sheet = SheetSource(settings, rules, sheet, replace(arguments.reading, corrections=corrections))
 

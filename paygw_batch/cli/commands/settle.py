@@ -143,10 +143,8 @@ _REFRESH_CODES = frozenset({ExitCode.PERSON_NEEDED, ExitCode.INTERRUPTED})
 
 def _with_enquiry_counts(summary: Summary, refreshed: RefreshResult) -> Summary:
     findings = {finding.value: count for finding, count in sorted(refreshed.findings.items())}
-    findings_text = ", ".join(format_finding_count(count, finding) for finding, count in findings.items())
-    message = say_count(
-        refreshed.asked, "{count:,} enquiries: {findings}.", findings=findings_text or say("nothing new")
-    )
+    text = ", ".join(format_finding_count(count, finding) for finding, count in findings.items())
+    message = say_count(refreshed.asked, "{count:,} enquiries: {findings}.", findings=text or say("nothing new"))
     if refreshed.stop_reason:
         message += " " + say("The enquiries ended early: {reason}", reason=refreshed.stop_reason)
     return replace(
@@ -312,16 +310,14 @@ def _apply_statement(
     with hold_journal(settings, "resolve", screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
         with _suggest_order(f"{record.batch} --statement {shlex.quote(str(file))}"):
-            execution = carry_out_statement(settings, journal, record, request, show)
-        matched = execution.matched
-        summary = summary_after_settling(
-            journal, record, _statement_as_json(matched, len(execution.settled), execution.held)
-        )
+            result = carry_out_statement(settings, journal, record, request, show)
+        matched = result.matched
+        summary = summary_after_settling(journal, record, _statement_as_json(matched, len(result.settled), result.held))
         if request.is_refused(matched):
             differences = count_differences(matched)
             summary = _refusal_summary(summary, say("Of the statement, {differences}.", differences=differences))
         else:
-            screen.say(settlement_sentence(execution.settled, request.by))
+            screen.say(settlement_sentence(result.settled, request.by))
             if matched.differences:
                 summary = replace(summary, exit_code=worst_code({summary.exit_code, ExitCode.PERSON_NEEDED}))
         report.summary = summary
@@ -334,12 +330,8 @@ def preview_statement(
     """Show the effect of a statement without applying it. Return the comparison and the summary."""
     matched = compare_statement(settings, journal, record, request)
     show_statement_match(screen, matched)
-    earlier_execution = request.earlier_use_sentence(journal, record)
-    for sentence in (
-        proof_sentence(request.statement.proof),
-        earlier_execution,
-        *JournalClock.read(journal, utc_now()).sentences(),
-    ):
+    notes = [proof_sentence(request.statement.proof), request.earlier_use_sentence(journal, record)]
+    for sentence in (*notes, *JournalClock.read(journal, utc_now()).sentences()):
         if sentence:
             screen.say(say("Note: {sentence}", sentence=sentence))
     summary = summary_after_settling(journal, record, _statement_as_json(matched, 0, 0))
@@ -349,10 +341,8 @@ def preview_statement(
             " and hold {held:,} (--yes holds them even if other lines do not match)", held=len(matched.blocking)
         )
     if request.is_refused(matched):
-        message_if_refused = say(
-            "The statement {does}, but {differences}.", does=effect, differences=count_differences(matched)
-        )
-        return matched, _refusal_summary(summary, message_if_refused)
+        message = say("The statement {does}, but {differences}.", does=effect, differences=count_differences(matched))
+        return matched, _refusal_summary(summary, message)
     message = say("The statement {does}. Nothing was changed: --yes applies it.", does=effect)
     if needing_order := rows_needing_order(settings, journal, record, matched.settlements):
         message = say(
@@ -488,10 +478,8 @@ def write_settle_order(
             if request.is_refused(matched):
                 screen.finish(summary)
             request.require_first_use(journal, record)
-            decisions, source = (
-                [Decision.from_settlement(entry) for entry in request.settlements(matched)],
-                request.statement,
-            )
+            decisions = [Decision.from_settlement(entry) for entry in request.settlements(matched)]
+            source = request.statement
         draft = draft_order(settings, journal, record, decisions, maker.public, statement=source)
     screen.finish(_write_order(settings, screen, draft, maker, out))
 
@@ -534,10 +522,8 @@ def write_forget_order(invocation: Invocation, *, before: str | None, person: st
     with open_journal_to_read(settings, screen.say) as journal:
         selection = choose_payments(settings, journal, before=before, person=person)
         show_selection(screen, journal, selection)
-        draft, members = (
-            draft_forget_order(settings, journal, selection, maker.public),
-            selection_as_json(journal, selection),
-        )
+        draft = draft_forget_order(settings, journal, selection, maker.public)
+        members = selection_as_json(journal, selection)
     summary = _write_order(settings, screen, draft, maker, out)
     screen.finish(replace(summary, further=members | dict(summary.further)))
 
@@ -568,13 +554,11 @@ def _write_order(
     write_document(document, out)
     show_document(screen, document, policy, settings.submission.quarantine_h)
     show_signatures(screen, document, policy)
-    approval_text = say_count(
-        policy.needed, "{count} other person must approve it", "{count} other people must approve it"
-    )
+    approval = say_count(policy.needed, "{count} other person must approve it", "{count} other people must approve it")
     message = say(
         "Nothing was changed. The order is in {out}; {asks}: `paygw-batch approve {out} --key KEY`. Then "
         "`paygw-batch carry-out {out}` carries it out.",
         out=shlex.quote(str(out)),
-        asks=approval_text,
+        asks=approval,
     )
     return document_summary(document, policy, message)

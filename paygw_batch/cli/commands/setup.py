@@ -365,9 +365,8 @@ def _is_address(text: str) -> bool:
 
 def _build_endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpoint:
     if answers["base_url"] == "sandbox":
-        raise UsageError(
-            say("Set up the built-in gateway with `paygw-batch init --sandbox`."), hint=say(_NOTHING_CREATED)
-        )
+        message = say("Set up the built-in gateway with `paygw-batch init --sandbox`.")
+        raise UsageError(message, hint=say(_NOTHING_CREATED))
     if not _is_address(answers["server_callback_url"]):
         raise UsageError(say("--server-callback-url is not an address. Write https://..."), hint=say(_NOTHING_CREATED))
     countries = _country_purposes(answers["countries"])
@@ -418,12 +417,9 @@ def _show_setup(screen: Screen, result: SetupResult) -> None:
     """Print the created paths and the letter, which contains the public half of the key."""
     if screen.as_json:
         return
-    is_existing_key = not result.has_new_key and not result.settings.uses_sandbox
-    key = (
-        say("{path} (an existing key, used as it is)", path=result.private_key)
-        if is_existing_key
-        else str(result.private_key)
-    )
+    key = str(result.private_key)
+    if not result.has_new_key and not result.settings.uses_sandbox:
+        key = say("{path} (an existing key, used as it is)", path=result.private_key)
     lines = [
         (say("Configuration:"), str(result.files.configuration)),
         (say("Private key:"), key),

@@ -127,12 +127,10 @@ def _validation_message(validated: Validated, invalid_count: int) -> str:
     return say_count(invalid_count, "{count:,} of {rows} has defects.", "{count:,} of {rows} have defects.", rows=rows)
 
 
-def _write_rejects(
-    validated: Validated, invalid_count: int, given_sheet: SheetSource, rejects: Path, screen: Screen
-) -> str:
+def _write_rejects(validated: Validated, invalid_count: int, sheet: SheetSource, rejects: Path, screen: Screen) -> str:
     if not invalid_count:
         return " " + say("There are no refused rows to write.")
-    result = write_rejects(validated, given_sheet.path, given_sheet.options, rejects)
+    result = write_rejects(validated, sheet.path, sheet.options, rejects)
     screen.notes(result.notes)
     if result.is_workbook:
         return " " + say("Correct the red cells in {rejects}, then submit that workbook.", rejects=rejects)

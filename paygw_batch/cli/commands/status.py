@@ -132,9 +132,8 @@ def status_command(
     """Show the rows of BATCH (its id, a prefix of it, or its sheet's path); without BATCH, all batches."""
     screen, settings = Screen(invocation, is_read_only=True), settings_of(invocation)
     if out is not None and not in_doubt:
-        raise UsageError(
-            say("--out needs --in-doubt. To write every row, use `paygw-batch reconcile BATCH --out FILE`.")
-        )
+        message = say("--out needs --in-doubt. To write every row, use `paygw-batch reconcile BATCH --out FILE`.")
+        raise UsageError(message)
     if batch is None and (in_doubt or watch or history or row is not None):
         raise UsageError(say("--in-doubt, --history, --row and --watch need a batch: name it."))
     output, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
@@ -154,9 +153,8 @@ def status_command(
             _show_run(followed_batch(settings, journal, record, lambda: status.tallies), screen)
             summary = _show_batch(status, payments, screen, only_doubt=in_doubt)
             if history:
-                summary = replace(
-                    summary, further={**summary.further, "history": _show_history(journal, record, screen)}
-                )
+                entries = _show_history(journal, record, screen)
+                summary = replace(summary, further={**summary.further, "history": entries})
             if row is not None:
                 replies = _show_replies(journal, record, row, screen)
                 summary = replace(summary, further={**summary.further, "replies": replies})
@@ -215,21 +213,12 @@ def _show_batch(
         _show_tallies(status.tallies, screen)
     _show_steps(status, payments, screen)
     if status.contradictions:
-        screen.table(
-            say("Contradicting messages: kept as evidence, they changed nothing"),
-            mark_all("row", "order id", "state", "said", "attempt", "at"),
-            [
-                (
-                    entry.row,
-                    entry.client_orderid,
-                    entry.state.value,
-                    entry.kind,
-                    entry.attempt,
-                    format_local_minute(entry.at),
-                )
-                for entry in status.contradictions[:MAX_SHOWN_LINES]
-            ],
-        )
+        headings = mark_all("row", "order id", "state", "said", "attempt", "at")
+        lines = [
+            (fact.row, fact.client_orderid, fact.state.value, fact.kind, fact.attempt, format_local_minute(fact.at))
+            for fact in status.contradictions[:MAX_SHOWN_LINES]
+        ]
+        screen.table(say("Contradicting messages: kept as evidence, they changed nothing"), headings, lines)
     waiting = _show_evidence(status, screen)
     in_sheet_order = sorted(status.rows, key=lambda entry: entry.row.row)
     rows = [_row_as_json(entry, payments.get(entry.row.row)) for entry in in_sheet_order]
@@ -325,10 +314,8 @@ def _show_all_batches(status: JournalStatus, screen: Screen, order: str) -> Summ
             [(currency, state, amount) for currency, sums in status.totals.items() for state, amount in sums.items()],
         )
     message = say_count(len(listed), "{count:,} batch in the journal", "{count:,} batches in the journal")
-    needing_text = say_count(
-        status.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person."
-    )
-    message += needing_text if status.needing else "."
+    ending = say_count(status.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person.")
+    message += ending if status.needing else "."
     _show_message_counts(say("Messages of the gateway"), status.evidence, screen)
     return Summary(
         status.exit_code,
@@ -408,11 +395,8 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
     if waiting:
         lines = []
         for entry in waiting[:MAX_SHOWN_LINES]:
-            reason = (
-                say(_WAITING_REASONS[entry.finding])
-                if entry.finding in _WAITING_REASONS
-                else state_label(entry.finding.value)
-            )
+            words = _WAITING_REASONS.get(entry.finding)
+            reason = state_label(entry.finding.value) if words is None else say(words)
             at, reported_status = format_local_minute(entry.taken_at), entry.said or "-"
             lines.append((entry.row, entry.client_orderid, entry.state.value, reported_status, reason, at))
         screen.table(
@@ -426,9 +410,7 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
             "{batch} N --evidence TEXT --as paid`, rejected or not-received."
         )
         screen.say(say(instruction, batch=status.record.batch))
-    return [
-        {name: value for name, value in asdict(message).items() if name not in _OMITTED_FIELDS} for message in waiting
-    ]
+    return [{name: value for name, value in asdict(entry).items() if name not in _OMITTED_FIELDS} for entry in waiting]
 
 
 def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:

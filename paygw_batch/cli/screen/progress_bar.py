@@ -87,9 +87,8 @@ class RunProgress:
 
     def _update(self) -> None:
         is_due = time.monotonic() >= self._next_line_s
-        if (
-            not self._console.is_terminal and not is_due
-        ):  # summing the counts is not free, so they are summed only to be shown
+        # Summing the counts is not free, so they are summed only to be shown.
+        if not self._console.is_terminal and not is_due:
             return
         completed_count = sum(count for kind, count in self._outcomes.items() if kind is not OutcomeKind.NOT_SENT)
         counts = ", ".join(

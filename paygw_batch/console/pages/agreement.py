@@ -386,7 +386,7 @@ class AgreementForms:
         with self.kind.lock_for_change(visit, self.kind.approving_act) as agreement:
             document = _require_same_document(agreement)
             progress = _require_stage(agreement, _WITHDRAWABLE | {Stage.DONE})
-            if not _has_same_approval(visit, document, progress):
+            if not _already_has_approval(visit, document, progress):
                 if progress.stage is not Stage.TO_APPROVE:
                     raise PageOutdated(say("Enough people have approved it since this page was opened."))
                 agreement.write(_add_approval(visit, document))
@@ -532,7 +532,7 @@ def _withdraw_shown_document(agreement: Agreement[Document], allowed: Collection
         pause_run(agreement.visit.console.runs, agreement.batch, run_reference(agreement.run))
 
 
-def _has_same_approval(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:
+def _already_has_approval(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:
     """Return whether the document already has this valid approval, as after a second click."""
     if visit.member.name not in progress.approvers:
         return False

@@ -36,7 +36,7 @@ from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, parse_
 from paygw_batch.language import say
 from paygw_batch.sheet.check.corrections import Corrections, add_edits, parse_cell, set_row_left_out
 
-ROWS_A_PAGE = 20
+ROWS_PER_PAGE = 20
 SHOWN_HEADINGS = 200
 """Maximum number of headings that can be assigned to columns on the page."""
 _FEW_ROWS = 10
@@ -109,9 +109,10 @@ def show_sheet(visit: Visit) -> Response:
         kind = _default_kind(result)
     focus = _next_cell(red, result, visit, kind) if change is not None or visit.query("row") else None
     rows = _page_rows(payout, result, kind, after)
-    if focus is not None and focus[0] not in [row.number for row in rows[:ROWS_A_PAGE]]:
+    if focus is not None and focus[0] not in [row.number for row in rows[:ROWS_PER_PAGE]]:
         after = focus[0] - 1 if focus[0] > after else 0
         rows = _page_rows(payout, result, kind, after)
+    next_after = rows[ROWS_PER_PAGE - 1].number if len(rows) > ROWS_PER_PAGE else 0
     return visit.page(
         "check.html",
         uploaded=uploaded,
@@ -124,9 +125,9 @@ def show_sheet(visit: Visit) -> Response:
         has_worksheets=has_worksheets,
         opened=batch or "",
         kind=kind,
-        rows=rows[:ROWS_A_PAGE],
+        rows=rows[:ROWS_PER_PAGE],
         after=after,
-        pages=next_page_links(after, rows[ROWS_A_PAGE - 1].number if len(rows) > ROWS_A_PAGE else 0, "look", kind=kind),
+        pages=next_page_links(after, next_after, "look", kind=kind),
         edits=sorted(require_corrections(payout).edits, key=lambda edit: (edit.row, edit.column)),
         mostly=_frequent_kinds(result),
         has_guesses=any(heading.column and not heading.is_known for heading in headings),
@@ -256,22 +257,16 @@ def correct_kind(visit: Visit) -> Response:
 def leave_row_out(visit: Visit) -> Response:
     """Leave a row out or include it again, as the form says."""
     with lock_for_change(visit) as payout:
-        result, row, is_out = (
-            require_readable(visit, payout),
-            _require_row_number(visit),
-            visit.form.get("out") == "yes",
-        )
+        result, row = require_readable(visit, payout), _require_row_number(visit)
+        is_out = visit.form.get("out") == "yes"
         _read_cell(payout, row, result.columns[0])
         corrections = _require_same_file(visit, payout)
         if is_out == (row in result.left_out):
             return _redirect_back(visit, did="leave-out", row=row)
         if visit.form.get("shown") != _row_digest(payout, row):
             raise PageOutdated(say("Row {row} has been changed. Reload the page and check again.", row=row))
-        recheck(
-            visit,
-            payout,
-            set_row_left_out(corrections, row, is_out=is_out, by=visit.member.name, at=timestamp(utc_now())),
-        )
+        corrections = set_row_left_out(corrections, row, is_out=is_out, by=visit.member.name, at=timestamp(utc_now()))
+        recheck(visit, payout, corrections)
     return _redirect_back(visit, did="leave-out", row=row)
 
 
@@ -318,9 +313,8 @@ def _require_same_file(visit: Visit, payout: PayoutFolder) -> Corrections:
 
 def _suggested_corrections(payout: PayoutFolder, code: str) -> pl.DataFrame:
     """Return the current defects of a kind that have exactly one possible correction."""
-    return _read_findings(payout).filter(
-        pl.col("is_defect") & (pl.col("code") == code) & pl.col("correction").is_not_null()
-    )
+    findings = _read_findings(payout)
+    return findings.filter(pl.col("is_defect") & (pl.col("code") == code) & pl.col("correction").is_not_null())
 
 
 def _corrections_digest(suggestions: pl.DataFrame) -> str:
@@ -380,36 +374,30 @@ def _read_cell(payout: PayoutFolder, row: int, column: str) -> str | None:
 
 def _page_rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[ShownRow]:
     """Return a page of the rows of a kind after row `after`, plus one row if there are more."""
-    findings, left_out = _read_findings(payout), set(result.left_out)
+    all_findings, left_out = _read_findings(payout), set(result.left_out)
     is_corrected = {(row, column) for row, column in result.mended}
     if kind == _TO_CORRECT:
-        chosen = findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))["row"]
+        chosen = all_findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))["row"]
     elif kind == _CORRECTED:
         chosen = pl.Series(sorted({row for row, _ in is_corrected} | left_out), dtype=pl.UInt32)
     else:
-        chosen = findings.filter(pl.col("code") == kind)["row"]
-    numbers = chosen.filter((chosen > after) & (chosen > 0)).unique().sort().head(ROWS_A_PAGE + 1).to_list()
+        chosen = all_findings.filter(pl.col("code") == kind)["row"]
+    numbers = chosen.filter((chosen > after) & (chosen > 0)).unique().sort().head(ROWS_PER_PAGE + 1).to_list()
     summarised_codes = [entry.code for entry in _frequent_kinds(result) if entry.code != kind]
     is_shown = pl.col("row").is_in(numbers) & (pl.col("is_defect") | ~pl.col("code").is_in(summarised_codes))
-    cells, shown_findings = read_cell_texts(payout, numbers), findings.filter(is_shown).to_dicts()
+    cells, findings = read_cell_texts(payout, numbers), all_findings.filter(is_shown).to_dicts()
     return [
         ShownRow(
-            number,
+            row,
             [
-                _build_cell(
-                    column, cells[number][column], number, shown_findings, is_corrected=(number, column) in is_corrected
-                )
+                _build_cell(column, cells[row][column], row, findings, is_corrected=(row, column) in is_corrected)
                 for column in result.columns
             ],
-            [
-                str(line["message"])
-                for line in shown_findings
-                if line["row"] == number and line["column"] not in result.columns
-            ],
-            number in left_out,
-            texts_digest(cells[number]),
+            [str(line["message"]) for line in findings if line["row"] == row and line["column"] not in result.columns],
+            row in left_out,
+            texts_digest(cells[row]),
         )
-        for number in numbers
+        for row in numbers
     ]
 
 

@@ -142,19 +142,13 @@ def replace_upload(visit: Visit) -> Response:
         if payout.has_sheet(name, content):
             return visit.redirect(f"/sheets/{payout.number}")
         require_version(visit, payout)
-        before = payout.corrections
-        left_out = (
-            {}
-            if before is None or not payout.was_read
-            else read_cell_texts(payout, [row.row for row in before.left_out])
-        )
+        old = payout.corrections
+        cells = {} if old is None or not payout.was_read else read_cell_texts(payout, [row.row for row in old.left_out])
         withdraw(visit, payout.plan)
         payout.replace_sheet(name, content)
-        if before is not None:
-            write_corrections(
-                Corrections(sheet_digest(payout.sheet), headings=before.headings), payout.corrections_file
-            )
-            _keep_rows_left_out(visit, payout, before, left_out)
+        if old is not None:
+            write_corrections(Corrections(sheet_digest(payout.sheet), headings=old.headings), payout.corrections_file)
+            _keep_rows_left_out(visit, payout, old, cells)
         check_or_start(visit, payout)
     return visit.redirect(f"/sheets/{payout.number}")
 
@@ -218,9 +212,7 @@ def _parse_title(visit: Visit) -> str:
 def _chosen_encoding(visit: Visit, result: CheckResult, uploaded: UploadedSheet) -> str | None:
     """Return the encoding in the form. Raises `PageNotFound` if the page did not offer it."""
     encoding = visit.form.get("encoding", uploaded.encoding or "") or None
-    offered = (
-        result.choices if isinstance(result, UnreadableSheet) and result.asks == QuestionKind.ENCODING.value else ()
-    )
+    offered = result.choices if isinstance(result, UnreadableSheet) and result.asks == QuestionKind.ENCODING else ()
     if encoding not in {uploaded.encoding, *offered}:
         raise PageNotFound(say("This text encoding is not on the page. Reload the page and choose again."))
     return encoding
@@ -283,12 +275,10 @@ def _keep_rows_left_out(
         return
     texts_now = read_cell_texts(payout, list(cells))
     unchanged = {row for row, texts in cells.items() if texts_now.get(row) == texts}
-    payout.replace_mending(
-        replace(require_corrections(payout), left_out=tuple(row for row in before.left_out if row.row in unchanged))
-    )
-    payout.write_upload(
-        replace(payout.uploaded, look_again=[row for row in payout.uploaded.look_again if row not in unchanged])
-    )
+    left_out = tuple(row for row in before.left_out if row.row in unchanged)
+    payout.replace_mending(replace(require_corrections(payout), left_out=left_out))
+    look_again = [row for row in payout.uploaded.look_again if row not in unchanged]
+    payout.write_upload(replace(payout.uploaded, look_again=look_again))
 
 
 def _chosen_columns(visit: Visit, result: CheckResult) -> Mapping[str, str]:

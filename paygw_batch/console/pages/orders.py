@@ -397,11 +397,9 @@ def store_draft(visit: Visit, draft: RowOrder) -> OrderFolder:
             content = other.document.content
             is_about = content.batch == draft.content.batch and set(other.document.numbers) & set(draft.numbers)
             if is_about and other.number not in shown_numbers:
+                name = other.drafted.by
                 raise PageOutdated(
-                    say(
-                        "{name} has drafted an order about these rows since this page was opened.",
-                        name=other.drafted.by,
-                    )
+                    say("{name} has drafted an order about these rows since this page was opened.", name=name)
                 )
         folder = OrderFolder(create_folder(orders_directory(visit)))
         write_document(draft, folder.path / "draft.json")
@@ -430,10 +428,8 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
 
 def signed_order_pages(visit: Visit, batch: str) -> Mapping[str, str]:
     """Return the addresses of a payout's carried-out orders by their digests."""
-    archive_directory = OrderFolder.list_newest_first(
-        orders_directory(visit) / _ARCHIVE, lambda folder: folder.drafted.at
-    )
-    orders = ((folder.number, *_archived_order(folder.path)) for folder in archive_directory)
+    folders = OrderFolder.list_newest_first(orders_directory(visit) / _ARCHIVE, lambda folder: folder.drafted.at)
+    orders = ((folder.number, *_archived_order(folder.path)) for folder in folders)
     return {digest: f"/orders/{number}{SIGNED_AS}" for number, of_batch, digest in orders if of_batch == batch}
 
 

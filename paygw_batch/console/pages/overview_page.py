@@ -76,7 +76,7 @@ def _payments_to_only_payee(payments: Sequence[FoundPayment]) -> Sequence[FoundP
     return paid_payouts(payments) if len(people) == 1 else []
 
 
-PAYOUTS_A_PAGE = 50
+PAYOUTS_PER_PAGE = 50
 _DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -146,7 +146,7 @@ def show_overview(visit: Visit) -> Response:
             batch = listed_batch(journal, record, now)
             if not search.state or _state_counts(batch).get(search.state):
                 batches.append(batch)
-            if len(batches) == PAYOUTS_A_PAGE:
+            if len(batches) == PAYOUTS_PER_PAGE:
                 break
         shown_records = [batch.record for batch in reversed(batches)]
         notes = journal.notes if hasattr(journal, "notes") else ()
@@ -169,11 +169,11 @@ def show_overview(visit: Visit) -> Response:
         pages=page_links(
             "before",
             {
-                say("Newer payouts"): min(before + PAYOUTS_A_PAGE, len(records) + 1)
+                say("Newer payouts"): min(before + PAYOUTS_PER_PAGE, len(records) + 1)
                 if before <= len(records)
                 else None,
                 say("Older payouts"): shown_records[0].number
-                if len(shown_records) == PAYOUTS_A_PAGE and shown_records[0].number > records[0].number
+                if len(shown_records) == PAYOUTS_PER_PAGE and shown_records[0].number > records[0].number
                 else None,
             },
             **asdict(search),
@@ -192,7 +192,7 @@ def _list_payout(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPa
 def _payouts_in_preparation(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
     """Yield the payouts in preparation that are not in the journal yet, newest first."""
     folders = (folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] not in opened)
-    for folder in islice(folders, PAYOUTS_A_PAGE):
+    for folder in islice(folders, PAYOUTS_PER_PAGE):
         agreement, uploaded = PlanAgreement(visit, folder), folder.uploaded
         progress = progress_of(journal, agreement)
         if progress.stage is not Stage.DONE:  # A payout that is done was opened meanwhile.

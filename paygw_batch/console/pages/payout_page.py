@@ -46,7 +46,7 @@ from paygw_batch.show.remittance import batch_advices, paid_payouts, remittance_
 from paygw_batch.show.report_page import Reader
 from paygw_batch.submit.results import write_results
 
-ROWS_A_PAGE = 25
+ROWS_PER_PAGE = 25
 _SIGNATURE_LABELS: Mapping[str, str] = {"prepared": mark("Prepared"), "approved": mark("Approved")}
 MAX_ACTIONS = 50
 """Maximum number of people's actions on a page, newest first."""
@@ -164,7 +164,7 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
     state, after = visit.query("state"), visit.query_number("after")
     try:
         rows = followed_rows(
-            visit.console.settings, journal, followed.record, state=state, after=after, limit=ROWS_A_PAGE + 1
+            visit.console.settings, journal, followed.record, state=state, after=after, limit=ROWS_PER_PAGE + 1
         )
     except UsageError as error:
         raise PageNotFound(error.message) from None
@@ -180,9 +180,9 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
         ],
         "wanted": state,
         "after": after,
-        "rows": rows[:ROWS_A_PAGE],
+        "rows": rows[:ROWS_PER_PAGE],
         "pages": next_page_links(
-            after, rows[ROWS_A_PAGE - 1].standing.row if len(rows) > ROWS_A_PAGE else 0, "rows", state=state
+            after, rows[ROWS_PER_PAGE - 1].standing.row if len(rows) > ROWS_PER_PAGE else 0, "rows", state=state
         ),
         "seen": _live_version(visit, followed),
     }

@@ -90,7 +90,7 @@ def _job_label(name: str, settings: Settings) -> str:
     return say("Pay the sheets in a folder of another machine")
 
 
-ENTRIES_A_PAGE = 50
+ENTRIES_PER_PAGE = 50
 LOOKAHEAD = 50
 """Number of newer entries searched for the refusal of an action on the page."""
 _CHECKS: Mapping[str, str] = {
@@ -149,12 +149,14 @@ def show_people_and_health(visit: Visit) -> Response:
         with open_journal_to_read(settings) as journal:
             head, describe_subject = journal.head(), _subject_formatter(visit, journal)
             # The refusal of an action is a later entry, which may be on the page of newer entries.
-            entries = journal.audit_entries(before=min(before + LOOKAHEAD, NO_ENTRY), limit=ENTRIES_A_PAGE + LOOKAHEAD)
-            resolved = [entry for entry in _resolve_results(entries) if entry[0].number < before][:ENTRIES_A_PAGE]
+            end = min(before + LOOKAHEAD, NO_ENTRY)
+            entries = journal.audit_entries(before=end, limit=ENTRIES_PER_PAGE + LOOKAHEAD)
+            resolved = [entry for entry in _resolve_results(entries) if entry[0].number < before][:ENTRIES_PER_PAGE]
             audit_entries = [(entry, describe_subject(entry.thing), result, why) for entry, result, why in resolved]
     except PaygwError as error:
         audit_error = error.message
     is_file = database_location(settings) is None
+    last_number = audit_entries[-1][0].number if len(audit_entries) == ENTRIES_PER_PAGE else None
     return visit.page(
         "people.html",
         # Each person comes with the fingerprints of their keys.
@@ -169,10 +171,7 @@ def show_people_and_health(visit: Visit) -> Response:
         last_backup_at=file_location(settings).last_backup_at() if is_file else None,
         checks=[_program_check(visit, name) for name in _CHECKS],
         entries=audit_entries,
-        pages=page_links(
-            "before",
-            {say("Older entries"): audit_entries[-1][0].number if len(audit_entries) == ENTRIES_A_PAGE else None},
-        ),
+        pages=page_links("before", {say("Older entries"): last_number}),
         # The error says why the audit trail cannot be read. It is empty if it can.
         audit_error=audit_error,
     )

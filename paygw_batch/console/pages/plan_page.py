@@ -80,7 +80,7 @@ from paygw_batch.submit.plan_to_approve import (
     worksheets_sentence,
 )
 
-PEOPLE_A_PAGE = 50
+PEOPLE_PER_PAGE = 50
 """Maximum number of people on a page."""
 
 
@@ -226,11 +226,8 @@ def format_finding(finding: PlanFinding) -> str:
 
 def _format_values(finding: PlanFinding) -> PlanFinding:
     """Format the times, dates and amounts of a finding for the pages."""
-    shown = {
-        "at": format_time(finding.at),
-        "before_at": format_date(finding.before_at),
-        "first_at": format_date(finding.first_at),
-    }
+    shown = {"at": format_time(finding.at)}
+    shown |= {"before_at": format_date(finding.before_at), "first_at": format_date(finding.first_at)}
     shown |= {"before": format_amount(finding.before), "first_amount": format_amount(finding.first_amount)}
     return finding.model_copy(update=shown)
 
@@ -269,7 +266,7 @@ def show_plan(visit: Visit) -> Response:
         names={payee.row: payee.name for payee in listed},
         left_out=document.findings_of(LEFT_OUT),
         left_out_sums=left_out_sums(document),
-        people=listed[:PEOPLE_A_PAGE],
+        people=listed[:PEOPLE_PER_PAGE],
         meant=document.findings_of(REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN),
         warnings=warning_groups(document),
         meaning=_warning_words,
@@ -307,14 +304,14 @@ def show_people(visit: Visit) -> Response:
         pages=page_links(
             "after",
             {
-                say("Previous page"): max(start - PEOPLE_A_PAGE, 0) if start else None,
-                say("Next page"): start + PEOPLE_A_PAGE if start + PEOPLE_A_PAGE < len(matching) else None,
+                say("Previous page"): max(start - PEOPLE_PER_PAGE, 0) if start else None,
+                say("Next page"): start + PEOPLE_PER_PAGE if start + PEOPLE_PER_PAGE < len(matching) else None,
             },
             "people",
             text=typed,
             order=order,
         ),
-        people=matching[start : start + PEOPLE_A_PAGE],
+        people=matching[start : start + PEOPLE_PER_PAGE],
         difference=difference_word,
     )
 

@@ -49,7 +49,7 @@ def require_folder(visit: Visit) -> PayoutFolder:
 
 @contextmanager
 def lock_for_change(visit: Visit) -> Iterator[PayoutFolder]:
-    """Lock the payout in an address for one change.
+    """Lock the payout that the URL names, for one change.
 
     Raises `ActRefused` unless the person may change it, and `PageOutdated` if it has started.
     """

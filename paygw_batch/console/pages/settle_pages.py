@@ -131,7 +131,7 @@ def _require_same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRe
     return record
 
 
-ROWS_A_PAGE = 25
+ROWS_PER_PAGE = 25
 MAX_ROWS_IN_ORDER = 2_000
 """Maximum number of rejected rows on the page and in an order. The others need another order."""
 MAX_REASONS = 50
@@ -156,12 +156,12 @@ class RejectedReason:
 
 
 def show_rejected_form(visit: Visit) -> Response:
-    settings, reason_key, after = visit.console.settings, visit.query("reason"), visit.query_number("after")
+    settings, key, after = visit.console.settings, visit.query("reason"), visit.query_number("after")
     with open_payout(visit) as (journal, record):
         rejected = rejected_rows(settings, journal, record, limit=MAX_ROWS_IN_ORDER)
         reasons = _group_by_reason(rejected)
-        listed = [row for row in rejected.rows if row.row > after and reason_key in {"", _reason_key(row)}]
-        rows = with_payees(journal, record, listed[:ROWS_A_PAGE], None)
+        listed = [row for row in rejected.rows if row.row > after and key in {"", _reason_key(row)}]
+        rows = with_payees(journal, record, listed[:ROWS_PER_PAGE], None)
     numbers = {row.row for row in rejected.rows}
     return visit.page(
         "retry.html",
@@ -173,10 +173,8 @@ def show_rejected_form(visit: Visit) -> Response:
         other_reasons=max(len(reasons) - MAX_REASONS, 0),
         rows=rows,
         reason=_rejection_reason,
-        wanted=reason_key,
-        pages=next_page_links(
-            after, rows[-1].standing.row if len(listed) > ROWS_A_PAGE else 0, "rows", reason=reason_key
-        ),
+        wanted=key,
+        pages=next_page_links(after, rows[-1].standing.row if len(listed) > ROWS_PER_PAGE else 0, "rows", reason=key),
         most=MAX_ROWS_IN_ORDER,
         orders=[order for order in open_orders(visit, record.batch) if not numbers.isdisjoint(order.rows)],
     )
@@ -189,9 +187,8 @@ def choose_rejected(visit: Visit) -> Response:
         rejected = rejected_rows(settings, journal, record, limit=MAX_ROWS_IN_ORDER)
         if _rows_digest(rejected) != form.get("shown"):
             raise PageOutdated(say("The rejected rows of this payout have changed since this page was opened."))
-        of_reasons = {
-            row for reason in _group_by_reason(rejected) if f"{_REASON}{reason.key}" in form for row in reason.rows
-        }
+        reasons = [reason for reason in _group_by_reason(rejected) if f"{_REASON}{reason.key}" in form]
+        of_reasons = {row for reason in reasons for row in reason.rows}
         numbers = {parse_row_number(name.removeprefix(_ROW)) for name in form if name.startswith(_ROW)}
         rows = {number for number in numbers if number is not None}
         chosen = sorted(of_reasons.difference(rejected.opens) | rows)
@@ -248,7 +245,7 @@ def show_order(visit: Visit) -> Response:
         document = displayed_document(agreement, progress.stage) or agreement.shown
         record = require_payout(journal, agreement.batch)
         later = [row for row in document.content.rows if row.row > after]
-        shown = _order_rows(journal, record, later[:ROWS_A_PAGE], settings.submission.quarantine_h)
+        shown = _order_rows(journal, record, later[:ROWS_PER_PAGE], settings.submission.quarantine_h)
         ready = sum(tally.count for tally in journal.tallies(record.number) if tally.state is State.READY)
     return visit.page(
         "order.html",
@@ -258,7 +255,7 @@ def show_order(visit: Visit) -> Response:
         # The run that carries out the order also sends these unsent rows.
         ready=0 if progress.stage is Stage.DONE else ready,
         rows=shown,
-        pages=next_page_links(after, later[ROWS_A_PAGE - 1].row if len(later) > ROWS_A_PAGE else 0),
+        pages=next_page_links(after, later[ROWS_PER_PAGE - 1].row if len(later) > ROWS_PER_PAGE else 0),
         act_name=choice_name,
     )
 

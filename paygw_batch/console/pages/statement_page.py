@@ -64,7 +64,7 @@ from paygw_batch.sheet.write.table import write_frame
 from paygw_batch.show.batch_status import FollowedRow, followed_batch, running_process, with_payees
 from paygw_batch.show.reconcile import questions
 
-LINES_A_PAGE = 50
+LINES_PER_PAGE = 50
 MAX_LISTED = 20
 """Maximum number of statements listed for a payout, newest first."""
 _MAX_SIGNATURE_BYTES = 16 * 1024
@@ -162,6 +162,7 @@ def show_statement_preview(visit: Visit) -> Response:
         kind = visit.query("show") or ("settles" if matched.settlements else "differs")
         start = visit.query_number("after")
         lines = _page_lines(journal, record, matched, kind, start)
+        next_start = start + LINES_PER_PAGE if len(lines) > LINES_PER_PAGE else 0
         return visit.page(
             "statement_preview.html",
             record=record,
@@ -178,8 +179,8 @@ def show_statement_preview(visit: Visit) -> Response:
             notes=JournalClock.read(journal, utc_now()).sentences(),
             is_running=running_process(settings) is not None,
             wanted=kind,
-            lines=lines[:LINES_A_PAGE],
-            pages=next_page_links(start, start + LINES_A_PAGE if len(lines) > LINES_A_PAGE else 0, "lines", show=kind),
+            lines=lines[:LINES_PER_PAGE],
+            pages=next_page_links(start, next_start, "lines", show=kind),
         )
 
 
@@ -234,12 +235,8 @@ def remove_statement(visit: Visit) -> Response:
     with journal_for_planning(visit.console.settings) as journal:
         batch = require_payout(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
         if folder is not None and folder.lines_file.exists():
-            _require_code(
-                visit,
-                compare_statement(
-                    visit.console.settings, journal, batch, folder.build_asked_statement(visit.member.name)
-                ),
-            )
+            asked_statement = folder.build_asked_statement(visit.member.name)
+            _require_code(visit, compare_statement(visit.console.settings, journal, batch, asked_statement))
     if folder is not None:
         folder.remove()
     return visit.redirect(f"/payouts/{batch.batch}/statement")
@@ -263,7 +260,7 @@ def _page_lines(
     journal: JournalReader, record: BatchRecord, matched: StatementMatch, kind: str, start: int
 ) -> Sequence[ShownLine]:
     """Return a page of the lines of a kind from `start`, plus one line if there are more."""
-    part = slice(start, start + LINES_A_PAGE + 1)
+    part = slice(start, start + LINES_PER_PAGE + 1)
     match kind:
         case "settles":
             settled = matched.settlements[part]
