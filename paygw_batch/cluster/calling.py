@@ -84,14 +84,8 @@ class TimedAsyncConnection(AsyncConnection[Any]):
 
 
 def pool_options(url: str, prepare: Any, kind: type[Connection[Any] | AsyncConnection[Any]]) -> dict[str, Any]:
-    connection_options = {"application_name": "paygw-batch jobs", "connect_timeout": int(_TIMEOUT_S)}
-    return {
-        "conninfo": url,
-        "connection_class": kind,
-        "kwargs": connection_options,
-        "configure": prepare,
-        "timeout": _TIMEOUT_S,
-    }
+    options = {"application_name": "paygw-batch jobs", "connect_timeout": int(_TIMEOUT_S)}
+    return {"conninfo": url, "connection_class": kind, "kwargs": options, "configure": prepare, "timeout": _TIMEOUT_S}
 
 
 def _configure_connection(connection: Connection[Any]) -> None:

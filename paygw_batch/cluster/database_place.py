@@ -112,7 +112,7 @@ _PLANS_OF_PAYMENTS = """SELECT * FROM (
 class AcceptedLoss:
     """The loss that this host accepted: its commits that the database lacks, and their rows.
 
-    `is_guess` is set if the host does not know all of these commits, so that every unfinished row was put in doubt.
+    `is_guess`: the host does not know all of these commits, so it put every unfinished row in doubt.
     """
 
     commits: int
@@ -262,8 +262,7 @@ class DatabasePlace(JournalPlace):
     @contextmanager
     def _connect_note_recorder(self) -> Iterator[RecordNotes]:
         with self._checked_session(write=True) as (session, identity):
-            # This registers the host, so that later roll-calls wait for it.
-            self._roll_call(identity).missing(session.connection)
+            self._roll_call(identity).missing(session.connection)  # this registers the host for later roll-calls
             folder = self._folder(identity)
             with closing(ConcurrentNoteWriter(session.connection, identity, self.intent_lives_s)) as writer:
 
@@ -273,9 +272,8 @@ class DatabasePlace(JournalPlace):
                     try:
                         log_concurrent_fact(folder, *noted)
                     except OSError as error:
-                        raise JournalUnwritable(
-                            unwritable_message(self.server.place, log_failure_reason(error))
-                        ) from None
+                        message = unwritable_message(self.server.place, log_failure_reason(error))
+                        raise JournalUnwritable(message) from None
 
                 yield record_notes
 

@@ -142,18 +142,16 @@ class JobWorker:
     ) -> None:
         self._silent_s, self._program, self._find_waiting_runs = silent_s, list(program), tend
         self._by_queue = {entry.name: entry for entry in scheduled}
-        self._connector = PsycopgConnector(
-            **pool_options(url, configure_async_connection, TimedAsyncConnection), min_size=1, max_size=4
-        )
+        pool = pool_options(url, configure_async_connection, TimedAsyncConnection)
+        self._connector = PsycopgConnector(**pool, min_size=1, max_size=4)
         self._jobs = _RepeatingJobManager(self._connector)
         options: WorkerOptions = {
             "delete_jobs": "always",
             "install_signal_handlers": False,
             "fetch_job_polling_interval": POLL_EVERY_S,
             "update_heartbeat_interval": silent_s / _HEARTBEATS_PER_SILENCE,
-            "stalled_worker_timeout": max(
-                silent_s, MAX_LATENESS_S
-            ),  # until then `_requeue_dead_jobs` needs the heartbeat
+            # Until then `_requeue_dead_jobs` needs the heartbeat.
+            "stalled_worker_timeout": max(silent_s, MAX_LATENESS_S),
         }
         self._shares = App(connector=self._connector, worker_defaults=options)
         self._scheduled = App(connector=self._connector, worker_defaults=options)
@@ -224,7 +222,7 @@ class JobWorker:
                     if queues := list(self._by_queue):
                         options: WorkerOptions = {"queues": queues, "concurrency": len(queues), "listen_notify": False}
                         workers.append(self._run_worker(self._scheduled, **options))
-                    await asyncio.gather(*workers, self._tend_runs(), self._end_children())
+                    await asyncio.gather(*workers, self._tend_runs(), self._terminate_children())
             except psycopg.Error as error:
                 await self._pause(error, began_s)
 
@@ -331,8 +329,11 @@ class JobWorker:
         deferrer = PeriodicDeferrer(self._scheduled.periodic_registry, MAX_LATENESS_S)
         await deferrer.defer_jobs(list(deferrer.get_previous_tasks(now.timestamp())))
 
-    async def _end_children(self) -> None:
-        """Ask running commands to end, only once, because a second signal would not wait for rows in flight."""
+    async def _terminate_children(self) -> None:
+        """Terminate running commands.
+
+        Signal them only once: a second signal makes them quit without waiting for rows in flight.
+        """
         await self._is_ending.wait()
         for child in self._children:
             with suppress(ProcessLookupError):

@@ -42,8 +42,8 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
         (
             worker.host,
             str(worker.pid),  # an identifier, not a number to format
-            _shorten_time(worker.since, _TO_MINUTES),
-            _shorten_time(worker.seen_at, _TO_SECONDS),
+            _cut_time(worker.since, _TO_MINUTES),
+            _cut_time(worker.seen_at, _TO_SECONDS),
             worker.batch or "",
             worker.rows,
             say("yes") if worker.is_alive else say("no"),
@@ -68,16 +68,14 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
 def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
     """Return a job's line in the table, with a folder's name if this host's configuration has the folder."""
     folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
-    state = (
-        say("under way") if job.is_being_done else "" if job.due_at is None else _shorten_time(job.due_at, _TO_SECONDS)
-    )
-    ended = "" if job.ended_at is None else _shorten_time(job.ended_at, _TO_SECONDS)
+    state = say("under way") if job.is_being_done else "" if job.due_at is None else _cut_time(job.due_at, _TO_SECONDS)
+    ended = "" if job.ended_at is None else _cut_time(job.ended_at, _TO_SECONDS)
     code = "" if job.exit_code is None else str(job.exit_code)
-    missed = "" if job.missed_at is None else _shorten_time(job.missed_at, _TO_MINUTES)
+    missed = "" if job.missed_at is None else _cut_time(job.missed_at, _TO_MINUTES)
     return folders.get(job.name, job.name), state, ended, job.host or "", code, missed
 
 
-def _shorten_time(at: str, length: int) -> str:
+def _cut_time(at: str, length: int) -> str:
     """Return a time without its year, cut to a length, because the table's lines have 80 columns."""
     return f"{at[5:length].replace('T', ' ')}Z"
 

@@ -263,11 +263,9 @@ class Engine:
     async def _read_and_sign(self, batch: int) -> None:
         signing: set[asyncio.Task[None]] = set()
         try:
-            remaining = self._first
-            while remaining != 0 and (
-                page := await self._journal.due(batch, limit=min(remaining or PAGE_ROWS, PAGE_ROWS))
-            ):
-                remaining = None if remaining is None else remaining - len(page)
+            limit = self._first
+            while limit != 0 and (page := await self._journal.due(batch, limit=min(limit or PAGE_ROWS, PAGE_ROWS))):
+                limit = None if limit is None else limit - len(page)
                 for start in range(0, len(page), self._signing_batch):
                     await self._wait_for_room(signing)
                     signing.add(asyncio.create_task(self._sign(page[start : start + self._signing_batch])))

@@ -170,11 +170,8 @@ class DateWatch:
 
     def observe_reply(self, reply: RawReply | TransportFault) -> None:
         """Compare our clock with the time of a reply, at most once a second, because a run can have thousands."""
-        now = self._now()
-        is_too_soon = (
-            self._next_observation is not None
-            and self._next_observation - OBSERVE_EVERY <= now < self._next_observation
-        )
+        now, next_at = self._now(), self._next_observation
+        is_too_soon = next_at is not None and next_at - OBSERVE_EVERY <= now < next_at
         if is_too_soon or isinstance(reply, TransportFault) or (date := reply_date(reply)) is None:
             return
         self._next_observation = now + OBSERVE_EVERY

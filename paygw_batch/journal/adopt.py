@@ -84,9 +84,8 @@ class Adoption:
         """Record the loss, and that `by` confirms the copy as the newest. From then on this user knows the journal."""
         known_journals, at, identity = self._place.known, self._place.now(), self._examined.identity
         with known_journals.hold_lock(at):
-            check_other_journals(
-                self._other_journals(), self._beside, command=_COMMAND
-            )  # another journal may have been created since
+            # Another journal may have been created since.
+            check_other_journals(self._other_journals(), self._beside, command=_COMMAND)
             try:
                 # The journal is written first, then the entry and the sent log. After a crash in between, the journal
                 # is still unknown, and the command can be repeated. In the other order, runs would use the journal
@@ -147,9 +146,8 @@ class Adoption:
         return examined, loss
 
     def _other_journals(self) -> Sequence[KnownJournal]:
-        return self._place.known.merchant_journals(
-            (*self._examined.names, self._place.endpoint), except_id=self.journal_id
-        )
+        names = (*self._examined.names, self._place.endpoint)
+        return self._place.known.merchant_journals(names, except_id=self.journal_id)
 
     def _begin_and_verify(self) -> None:
         """Upgrade the tables and replay all facts, in a transaction that only `carry_out` commits."""

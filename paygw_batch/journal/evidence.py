@@ -91,10 +91,8 @@ def decode_notification(text: str) -> Notification:
     """Return the notification encoded in `text`. Raises `JournalCorrupt` if it cannot be read."""
     try:
         fields = json.loads(text)
-        claim_fields = fields.pop("said")
-        claim = Claim(
-            **{**claim_fields, "proof": Proof(claim_fields["proof"]), "times": _parse_times(claim_fields["times"])}
-        )
+        values = fields.pop("said")
+        claim = Claim(**{**values, "proof": Proof(values["proof"]), "times": _parse_times(values["times"])})
         decoded = {
             "body": base64.b64decode(fields["body"], validate=True),
             "claim": claim,
@@ -194,10 +192,8 @@ class EvidenceQueries(ABC):
 
     def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
         """Return the endpoints of the journal's merchant, by every name that was recorded, oldest first."""
-        return (
-            identity.name,
-            *(note.endpoint for note in self._notes(NoteKind.NAMED) if isinstance(note, EndpointNote)),
-        )
+        notes = self._notes(NoteKind.NAMED)
+        return (identity.name, *(note.endpoint for note in notes if isinstance(note, EndpointNote)))
 
     def clock(self) -> tuple[str, ClockComparison | None]:
         """Return the newest time in the journal, and the last comparison of our clock with the gateway's."""
@@ -270,18 +266,16 @@ class EvidenceLog(EvidenceQueries):
         """Record evidence in order, up to the first piece about a row in flight; return the findings."""
         findings: list[Finding] = []
         waiting: list[Entry | Remark] = []
-        before = last_judged_arrival = (
-            self.last_judged_arrival() if any(piece.arrival is not None for piece in evidence) else 0
-        )
+        before = arrival = self.last_judged_arrival() if any(piece.arrival is not None for piece in evidence) else 0
         for piece in evidence:
-            if piece.arrival is not None and piece.arrival <= last_judged_arrival:
+            if piece.arrival is not None and piece.arrival <= arrival:
                 raise InternalError("a notification was about to be recorded twice")
             ruling = judge_claim(piece.claim, self._lock_candidates(piece.claim.order_id), words)
             if isinstance(ruling, Deferral):
                 break
             findings.append(ruling.finding)
             if piece.arrival is not None:
-                last_judged_arrival = piece.arrival
+                arrival = piece.arrival
             waiting += _build_facts(piece, ruling, at)
             if ruling.outcome is not None:  # the next claim must be judged in the resulting state
                 *_, (_, _, has_moved) = record(waiting)
@@ -289,8 +283,8 @@ class EvidenceLog(EvidenceQueries):
                     raise InternalError("evidence wrongly moved a row, or did not move its row")
                 waiting = []
         # This note shares the transaction of the facts, because after a crash in between they would be judged twice.
-        if last_judged_arrival != before:
-            waiting.append(Remark(JudgedArrivals(last_judged_arrival), at))
+        if arrival != before:
+            waiting.append(Remark(JudgedArrivals(arrival), at))
         if waiting:
             record(waiting)
         return findings

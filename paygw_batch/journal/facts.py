@@ -119,10 +119,8 @@ def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
     """Return the stored columns of a fact. No text is empty, is "None", or has characters that no database stores."""
     match fact:
         case Intended():
-            event = FactColumns(
-                fact.order_id, fact.nonce, fact.timestamp_s, _clean_word(fact.purpose), _clean_word(fact.endpoint_id)
-            )
-            return event, _NO_PERSONAL_DATA
+            purpose, endpoint_id = _clean_word(fact.purpose), _clean_word(fact.endpoint_id)
+            return FactColumns(fact.order_id, fact.nonce, fact.timestamp_s, purpose, endpoint_id), _NO_PERSONAL_DATA
         case Concluded():
             outcome = fact.outcome
             event = FactColumns(
@@ -133,18 +131,16 @@ def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
                 cause=outcome.cause or None,
                 conflict=1 if outcome.conflict else None,
             )
-            return event, PersonalData(
-                _clean_text(outcome.message), _clean_text(outcome.customer_url), outcome.reply_sha256
-            )
+            message, customer_url = _clean_text(outcome.message), _clean_text(outcome.customer_url)
+            return event, PersonalData(message, customer_url, outcome.reply_sha256)
         case Interrupted():
             return FactColumns(), _NO_PERSONAL_DATA
         case Resolved():
             event = FactColumns(by=_clean_word(fact.by), basis=fact.basis.value, agreement=fact.order or None)
             return event, PersonalData(_clean_text(fact.evidence))
         case Released():
-            return FactColumns(
-                order_id=fact.order_id, by=_clean_word(fact.by), agreement=fact.order or None
-            ), _NO_PERSONAL_DATA
+            event = FactColumns(order_id=fact.order_id, by=_clean_word(fact.by), agreement=fact.order or None)
+            return event, _NO_PERSONAL_DATA
         case Returned():
             return FactColumns(), PersonalData(_clean_text(fact.evidence))
         case Replaced():
@@ -154,13 +150,8 @@ def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
 
 
 def add_evidence(event: FactColumns, personal: PersonalData, heard: EvidenceRecord) -> tuple[FactColumns, PersonalData]:
-    evidence_columns = _evidence_columns(heard)
-    event = event._replace(
-        source=evidence_columns.source,
-        finding=evidence_columns.finding,
-        means=evidence_columns.means,
-        details=evidence_columns.details,
-    )
+    columns = _evidence_columns(heard)
+    event = event._replace(source=columns.source, finding=columns.finding, means=columns.means, details=columns.details)
     return event, personal._replace(text=_clean_text(heard.content)) if heard.content else personal
 
 
@@ -181,19 +172,13 @@ def _note_columns(fact: Note) -> tuple[str, FactColumns, PersonalData]:
     match fact:
         case StatementNote():
             details = canonical({"attempts": fact.attempts, "batch": fact.batch, "sha256": fact.sha256})
-            return (
-                NoteKind.CARRIED_OUT.value,
-                FactColumns(by=_clean_word(fact.by), details=details),
-                PersonalData(_clean_text(fact.name)),
-            )
+            event = FactColumns(by=_clean_word(fact.by), details=details)
+            return NoteKind.CARRIED_OUT.value, event, PersonalData(_clean_text(fact.name))
         case ClockComparison():
             return NoteKind.CLOCK.value, FactColumns(details=canonical(asdict(fact))), _NO_PERSONAL_DATA
         case SignedOrder():
-            return (
-                NoteKind.ORDER.value,
-                FactColumns(details=canonical(fact.batch)),
-                PersonalData(_clean_text(fact.document)),
-            )
+            event = FactColumns(details=canonical(fact.batch))
+            return NoteKind.ORDER.value, event, PersonalData(_clean_text(fact.document))
         case Withdrawal():
             event = FactColumns(by=_clean_word(fact.by), agreement=_clean_word(fact.sha256))
             return NoteKind.WITHDRAWN.value, event, PersonalData(_clean_text(fact.document))
@@ -202,11 +187,8 @@ def _note_columns(fact: Note) -> tuple[str, FactColumns, PersonalData]:
         case JudgedArrivals():
             return NoteKind.TAKEN_IN.value, FactColumns(details=canonical(fact.number)), _NO_PERSONAL_DATA
         case AdoptionNote():
-            return (
-                NoteKind.ADOPTED.value,
-                FactColumns(by=_clean_word(fact.by), details=canonical(fact.path)),
-                _NO_PERSONAL_DATA,
-            )
+            event = FactColumns(by=_clean_word(fact.by), details=canonical(fact.path))
+            return NoteKind.ADOPTED.value, event, _NO_PERSONAL_DATA
         case EndpointNote():
             details = canonical(astuple(fact.endpoint))
             return NoteKind.NAMED.value, FactColumns(by=_clean_word(fact.by), details=details), _NO_PERSONAL_DATA
@@ -245,11 +227,9 @@ def _build_note(kind: NoteKind, by: str | None, agreement: str | None, details: 
             assert_never(kind)
 
 
-def _evidence_columns(heard: EvidenceRecord) -> FactColumns:
-    means = None if heard.means is None else heard.means.value
-    return FactColumns(
-        source=heard.source.value, finding=heard.finding.value, means=means, details=heard.lasting or None
-    )
+def _evidence_columns(fact: EvidenceRecord) -> FactColumns:
+    means = None if fact.means is None else fact.means.value
+    return FactColumns(source=fact.source.value, finding=fact.finding.value, means=means, details=fact.lasting or None)
 
 
 def personal_data_digest(salt: bytes, personal: PersonalData) -> bytes:

@@ -192,9 +192,8 @@ def in_memory_journal(
     connection.deserialize("main", empty_database(identity))
     configure(connection)
     no_lock = ExitStack()  # no other process can reach the journal
-    return SqliteJournal(
-        connection, Path(_MEMORY_NAME), end=identity.start, sent_log=NoSentLog(), lock=no_lock, notes=notes
-    )
+    path = Path(_MEMORY_NAME)
+    return SqliteJournal(connection, path, end=identity.start, sent_log=NoSentLog(), lock=no_lock, notes=notes)
 
 
 @cache
@@ -368,15 +367,10 @@ class FilePlace(JournalPlace):
                     journal_id=lost_id,
                 ),
             )
-        other_journals = [
-            entry
-            for entry in self.known.merchant_journals((self.endpoint,))
-            if not entry.is_intended or Path(entry.path).exists()
-        ]
-        message = say(
-            "There is no journal at {path}.{others}", path=self.path, others=journal_list_sentence(other_journals)
-        )
-        if not other_journals:
+        entries = self.known.merchant_journals((self.endpoint,))
+        journals = [entry for entry in entries if not entry.is_intended or Path(entry.path).exists()]
+        message = say("There is no journal at {path}.{others}", path=self.path, others=journal_list_sentence(journals))
+        if not journals:
             return JournalMissing(message)
         return JournalMissing(
             message,
@@ -430,13 +424,10 @@ class FilePlace(JournalPlace):
 
     def _require_known(self, examined: ExaminedJournal) -> None:
         """Raise `JournalNotAdopted` for an unknown journal, and `JournalTooOld` if another one was used here."""
-        if [
-            used
-            for used in self._journals_sent_here()
-            if not used.is_lost and used.journal_id != examined.identity.journal_id
-        ]:
+        journal_id = examined.identity.journal_id
+        if [entry for entry in self._journals_sent_here() if not entry.is_lost and entry.journal_id != journal_id]:
             raise JournalTooOld(say("This is not the journal that this machine last sent rows from."))
-        if is_known(self.known, examined.identity.journal_id):
+        if is_known(self.known, journal_id):
             return
         raise JournalNotAdopted(
             say(

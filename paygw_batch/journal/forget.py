@@ -75,25 +75,22 @@ def forgettable_payments(
 
     `is_over` tells whether a batch is finished for good. A row is kept if an unfinished batch also covers it.
     """
-    run, chosen_rows = tables.run, dict[int, "array[int]"]()
+    run, groups = tables.run, dict[int, "array[int]"]()
     if numbers is None:
         for (batch,) in run("opened_before", before=before):
             ((newest,),) = run("newest_move", batch=batch)
             if newest is None or newest < before:
-                chosen_rows[batch] = array("q", (number for (number,) in run("not_forgotten", batch=batch)))
+                groups[batch] = array("q", (number for (number,) in run("not_forgotten", batch=batch)))
     else:
         for number, batch in run("not_forgotten_of", numbers=list(numbers)) if numbers else ():
-            chosen_rows.setdefault(batch, array("q")).append(number)
-    payments = [number for group in chosen_rows.values() for number in group]
+            groups.setdefault(batch, array("q")).append(number)
+    payments = [number for group in groups.values() for number in group]
     covering = run("knowing", numbers=payments) if payments else []
-    affected = chosen_rows.keys() | {batch for batch, _ in covering}
+    affected = groups.keys() | {batch for batch, _ in covering}
     finished = {batch for batch in affected if is_over(batch)}
-    finished = finished & chosen_rows.keys() if numbers is None else finished
-    kept_numbers = {number for batch, number in covering if batch not in finished}
-    chosen = {
-        batch: array("q", (number for number in chosen_rows.get(batch, ()) if number not in kept_numbers))
-        for batch in finished
-    }
+    finished = finished & groups.keys() if numbers is None else finished
+    kept_rows = {number for batch, number in covering if batch not in finished}
+    chosen = {batch: array("q", (row for row in groups.get(batch, ()) if row not in kept_rows)) for batch in finished}
     changed_batches = {batch for batch in finished if chosen[batch] or run("has_sheet", batch=batch)}
     batches = {batch: chosen[batch] for batch in sorted(changed_batches)}
     return ForgettablePayments(before, batches, sorted(affected - finished))

@@ -597,9 +597,8 @@ class Journal(JournalReader):
         """Return the fact that releases a rejected instruction. Reserves its next order id."""
 
         def is_used(order_id: str) -> bool:
-            return bool(
-                self._tables.run("is_spelling_used", operation=operation, spelling=normalise_spelling(order_id))
-            )
+            spelling = normalise_spelling(order_id)
+            return bool(self._tables.run("is_spelling_used", operation=operation, spelling=spelling))
 
         order_id = next_order_id(row, suffix=suffix, is_used=is_used)
         if suffix:

@@ -108,11 +108,8 @@ class KnownJournals:
         """Write an entry durably, in place of any earlier one. The caller holds the lock."""
         path = self._path(entry.journal_id)
         make_directory(path.parent)
-        hint = say("Free some disk space, then run again.")
-        with (
-            translating_os_errors(mark("{path} cannot be written: {reason}."), hint=hint, path=path),
-            replacement_file(path) as file,
-        ):
+        hint, message = say("Free some disk space, then run again."), mark("{path} cannot be written: {reason}.")
+        with translating_os_errors(message, hint=hint, path=path), replacement_file(path) as file:
             file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
 
     def remember(self, entry: KnownJournal, now: str) -> None:

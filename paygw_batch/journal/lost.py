@@ -119,13 +119,9 @@ class LostRows:
         restored: list[Entry] = []
         holds: list[Remark] = []
         for number in numbers:
-            row = rows.get(number)
-            row_intents = (
-                [] if row is None else [intent for intent in self._intents[number] if _belongs_to(row, intent.order_id)]
-            )
-            self.rows.unknown_orders += sorted(
-                {intent.order_id for intent in self._intents[number] if intent not in row_intents}
-            )
+            row, intents = rows.get(number), self._intents[number]
+            row_intents = [] if row is None else [intent for intent in intents if _belongs_to(row, intent.order_id)]
+            self.rows.unknown_orders += sorted({intent.order_id for intent in intents if intent not in row_intents})
             if row is None or not row_intents:
                 continue
             latest, is_only = row_intents[-1], len(row_intents) == 1  # a reply can belong to any of several attempts
@@ -140,8 +136,8 @@ class LostRows:
                 self.rows.contradictions.append(latest.order_id)
             elif is_only and row.standing.state is State.IN_DOUBT and (number, ASSUMED_ATTEMPT) in recorded:
                 self.rows.in_doubt += 1
-            # The row is in the state in which this attempt left. The attempt is restored, in doubt, so that nothing
-            # sends the row before the gateway or a person has settled it.
+            # The row is still in the state it had when this attempt was sent. The attempt is restored, in doubt, so
+            # that nothing sends the row before the gateway or a person has settled it.
             elif is_only and is_next and number not in contested:
                 self.rows.in_doubt += 1
                 attempt, intended = row.standing.attempt + 1, Intended(latest.order_id, latest.name, 0, None)
@@ -149,9 +145,8 @@ class LostRows:
             else:
                 self.rows.held += 1
                 content = {"by": self._by, "order_id": latest.order_id, "sent_at": latest.at}
-                holds.append(
-                    Remark(_witness_evidence(Finding.AMBIGUOUS, content, canonical(latest.name)), self._at, number)
-                )
+                evidence = _witness_evidence(Finding.AMBIGUOUS, content, canonical(latest.name))
+                holds.append(Remark(evidence, self._at, number))
         return restored, holds
 
     def record_unknown_orders(self, record: Record) -> None:
@@ -175,14 +170,10 @@ def hold_lost_orders(tables: Tables, record: Record, first: int) -> None:
 
 
 def _hold_orders(tables: Tables, record: Record, orders: Collection[str], first: int) -> None:
-    spellings = {
-        normalise_spelling(order_id) for order in orders for order_id in (order, first_order_id(order) or order)
-    }
+    spellings = {normalise_spelling(variant) for order in orders for variant in (order, first_order_id(order) or order)}
     matching = tables.run("spelled_as_lost", spellings=sorted(spellings), first=first) if spellings else []
     if matching:
-        holds = (
-            (number, _witness_evidence(Finding.AMBIGUOUS, {"order_id": order_id})) for number, order_id in matching
-        )
+        holds = ((number, _witness_evidence(Finding.AMBIGUOUS, {"order_id": order})) for number, order in matching)
         record([Remark(heard, "", instruction) for instruction, heard in holds])
 
 

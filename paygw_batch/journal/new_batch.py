@@ -213,9 +213,8 @@ class OpeningDigests:
             kept = lasting_parts(texts)
             present = [index for index, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
             own = ([texts[index] for index in present], [kept[index] for index in present])
-            if payee_digests(*own, [group[index][-2] or b"" for index in present]) != [
-                people[index] for index in present
-            ]:
+            salts = [group[index][-2] or b"" for index in present]
+            if payee_digests(*own, salts) != [people[index] for index in present]:
                 raise InternalError("the payee's data of an instruction does not match its digest")
             self._add(rows, kept, people)
 

@@ -1,4 +1,4 @@
-"""Keeps the notices for people, and selects those that may be sent now, for every store.
+"""The outbox shared by all stores: keeps notices and selects those due.
 
 A notice is durable before it is sent, and `claim` records each try durably in advance. So a crash loses no notice, and
 no notice is sent twice unless a process dies. If a process dies between sending and `note_sent`, the notice is

@@ -85,9 +85,8 @@ class JournalPlace(ABC):
         """
         if self.endpoint in names or not self.endpoint.consumer_key_sha256:
             return False
-        check_other_journals(
-            self.known.merchant_journals((self.endpoint,), except_id=journal_id), None, command="journal new"
-        )
+        journals = self.known.merchant_journals((self.endpoint,), except_id=journal_id)
+        check_other_journals(journals, None, command="journal new")
         return True
 
     def note_act(self, note: AuditNote, at: str) -> None:

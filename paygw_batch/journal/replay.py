@@ -72,8 +72,8 @@ def _check_openings(
 
 
 def _rebuild_opening(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpened:
-    for place, content in tables.stream("pages", batch=number):
-        if place != digests.pages:
+    for page_number, content in tables.stream("pages", batch=number):
+        if page_number != digests.pages:
             raise JournalCorrupt(say("A page of batch number {batch} is missing.", batch=number))
         digests.add_page(content)
     for row, instruction in tables.stream("known_rows", batch=number):
@@ -109,10 +109,8 @@ def check_evidence(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
     """Raise `JournalCorrupt` unless facts have their personal data, and evidence moved its rows as recorded."""
     before = max((fact.before for fact in forgotten), default="")
     orders = [0, *(number for fact in forgotten for number in fact.orders)]
-    if without_texts := tables.run("unsaid", before=before, orders=orders):
-        raise JournalCorrupt(
-            say("The personal data in fact {number} of the journal was removed.", number=without_texts[0][0])
-        )
+    if lines := tables.run("unsaid", before=before, orders=orders):
+        raise JournalCorrupt(say("The personal data in fact {number} of the journal was removed.", number=lines[0][0]))
     if mismatched := tables.run("misjudged"):
         raise JournalCorrupt(say("Fact {number} does not match its effect on its row.", number=mismatched[0][0]))
 

@@ -219,15 +219,13 @@ def read_lines(folder: Path, name: str) -> Iterator[SentLogLine]:
         raise _damage_error(folder / name)
 
 
-def require_not_older(
-    log_lines: Sequence[SentLogLine], end: Link, fact_hash: Callable[[int], bytes], hint: str
-) -> None:
-    """Raise `JournalTooOld` with this hint unless a journal with this `end` includes all `seen` lines.
+def require_not_older(lines: Sequence[SentLogLine], end: Link, fact_hash: Callable[[int], bytes], hint: str) -> None:
+    """Raise `JournalTooOld` with this hint unless a journal with this `end` includes all `lines`.
 
     `fact_hash` returns the hash of a fact. A journal may be ahead of these lines, because a run can end after a commit
     and before its line.
     """
-    for line in log_lines:
+    for line in lines:
         if end.seq < line.number:
             raise JournalTooOld(
                 say(

@@ -121,7 +121,7 @@ def find_rows(
         yield from load_row_states(tables, islice(_iterate_pairs(tables, batch, after, limit), limit))
     elif states:
         filters = {"batch": batch, "states": [state.value for state in states], "until": accepted_until}
-        yield from load_row_states(tables, _pairs_in_states(tables, filters, after, limit))
+        yield from load_row_states(tables, _find_pairs(tables, filters, after, limit))
 
 
 def load_row_states(tables: Tables, row_pairs: Iterable[tuple[int, int]]) -> Iterator[RowState]:
@@ -161,12 +161,10 @@ def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
         state, inherited, fact, kind, fact_attempt, newest, is_due = line[12:]
         if STATES[state] is not State.READY:
             continue
-        leads_to, attempt = (
-            (State.READY, inherited) if kind is None else (STATE_AFTER.get(FactKind(kind)), fact_attempt)
-        )
+        target, attempt = (State.READY, inherited) if kind is None else (STATE_AFTER.get(FactKind(kind)), fact_attempt)
         # The state decides that the row is sent, so it is compared with the row's newest fact, which the chain
         # protects: a changed line of the table must not cause a paid row to be sent again.
-        if fact != newest or leads_to is not State.READY or attempt != standing[0]:
+        if fact != newest or target is not State.READY or attempt != standing[0]:
             raise JournalCorrupt(
                 say("The state of instruction {number} does not follow from its newest fact.", number=number)
             )
@@ -197,9 +195,7 @@ def _pairs_by_number(tables: Tables, batch: int, numbers: Collection[int], after
         yield from tables.run("numbered", batch=batch, rows=ordered[start : start + _CHUNK_SIZE])
 
 
-def _pairs_in_states(
-    tables: Tables, filters: Mapping[str, Any], after: int, limit: int | None
-) -> Iterator[tuple[int, int]]:
+def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: int | None) -> Iterator[tuple[int, int]]:
     """Yield (row, instruction) for the rows after `after` that match the states and cutoff in `filters`."""
     if limit is not None and has_many_rows(tables, filters["batch"], filters["states"]):
         at_once, remaining = max(limit, _SCAN_SIZE), limit

@@ -690,7 +690,7 @@ class Link(NamedTuple):
 
 @dataclass(slots=True)
 class AcceptedRows:
-    """The rows of an accepted loss. The two lists are order ids that a person must look for at the gateway."""
+    """The rows of an accepted loss. Both lists hold order ids that someone must look up at the gateway."""
 
     in_doubt: int = 0
     held: int = 0

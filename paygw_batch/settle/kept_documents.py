@@ -42,11 +42,8 @@ def check_kept_orders(journal: JournalReader) -> int:
             continue
         # The journal keeps an order to forget people under no batch; the facts of the order are in each of its batches.
         own_batches = [record for record in records if name in {"", record.batch}]
-        ordered_facts = [
-            (entry.order, _recorded_fact(batch, entry))
-            for batch in own_batches
-            for entry in journal.history(batch.number)
-        ]
+        history = ((batch, entry) for batch in own_batches for entry in journal.history(batch.number))
+        ordered_facts = [(entry.order, _recorded_fact(batch, entry)) for batch, entry in history]
         for text in texts:
             _check_order(_parse_order(text, name), name, journal.head().journal_id, ordered_facts)
             count += 1
@@ -213,11 +210,9 @@ def check_kept_withdrawals(journal: JournalReader) -> int:
     return len(withdrawals)
 
 
-def _build_withdrawal(document: SignedDocument, name: str, now: datetime, key: ApprovalKey | None) -> Withdrawal:
+def _build_withdrawal(document: SignedDocument, by: str, now: datetime, key: ApprovalKey | None) -> Withdrawal:
     journal, digest, public = document.content.journal, document.digest(), "" if key is None else key.public.text
-    document_to_sign = WithdrawalDocument(
-        journal=journal, sha256=digest, by=name, at=timestamp(now), key=public, signature=""
-    )
+    withdrawal = WithdrawalDocument(journal=journal, sha256=digest, by=by, at=timestamp(now), key=public, signature="")
     if key is not None:
-        document_to_sign = document_to_sign.model_copy(update={"signature": key.sign(document_to_sign.signed_text())})
-    return Withdrawal(digest, name, document_to_sign.model_dump_json(), document_to_sign.at)
+        withdrawal = withdrawal.model_copy(update={"signature": key.sign(withdrawal.signed_text())})
+    return Withdrawal(digest, by, withdrawal.model_dump_json(), withdrawal.at)

@@ -313,25 +313,23 @@ class StatementReader:
 
     def match(self, statement: Statement) -> StatementMatch:
         """Return the settlements of a statement, and every line that does not match."""
-        line_counts = Counter(line.order_id for line in statement.lines)
-        rows, doubtful = self._named_rows(line_counts)
-        earlier, elsewhere = self._other_orders([order_id for order_id in line_counts if order_id not in rows])
+        counts = Counter(line.order_id for line in statement.lines)
+        rows, doubtful = self._named_rows(counts)
+        earlier, elsewhere = self._other_orders([order_id for order_id in counts if order_id not in rows])
         # Another operation uses these order ids too.
-        shared = {
-            clash.client_orderid for clash in self._used_orders(line_counts, except_operation=self._batch.operation)
-        }
+        shared = {clash.client_orderid for clash in self._used_orders(counts, except_operation=self._batch.operation)}
         self._first_reading = self._journal.first_reading(statement.sha256)
         self._is_proven = statement.proof.is_proven
         self._blocking_ids = blocking = self._blocking_lines(statement)
         kind = "Proven statement" if self._is_proven else "Statement"
         evidence = f"{kind} {statement.name} (SHA-256 {statement.sha256[:16]})"
-        nearest = self._nearest_rows({*line_counts} - {"", *rows, *earlier, *elsewhere, *blocking})
+        nearest = self._nearest_rows({*counts} - {"", *rows, *earlier, *elsewhere, *blocking})
         readings: list[_Reading] = []
         for line in statement.lines:
             if not line.order_id:
                 readings.append(_difference(line, say("The line has no order id.")))
-            elif line_counts[line.order_id] > 1:
-                named = {"order_id": line.order_id, "times": line_counts[line.order_id]}
+            elif counts[line.order_id] > 1:
+                named = {"order_id": line.order_id, "times": counts[line.order_id]}
                 sentence = say("The statement has {times} lines for {order_id}: which one is right?", **named)
                 readings.append(_difference(line, sentence))
             elif line.order_id in shared and len(self._fitting_candidates(line)) > 1:
@@ -570,16 +568,13 @@ class StatementReader:
             resolution = _RESOLUTION_OF_ANSWER.get(line.answer or "")
             if resolution is None and line.answer:
                 answers = ", ".join(_RESOLUTION_OF_ANSWER)
-                return _difference(
-                    line, say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=answers)
-                )
+                sentence = say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=answers)
+                return _difference(line, sentence)
             return resolution
         meaning = self._words.get(line.status)
-        return (
-            _difference(line, say(_NOT_LISTED, status=line.status))
-            if meaning is None
-            else _RESOLUTION_OF_OUTCOME.get(meaning)
-        )
+        if meaning is None:
+            return _difference(line, say(_NOT_LISTED, status=line.status))
+        return _RESOLUTION_OF_OUTCOME.get(meaning)
 
     def _contradiction(self, line: StatementLine, row: RowState, words: str) -> StatementDifference:
         state = state_label(display_state(row.state))

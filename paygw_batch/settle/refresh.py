@@ -123,12 +123,8 @@ class Refresh(_Enquiries):
         """Prepare to ask about `batch`. `record_arrivals` records waiting notifications."""
         super().__init__(ask, words, limits, clock)
         self.result = RefreshResult()
-        self._journal, self._batch, self._minor_units, self._record_arrivals = (
-            journal,
-            batch,
-            minor_units,
-            record_arrivals,
-        )
+        self._journal, self._batch, self._minor_units = journal, batch, minor_units
+        self._record_arrivals = record_arrivals
         self._not_found: set[str] = set()
         self._silent_rounds = 0
         self._stopping = asyncio.Event()
@@ -183,9 +179,8 @@ class Refresh(_Enquiries):
             return None
         self.result.asked += 1
         amount = Decimal(from_minor(row.minor, minor_units=self._minor_units[row.currency]))
-        return await self._ask(
-            ExpectedReply(row.sent_orderid or row.client_orderid, amount, row.currency), row.endpoint_id
-        )
+        expected_reply = ExpectedReply(row.sent_orderid or row.client_orderid, amount, row.currency)
+        return await self._ask(expected_reply, row.endpoint_id)
 
     def _keep(self, answered: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
         """Record the answers that change anything."""
@@ -298,9 +293,8 @@ class FollowUp(_Enquiries):
         if order_id is None or order_id in self._waiting:
             return
         if len(self._waiting) >= MAX_WAITING:
-            self._tell_if_new(
-                say("Too many unproven notifications are waiting, so the gateway is not asked about all of them.")
-            )
+            problem = say("Too many unproven notifications are waiting, so the gateway is not asked about all of them.")
+            self._tell_if_new(problem)
             return
         self._waiting.add(order_id)
         self._queue.put_nowait(queued)

@@ -171,11 +171,7 @@ def settle(
 
 def _moved_rows_error(error: StaleRows, before: Mapping[int, RowState], now: Mapping[int, RowState]) -> JournalError:
     """Return the error that names the rows which the gateway's answer moved since they were read."""
-    moved = [
-        row
-        for row, row_now in now.items()
-        if (row_now.state, row_now.attempt) != (before[row].state, before[row].attempt)
-    ]
+    moved = [row for row in now if (now[row].state, now[row].attempt) != (before[row].state, before[row].attempt)]
     if not moved:
         return error
     states = {row: state_label(display_state(now[row].state)) for row in moved}
@@ -237,19 +233,17 @@ def check_releasable(
     clock = JournalClock.read(journal, now())
     clock.require_sound()
     waiting = quarantined_rows(journal, batch, rows, quarantine_h=quarantine_h, now=now)
-    standings, problems = row_states(journal, batch, rows), []
+    standings, errors = row_states(journal, batch, rows), []
     for row in sorted(set(rows)):
         standing = standings.get(row)
         if standing is None:
-            problems.append(say("Row {row}: the batch has no such row.", row=row))
+            errors.append(say("Row {row}: the batch has no such row.", row=row))
         elif (state := standing.state) is not State.REJECTED:
-            problems.append(say(_WHY_NOT_RELEASABLE[state], row=row))
+            errors.append(say(_WHY_NOT_RELEASABLE[state], row=row))
         elif row in waiting:
-            problems.append(waiting_sentence(waiting[row], clock.quarantine(quarantine_h)))
-    if problems:
-        raise UsageError(
-            " ".join(problems), hint=say("Nothing was released or sent. Only rejected rows can be retried.")
-        )
+            errors.append(waiting_sentence(waiting[row], clock.quarantine(quarantine_h)))
+    if errors:
+        raise UsageError(" ".join(errors), hint=say("Nothing was released or sent. Only rejected rows can be retried."))
 
 
 def require_people_not_forgotten(journal: JournalReader, batch: BatchRecord) -> None:

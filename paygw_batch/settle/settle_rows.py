@@ -217,18 +217,11 @@ class RequestedStatement:
 
     def earlier_use_sentence(self, journal: JournalReader, record: BatchRecord) -> str:
         """Return the sentence that this file was already carried out for the batch, or an empty string."""
-        earlier_uses = [
-            earlier for earlier in journal.carried_out(record.batch) if earlier.sha256 == self.statement.sha256
-        ]
-        if not earlier_uses:
+        uses = [use for use in journal.carried_out(record.batch) if use.sha256 == self.statement.sha256]
+        if not uses:
             return ""
-        by = format_decider(earlier_uses[-1].by)
-        return say(
-            "{name} was already applied to this batch at {at} by {by}.",
-            name=self.statement.name,
-            at=earlier_uses[-1].at,
-            by=by,
-        )
+        name, by = self.statement.name, format_decider(uses[-1].by)
+        return say("{name} was already applied to this batch at {at} by {by}.", name=name, at=uses[-1].at, by=by)
 
     def require_first_use(self, journal: JournalReader, record: BatchRecord) -> None:
         """Raise `UsageError` if the file was already carried out for the batch, unless `again` is set."""
@@ -291,9 +284,8 @@ def settle_choices(
         if may_settle(row.state, resolution, is_held=hold is not None):
             needs_two = policy_of(settings) is not None and needs_second_person(row.state, resolution)
             opens_at = later if resolution is Resolution.NOT_RECEIVED else ""
-            choices.append(
-                SettleChoice(resolution, opens_at, needs_two, "" if resolution is Resolution.PAID else later)
-            )
+            again_from = "" if resolution is Resolution.PAID else later
+            choices.append(SettleChoice(resolution, opens_at, needs_two, again_from))
     return choices
 
 
@@ -336,11 +328,9 @@ def carry_out_statement(
     settlements = requested.settlements(matched)
     require_one_person_suffices(settings, journal, record, settlements)
     statement, attempts = requested.statement, tuple(sorted(matched.attempts.items()))
-    carried_out = StatementNote(record.batch, statement.name, statement.sha256, requested.by, attempts=attempts)
+    note = StatementNote(record.batch, statement.name, statement.sha256, requested.by, attempts=attempts)
     # Workers and other people continue meanwhile. A row that was sent again since was not compared.
-    settle(
-        journal, record, settlements, by=requested.by, now=utc_now, carried_out=carried_out, standings=matched.standings
-    )
+    settle(journal, record, settlements, by=requested.by, now=utc_now, carried_out=note, standings=matched.standings)
     return StatementResult(matched, settlements, held)
 
 

@@ -385,18 +385,13 @@ def read_statement(
 
 def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[tuple[int, Sequence[str]]]:
     """Yield the header and each non-empty line below it, with its row number."""
-    our_columns = _column_by_heading(aliases)
-    candidates = [
-        (line, delimiter, unguard_names(cells))
-        for line in first_lines(data)
-        for delimiter, cells in line.cells_by_delimiter
-    ]
-    if not candidates:
+    columns = _column_by_heading(aliases)
+    rows = first_lines(data)
+    headers = [(row, delimiter, unguard_names(cells)) for row in rows for delimiter, cells in row.cells_by_delimiter]
+    if not headers:
         raise StatementError(say("{name} is empty.", name=file))
-    start, delimiter, headings = max(
-        candidates, key=lambda candidate: sum(fold_heading(heading) in our_columns for heading in candidate[2])
-    )
-    yield start.row, headings
+    start, delimiter, names = max(headers, key=lambda header: sum(fold_heading(name) in columns for name in header[2]))
+    yield start.row, names
     reader = csv.reader(io.StringIO(data[start.offset :].decode(), newline=""), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
@@ -404,17 +399,17 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
                 continue
             if any("\n" in cell for cell in cells):  # a stray quotation mark could hide lines
                 raise csv.Error(say("a value spans several lines"))  # noqa: TRY301 (said like the reader's own)
-            if len(cells) < len(headings) or any(cell.strip() for cell in cells[len(headings) :]):
+            if len(cells) < len(names) or any(cell.strip() for cell in cells[len(names) :]):
                 raise StatementError(
                     say(
                         "{file}, line {line_num} has {cells} fields, but the header has {headings}.",
                         file=file,
                         line_num=start.row + reader.line_num,
                         cells=len(cells),
-                        headings=len(headings),
+                        headings=len(names),
                     )
                 )
-            yield start.row + reader.line_num, cells[: len(headings)]
+            yield start.row + reader.line_num, cells[: len(names)]
     except csv.Error as error:
         line_num = start.row + reader.line_num
         raise StatementError(

@@ -98,10 +98,8 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
     content, _ = planned_content(submission, planned, journal)
     if not needs_approval(content, policy):
         named = named_plan(submission)
-        if (
-            optional_plan := named or _find_optional_plan(submission, content, policy, now, withdrawn_digests)
-        ) is not None:
-            require_not_withdrawn(optional_plan, withdrawals)
+        if (plan := named or _find_optional_plan(submission, content, policy, now, withdrawn_digests)) is not None:
+            require_not_withdrawn(plan, withdrawals)
         if named is None:
             return NO_APPROVAL
         require_same_content(named, content)

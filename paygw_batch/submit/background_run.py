@@ -130,7 +130,7 @@ class RunHandle:
             return len(self._waiting) < MAX_WAITING_OUTCOMES or self._discards
 
     def block_until_room(self) -> None:
-        """Wait until fewer outcomes are queued, or the program discards them."""
+        """Wait until the queue has room or is discarded."""
         with self._changed:
             self._changed.wait_for(self.has_room)
 
@@ -150,7 +150,7 @@ class RunHandle:
             self._changed.notify_all()
 
     async def wait_for_room(self) -> None:
-        """Wait, in the run's event loop, until fewer outcomes are queued or the run is stopped."""
+        """Wait, in the run's event loop, until the queue has room or the run is stopped."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:

@@ -119,7 +119,7 @@ def compare_with_past(
     paid = payment_rows(rows)
     homonyms = _homonyms(paid)
     units = _group_units(_split_homonyms(paid, homonyms))
-    past = _EarlierPayments.read(journal, batches, units, homonyms)
+    past = _PastPayments.read(journal, batches, units, homonyms)
     sheet = _CurrentSheet(units, past, share, minor_units)
     base = _find_base_batch(journal, batches, past)
     changed = sheet.changed_accounts(None)
@@ -235,7 +235,7 @@ def _is_approved(journal: JournalReader, number: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _EarlierPayments:
+class _PastPayments:
     """The earlier payments to the accounts and names of a sheet.
 
     - `paid`: sums by `batch, payee, person, currency`, with `name` and `account`.
@@ -252,7 +252,7 @@ class _EarlierPayments:
     @staticmethod
     def read(
         journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame, homonyms: pl.Series
-    ) -> "_EarlierPayments":
+    ) -> "_PastPayments":
         """Read all batches page by page, and keep the payments to the people in the sheet."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
         is_concerned = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
@@ -283,7 +283,7 @@ class _EarlierPayments:
             if approved
             else pl.lit(value=False),
         )
-        return _EarlierPayments(
+        return _PastPayments(
             {record.number: record for record in records}, paid, touched, batches.match_to_schema(_NO_BATCHES.schema)
         )
 
@@ -361,9 +361,7 @@ def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -
     return middle.select("batch", distance=pl.max_horizontal(pl.col("ratio"), 1 / pl.col("ratio")))
 
 
-def _find_base_batch(
-    journal: JournalReader, batches: Sequence[BatchRecord], past: _EarlierPayments
-) -> BatchRecord | None:
+def _find_base_batch(journal: JournalReader, batches: Sequence[BatchRecord], past: _PastPayments) -> BatchRecord | None:
     """Return the batch whose people the sheet should have: an approved batch, if there is any.
 
     A payment that only its maker saw must not hide that someone is missing, even if no other batch shares people.
@@ -384,7 +382,7 @@ class _CurrentSheet:
     """Compares a sheet with the payments of earlier batches to the same people."""
 
     def __init__(
-        self, units: pl.DataFrame, past: _EarlierPayments, share: Decimal, minor_units: Mapping[str, int]
+        self, units: pl.DataFrame, past: _PastPayments, share: Decimal, minor_units: Mapping[str, int]
     ) -> None:
         self._units, self._past = units, past
         self._share, self._minor_units = share, minor_units
@@ -494,13 +492,12 @@ class _CurrentSheet:
             pl.col("name", "account").first(), pl.col("value").sum()
         )
         is_here = pl.col("payee").is_in(self._units["payee"].unique().implode())
-        old_accounts = pl.DataFrame(
-            [(move.row, move.before.account) for move in changed], schema=_OLD_ACCOUNTS, orient="row"
-        )
+        lines = [(move.row, move.before.account) for move in changed]
+        old_accounts = pl.DataFrame(lines, schema=_OLD_ACCOUNTS, orient="row")
         moved = old_accounts.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
         # If somebody else has the account now, the person who had it before has not moved to another one.
         moved_on = sums.join(moved, on=["person", "account"], how="semi")
-        # A person whom this batch paid to a third account is recognised only by name.
+        # A person paid into a third account by this batch can be matched only by name.
         elsewhere = moved.join(moved_on, on="person", how="anti")
         missing = (
             sums.filter(~is_here)

@@ -52,11 +52,8 @@ def add_refused_sheet_notice(
     settings: Settings, sheet: str, defects: int, answer: Path | None, tell: Tell, *, subject: str = ""
 ) -> None:
     """Write the notice that a sheet was refused, once for each `subject`. `answer` is the file with the reason."""
-    content = {
-        "sheet": replace_invalid_characters(sheet),
-        "defects": defects,
-        "answer": "" if answer is None else replace_invalid_characters(str(answer)),
-    }
+    path = "" if answer is None else replace_invalid_characters(str(answer))
+    content = {"sheet": replace_invalid_characters(sheet), "defects": defects, "answer": path}
     _add_notice(settings, Occasion.SHEET_REFUSED, replace_invalid_characters(subject) or token_hex(8), content, tell)
 
 
@@ -107,10 +104,8 @@ def add_disk_notice(settings: Settings, free: int, tell: Tell) -> None:
     _add_notice(settings, Occasion.RUNS_OUT, f"disk {today} {data['host']}", data, tell)
 
 
-def _add_notice(
-    settings: Settings, occasion: Occasion, subject: str, content: Mapping[str, object], tell: Tell
-) -> None:
-    add_notices(settings, [NewNotice(occasion, subject, "", recipients_of(settings, occasion), content)], tell)
+def _add_notice(settings: Settings, occasion: Occasion, subject: str, data: Mapping[str, object], tell: Tell) -> None:
+    add_notices(settings, [NewNotice(occasion, subject, "", recipients_of(settings, occasion), data)], tell)
 
 
 def page_url(settings: Settings, path: str) -> str:

@@ -94,7 +94,7 @@ def repeat_question(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuest
     repeated = max(batches, key=lambda batch: batch.rows, default=None)
     if repeated is None or repeated.rows * 2 <= of_rows:
         return None
-    opened_on = repeated.opened_at[:10]
+    sheet = {"sheet_name": repeated.sheet_name, "opened_at": repeated.opened_at[:10]}
     return OpenQuestion(
         REPEATS_A_BATCH,
         repeated.batch,
@@ -105,18 +105,13 @@ def repeat_question(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuest
             "{rows:,} of {count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "
             "other order ids.",
             rows=repeated.rows,
-            sheet_name=repeated.sheet_name,
-            opened_at=opened_on,
+            **sheet,
         ),
         hint=say(
             "Nothing was sent. If every row is meant to be paid again, run the command again with --repeats-meant."
         ),
         option="--repeats-meant",
-        question=say(
-            "Is this sheet meant to repeat {sheet_name} of {opened_at}?",
-            sheet_name=repeated.sheet_name,
-            opened_at=opened_on,
-        ),
+        question=say("Is this sheet meant to repeat {sheet_name} of {opened_at}?", **sheet),
     )
 
 
@@ -149,10 +144,8 @@ def sheet_payment_lines(validated: Validated) -> pl.DataFrame:
 
 
 def _add_own_texts(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(
-        payment_lines(rows).with_columns(own=own_texts(rows))
-        for rows in chain([pl.DataFrame(schema=_LINE_SCHEMA)], parts)
-    )
+    empty = pl.DataFrame(schema=_LINE_SCHEMA)
+    return pl.concat(payment_lines(rows).with_columns(own=own_texts(rows)) for rows in chain([empty], parts))
 
 
 _OUR_COLUMNS = frozenset({*_LINE_SCHEMA, "purpose", "error_code", "message"})
@@ -198,31 +191,25 @@ class UsedReference:
         Either the account was paid by a sheet with staff numbers, and this sheet has none, or the reverse. Or the payee
         is on another worksheet of the same workbook.
         """
-        before = self.lines.select(
-            *("country", "account", "sheet"),
-            **{f"before_{name}": name for name in _EARLIER_COLUMNS},
-            before_stem="stem",
-        )
+        columns = {f"before_{name}": name for name in (*_EARLIER_COLUMNS, "stem")}
+        before = self.lines.select("country", "account", "sheet", **columns)
         new = paid.filter(~pl.col("order_id").is_in(self.lines["order_id"].implode()))
         same = new.join(before, on=["country", "account"], maintain_order="left").filter(
             pl.col("stem") != pl.col("before_stem")
         )
+        stems = ("stem", "before_stem")
         by_row = {
             line["row"]: line
             for line in same.iter_rows(named=True)
-            if any(
-                is_derived_from_account(line[stem], line["country"], line["account"])
-                for stem in ("stem", "before_stem")
-            )
+            if any(is_derived_from_account(line[stem], line["country"], line["account"]) for stem in stems)
         }
         if sheet_name.endswith("]"):
             same_ids = paid.join(before, left_on="order_id", right_on="before_order_id", coalesce=False)
             for line in same_ids.iter_rows(named=True):
                 if _are_worksheets(line["sheet"], sheet_name):
                     by_row.setdefault(line["row"], line)
-        return [
-            (row, {name: line[f"before_{name}"] for name in _EARLIER_COLUMNS}) for row, line in sorted(by_row.items())
-        ]
+        lines = sorted(by_row.items())
+        return [(row, {name: line[f"before_{name}"] for name in _EARLIER_COLUMNS}) for row, line in lines]
 
     def question(self, paid: pl.DataFrame, named: pl.Series, leaving: Collection[int]) -> OpenQuestion | None:
         """Return the question about another file under this reference, or None if it repeats the same payments.
@@ -297,10 +284,8 @@ def _people_findings(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -
     absent = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
     findings, matched_ids = [], set()
     for line in new.iter_rows(named=True):
-        folded = normalise_spelling(line["name"])
-        matches = (
-            [folded] if folded in absent or len(absent) > _MAX_COMPARED else get_close_matches(folded, absent, n=1)
-        )
+        key = normalise_spelling(line["name"])
+        matches = [key] if key in absent or len(absent) > _MAX_COMPARED else get_close_matches(key, absent, n=1)
         closest = absent.get(matches[0]) if matches else None
         matched_ids |= set() if closest is None else {closest["order_id"]}
         values = {name: line[name] for name in ("name", "account", "currency", "amount")}

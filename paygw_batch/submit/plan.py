@@ -345,16 +345,13 @@ class _PaymentRun:
     def questions(self, validated: Validated, comparison: SheetComparison) -> Iterator[OpenQuestion]:
         if self.paid is None:
             return
-        valid = sheet_payment_lines(validated)
+        rows = sheet_payment_lines(validated)
         sent = {known.row for known in comparison.known if known.state is not State.READY}
-        leaving = set(valid["row"]) - sent
-        if (repeated := repeated_payee_question(valid, leaving)) is not None:
+        leaving = set(rows["row"]) - sent
+        if (repeated := repeated_payee_question(rows, leaving)) is not None:
             yield repeated
-        if (
-            self.used is not None
-            and (reference_question := self.used.question(valid, self.paid["order_id"], leaving)) is not None
-        ):
-            yield reference_question
+        if self.used is not None and (question := self.used.question(rows, self.paid["order_id"], leaving)) is not None:
+            yield question
 
 
 def _respelling_defects(comparison: SheetComparison) -> pl.DataFrame:
@@ -493,12 +490,10 @@ def _earlier_payment_sentence(name: str, before: Mapping[str, str]) -> str:
     )
 
 
-def _earlier_payments(
-    conflicts: Sequence[Clash], journal: JournalReader
-) -> Mapping[tuple[str, int], Mapping[str, str]]:
+def _earlier_payments(clashes: Sequence[Clash], journal: JournalReader) -> Mapping[tuple[str, int], Mapping[str, str]]:
     """Return the payments that clash with rows, by batch and row, without those to forgotten people."""
     by_batch: dict[str, set[int]] = {}
-    for clash in conflicts:
+    for clash in clashes:
         by_batch.setdefault(clash.batch, set()).add(clash.sheet_row)
     earlier = {}
     for batch, rows in by_batch.items():

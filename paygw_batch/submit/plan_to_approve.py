@@ -45,19 +45,8 @@ EXAMPLES_OF_KIND = 3
 """The maximum number of warnings of one kind on the page. The plan has all of them."""
 _NO_WARNINGS = frozenset(
     {
-        *(
-            *DANGER,
-            FIRST_RUN,
-            COMPARED_BATCH,
-            ACCOUNTS_FIRST_PAID,
-            LEFT_OUT,
-            CORRECTED,
-            REASSIGNED_HEADING,
-            NAMED_ENCODING,
-            ALREADY_SENT,
-            SPELLED_COLUMN,
-        ),
-        *(WORKSHEET, OTHER_WORKSHEET),
+        *(*DANGER, FIRST_RUN, COMPARED_BATCH, ACCOUNTS_FIRST_PAID, LEFT_OUT, CORRECTED, REASSIGNED_HEADING),
+        *(NAMED_ENCODING, ALREADY_SENT, SPELLED_COLUMN, WORKSHEET, OTHER_WORKSHEET),
     }
 )
 _DOUBLE_PAYMENTS = (
@@ -128,9 +117,7 @@ def difference_pieces(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Pie
         runs = groupby(range(len(old)), key=lambda position: old[position] != new[position])
         ranges = [(differs, list(positions)) for differs, positions in runs]
         slices = [(differs, slice(positions[0], positions[-1] + 1)) for differs, positions in ranges]
-        return [(old[place], differs) for differs, place in slices], [
-            (new[place], differs) for differs, place in slices
-        ]
+        return [(old[part], differs) for differs, part in slices], [(new[part], differs) for differs, part in slices]
     pieces_of_both: tuple[list[Piece], list[Piece]] = ([], [])
     for tag, start, end, new_start, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         for pieces, piece in ((pieces_of_both[0], old[start:end]), (pieces_of_both[1], new[new_start:new_end])):
@@ -162,11 +149,8 @@ def _parse_row_ranges(ranges: str) -> Iterator[int]:
 
 def listed_payees(document: PlanDocument) -> Sequence[ListedPayee]:
     """Return everyone who is paid: people with a dangerous difference first, then the largest amounts."""
-    known = {
-        row: finding.at
-        for finding in document.findings_of(ACCOUNTS_FIRST_PAID)
-        for row in _parse_row_ranges(finding.rows)
-    }
+    findings = document.findings_of(ACCOUNTS_FIRST_PAID)
+    known = {row: finding.at for finding in findings for row in _parse_row_ranges(finding.rows)}
     codes: dict[tuple[str, str, str], str] = {}
     for finding in _dangerous_findings(document):
         codes.setdefault((finding.name, finding.account, finding.currency), finding.code)
@@ -197,9 +181,8 @@ def difference_word(code: str) -> str:
 
 def differences(document: PlanDocument) -> Sequence[DifferenceGroup]:
     """Return all differences from earlier payments by kind, in the order of the plan."""
-    grouped = (
-        (code, list(findings)) for code, findings in groupby(_dangerous_findings(document), key=attrgetter("code"))
-    )
+    groups = groupby(_dangerous_findings(document), key=attrgetter("code"))
+    grouped = ((code, list(findings)) for code, findings in groups)
     return [DifferenceGroup(say(_HEADINGS[code][len(findings) != 1]), findings) for code, findings in grouped]
 
 

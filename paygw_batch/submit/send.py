@@ -154,9 +154,8 @@ def send(
     if clock_sentence := clock_problem(task):
         return RunEnd(0, clock_sentence, interrupted=False)
     due_rows = sum(tally.count for tally in due)
-    if no_space := disk_space_problem(
-        task.settings, due_rows if choices.first is None else min(choices.first, due_rows)
-    ):
+    row_count = due_rows if choices.first is None else min(choices.first, due_rows)
+    if no_space := disk_space_problem(task.settings, row_count):
         add_disk_notice(task.settings, free_bytes(task.settings), progress.note)
         return RunEnd(0, no_space, interrupted=False)
     add_run_end_notice(task.settings, task.journal, task.batch, progress.note)
@@ -224,11 +223,9 @@ def clock_problem(task: SendJob) -> str | None:
     An attempt recorded too early would leave quarantine too early once the clock is right.
     """
     sentence = JournalClock.read(task.journal, utc_now()).behind_sentence(at_most_s=MAX_AHEAD_S)
-    return (
-        None
-        if sentence is None
-        else say("{wrong} Set the clock right. Nothing is sent while it is wrong.", wrong=sentence)
-    )
+    if sentence is None:
+        return None
+    return say("{wrong} Set the clock right. Nothing is sent while it is wrong.", wrong=sentence)
 
 
 def disk_space_problem(settings: Settings, rows: int) -> str | None:

@@ -274,14 +274,8 @@ def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *,
         PlanFinding(row=0, code=SPELLED_COLUMN, column=heading, value=text, becomes=meaning, rows=rows)
         for heading, text, meaning, rows in spellings(plan.validated)
     ]
-    return [
-        *answered,
-        *changes,
-        *_sent_before_findings(plan, journal),
-        *_correction_findings(plan, sheet),
-        *read_as,
-        *other_warnings,
-    ]
+    payment_findings = [*changes, *_sent_before_findings(plan, journal)]
+    return [*answered, *payment_findings, *_correction_findings(plan, sheet), *read_as, *other_warnings]
 
 
 def _worksheets(plan: Plan) -> list[PlanFinding]:
@@ -309,10 +303,9 @@ def require_true_findings(document: PlanDocument, submission: Submission, journa
         )
     is_in_our_words = document.language == language()
     with language_context(document.language):
-        submission_in_language = (
-            submission if is_in_our_words else replace(submission, validated=submission.given.validated())
-        )
-        plan, findings = _recompute_findings(document, submission_in_language, journal)
+        if not is_in_our_words:
+            submission = replace(submission, validated=submission.given.validated())
+        plan, findings = _recompute_findings(document, submission, journal)
     require_same_findings(document, findings, asked=[question.key for question in plan.questions])
 
 
@@ -339,13 +332,10 @@ def _correction_findings(plan: Plan, sheet: SheetSource) -> list[PlanFinding]:
     """Return a finding for every left-out row, with its reasons, and then for other changes since the upload."""
     corrections = sheet.reading.corrections
     decisions = {} if corrections is None else {row.row: row for row in corrections.left_out}
-    reasons = plan.validated.defects.group_by("row").agg(
-        reasons=pl.col("code").unique(maintain_order=True).str.join(" ")
-    )
+    codes = plan.validated.defects.group_by("row").agg(reasons=pl.col("code").unique(maintain_order=True).str.join(" "))
     left_out_rows = plan.validated.rows.filter(~pl.col("valid")).select("row", *_PAYEE_COLUMNS)
-    lines = left_out_rows.join(reasons, on="row", how="left", maintain_order="left").with_columns(
-        pl.col("reasons").fill_null("")
-    )
+    lines = left_out_rows.join(codes, on="row", how="left", maintain_order="left")
+    lines = lines.with_columns(pl.col("reasons").fill_null(""))
     left_out = [
         PlanFinding(code=LEFT_OUT, **line, by=person.by if person else "", at=person.at if person else "")
         for line in lines.iter_rows(named=True)
@@ -363,10 +353,8 @@ def _edit_findings(sheet: SheetSource, headers: Mapping[str, str]) -> Iterator[P
     for heading in corrections.headings:
         (default_name,) = match_names([heading.heading], options)
         if heading.column != (default_name or IGNORED_HEADING):
-            value = _shorten(heading.heading)
-            yield PlanFinding(
-                row=0, code=REASSIGNED_HEADING, value=value, column=heading.column, by=heading.by, at=heading.at
-            )
+            value, column = _shorten(heading.heading), heading.column
+            yield PlanFinding(row=0, code=REASSIGNED_HEADING, value=value, column=column, by=heading.by, at=heading.at)
     left_out = {row.row for row in corrections.left_out}
     for edit in sorted(corrections.edits, key=lambda edit: (edit.row, edit.column)):
         if edit.row in left_out:
@@ -430,11 +418,8 @@ def _change_findings(
     validated = plan.validated
     same_operation = [record for record in journal.batches() if record.operation == validated.sheet.operation]
     # Forgotten people cannot be compared, so they count as new.
-    earlier = [
-        record
-        for record in same_operation
-        if record.batch != validated.batch and journal.first_forgetting(record.number) is None
-    ]
+    others = [record for record in same_operation if record.batch != validated.batch]
+    past = [record for record in others if journal.first_forgetting(record.number) is None]
     extra_batch = None if against is None else find_batch(journal, against)
     if extra_batch is not None:
         require_people_not_forgotten(journal, extra_batch)
@@ -442,18 +427,12 @@ def _change_findings(
         raise UsageError(
             say("--against {against}: one of the two runs pays people, and the other collects.", against=against)
         )
-    if extra_batch is not None and extra_batch not in earlier:
+    if extra_batch is not None and extra_batch not in past:
         raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
-    if not earlier:
+    if not past:
         return [PlanFinding(row=0, code=FIRST_RUN)]
-    comparison = compare_with_past(
-        validated.rows, journal, earlier, against=extra_batch, share=share, minor_units=minor_units
-    )
-    return [
-        _overlap_finding(comparison),
-        *(_change_finding(change) for change in comparison.changes),
-        *_known_since_findings(comparison),
-    ]
+    result = compare_with_past(validated.rows, journal, past, against=extra_batch, share=share, minor_units=minor_units)
+    return [_overlap_finding(result), *map(_change_finding, result.changes), *_known_since_findings(result)]
 
 
 def _overlap_finding(comparison: Comparison) -> PlanFinding:
@@ -477,10 +456,8 @@ def _known_since_findings(comparison: Comparison) -> list[PlanFinding]:
     rows_by_date: dict[str, list[int]] = {}
     for row, date in sorted(comparison.known_since.items()):
         rows_by_date.setdefault(date, []).append(row)
-    return [
-        PlanFinding(row=0, code=ACCOUNTS_FIRST_PAID, at=date, rows=format_row_ranges(rows))
-        for date, rows in sorted(rows_by_date.items())
-    ]
+    pairs = sorted(rows_by_date.items())
+    return [PlanFinding(row=0, code=ACCOUNTS_FIRST_PAID, at=date, rows=format_row_ranges(rows)) for date, rows in pairs]
 
 
 def _change_finding(change: Change) -> PlanFinding:

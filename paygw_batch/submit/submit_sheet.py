@@ -153,13 +153,11 @@ def open_batch_to_continue(
     """Yield the batch that `find` returns as a job to send. The journal is locked and the gateway open meanwhile."""
     load_signing_key(settings, environ)  # an unusable key is reported before the journal is opened
     with open_journal_for_run(settings, command, tell, wait=wait) as journal:
-        record = find(journal)
-        require_people_not_forgotten(journal, record)
-        rules = rules_of(settings, record.operation)
+        batch = find(journal)
+        require_people_not_forgotten(journal, batch)
+        rules = rules_of(settings, batch.operation)
         with open_gateway(settings, rules, environ) as gateway:
-            yield SendJob(
-                settings, rules, gateway, journal, record, choices=Choices(sent_by=BatchSender.WORKERS_IF_ANY)
-            )
+            yield SendJob(settings, rules, gateway, journal, batch, choices=Choices(sent_by=BatchSender.WORKERS_IF_ANY))
 
 
 def find_unfinished_batch(journal: JournalReader) -> BatchRecord:

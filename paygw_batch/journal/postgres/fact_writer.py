@@ -75,13 +75,8 @@ def stage_facts(entries: Sequence[Entry | Remark], end: Link) -> StagedFacts:
         if isinstance(entry, Entry) and entry.reply is not None
     ]
     last = lines[-1]
-    values = (
-        end.seq,
-        end.hash,
-        _encode_json([_fact_object(line) for line in lines]),
-        _encode_json(text_objects),
-        _encode_json(replies),
-    )
+    facts = [_fact_object(line) for line in lines]
+    values = (end.seq, end.hash, _encode_json(facts), _encode_json(text_objects), _encode_json(replies))
     return StagedFacts(values, end, Link(last.seq, last.hash, last.at))
 
 
@@ -147,9 +142,8 @@ class FactWriter:
         """Sign off. The next process puts rows in flight in doubt."""
         try:
             self._signs.close()
-            if (
-                self._guarded.connection.closed
-            ):  # without a connection to sign off, this process would count as alive for a while
+            # Without a connection to sign off, this process would count as alive for a while.
+            if self._guarded.connection.closed:
                 self._guarded.session.reconnect()
             with time_limit(self._guarded.connection, self._guarded.session.server.commit_limit_s):
                 end_life(self._guarded.connection, self._own.number)
@@ -160,12 +154,11 @@ class FactWriter:
 
     def acquire_decision_lock(self) -> None:
         """Acquire the decision lock. Raises `JournalHeld` if another process has it."""
-        with self._guarded.barring_on_failure():
-            self.has_decision_lock = self._guarded.retry(
-                lambda: acquire_decision_lock(self._guarded.connection, self._own.number)
-            )
+        guarded = self._guarded
+        with guarded.barring_on_failure():
+            self.has_decision_lock = guarded.retry(lambda: acquire_decision_lock(guarded.connection, self._own.number))
         if not self.has_decision_lock:
-            raise decision_lock_error(self._guarded.connection)
+            raise decision_lock_error(guarded.connection)
 
     def release_decision_lock(self) -> None:
         """Release the decision lock. Decisions need it to be acquired again."""

@@ -35,12 +35,10 @@ _DISCONNECT_CODES = ("08", "57P", "25P03")
 class GuardedSession:
     """The session of a process that writes. After a final failure it never writes again."""
 
-    def __init__(
-        self, session: Session, identity: Identity, sent_log: SentLogWriter, roll: RollCall | None = None
-    ) -> None:
+    def __init__(self, session: Session, identity: Identity, log: SentLogWriter, roll: RollCall | None = None) -> None:
         self.session = session
         self._identity = identity
-        self._sent_log = sent_log
+        self._sent_log = log
         self._roll = roll
         self._process = os.getpid()
         self._failure: str | None = None

@@ -114,10 +114,8 @@ class ClaimedRows(SingleRun):
 
     def _append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         results = super()._append(entries)
-        facts = (entry.fact for entry in entries)
-        self.rows += sum(
-            isinstance(fact, Concluded) and fact.outcome.kind is not OutcomeKind.NOT_SENT for fact in facts
-        )
+        conclusions = (entry.fact for entry in entries if isinstance(entry.fact, Concluded))
+        self.rows += sum(fact.outcome.kind is not OutcomeKind.NOT_SENT for fact in conclusions)
         return results
 
 
@@ -247,10 +245,9 @@ def copy_batch(
             start = digests.next_instruction
             salts = new_salts(len(part.instructions))
             people = digests.add_instructions(part.instructions, replaced, salts)
+            new_lines = zip(part.instructions, salts, people, strict=True)
             with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
-                for place, (new, *digest_columns) in enumerate(
-                    zip(part.instructions, salts, people, strict=True), start=start
-                ):
+                for place, (new, *digest_columns) in enumerate(new_lines, start=start):
                     row, client_orderid, country, currency, amount, minor, *paid = new
                     stored_columns = (row, client_orderid, country, currency, minor, replaced.get(row), amount, *paid)
                     copy.write_row((place, number, *stored_columns, *digest_columns))
@@ -268,16 +265,8 @@ def copy_batch(
         for known_row in sorted(known, key=attrgetter("row")):
             digests.add_known(known_row)
             copy.write_row((number, known_row.row, known_row.instruction))
-    batch_columns = (
-        number,
-        record.batch,
-        record.operation,
-        record.sheet_name,
-        record.sheet_sha256,
-        record.rows,
-        record.defects,
-    )
-    opening_columns = (record.opened_at, record.sheet_path, plan_sha256, reference)
+    batch_columns = (number, record.batch, record.operation, record.sheet_name, record.sheet_sha256, record.rows)
+    opening_columns = (record.defects, record.opened_at, record.sheet_path, plan_sha256, reference)
     fetch(connection, f"INSERT INTO batch VALUES ({', '.join(['%s'] * 11)})", (*batch_columns, *opening_columns))  # noqa: S608 - places alone
     query = """INSERT INTO state (instruction, batch, country, currency, minor)
         SELECT number, batch, country, currency, minor FROM instruction WHERE number >= %s AND number < %s ORDER BY 1"""

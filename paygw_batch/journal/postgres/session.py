@@ -206,11 +206,7 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     connection.execute("SET jit = off")
     connection.execute("; ".join(f"SET tcp_{name} = {value}" for name, value in _KEEPALIVES.items()))
     connection.execute("SET random_page_cost = 1.1")  # most statements look up single rows, which are cached
-    for strategy in (
-        "seqscan",
-        "hashjoin",
-        "mergejoin",
-    ):  # after an opening, the server's statistics may be out of date
+    for strategy in ("seqscan", "hashjoin", "mergejoin"):  # the statistics may be out of date after an opening
         connection.execute(f"SET enable_{strategy} = off")
     if idle_limit is not None:
         # A statement that waited for a line must see its newest version, so that a commit notices moved rows.

@@ -83,15 +83,8 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> None:
 
 
 def _chain_start(identity: Identity, number: int, nonce: bytes) -> bytes:
-    chain_fields = (
-        "paygw chain",
-        identity.journal_id,
-        identity.endpoint,
-        identity.created_at,
-        str(number),
-        nonce.hex(),
-    )
-    return hashlib.sha256("\n".join(chain_fields).encode()).digest()
+    fields = ("paygw chain", identity.journal_id, identity.endpoint, identity.created_at, str(number), nonce.hex())
+    return hashlib.sha256("\n".join(fields).encode()).digest()
 
 
 def _verify_chain(end: Link, lines: Iterator[Row], process: int) -> Link:
@@ -118,9 +111,8 @@ def _check_limits(connection: Connection[Row]) -> None:
 
 def _check_indexes(connection: Connection[Row]) -> None:
     """Raise `JournalCorrupt` unless spellings and payees' words match the order ids and instructions."""
-    for instruction, order_id, spelling in stream_rows(
-        connection, "SELECT instruction, order_id, spelling FROM order_id"
-    ):
+    query = "SELECT instruction, order_id, spelling FROM order_id"
+    for instruction, order_id, spelling in stream_rows(connection, query):
         if normalise_spelling(order_id) != spelling:
             raise JournalCorrupt(
                 say("The order ids of instruction {number} do not match its facts.", number=instruction)

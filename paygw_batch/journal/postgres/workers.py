@@ -60,17 +60,9 @@ def machine() -> str:
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent_lives_s: float) -> OwnProcess:
     """Register this process. Its chain begins with random bytes, so that no other process can continue it."""
-    process_columns = (
-        socket.gethostname(),
-        machine(),
-        os.getpid(),
-        command,
-        kind.value,
-        intent_lives_s,
-        newest_version(),
-    )
+    columns = (socket.gethostname(), machine(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
     query = "SELECT number, head_hash, head_at FROM enrol(%s, %s, %s, %s, %s, %s, %s, %s)"
-    ((number, start, newest),) = fetch(connection, query, (*process_columns, secrets.token_bytes(16)))
+    ((number, start, newest),) = fetch(connection, query, (*columns, secrets.token_bytes(16)))
     return OwnProcess(number, Link(0, start, newest))
 
 
@@ -159,9 +151,8 @@ class SignsOfLife:
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._server, write=True)
-                    self._connection.execute(
-                        "SET synchronous_commit = off"
-                    )  # a lost sign does not matter, because another one follows
+                    # A lost sign does not matter, because another one follows.
+                    self._connection.execute("SET synchronous_commit = off")
                 with time_limit(self._connection, self._server.commit_limit_s):
                     fetch(self._connection, "SELECT show_life(%s)", (self._number,))
             except (psycopg.Error, JournalError):
@@ -171,7 +162,7 @@ class SignsOfLife:
 T = TypeVar("T")
 
 _ASK_GATE = "SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"
-_GATE_STATE = f"""SELECT g.rate_per_s, g.concurrency, g.in_doubt, g.rejected, g.stop_kind, g.stop_count, g.stop_text,
+_GATE = f"""SELECT g.rate_per_s, g.concurrency, g.in_doubt, g.rejected, g.stop_kind, g.stop_count, g.stop_text,
         coalesce({TIME.format("g.stopped_at")}, ''),
         CASE WHEN g.rest_until > clock_timestamp() THEN {TIME.format("g.rest_until")} ELSE '' END
     FROM gate g"""  # noqa: S608 - constants of ours
@@ -230,9 +221,7 @@ class PostgresGate:
 
 
 def read_gate(connection: Connection[Row]) -> GateState:
-    ((rate, concurrency, in_doubt, rejected, kind, count, text, stopped_at, rest_until),) = fetch(
-        connection, _GATE_STATE
-    )
+    ((rate, concurrency, in_doubt, rejected, kind, count, text, stopped_at, rest_until),) = fetch(connection, _GATE)
     set_by, set_at = next(iter(fetch(connection, _LATEST_LIMIT)), ("", ""))
     return GateState(
         rate,
@@ -360,11 +349,8 @@ def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
 
 def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
     """Whether this run is not urgent while another run is urgent and has work."""
-    other_runs = () if run.is_urgent else unfinished_runs(connection)
-    return any(
-        candidate.is_urgent and candidate.stop_reason is None and _has_work(connection, candidate.number)
-        for candidate in other_runs
-    )
+    runs = () if run.is_urgent else unfinished_runs(connection)
+    return any(other.is_urgent and other.stop_reason is None and _has_work(connection, other.number) for other in runs)
 
 
 def join_run(connection: Connection[Row], process: int, run: int | None) -> None:

@@ -260,9 +260,8 @@ def move_transaction(connection: apsw.Connection, place: str) -> Iterator[None]:
 def transaction_without_lock(connection: apsw.Connection, path: Path) -> Iterator[None]:
     """Run the block in one durable transaction, without the run's lock. Raises `JournalError` for a moved journal."""
     with _transaction(connection):
-        tables_version(
-            connection, path
-        )  # checked inside the transaction, so the journal cannot be moved before the commit
+        # This is checked inside the transaction, so that the journal cannot be moved before the commit.
+        tables_version(connection, path)
         yield
 
 

@@ -399,10 +399,8 @@ class SqliteJournal(SqliteReader, Journal):
             self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
             return
-        end, foreign_facts = (
-            chain_end(self._connection),
-            "SELECT 1 FROM fact WHERE number > ? AND kind NOT IN (?, ?) LIMIT 1",
-        )
+        end = chain_end(self._connection)
+        foreign_facts = "SELECT 1 FROM fact WHERE number > ? AND kind NOT IN (?, ?) LIMIT 1"
         if end.seq < self._end.seq or fetch(self._connection, foreign_facts, (self._end.seq, *CONCURRENT_KINDS)):
             self._roll_back()
             raise self._give_up(say("another process has written to it"))

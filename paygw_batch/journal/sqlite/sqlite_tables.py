@@ -160,10 +160,8 @@ def _prepare_parts(
             digests.add_page(page)
         salts = new_salts(len(new))
         people = digests.add_instructions(new, replaced, salts)
-        lines = (
-            (*line, *digest_columns)
-            for line, *digest_columns in zip(new.shortened_rows(_WITH_FIELDS), salts, people, strict=True)
-        )
+        rows = zip(new.shortened_rows(_WITH_FIELDS), salts, people, strict=True)
+        lines = ((*row, *digest_columns) for row, *digest_columns in rows)
         columns = (new.have_ascii_ids(), lines, new.payee_words())
         yield _PreparedPart(first_page, part.pages, first, digests.next_instruction, *columns)
 

@@ -52,7 +52,7 @@ from paygw_batch.show import batch_status
 from paygw_batch.submit import approvals
 from paygw_batch.submit import plan as submit
 from paygw_batch.submit import submission as plan_document
-from paygw_batch.submit.changes import CHANGED_ACCOUNT, Change, _CurrentSheet, _EarlierPayments
+from paygw_batch.submit.changes import CHANGED_ACCOUNT, Change, _CurrentSheet, _PastPayments
 from tests.promise.simulation import corrections
 from tests.promise.simulation.forging import ForgeryScenario
 from tests.promise.simulation.gateway import SimGateway
@@ -598,7 +598,7 @@ def ignore_withdrawal(scenario: ForgeryScenario) -> None:
     scenario.patch(EvidenceLog, "require_in_force", lambda *_: None)
 
 
-def compare_with_newest_batch(past: _EarlierPayments, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
+def compare_with_newest_batch(past: _PastPayments, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """Compare each person with the newest batch, whoever approved it."""
     del past
     return candidates.group_by(keys).agg(latest=pl.col("batch").max(), alike=pl.col("batch").max())
@@ -740,7 +740,7 @@ BUGS: Mapping[str, Bug] = {
     ),
     "a withdrawal is not heeded": bug(ignore_withdrawal, "I17", kind=FORGED),
     "people are compared with the newest batch": bug(
-        patch_part(_EarlierPayments, "reference_batches", compare_with_newest_batch), "I17", from_seed=199, kind=FORGED
+        patch_part(_PastPayments, "reference_batches", compare_with_newest_batch), "I17", from_seed=199, kind=FORGED
     ),
     "a changed account is shown beside its new amount": bug(
         patch_part(_CurrentSheet, "_build_change", show_new_amount), "I17", kind=FORGED
