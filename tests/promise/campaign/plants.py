@@ -155,7 +155,7 @@ def notices_noted_at_the_end() -> None:
 def end_written_at_the_end() -> None:
     """Write the notice of a run only at its end, so that a killed run has none."""
     posts_name_their_process()
-    schedule_end_notices = send.schedule_end_notices  # type: ignore[attr-defined]
+    add_run_end_notice = send.add_run_end_notice  # type: ignore[attr-defined]
     real_send, late = send_batch.send, list[Callable[[], None]]()  # type: ignore[attr-defined]
 
     def sent(*arguments: Any, **named: Any) -> Any:
@@ -164,7 +164,7 @@ def end_written_at_the_end() -> None:
             write()
         return end
 
-    _replace_part(send, "schedule_end_notices", lambda *what: late.append(partial(schedule_end_notices, *what)))
+    _replace_part(send, "add_run_end_notice", lambda *what: late.append(partial(add_run_end_notice, *what)))
     _replace_part(send_batch, "send", sent)
 
 

@@ -103,7 +103,7 @@ class PlayedSigns(SignsOfLife):
             actor.process = number
         super().__init__(server, number, intent_lives_s)
 
-    def _show_on(self) -> None:
+    def _report_regularly(self) -> None:
         return
 
 

@@ -268,7 +268,7 @@ def derive_ids_from_rows(scenario: CorrectionScenario) -> None:
         content = instructions["content"]
         return instructions.select("row", payee=content, content=content.cast(pl.Binary))
 
-    scenario.patch(checking, "payees_of", of_content)
+    scenario.patch(checking, "payee_digests", of_content)
     skip_reference_question(scenario)
 
 

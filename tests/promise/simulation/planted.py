@@ -730,7 +730,7 @@ BUGS: Mapping[str, Bug] = {
     "the sent log is not read": bug(sent_log_not_read, "I10"),
     "an amount rounded on the wire": bug(round_on_wire, "I12"),
     "no read time-out": bug(no_timeout, "I14"),
-    "exit code always 0": bug(patch_part(batch_status, "of_states", lambda *_, **__: 0), "I16"),
+    "exit code always 0": bug(patch_part(batch_status, "exit_code_for", lambda *_, **__: 0), "I16"),
     "findings are not made again at submit": bug(
         patch_part(plan_document, "require_same_findings", lambda *_, **__: None), "I17", from_seed=36, kind=FORGED
     ),
