@@ -82,6 +82,13 @@ def test_repeated_choice_of_worksheets_prepares_nothing(house: House) -> None:
     assert len(payout_folders(house.console.directory)) == 2
 
 
+def test_worksheet_chosen_twice_becomes_one_payout(house: House) -> None:
+    ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October", "November"))
+    version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
+    ada.post(f"{path}/worksheets", version=version, **{"worksheet-0": "October", "worksheet-1": "October"})
+    assert [folder.uploaded.worksheet for folder in payout_folders(house.console.directory)] == ["October"]
+
+
 def test_each_worksheet_gets_own_payment_run(house: House) -> None:
     ada, workbook = house.person(MAKER), build_workbook("October", "November")
     path = ada.upload("/new", "pay.xlsx", workbook, reference="payroll").headers["location"]

@@ -181,12 +181,14 @@ def choose_worksheets(visit: Visit) -> Response:
     """Prepare a payout for each chosen worksheet of an upload: the first in this folder, the others in new ones."""
     with lock_for_change(visit) as payout:
         result, uploaded = check_result(visit, payout), payout.uploaded
-        chosen = [value for name, value in visit.form.items() if name.startswith("worksheet-")]
+        chosen = [*dict.fromkeys(value for name, value in visit.form.items() if name.startswith("worksheet-"))]
         if not chosen:
             raise FieldRefused("worksheets", say("Choose at least one worksheet."))
         if chosen[0] != uploaded.worksheet:  # Otherwise the form is a repetition.
             require_version(visit, payout)
-            if not isinstance(result, UnreadableSheet) or not {*chosen} <= {*result.choices}:
+            if not isinstance(result, UnreadableSheet) or result.asks != QuestionKind.WORKSHEET:
+                raise PageOutdated
+            if not {*chosen} <= {*result.choices}:
                 raise PageOutdated
             is_one_of_several = len(chosen) > 1
             corrections = require_corrections(payout)
