@@ -266,7 +266,7 @@ class PayoutFolder(NamedFolder):
         return self.path / "plan.json"
 
     def write_upload(self, uploaded: UploadedSheet) -> None:
-        """Store how to read the sheet and what the maker stated about it."""
+        """Store how to read the sheet, and the control totals that the maker entered."""
         self._upload = json.dumps(asdict(uploaded), ensure_ascii=False).encode()
         write_atomically(self.path / "upload.json", self._upload)
 

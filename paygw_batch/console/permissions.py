@@ -1,4 +1,4 @@
-"""Decides who may do what on the pages. Whatever the table does not allow is refused."""
+"""Decides who may do which act on the pages. An act that the table does not allow is refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

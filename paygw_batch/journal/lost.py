@@ -46,7 +46,7 @@ class LostIntent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The commits of this host that the journal lacks. `is_whole` tells whether all of them are known.
+    """The commits of this host that the journal lacks. `is_whole` is set if all of them are known.
 
     `intents` has the attempts of each instruction, in the order in which they left. Several can have the same number,
     because a journal can be replaced by an older copy more than once. `unsent` are attempts that the journal may know,

@@ -138,7 +138,7 @@ def amount_correction(column: str, currency: str | None, decimals: int | None = 
 
 
 def is_currency_word(word: str, currency: str) -> bool:
-    """Whether `word` can stand for `currency` next to an amount."""
+    """Return whether `word` can mean `currency` next to an amount."""
     return bool(pl.Series([word]).str.contains(rf"(?i)^(?:{_CURRENCY_WORDS.get(currency, currency)})\.?$").any())
 
 

@@ -129,7 +129,7 @@ class ClaimedSheet:
                 self.path.with_name(old).rename(destination / new)
 
     def _refusal_text(self, summary: Summary) -> str:
-        """Return the text that tells the sender why the sheet was refused."""
+        """Return the reason for the refusal, as a text for the sender."""
         options = say(
             "You can put options such as --worksheet or --reference in a file {file!r} next to "
             "the sheet: see docs/cron.md.",
