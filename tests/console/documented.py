@@ -150,11 +150,7 @@ def _relocate(text: str, places: Mapping[str, object]) -> str:
 def serve_account_pages(account: Account) -> Iterator[None]:
     """Serve the pages as a process during the block."""
     with account.running("console") as process:
-        if (path := socket_path(account)) is None:
-            wait_for_server(int(account.origin.rpartition(":")[2]), process)
-        else:
-            wait_until(lambda: path.is_socket() or process.poll() is not None, "the pages are not there")
-        assert process.poll() is None, (account.home / "console.log").read_text()
+        wait_for_server(socket_path(account) or int(account.origin.rpartition(":")[2]), process)
         yield
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.console.console_app import listen_on_port
-from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.patience import PATIENCE_S
 from tests.support.people import House
 from tests.support.ports import free_port, wait_for_server
 from tests.support.program import Program, sandbox_toml
@@ -37,9 +37,9 @@ def test_pages_are_served_on_unix_socket(house: House) -> None:
     path = house.program.home / "pages.sock"
     running = house.program.start("console")
     try:
-        wait_until(path.is_socket, "the pages are not there")
+        wait_for_server(path, running)
         with socket.socket(socket.AF_UNIX) as client:
-            wait_until(lambda: client.connect_ex(str(path)) == 0, "the socket does not answer")
+            client.connect(str(path))
             client.sendall(b"GET /sign-in HTTP/1.1\r\nHost: pay.example\r\nConnection: close\r\n\r\n")
             client.settimeout(20)
             assert client.recv(64).startswith(b"HTTP/1.1 200")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trustme
 
-from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.patience import PATIENCE_S
 from tests.support.people import MAKER, create_sandbox
 from tests.support.ports import free_port, wait_for_server
 from tests.support.program import Program
@@ -90,7 +90,7 @@ def program(tmp_path: Path, home: Path, ports: tuple[int, int]) -> Iterator[Prog
         pages = program.start("console")
         stack.callback(pages.communicate)
         stack.callback(pages.send_signal, signal.SIGTERM)
-        wait_until((tmp_path / "pages.sock").is_socket, "the pages are not there")
+        wait_for_server(tmp_path / "pages.sock", pages)
         command = [str(NGINX), "-e", str(home / "nginx.log"), "-p", str(home), "-c", str(home / "nginx.conf")]
         nginx = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         stack.callback(nginx.terminate)

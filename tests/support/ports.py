@@ -1,4 +1,4 @@
-"""Reserves loopback ports for servers in separate processes, and waits for such servers.
+"""Reserves loopback ports for servers in separate processes, and waits for servers.
 
 A test names its port first, and its server binds it seconds later, or again after a crash. A port that was merely free
 was sometimes taken by another process in the meantime, and the server then failed silently. So a port is bound before
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 from tests.support.patience import wait_until
 
@@ -64,18 +65,26 @@ def free_port() -> int:
     raise AssertionError("no port of loopback is free")
 
 
-def accepts_connections(port: int) -> bool:
-    """Return whether a server accepts connections."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+def accepts_connections(address: int | Path) -> bool:
+    """Return whether a server accepts connections at a loopback port or on a Unix socket.
+
+    A Unix socket's file exists before the server listens, and until then refuses connections.
+    """
+    family, place = (
+        (socket.AF_UNIX, str(address)) if isinstance(address, Path) else (socket.AF_INET, ("127.0.0.1", address))
+    )
+    with suppress(OSError), socket.socket(family) as client:
+        client.settimeout(1)
+        client.connect(place)
         return True
     return False
 
 
-def wait_for_server(port: int, process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
+def wait_for_server(address: int | Path, process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
     """Wait until a process accepts connections. Fails as soon as it has ended."""
 
     def is_listening() -> bool:
         assert process.poll() is None, f"ended with {process.returncode} before it listened: {process.args!r}"
-        return accepts_connections(port)
+        return accepts_connections(address)
 
     wait_until(is_listening, f"does not listen: {process.args!r}")
