@@ -1,5 +1,8 @@
 """The state machine keeps its guarantees, which are stated here without its own table."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -213,3 +216,22 @@ def test_only_rejection_by_person_has_quarantine(
 ) -> None:
     progress = RowProgress("ORD-2", standing, error_code=code, intended_at=intended_at)
     assert is_in_quarantine(progress.quarantined_since, "2026-11-20T10:00:00.000Z") == waits
+
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = runpy.run_path(str(ROOT / "tooling/state_diagram.py"))
+
+
+def test_lifecycle_page_is_up_to_date() -> None:
+    assert (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8") == TOOL["render_page"](), (
+        "run python tooling/state_diagram.py"
+    )
+    assert TOOL["main"](["--check"]) == 0
+
+
+def test_lifecycle_page_shows_all_moves_and_states() -> None:
+    page = TOOL["render_page"]()
+    for (origin, kind), target in TRANSITIONS.items():
+        (arrow,) = [line for line in page.splitlines() if line.startswith(f"    {origin.value} --> {target.value}:")]
+        assert kind.value in arrow.partition(": ")[2].split(", ")
+    assert all(f"| `{state.value}` | " in page for state in State)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paygw_batch.core.evidence import Claim, Proof, StatedTimes, TimeInterval, match_attempt
 from paygw_batch.core.lifecycle import (
     Basis,
     Concluded,
@@ -20,6 +21,7 @@ from paygw_batch.core.lifecycle import (
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.evidence import Notification, decode_notification, encode_notification
 from paygw_batch.journal.facts import (
     Line,
     NoteKind,
@@ -199,3 +201,20 @@ def test_row_standing_combines_instruction_and_progress() -> None:
 def test_unreadable_note_is_damage(kind: NoteKind, details: str | None) -> None:
     with pytest.raises(JournalCorrupt, match="cannot be read"):
         parse_note(kind, "amina", None, details, None, "2026-11-20T10:00:00.000Z")
+
+
+_AT = "2026-11-20T10:00:00.000Z"
+_SPAN = TimeInterval(_AT, "2026-11-20T10:00:01.000Z")
+
+
+def _make_notification(times: StatedTimes) -> Notification:
+    claim = Claim("PAY-2", "10.00", "KES", "approved", "r", Proof.PROVEN, times=times)
+    return Notification(_AT, "POST", "application/json", "", b"{}", 2, "", claim)
+
+
+@pytest.mark.parametrize("times", [StatedTimes(), StatedTimes((_SPAN,), _SPAN)])
+def test_notification_is_decoded_as_encoded(times: StatedTimes) -> None:
+    notice = _make_notification(times)
+    kept = decode_notification(encode_notification(notice))
+    assert kept == notice
+    assert match_attempt(kept.claim.times, _AT) is match_attempt(times, _AT)

@@ -1,6 +1,11 @@
 """A disk that fails at any write: nothing acknowledged is lost, and the process never writes again."""
 
+import asyncio
+import os
+import shutil
 import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,14 +16,17 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalError, JournalUnwritable
-from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import MoveResult, StatementNote
+from paygw_batch.errors import JournalError, JournalTooOld, JournalUnwritable
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteEngineJournal, SqliteJournal
+from paygw_batch.journal.values import Entry, MoveResult, StatementNote
 from tests.support.journal_disk import Disk, failing_disk
 from tests.support.journal_rows import (
     AT,
+    adopt_journal_at,
     due_rows,
     intent,
+    journal_path,
     open_journal_at,
     open_sheet,
     outcome_of,
@@ -198,4 +206,151 @@ def test_batch_with_unreadable_pages_is_not_opened(place: Path) -> None:
             open_sheet(journal, pages=(page for page in [b"one"] if pages()))  # type: ignore[arg-type]  # any iterable
         assert list(journal.batches()) == []
         open_sheet(journal)
+        journal.verify()
+
+
+# A journal that is cut at any byte has one of its earlier states, and no sent row is due in it.
+FRAME_BYTES = 4096 + 24
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of a run that stopped without closing them, and the states of its rows after every commit."""
+
+    place: Path
+    states: dict[int, list[State]]
+
+    def put_back(self, log_bytes: int) -> None:
+        """Restore the files of the run, with its log cut to `log_bytes`."""
+        for part in ("state", "journals"):
+            shutil.rmtree(self.place / part, ignore_errors=True)
+            shutil.copytree(self.place / "stopped" / part, self.place / part)
+        os.truncate(self.log, log_bytes)
+        self.log.with_name("journal.sqlite3-shm").unlink()
+
+    @property
+    def log(self) -> Path:
+        return self.place / "state" / "journal.sqlite3-wal"
+
+
+@pytest.fixture
+def run(place: Path) -> Run:
+    states: dict[int, list[State]] = {0: []}
+    with closing(open_journal_at(place)) as journal:
+        open_sheet(journal, new=4)
+        states[1] = [row.state for row in journal.rows(1)]
+        for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN):
+            (due, *_) = due_rows(journal, 1)
+            for entry in (intent(due), outcome_of(due.number, due.standing.attempt + 1, kind)):
+                journal.append([entry])
+                states[journal.head().seq] = [row.state for row in journal.rows(1)]
+        for part in ("state", "journals"):
+            shutil.copytree(place / part, place / "stopped" / part)
+    return Run(place, states)
+
+
+def cut_offsets(size: int, places: Collection[int]) -> Iterator[int]:
+    """Return the offsets of `places` in every frame."""
+    for start in range(32, size, FRAME_BYTES):
+        yield from (start + place for place in places)
+    yield size
+
+
+@pytest.mark.parametrize("places", [(0, 24), long((-1, 1, 23, 2000))])
+def test_log_cut_at_any_byte_restores_earlier_state(run: Run, place: Path, places: Collection[int]) -> None:
+    seen_states = set()
+    for size in cut_offsets((place / "stopped" / "state" / run.log.name).stat().st_size, places):
+        run.put_back(size)
+        shutil.rmtree(place / "journals")
+        adopt_journal_at(place)
+        with closing(open_journal_at(place)) as journal:
+            journal.verify()
+            seq = journal.head().seq - 1  # without an adoption
+            now = [row.state for row in journal.rows(1)]
+            assert now == run.states[seq]
+            due = [due.row - 2 for due in due_rows(journal, 1)]
+            assert due == [row for row, state in enumerate(now) if state is State.READY]
+            seen_states.add(seq)
+    assert seen_states == set(run.states)
+
+
+def test_log_missing_committed_facts_is_refused(run: Run, place: Path) -> None:
+    whole = (place / "stopped" / "state" / run.log.name).stat().st_size
+    run.put_back(whole)
+    open_journal_at(place).close()
+    for size in (0, whole // 2, whole - 1):
+        run.put_back(size)
+        with pytest.raises(JournalTooOld, match=f"fact {max(run.states)} was already written"):
+            open_journal_at(place)
+
+
+# An engine's journal waits for a fast disk in the event loop, and for a slow one in its thread.
+QUICK_S, SLOW_S = 0.0002, 0.005
+
+
+class TimedDisk:
+    """Wraps the commits of a journal, with a fake clock. Each takes `commit_s`, and its thread is recorded."""
+
+    def __init__(self, journal: SqliteJournal) -> None:
+        self.commit_s = QUICK_S
+        self.threads: list[threading.Thread] = []
+        self._now_s = 0.0
+        self._stage = journal.stage
+        journal.stage = self._stage_and_record  # type: ignore[method-assign]
+
+    def clock(self) -> float:
+        return self._now_s
+
+    def _stage_and_record(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
+        commit = self._stage(entries)
+
+        def commit_and_record() -> Sequence[MoveResult]:
+            self.threads.append(threading.current_thread())
+            self._now_s += self.commit_s
+            return commit()
+
+        return commit_and_record
+
+
+def test_commits_run_in_event_loop_on_quick_disk() -> None:
+    journal = in_memory_journal()
+    disk = TimedDisk(journal)
+    engine_journal = SqliteEngineJournal(journal, disk.clock)
+
+    async def commit(times: int, commit_s: float) -> list[bool]:
+        disk.commit_s = commit_s
+        disk.threads.clear()
+        for _ in range(times):
+            await engine_journal.append([])
+        return [thread is threading.current_thread() for thread in disk.threads]
+
+    async def run_commits() -> None:
+        first = await commit(100, QUICK_S)
+        assert not any(first[:5])
+        assert all(first[-10:])
+        # After one slow commit, a disk that stays slow never blocks the event loop again.
+        assert await commit(20, SLOW_S * 10) == [True, *[False] * 19]
+        assert not any(await commit(50, SLOW_S))
+        assert all((await commit(200, QUICK_S))[-10:])
+
+    asyncio.run(run_commits())
+    engine_journal.close()
+
+
+def test_concurrent_writer_does_not_block_event_loop(place: Path) -> None:
+    """The writer may be frozen in its transaction. The run continues with answers, and commits when it can."""
+    with closing(open_journal_at(place)) as journal, closing(apsw.Connection(str(journal_path(place)))) as other:
+        open_sheet(journal)
+        due = due_rows(journal, 1)[0]
+        other.execute("BEGIN IMMEDIATE")
+
+        async def run_commits() -> Sequence[MoveResult]:
+            with closing(SqliteEngineJournal(journal)) as engine_journal:
+                append = asyncio.create_task(engine_journal.append([intent(due)]))
+                done, _ = await asyncio.wait([append], timeout=0.3)
+                assert not done
+                other.execute("ROLLBACK")
+                return await append
+
+        assert list(asyncio.run(run_commits())) == [MoveResult.MOVED]
         journal.verify()

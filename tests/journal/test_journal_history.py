@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.journal.two_stores import IDS, Pair, moved_flags, play_history
 from tests.support.journal_rows import AT, due_rows, intent, open_journal_at
 from tests.support.long_part import example_count
+from tests.support.postgres_rows import open_postgres, postgres_place
+from tests.support.postgres_server import PostgresServer
 
 
 @contextmanager
@@ -48,3 +50,19 @@ def test_interleaved_intents_take_each_row_once(data: st.DataObject) -> None:
             won += [entry.instruction for entry, did_move in zip(group, moved, strict=True) if did_move]
         assert sorted(won) == list(range(1, len(IDS) + 1))
         assert pair.disk.messages().contradictions == []
+
+
+@settings(max_examples=example_count(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_postgres_journal_agrees_with_model_in_any_history(
+    postgres_server: PostgresServer, postgres_template: str, data: st.DataObject
+) -> None:
+    name = postgres_server.new_database(postgres_template)
+    with tempfile.TemporaryDirectory() as directory:
+        place = postgres_place(postgres_server.url(name), Path(directory))
+        pair = Pair(partial(open_postgres, place), is_shared=True)
+        try:
+            play_history(pair, data, steps=12)
+        finally:
+            pair.disk.close()
+            postgres_server.drop_database(name)

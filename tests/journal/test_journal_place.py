@@ -3,7 +3,7 @@
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,11 @@ import apsw
 import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing
+from paygw_batch.journal import file_place as file_places
 from paygw_batch.journal import lock as places
+from paygw_batch.journal.sqlite import connect, verify
 from tests.support.journal_disk import failing_disk
 from tests.support.journal_rows import (
     ENDPOINT,
@@ -23,6 +26,7 @@ from tests.support.journal_rows import (
     open_journal_at,
     open_sheet,
     read_journal_at,
+    send,
 )
 
 
@@ -257,3 +261,56 @@ def test_durable_commit_settings_are_in_force(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         found = {name: journal._connection.pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")}
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+# Versions of the tables: the next writer upgrades older ones, and newer ones are refused.
+MADE_UP = "CREATE TABLE remark (number INTEGER PRIMARY KEY, said TEXT NOT NULL) STRICT;"
+"""A change that a later version of the tables could make."""
+
+
+@pytest.fixture
+def newer_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Give the program a later version until the patch is undone."""
+    scripts = (*connect.migrations(), MADE_UP)
+    for module in (connect, file_places, verify):
+        monkeypatch.setattr(module, "migrations", lambda: scripts)
+    connect._expected_schema.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    connect._expected_schema.cache_clear()
+
+
+def read_versions(place: Path) -> list[int]:
+    with closing(apsw.Connection(str(journal_path(place)))) as connection:
+        applied = [number for (number,) in connection.execute("SELECT version FROM migration ORDER BY version")]
+        assert connection.pragma("user_version") == applied[-1]
+    return applied
+
+
+def pay_rows(place: Path) -> None:
+    with closing(open_journal_at(place)) as journal:
+        open_sheet(journal)
+        send(journal, 1, OutcomeKind.PAID)
+
+
+def test_older_journal_is_upgraded_by_next_writer(place: Path, request: pytest.FixtureRequest) -> None:
+    pay_rows(place)
+    request.getfixturevalue("newer_program")
+    with pytest.raises(JournalError, match="was written by an older version"):
+        read_journal_at(place)
+    assert read_versions(place) == [1]
+    with closing(open_journal_at(place)) as journal:
+        assert journal.verify()["paid"] == 3
+    assert read_versions(place) == [1, 2]
+    with closing(read_journal_at(place)) as reader:
+        assert len(reader.batches()) == 1
+
+
+def test_journal_of_newer_version_is_refused(place: Path, newer_program: pytest.MonkeyPatch) -> None:
+    pay_rows(place)
+    assert read_versions(place) == [1, 2]
+    newer_program.undo()
+    connect._expected_schema.cache_clear()
+    for open_it in (open_journal_at, read_journal_at):
+        with pytest.raises(JournalError, match="newer version"):
+            open_it(place)

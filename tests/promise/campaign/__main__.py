@@ -13,16 +13,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from threading import Event
 
-from tests.promise.campaign.forgetting import forget_until_done
+from tests.promise.campaign.companions import (
+    NOTIFYING,
+    kill_with_console,
+    kill_with_listener,
+    kill_with_notices,
+    proof_configuration,
+)
 from tests.promise.campaign.judge import Broken, judge_end, judge_orders
-from tests.promise.campaign.kills import FAST, SLOW, KillTally, kill
-from tests.promise.campaign.listening import NOTIFYING, kill_with_listener, proof_configuration
-from tests.promise.campaign.machine import Machine, Spawner, gateway
+from tests.promise.campaign.kills import FAST, SLOW, KillTally, forget_until_done, kill
+from tests.promise.campaign.machine import Machine, Spawner, gateway, why_not
 from tests.promise.campaign.ordinals import EVERYTHING, strike
 from tests.promise.campaign.power import play, record
-from tests.promise.campaign.telling import kill_with_notices
-from tests.promise.campaign.tracing import why_not
-from tests.promise.campaign.watching import kill_with_console
 from tests.support.long_runs import stop_on_sigterm
 
 RELEASE = {
@@ -40,7 +42,6 @@ START_ROWS = 8
 
 
 def main() -> int:
-    """Run the requested parts. Return 1 if anything broke."""
     parser = argparse.ArgumentParser(prog="python -m tests.promise.campaign", description=__doc__)
     parser.add_argument("--release", action="store_true", help="everything, at the size of a release")
     parser.add_argument("--kills", type=int, default=0, help="random kills, half of them against a slow gateway")
@@ -80,7 +81,6 @@ def main() -> int:
 
 
 def _run_part(name: str, part: Callable[[Path, Spawner], str], place: str | None) -> int:
-    """Run a part and print its result. If something broke, machines and records are kept."""
     began_s, used_s = time.monotonic(), _processor_s()
     with TemporaryDirectory(dir=place) as home:
         directory = Path(home)
@@ -138,8 +138,6 @@ def _notices(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: 
 
 
 def _kills(directory: Path, _: Spawner, *, kills: int, seed: int, lanes: int, stop: Event) -> str:
-    """Kill in several parallel lanes, each with its own gateway, every second one slow."""
-
     def in_lane(lane: int) -> KillTally:
         home = directory / f"lane-{lane}"
         try:

@@ -5,8 +5,8 @@ from itertools import count
 
 import pytest
 
+from tests.promise.campaign.companions import NOTIFYING, proof_configuration
 from tests.promise.campaign.kills import SLOW
-from tests.promise.campaign.listening import NOTIFYING, proof_configuration
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, gateway
 
 _machines = count(1)

@@ -17,7 +17,6 @@ class Broken(AssertionError):
 
 
 def orders_of(machine: Machine, record: Iterable[RecordLine]) -> list[RecordLine]:
-    """Return the orders of one machine."""
     return [line for line in record if line.client_orderid.startswith(f"{machine.prefix}-")]
 
 
@@ -57,7 +56,6 @@ def judge_end(machine: Machine, at: GatewayProcess, rows: int, *, name: str = "p
 
 
 def judge_code(machine: Machine, code: int) -> None:
-    """Check that a run ended with the exit code of its rows."""
     states = {line["state"] for line in machine.reconciliation()}
     if code != (5 if "in_doubt" in states else 4 if "rejected" in states else 0):
         raise Broken(f"rows are {sorted(states)}, and the run ended with {code}")

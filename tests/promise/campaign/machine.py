@@ -1,6 +1,7 @@
 """A machine of one merchant, the program on it as processes, and a gateway as another process."""
 
 import csv
+import functools
 import json
 import os
 import re
@@ -9,11 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 from paygw_batch.sandbox.record import RecordLine, read_record, strip_formula_guard
 from tests.support.patience import PATIENCE_S, wait_until
@@ -31,7 +35,6 @@ LINES = {
     "payin": "KE,{id},{amount},KES,Jane,Wanjiku,+254712345{n:03},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,"
     "Shoes,t",
 }
-"""The time limit after which the campaign considers anything hung."""
 
 
 class Spawner:
@@ -51,7 +54,6 @@ class Spawner:
         self._hear()
 
     def start(self, **start: Any) -> int:
-        """Start the program, and return its process id."""
         pid: int = self._ask({"start": start})["pid"]
         return pid
 
@@ -61,7 +63,6 @@ class Spawner:
         return status
 
     def close(self) -> None:
-        """End the spawner."""
         self._process.communicate()
 
     def __enter__(self) -> Self:
@@ -86,8 +87,6 @@ class Spawner:
 
 @dataclass
 class Run:
-    """One start of the program."""
-
     spawner: Spawner
     pid: int
     exit_code: int | None = None
@@ -97,7 +96,6 @@ class Run:
         self._watch = os.pidfd_open(self.pid)
 
     def wait(self, seconds: float = PATIENCE_S) -> int | None:
-        """Return the exit code, or None if the process has not ended within `seconds`."""
         if self.exit_code is None:
             waiting = select.poll()
             waiting.register(self._watch, select.POLLIN)
@@ -108,7 +106,6 @@ class Run:
         return self.exit_code
 
     def done(self, seconds: float = PATIENCE_S) -> int:
-        """Return the exit code of a process that must end within `seconds`."""
         code = self.wait(seconds)
         if code is None:
             self.send(signal.SIGUSR1)  # it writes its stack to standard error (see `spawner.py`)
@@ -119,13 +116,11 @@ class Run:
         return code
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal if the process still exists."""
         if self.exit_code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def until_stopped(self) -> None:
-        """Wait until the process has stopped itself."""
         wait_until(lambda: _state_of(self.pid) in {"T", "t"}, "the program did not stop", look_every_s=0.002)
 
 
@@ -162,20 +157,14 @@ class GatewayProcess:
         return self.directory / f"sandbox-record{'' if self.operation == 'payout' else '-' + self.operation}.csv"
 
     def of(self, operation: str) -> "GatewayProcess":
-        """Return the same gateway, with its record of an operation."""
         if operation == self.operation:
             return self
         return self._others.setdefault(operation, GatewayProcess(self.directory, self.url, operation))
 
     def record_bytes(self) -> int:
-        """Return the size of the record, which grows with each order."""
         return self._record.stat().st_size
 
     def record(self, since: int = 0) -> list[RecordLine]:
-        """Return every order that reached it, oldest first, except the first `since`.
-
-        The record is append-only, so only its new part is read.
-        """
         if not self._read_bytes:
             self._read_bytes = self._record.read_bytes().index(b"\n") + 1
             read_record(self._record)  # a single id
@@ -185,7 +174,6 @@ class GatewayProcess:
         return self._orders[since:]
 
     def newer(self, position: int) -> bytes:
-        """Return the record from a byte on, without caching it."""
         with self._record.open("rb") as file:
             file.seek(position)
             return file.read()
@@ -275,7 +263,6 @@ class Machine:
 
     @property
     def command(self) -> str:
-        """Return the command that sends its sheets."""
         return COMMANDS[self.operation]
 
     @property
@@ -283,7 +270,6 @@ class Machine:
         return self.home / "journal.sqlite3"
 
     def sheet(self, rows: int, *, name: str = "payroll.csv", first: int = 0) -> Path:
-        """Write a sheet of valid rows, whose order ids count from `first`."""
         lines = [
             LINES[self.operation].format(id=f"{self.prefix}-{n}", amount=f"{100 + n}.25", n=n % 1000)
             for n in range(first, first + rows)
@@ -293,7 +279,6 @@ class Machine:
         return path
 
     def start(self, *arguments: str | Path, **start: Any) -> Run:
-        """Start the program."""
         environ = {
             "HOME": str(self.home),
             "PATH": os.environ["PATH"],
@@ -316,11 +301,9 @@ class Machine:
         return self.started[-1]
 
     def run(self, *arguments: str | Path, **start: Any) -> int:
-        """Run the program to its end; return its exit code."""
         return self.start(*arguments, **start).done()
 
     def said(self) -> str:
-        """Return all output of the program on this machine, for error messages."""
         return (self.home / "err.txt").read_text()[-3000:]
 
     def reconciliation(self, name: str = "payroll.reconciliation.csv") -> list[dict[str, str]]:
@@ -328,14 +311,67 @@ class Machine:
             return list(csv.DictReader(stream))
 
     def state_files(self) -> list[Path]:
-        """Return the journal and its files, including the sent log."""
         return [*self.home.glob("journal.sqlite3*"), *(self.home / "known.journal.sqlite3").glob("*/*")]
 
     def with_spawner(self, spawner: Spawner) -> "Machine":
-        """Return this machine with another spawner."""
         return replace(self, spawner=spawner)
 
     def copy_to(self, home: Path) -> "Machine":
-        """Return a copy of this machine in its current state."""
         shutil.copytree(self.home, home)
         return replace(self, home=home, environ={})
+
+
+def run_under_strace(
+    machine: Machine,
+    log: Path,
+    options: list[str],
+    *arguments: str | Path,
+    meanwhile: Callable[[Run], None] | None = None,
+    **start: Any,
+) -> int:
+    """Run the program to its end under strace with `options`, writing to `log`. Return the exit code.
+
+    `meanwhile` runs concurrently, and must end a program that does not end by itself.
+    """
+    run = machine.start(*arguments, stopped=True, **start)
+    run.until_stopped()
+    with subprocess.Popen(
+        ["strace", "-f", "-qq", "-o", log, *options, "-p", str(run.pid)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as strace:
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        while not _is_traced(run.pid):
+            if strace.poll() is not None or time.monotonic() > give_up_at_s:
+                run.send(signal.SIGKILL)
+                run.done()
+                raise AssertionError("strace did not attach")
+            time.sleep(0.002)
+        run.send(signal.SIGCONT)
+        try:
+            if meanwhile is not None:
+                meanwhile(run)
+        except BaseException:
+            run.send(signal.SIGKILL)
+            raise
+        finally:
+            code = run.done()
+        strace.wait(PATIENCE_S)
+    return code
+
+
+def _is_traced(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return "TracerPid:\t0\n" not in status
+
+
+@functools.cache
+def why_not() -> str:
+    """Return why nothing can be traced here, or an empty string."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    probe = subprocess.run(["strace", "-qq", "-e", "trace=none", "true"], capture_output=True, check=False)
+    return "" if probe.returncode == 0 else "ptrace is forbidden here"
+
+
+can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")

@@ -13,8 +13,7 @@ from typing import Any
 
 from tests.promise.campaign.judge import Broken, judge_end, judge_orders
 from tests.promise.campaign.kills import ENDS
-from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner
-from tests.promise.campaign.tracing import run_under_strace
+from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, run_under_strace
 
 KILL = "signal=KILL"
 OF_DISKS = ("error=EIO", "error=ENOSPC", "error=EROFS")
@@ -84,7 +83,6 @@ def strike(
 
 
 def _strike_once(machine: Machine, at: GatewayProcess, inject: str, call: str) -> int | None:
-    """Return the exit code of the struck run, or None if nothing was struck."""
     sheet = machine.sheet(ROWS)
     log = machine.home / "strace.txt"
     seam = SEAMS.get(call, {})

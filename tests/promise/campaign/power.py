@@ -23,8 +23,7 @@ from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.opening.open_journal import file_location
 from paygw_batch.settings.configuration import Settings, load_settings
 from tests.promise.campaign.judge import Broken
-from tests.promise.campaign.machine import Machine, Run
-from tests.promise.campaign.tracing import run_under_strace
+from tests.promise.campaign.machine import Machine, Run, run_under_strace
 
 CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,rename,unlink,unlinkat,mkdir,link,sendto,writev,sendmsg"
 TRACE = ["-y", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-e", "signal=none"]
@@ -64,8 +63,6 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class OrderSent:
-    """The first bytes of an order were sent."""
-
     order_id: str
 
 
@@ -110,7 +107,6 @@ def _recorded(
 
 
 def files_of(machine: Machine) -> dict[str, bytes]:
-    """Return the files on the machine's disk, all synced long ago."""
     ours = (path for path in machine.home.rglob("*") if path.is_file() and path.name not in {"out.txt", "err.txt"})
     return {str(path): path.read_bytes() for path in ours if not path.name.endswith("-shm")}
 
@@ -207,12 +203,10 @@ class Disk:
 
     @classmethod
     def holding(cls, files: Mapping[str, bytes]) -> Self:
-        """Return a disk on which files are durable already."""
         names = {name: f"{name}#before" for name in files}
         return cls({names[name]: content for name, content in files.items()}, names=dict(names), now=dict(names))
 
     def apply(self, operation: Operation) -> None:
-        """Record an operation."""
         match operation:
             case OrderSent(order_id):
                 self.sent.add(order_id)
@@ -250,7 +244,6 @@ class Disk:
         self.renamed = [(where, names) for where, names in self.renamed if where != directory]
 
     def left(self, rng: Random) -> Iterator[dict[str, bytes]]:
-        """Yield the possible names and contents after a power cut now."""
         names = [self.names, *(self.names | names for _, names in self.renamed)]
         dirty = [(file, write) for file, writes in self.pending.items() for write in range(len(writes))]
         for seen in (names[0], names[-1]) if len(names) > 1 else names:
@@ -385,7 +378,6 @@ def check_journal(machine: Machine, sent: set[str], when: str) -> None:
 
 
 def newest_recorded_fact(machine: Machine) -> int:
-    """Return the number of the last fact that a machine has recorded."""
     with as_configured(machine) as settings:
         known = file_location(settings).known
     return max(
@@ -395,7 +387,6 @@ def newest_recorded_fact(machine: Machine) -> int:
 
 @contextmanager
 def as_configured(machine: Machine) -> Iterator[Settings]:
-    """Yield the settings of a machine as the program reads them."""
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = str(machine.home / "state")
     try:

@@ -31,7 +31,6 @@ _INTERRUPTED = 130
 
 
 def serve() -> None:
-    """Serve requests until standard input ends."""
     for name in (*MODULES, *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()

@@ -1,21 +1,44 @@
 """Disk faults in a run: failing calls, and loss of everything that was not synced."""
 
 import hashlib
-from collections.abc import Iterator
+import http.client
+import json
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from paygw_batch.approval.plan_document import read_plan
+from paygw_batch.core.lifecycle import State
+from paygw_batch.errors import PaygwError
+from paygw_batch.journal.sqlite.connect import connect, fetch
 from tests.promise.campaign.judge import Broken
-from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner
+from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner, can_trace
 from tests.promise.campaign.ordinals import KILL, strike
-from tests.promise.campaign.power import OrderSent, play, record
-from tests.promise.campaign.power_stories import STORIES, play_story
-from tests.promise.campaign.tracing import can_trace
+from tests.promise.campaign.power import (
+    Disk,
+    Look,
+    Operation,
+    OrderSent,
+    check_journal,
+    files_of,
+    open_as_configured,
+    play,
+    record,
+)
 from tests.support.long_part import long, share
+from tests.support.patience import PATIENCE_S
+from tests.support.ports import free_port
 
-ROWS = 4
+FEW_ROWS = 4
 
 
 @can_trace
@@ -52,8 +75,8 @@ def in_memory(spawner: Spawner, slow_gateway: GatewayProcess) -> Iterator[Machin
 @can_trace
 @pytest.mark.parametrize(("every", "disks"), [(45, 8), long(5, 50)])
 def test_power_cut_leaves_journal_with_every_sent_order(in_memory: Machine, every: int, disks: int) -> None:
-    operations = record(in_memory, "submit", in_memory.sheet(ROWS))
-    assert len({operation.order_id for operation in operations if isinstance(operation, OrderSent)}) == ROWS
+    operations = record(in_memory, "submit", in_memory.sheet(FEW_ROWS))
+    assert len({operation.order_id for operation in operations if isinstance(operation, OrderSent)}) == FEW_ROWS
     assert play(in_memory, operations, every=every) > disks
 
 
@@ -68,9 +91,209 @@ def test_power_cut_leaves_journal_with_every_sent_order(in_memory: Machine, ever
     ],
 )
 def test_power_cut_test_detects_planted_bug(in_memory: Machine, planted: str, every: int) -> None:
-    operations = record(in_memory, "submit", in_memory.sheet(ROWS), planted=planted)
+    operations = record(in_memory, "submit", in_memory.sheet(FEW_ROWS), planted=planted)
     with pytest.raises(Broken, match=r"had begun to leave|does not open"):
         play(in_memory, operations, every=every)
+
+
+ROWS = 8
+DECLINED_ROW, DOUBTFUL_ROW = 5, 9
+"""The campaign's gateway declines orders that end in 3, and drops those that end in 7."""
+NOTIFICATIONS = 6
+TOKEN = "0123456789abcdef" * 2
+WHEN = "2026-11-21T12:00:00.000Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The preparation, the recorded command, and the check of every disk."""
+
+    prepare: Callable[[Machine], None]
+    command: tuple[str, ...]
+    look: Look
+    meanwhile: Callable[[Machine], Callable[[Run], None]] | None = None
+
+
+def recorded(machine: Machine, story: Story, planted: str | None = None) -> tuple[dict[str, bytes], list[Operation]]:
+    if not machine.journal.exists() and machine.run("journal", "new") != 0:
+        raise AssertionError(f"no journal was created: {machine.said()}")
+    story.prepare(machine)
+    before = files_of(machine)
+    meanwhile = None if story.meanwhile is None else story.meanwhile(machine)
+    return before, record(machine, *_command(machine, story.command), planted=planted, meanwhile=meanwhile)
+
+
+def _command(machine: Machine, words: Sequence[str]) -> list[str]:
+    return [
+        str(machine.home / word) if word.endswith((".csv", ".json", ".pem", ".sqlite3")) else word for word in words
+    ]
+
+
+def play_story(machine: Machine, story: Story, *, every: int = 1, planted: str | None = None) -> int:
+    """Cut the power in a story after each `every`-th operation. Return the number of disks checked."""
+    before, operations = recorded(machine, story, planted)
+    return play(machine, operations, before=before, every=every, look=story.look)
+
+
+# Commands about rows.
+
+
+def _submit_sheet(machine: Machine) -> None:
+    if (code := machine.run("submit", machine.sheet(ROWS))) not in {4, 5}:
+        raise AssertionError(f"exit code {code}: {machine.said()}")
+
+
+def _after_resolve(machine: Machine, disk: Disk, when: str, is_over: bool) -> None:
+    check_journal(machine, disk.sent, when)
+    state = _state_of(machine, DOUBTFUL_ROW)
+    if state not in {State.IN_DOUBT, State.PAID} or (is_over and state is not State.PAID):
+        raise Broken(f"{when}: row {DOUBTFUL_ROW} is {state}, and was called paid")
+
+
+def _after_retry(machine: Machine, disk: Disk, when: str, is_over: bool) -> None:
+    check_journal(machine, disk.sent, when)
+    if is_over and not disk.sent:
+        raise Broken(f"{when}: nothing left")
+    if disk.sent and _state_of(machine, DECLINED_ROW) is State.READY:
+        raise Broken(f"{when}: row {DECLINED_ROW} had begun to leave again, and is ready")
+
+
+def _state_of(machine: Machine, row: int) -> State:
+    with closing(open_as_configured(machine)) as journal:
+        stored = next(journal.rows(1, numbers=[row]), None)
+    if stored is None:
+        raise Broken(f"row {row} is gone")
+    return stored.state
+
+
+# The listener.
+
+
+def _enable_listener(machine: Machine) -> None:
+    config = machine.home / "paygw.toml"
+    text = config.read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("server_callback_url")]
+    url = f'server_callback_url = "http://127.0.0.1:9/paygw/{TOKEN}"'
+    text = "\n".join(lines).replace("[gateway]\n", f"[gateway]\n{url}\n", 1)
+    config.write_text(f'{text}\n[notifications]\ntoken_env = "PAYGW_TOKEN"\nport = {free_port()}\n')
+    config.write_text(config.read_text().replace(f"/paygw/{TOKEN}", "/paygw/{token}"))
+    machine.environ["PAYGW_TOKEN"] = TOKEN
+
+
+def _notify(machine: Machine) -> Callable[[Run], None]:
+    port = int((machine.home / "paygw.toml").read_text().rsplit("port = ", 1)[1])
+
+    def notify(run: Run) -> None:
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        while run.wait(0.02) is None and time.monotonic() < give_up_at_s:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+        for number in range(NOTIFICATIONS):
+            fields = {"client_orderid": f"PAY-{number}", "amount": "1", "currency": "KES", "status": "approved"}
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
+                connection.request("POST", f"/paygw/{TOKEN}", json.dumps(fields), {"Content-Type": "application/json"})
+                if (status := connection.getresponse().status) != 200:
+                    raise AssertionError(f"a notification was answered with {status}: {machine.said()}")
+        run.send(signal.SIGTERM)
+
+    return notify
+
+
+def _after_notifications(machine: Machine, disk: Disk, when: str, is_over: bool) -> None:
+    kept = 0
+    if machine.journal.exists():
+        try:
+            with closing(connect(machine.journal, write=True)) as connection:
+                ((kept,),) = fetch(connection, "SELECT count(*) FROM fact WHERE kind = 'arrived'")
+        except PaygwError as error:
+            raise Broken(f"{when}: the journal does not open: {error.message}") from None
+    if kept < disk.answered:
+        raise Broken(f"{when}: {disk.answered} notifications were answered with 200, and {kept} are kept")
+    if is_over and disk.answered != NOTIFICATIONS:
+        raise Broken(f"{when}: {disk.answered} answers of {NOTIFICATIONS} were seen")
+
+
+# Plans.
+
+
+def _key(machine: Machine, name: str) -> str:
+    path = machine.home / f"{name}.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True, capture_output=True)
+    path.chmod(0o600)
+    shown = subprocess.run(["openssl", "pkey", "-in", path, "-pubout"], check=True, capture_output=True, text=True)
+    return shown.stdout.splitlines()[1]
+
+
+def _enable_approval(machine: Machine) -> None:
+    makers, approvers = _key(machine, "amina"), _key(machine, "brian")
+    with (machine.home / "paygw.toml").open("a") as file:
+        file.write(f'\n[approval.makers]\namina = "{makers}"\n[approval.approvers]\nbrian = "{approvers}"\n')
+    machine.sheet(3)
+
+
+def _make_plan(machine: Machine) -> None:
+    _enable_approval(machine)
+    if code := machine.run(*_command(machine, PLAN)):
+        raise AssertionError(f"exit code {code}: {machine.said()}")
+
+
+def _approvals(machine: Machine, when: str) -> int | None:
+    path = machine.home / "payroll.plan.json"
+    if not path.exists():
+        return None
+    try:
+        return len(read_plan(path).approvals)
+    except PaygwError as error:
+        raise Broken(f"{when}: the plan is no plan any more: {error.message}") from None
+
+
+def _after_plan(machine: Machine, _disk: Disk, when: str, is_over: bool) -> None:
+    if _approvals(machine, when) is None and is_over:
+        raise Broken(f"{when}: the plan is gone")
+
+
+def _after_approve(machine: Machine, _disk: Disk, when: str, is_over: bool) -> None:
+    stored = _approvals(machine, when)
+    if stored is None or (is_over and stored != 1):
+        raise Broken(f"{when}: the plan has {stored} approvals")
+
+
+# Backups.
+
+
+def _after_backup(machine: Machine, disk: Disk, when: str, is_over: bool) -> None:
+    copy = machine.home / "friday.sqlite3"
+    if not copy.exists():
+        if is_over:
+            raise Broken(f"{when}: the backup is gone")
+    elif _facts(copy) != _facts(machine.journal):
+        raise Broken(f"{when}: the backup is no copy of the journal")
+    check_journal(machine, disk.sent, when)
+
+
+def _facts(path: Path) -> list[tuple[int, bytes]]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        try:
+            if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
+                raise Broken(f"{path.name} is damaged")
+            return connection.execute("SELECT number, hash FROM fact ORDER BY number").fetchall()
+        except sqlite3.DatabaseError as error:
+            raise Broken(f"{path.name} is damaged: {error}") from None
+
+
+PLAN = ("plan", "payroll.csv", "--out", "payroll.plan.json", "--key", "amina.pem")
+STORIES = {
+    "resolve": Story(
+        _submit_sheet,
+        ("resolve", "row", "payroll.csv", str(DOUBTFUL_ROW), "--as", "paid", "--evidence", "letter", "--by", "amina"),
+        _after_resolve,
+    ),
+    "retry": Story(_submit_sheet, ("retry", "payroll.csv"), _after_retry),
+    "listen": Story(_enable_listener, ("listen",), _after_notifications, _notify),
+    "plan": Story(_enable_approval, PLAN, _after_plan),
+    "approve": Story(_make_plan, ("approve", "payroll.plan.json", "--key", "brian.pem"), _after_approve),
+    "backup": Story(_submit_sheet, ("backup", "friday.sqlite3"), _after_backup),
+}
 
 
 @can_trace

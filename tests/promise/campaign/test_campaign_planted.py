@@ -6,14 +6,11 @@ from random import Random
 
 import pytest
 
-from tests.promise.campaign.forgetting import forget_until_done
+from tests.promise.campaign.companions import NoticeSender, kill_with_companion
 from tests.promise.campaign.judge import Broken, judge_end, orders_of
-from tests.promise.campaign.kills import ENDS, KillTally, Pace
-from tests.promise.campaign.listening import kill_with_companion
-from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner
+from tests.promise.campaign.kills import ENDS, KillTally, Pace, forget_until_done
+from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, can_trace, run_under_strace
 from tests.promise.campaign.ordinals import KILL, PART
-from tests.promise.campaign.telling import NoticeSender
-from tests.promise.campaign.tracing import can_trace, run_under_strace
 
 
 @can_trace

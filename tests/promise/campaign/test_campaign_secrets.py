@@ -9,17 +9,24 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from tests.promise.campaign.canary import PASSPHRASE, leaks, sheet_line
 from tests.promise.campaign.judge import orders_of, wait_for_orders
-from tests.promise.campaign.machine import HEADINGS, ROOT, GatewayProcess, Machine, Spawner, gateway
-from tests.promise.campaign.tracing import run_under_strace, why_not
+from tests.promise.campaign.machine import (
+    HEADINGS,
+    ROOT,
+    GatewayProcess,
+    Machine,
+    Spawner,
+    gateway,
+    run_under_strace,
+    why_not,
+)
 from tests.support.long_part import share
 
 AMOUNTS = ("100", "9001", "9002", "9004", "9006", "9007", "9008", "9009", "9010", "9011", "200", "300")
@@ -215,3 +222,23 @@ def test_unrelated_environment_variables_change_nothing(
     code, summary = fresh(sheet)
     assert (code, summary["states"]) == (0, {"paid": 2})
     assert not (machine.home / "keys.log").exists()
+
+
+NAME = "Zebulon Canaria"
+PHONE = "254799424242"
+PASSPHRASE = "canary-passphrase-7f3a"
+CANARIES = (NAME, "Canaria", PHONE, "799424242", PASSPHRASE)
+SIGNED = ("oauth_signature", "oauth_nonce=", "Authorization", "BEGIN PRIVATE", "BEGIN RSA", "BEGIN ENCRYPTED")
+"""Texts that a leaked header or key would contain."""
+
+
+def sheet_line(order_id: str, amount: str) -> str:
+    return f"KE,{order_id},{amount},KES,{NAME},{PHONE},+{PHONE}"
+
+
+def leaks(files: Iterable[Path]) -> list[str]:
+    leaks_found = []
+    for path in files:
+        content = path.read_bytes()
+        leaks_found += [f"{word} in {path.name}" for word in (*CANARIES, *SIGNED) if word.encode() in content]
+    return leaks_found

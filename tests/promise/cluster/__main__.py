@@ -9,15 +9,13 @@ from tempfile import TemporaryDirectory
 from threading import Event
 
 from tests.promise.cluster.lanes import LaneRequest, play_lane, play_lanes, say
-from tests.promise.cluster.planted import BUGS
-from tests.promise.cluster.protocol import Broken, PlayTally, make_batch, play
+from tests.promise.cluster.protocol import BUGS, Broken, PlayTally, make_batch, play
 from tests.support.long_runs import stop_on_sigterm
 from tests.support.postgres_rows import make_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer, new_server
 
 
 def main() -> int:
-    """Play runs, or search for planted bugs. Return 1 if anything broke, or a bug was not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.promise.cluster", description=__doc__)
     parser.add_argument("--release", action="store_true", help="batches and failovers at the size of a release")
     parser.add_argument("--lives", type=int, default=0, help="lives of the protocol, one statement at a time")

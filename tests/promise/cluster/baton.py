@@ -30,8 +30,6 @@ Statement = tuple[bytes, Any]
 
 
 class Fate(Enum):
-    """The fate of an actor at its stop."""
-
     GO_ON = "goes on"
     DIE = "dies"
     LOSE_CONNECTION = "loses its connection"
@@ -57,7 +55,6 @@ class Actor:
         self.is_done = self.is_dead = self.is_connecting = False
         self.hurts = 0
         """The number of times it died, was frozen, or lost a connection."""
-        """Whether its heartbeats were lost, and whether its intents aged while it sent them."""
         self.sending: set[int] = set()
         """The rows that it may still send."""
         self.late: Statement | None = None
@@ -97,14 +94,12 @@ class Actor:
         return self._fate
 
     def move(self, fate: Fate) -> None:
-        """Let it continue from its stop."""
         self._fate = fate
         self.hurts += fate is not Fate.GO_ON
         self.arrived.clear()
         self._go.set()
 
     def join(self) -> None:
-        """Wait for its end."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"{self.name} hangs at {self.place}"
 
@@ -132,7 +127,6 @@ class PacedConnection(session._LimitedConnection):
         self.server_cursor_factory = PacedServerCursor
 
     def execute(self, query: Any, params: Any = None, **more: Any) -> Any:
-        """Run a statement."""
         text = query.decode() if isinstance(query, bytes) else str(query)
         self._about = " ".join(text.split())[:60]
         is_commit = self._about.startswith(COMMIT) and self.info.transaction_status is TransactionStatus.IDLE
@@ -166,7 +160,6 @@ class PacedConnection(session._LimitedConnection):
 
 
 def current_actor() -> Actor | None:
-    """Return the actor of the current thread."""
     return getattr(_local, "actor", None)
 
 
@@ -196,14 +189,12 @@ class Stage:
         self.looking = psycopg.connect(url, autocommit=True, options="-c search_path=paygw -c lock_timeout=50ms")
 
     def enter(self, name: str, story: Callable[[Actor], None], seed: int) -> Actor:
-        """Add an actor that is about to start."""
         actor = Actor(name, story, seed)
         self.actors.append(actor)
         self.settle()
         return actor
 
     def movable(self) -> list[Actor]:
-        """Return the actors that are at a stop."""
         return [actor for actor in self.actors if actor.arrived.is_set() and not actor.is_done]
 
     def living(self) -> list[Actor]:
@@ -211,7 +202,6 @@ class Stage:
         return [actor for actor in self.actors if not actor.is_done]
 
     def move(self, actor: Actor, fate: Fate) -> None:
-        """Move an actor to its next stop, or until it waits for another one."""
         actor.move(fate)
         self.settle()
 
@@ -234,12 +224,10 @@ class Stage:
         return True
 
     def look(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement of the observer."""
         cursor = self.looking.execute(query.encode(), values or None)
         return cursor.fetchall() if cursor.description is not None else []
 
     def end(self) -> None:
-        """End all remaining actors and the observer."""
         self.looking.close()
         for actor in self.living():
             if actor.arrived.is_set():

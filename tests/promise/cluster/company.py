@@ -1,8 +1,14 @@
 """Hosts that share a journal in PostgreSQL, and the judge, who reads the sheet, the gateway's record and the tables."""
 
+import os
 import re
+import shutil
+import subprocess
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +22,17 @@ from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import RecordLine
 from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, whole_lines
+from tests.support.patience import PATIENCE_S
+from tests.support.ports import free_port
 from tests.support.postgres_rows import open_postgres, postgres_place
-from tests.support.postgres_server import PostgresServer
+from tests.support.postgres_server import (
+    BIN,
+    PostgresServer,
+    as_unprivileged_user,
+    new_home,
+    start_watcher,
+    using_server,
+)
 from tests.support.wire_proxy import WireProxy
 
 HOSTS = ("north", "south")
@@ -34,8 +49,6 @@ _JOURNAL = re.compile(r"(?m)^path = .*\n(?: *#.*\n)?")
 
 
 class Company:
-    """Hosts, each with its own files and behind its own network."""
-
     def __init__(
         self,
         home: Path,
@@ -74,13 +87,11 @@ class Company:
             raise AssertionError(f"no journal was created: {first.said()}")
 
     def close(self) -> None:
-        """Close the network."""
         for proxies in self.proxies.values():
             for proxy in proxies:
                 proxy.close()
 
     def sheets(self, rows: int, first: int = 0) -> dict[str, Path]:
-        """Write the same sheet on all hosts."""
         return {
             host: machine.sheet(rows, name=f"sheet-{first}.csv", first=first) for host, machine in self.hosts.items()
         }
@@ -101,7 +112,6 @@ class Company:
         return self._orders
 
     def said(self) -> str:
-        """Return the latest output of the programs on all hosts."""
         written = [machine.home / "err.txt" for machine in self.hosts.values()]
         return "; ".join(f"{path.parent.name}: {path.read_text()[-500:]}" for path in written if path.exists())
 
@@ -180,3 +190,76 @@ class SplitCompany:
             ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
             connection.execute(ended.encode(), (self.name,))
         self.restore(self.backup())
+
+
+@contextmanager
+def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """Yield a standby that follows, and remove it afterwards."""
+    home = new_home()
+    if os.geteuid() == 0:
+        shutil.chown(home, "nobody")
+    copied = ["-D", str(home / "data"), "-h", "127.0.0.1", "-p", str(primary.port), "-U", "paygw", "-X", "stream"]
+    try:
+        subprocess.run(
+            [*as_unprivileged_user(), str(BIN / "pg_basebackup"), *copied, "-R", "-c", "fast", "--no-sync"],
+            env={"HOME": str(home), "PATH": os.environ["PATH"]},
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+            check=True,
+        )
+        standby = PostgresServer(home, free_port())
+        with using_server(home):
+            start_watcher(home)
+            standby.start()
+            try:
+                yield standby
+            finally:
+                with suppress(AssertionError):
+                    standby.stop()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def either_server_url(first: PostgresServer, second: PostgresServer) -> str:
+    """Return the URL that names two servers: the writable one is used."""
+    hosts = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+    return f"postgresql://paygw@{hosts}/postgres?target_session_attrs=read-write"
+
+
+def until(server: PostgresServer, query: str) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        while connection.execute(query.encode()).fetchall() != [(True,)]:
+            assert time.monotonic() < give_up_s, query
+            time.sleep(0.01)
+
+
+def wait_until_caught_up(primary: PostgresServer) -> None:
+    until(primary, "SELECT bool_or(replay_lsn >= pg_current_wal_lsn()) FROM pg_stat_replication")
+
+
+def wait_for_standby(server: PostgresServer, names: str) -> None:
+    """Let every commit wait for a standby of these names, or for none."""
+    server.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+    server.execute("SELECT pg_reload_conf()")
+    until(server, f"SELECT current_setting('synchronous_standby_names') = '{names}'")
+
+
+def block_commits(server: PostgresServer) -> None:
+    """Let every commit wait for a missing standby, and return when they do.
+
+    Commits ask the checkpointer, which may read the setting later.
+    """
+    wait_for_standby(server, "ghost")
+    give_up_s = time.monotonic() + PATIENCE_S
+    with psycopg.connect(server.url(), autocommit=True) as one, psycopg.connect(server.url(), autocommit=True) as other:
+        cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+        while True:
+            commit = threading.Thread(target=one.execute, args=("SELECT pg_logical_emit_message(true, '', '')",))
+            commit.start()
+            while commit.is_alive():
+                assert time.monotonic() < give_up_s
+                if other.execute(cancel, (one.info.backend_pid,)).fetchall():
+                    commit.join()
+                    return
+                time.sleep(0.01)

@@ -46,8 +46,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True)
 class LaneRequest:
-    """The work of all lanes together."""
-
     batches: int
     failovers: int
     rows: int
@@ -57,7 +55,6 @@ class LaneRequest:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "LaneRequest":
-        """Return the work that the command line requests."""
         is_release = arguments.release
         return cls(
             arguments.batches if arguments.batches is not None else RELEASE_BATCHES * is_release,
@@ -70,11 +67,9 @@ class LaneRequest:
 
     @property
     def size(self) -> Size:
-        """The size of a batch."""
         return replace(RELEASE if self.is_release else Size(self.rows), rows=self.rows)
 
     def command(self, lane: int) -> list[str]:
-        """Return the command that plays one lane."""
         given = {name: str(getattr(self, name)) for name in ("batches", "failovers", "rows", "start", "lanes")}
         words = [word for name, value in given.items() for word in (f"--{name}", value)]
         release = ["--release"] if self.is_release else []
@@ -93,22 +88,18 @@ class LaneRequest:
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 @dataclass
 class _LaneReports:
-    """The reports of the lanes so far."""
-
     began_s: float
     total: OrdealTally = field(default_factory=OrdealTally)
     cpu_s: float = 0.0
     broken: int = 0
 
     def hear(self, lane: "subprocess.Popen[str]") -> None:
-        """Read the reports of a lane until it ends."""
         for line in lane.stdout or ():
             report = json.loads(line)
             if "broken" in report:
@@ -148,7 +139,6 @@ def play_lanes(wanted: LaneRequest, stop: Event) -> int:
 
 
 def play_lane(wanted: LaneRequest, lane: int, stop: Event) -> int:
-    """Play the parts of one lane, and write one line of JSON for each."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the servers' processor time is counted here
     code = 0
     with TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as place:

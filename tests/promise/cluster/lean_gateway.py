@@ -30,14 +30,11 @@ DELAY_S = 0.005
 
 
 class _Recording(RequestAssembler):
-    """Records and answers the orders of one connection."""
-
     def __init__(self, record: Record, references: Iterator[int], *, approves_all: bool) -> None:
         super().__init__()
         self._record, self._references, self._approves_all = record, references, approves_all
 
     def handle_request(self, body: bytes, closes: bool) -> None:
-        """Record an order, and answer it shortly after."""
         line = _line(body, next(self._references), approves_all=self._approves_all)
         self._record.append(line)
         answer = {"status": line.answer, "client_orderid": line.client_orderid, "paynet-order-id": line.reference}
@@ -88,7 +85,6 @@ async def _serve(port: int, record: Record, *, approves_all: bool) -> None:
 
 
 def main() -> None:
-    """Run the gateway."""
     parser = argparse.ArgumentParser(description="A gateway that records, and verifies nothing.")
     parser.add_argument("record", type=Path)
     parser.add_argument("port", type=int)

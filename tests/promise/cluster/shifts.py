@@ -60,12 +60,10 @@ class _Shift(Ordeal):
 
     @property
     def rows(self) -> int:
-        """The number of rows of both sheets: the submitted one and the one in the folder."""
         return self.size.rows + self.size.dropped
 
     @property
     def folder(self) -> Path:
-        """The folder of the timetable, shared by all hosts."""
         return self.company.hosts[DESK].home.parent / "drop"
 
     def drop(self) -> None:
@@ -79,13 +77,11 @@ class _Shift(Ordeal):
         sheet.rename(self.folder / DROPPED)
 
     def is_picked_up(self) -> bool:
-        """Return whether the sheet in the folder is paid and archived."""
         return not self.size.dropped or (
             any(self.folder.glob(f"done/*-{DROPPED}")) and not any(self.folder.glob("working-*/*"))
         )
 
     def empty(self, _host: str) -> None:
-        """Empty the job tables."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             tables = ", ".join(name for (name,) in connection.execute(_TABLES.encode()))
             try:
@@ -108,7 +104,6 @@ class _Shift(Ordeal):
                 return
 
     def restart_workers(self) -> None:
-        """Start missing workers, and continue those that were frozen long enough."""
         for host in self.company.hosts.keys() - {DESK}:
             if (until_s := self.frozen_until_s.get(host)) is not None:
                 if time.monotonic() > until_s:
@@ -192,7 +187,6 @@ class _Shift(Ordeal):
             time.sleep(TURN_S)
 
     def stuck(self) -> str:
-        """Return the job tables and running commands, and let each worker write its stack."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             names = [name for (name,) in connection.execute(_TABLES.encode())]
             tables = {name: connection.execute(f"TABLE {name}".encode()).fetchall() for name in names}
@@ -207,7 +201,6 @@ class _Shift(Ordeal):
         return f"{tables}, {commands}, {[str(path) for path in self.folder.rglob('*')]}"
 
     def left(self) -> tuple[bool, int]:
-        """Return whether a run is active, and the number of rows to send or in flight."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             ((is_on, left),) = connection.execute(_LEFT.encode()).fetchall()
         return is_on, left
@@ -273,7 +266,6 @@ def play_shift(
 
 
 def _end_all_below(home: Path) -> None:
-    """Kill the timetable commands of killed workers."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if process.joinpath("cwd").readlink().is_relative_to(home):

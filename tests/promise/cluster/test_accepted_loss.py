@@ -26,8 +26,15 @@ from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.sent_log import NoSentLog, SentLogLine
 from paygw_batch.journal.values import DueRow, Entry, MoveResult
 from paygw_batch.settle.resolve import Settlement, check_settlements
-from tests.promise.cluster.company import NORTH, SOUTH, SplitCompany, host
-from tests.promise.cluster.standby import either_server_url, standby_of, wait_until_caught_up
+from tests.promise.cluster.company import (
+    NORTH,
+    SOUTH,
+    SplitCompany,
+    either_server_url,
+    host,
+    standby_of,
+    wait_until_caught_up,
+)
 from tests.support.journal_rows import at, due_rows, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
 from tests.support.postgres_rows import make_postgres, open_postgres, read_postgres
 from tests.support.postgres_server import PostgresServer, new_server

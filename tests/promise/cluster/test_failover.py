@@ -16,10 +16,10 @@ from paygw_batch.errors import JournalTooOld, JournalUnwritable, OpenRollCall
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import MoveResult, RowState
-from tests.promise.cluster.company import host
-from tests.promise.cluster.standby import (
+from tests.promise.cluster.company import (
     block_commits,
     either_server_url,
+    host,
     standby_of,
     until,
     wait_for_standby,
@@ -35,8 +35,6 @@ _CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event 
 
 
 class BackgroundCall:
-    """A call in a separate thread, with its result."""
-
     def __init__(self, call: Callable[[], object]) -> None:
         self.result: object = None
         self.error: BaseException | None = None

@@ -1,10 +1,22 @@
 """The protocol of the journal holds in any order of events, and each planted bug breaks it."""
 
+import re
+import subprocess
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
 import pytest
 
-from tests.promise.cluster.planted import BUGS
-from tests.promise.cluster.protocol import Broken, PlayTally, play
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalUnwritable
+from paygw_batch.journal.values import MoveResult
+from tests.promise.cluster.conftest import NO_SPIN, has_spin
+from tests.promise.cluster.protocol import BUGS, NO_CLAIM, NO_INDEX, Broken, PlayTally, plant_sql, play
+from tests.support.journal_rows import due_rows, intent, open_sheet, send
 from tests.support.long_part import long, share
+from tests.support.postgres_rows import open_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer
 
 HUNTED = 40
@@ -28,3 +40,97 @@ def test_protocol_test_detects_planted_bug(postgres_server: PostgresServer, open
         except Broken:
             return
     pytest.fail(f"not found in {HUNTED} lives")
+
+
+# Without all other guards, the unique index alone keeps a row from having two intents.
+def send_by_both(url: str, home: Path) -> Sequence[MoveResult]:
+    """Freeze a run before its intent, let another one send the row, then continue the first one."""
+    home.chmod(0o700)
+    at = postgres_place(url, home, intent_lives_s=600.0)
+    with closing(open_postgres(at)) as frozen:
+        open_sheet(frozen, new=1)
+        (due,) = due_rows(frozen, 1)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("UPDATE paygw.process SET seen_at = seen_at - interval '1 hour'")
+        with closing(open_postgres(at)) as taker:
+            assert len(send(taker, 1, OutcomeKind.PAID)) == 1
+        return frozen.append([intent(due)])
+
+
+@pytest.fixture
+def unguarded(postgres_server: PostgresServer, postgres_template: str) -> str:
+    """A database whose commits refuse no intent, in any state of its row."""
+    url = postgres_server.url(postgres_server.new_database(postgres_template))
+    plant_sql(url, NO_CLAIM)
+    return url
+
+
+def test_index_refuses_second_intent(unguarded: str, tmp_path: Path) -> None:
+    with pytest.raises(JournalUnwritable, match="fact_one_intent"):
+        send_by_both(unguarded, tmp_path)
+
+
+def test_row_is_sent_twice_without_index(unguarded: str, tmp_path: Path) -> None:
+    with psycopg.connect(unguarded, autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        connection.execute(NO_INDEX)
+    assert send_by_both(unguarded, tmp_path) == [MoveResult.MOVED]
+
+
+# The model of the protocol.
+MODEL = Path(__file__).with_name("protocol.pml")
+GUARDS = {
+    **dict.fromkeys(("NO_KEY", "NO_CHAIN", "NO_MAY_LEAVE", "NO_AGE", "NO_LEFT", "NO_ROLL", "NO_LIFE"), 1),
+    "NO_FLUSH": 2,
+}
+"""The guards of the model, with the number of troubles after which a row is paid twice without each."""
+PAID_TWICE = "assertion violated  !(left[r])"
+
+pytestmark = pytest.mark.skipif(not has_spin(), reason=NO_SPIN)
+
+
+def check_model(place: Path, *defined: str) -> str:
+    """Check every order of events, and return spin's report."""
+    macros = [f"-D{macro}" for macro in defined]
+    subprocess.run(["spin", "-a", *macros, MODEL], cwd=place, check=True, capture_output=True)
+    # Without optimization, because the compiler would take longer than the search.
+    subprocess.run(["gcc", "-w", "-O0", "-DSAFETY", "-o", "pan", "pan.c"], cwd=place, check=True)
+    done = subprocess.run([place / "pan", "-n", "-m2000000"], cwd=place, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("troubles", [1, long(2)])
+def test_model_repeats_no_payment_and_loses_no_row(tmp_path: Path, troubles: int) -> None:
+    report = check_model(tmp_path, f"TROUBLES={troubles}")
+    assert "errors: 0" in report, report
+    assert "not completed" not in report, report
+    assert "error: max search depth too small" not in report, report
+
+
+@pytest.mark.share(8)
+@pytest.mark.parametrize(("guard", "troubles"), GUARDS.items())
+def test_model_without_guard_pays_twice(tmp_path: Path, guard: str, troubles: int) -> None:
+    assert PAID_TWICE in check_model(tmp_path, f"TROUBLES={troubles}", guard)
+
+
+def test_every_removable_model_guard_is_tested() -> None:
+    assert set(re.findall(r"#ifdef (\w+)", MODEL.read_text(encoding="utf-8"))) == GUARDS.keys()
+
+
+def test_functions_named_in_model_exist() -> None:
+    """Every name in the model must exist in the program."""
+    text = MODEL.read_text(encoding="utf-8")
+    named = {name.rpartition(".")[2].removesuffix("()") for name in text.split("`")[1::2]}
+    program = "".join(
+        path.read_text(encoding="utf-8")
+        for folder in (
+            "paygw_batch/journal",
+            "paygw_batch/core",
+            "paygw_batch/gateway/http",
+            "paygw_batch/cli/commands",
+            "paygw_batch/cluster",
+        )
+        for path in (MODEL.parents[3] / folder).rglob("*")
+        if path.suffix in {".py", ".sql"}
+    )
+    assert {name for name in named if name.split()[-1].removeprefix("--") not in program} == set()

@@ -275,7 +275,6 @@ def test_restored_synchronous_copy_needs_roll_call(restored: SplitCompany, monke
 
 
 def as_worker(company: SplitCompany, name: str) -> DatabasePlace:
-    """Return a host whose login is only a worker."""
     login = f"{company.name}_{name}"
     company.host(name).grant_rights()
     company.server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {company.name}_worker")

@@ -13,8 +13,7 @@ import psycopg
 from paygw_batch.journal.postgres.hosts import public_id
 from tests.promise.campaign.judge import Broken
 from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner
-from tests.promise.cluster.company import HOSTS, WINDOW, Company
-from tests.promise.cluster.standby import either_server_url, standby_of, wait_until_caught_up
+from tests.promise.cluster.company import HOSTS, WINDOW, Company, either_server_url, standby_of, wait_until_caught_up
 from tests.support.patience import PATIENCE_S
 from tests.support.postgres_server import PostgresServer, new_server
 from tests.support.wire_proxy import ProxyFault
@@ -50,8 +49,6 @@ RUN_LIMIT_S = 600.0
 
 @dataclass
 class OrdealTally:
-    """The totals of a campaign."""
-
     batches: int = 0
     shared: int = 0
     """The number of them that several workers sent concurrently."""
@@ -79,11 +76,9 @@ class OrdealTally:
 
     @property
     def hurt(self) -> int:
-        """The number of processes hurt so far."""
         return self.kills + self.freezes + self.crashes + self.cuts
 
     def add(self, other: "OrdealTally") -> None:
-        """Add another part."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -145,7 +140,6 @@ class Ordeal:
 
     @property
     def rows(self) -> int:
-        """The number of rows of all sheets."""
         return self.size.rows
 
     def soon(self) -> int:
@@ -158,19 +152,16 @@ class Ordeal:
         return max(len(self.company.orders()) + 1, self.next_strike)
 
     def crash(self) -> None:
-        """Crash the server, and start it again."""
         self.server.stop("immediate")
         self.server.start()
         self.endured.crashes += 1
 
     def cut(self, host: str) -> None:
-        """Disturb the next message between a host and the database."""
         self.company.proxies[host][0].trouble = trouble = self.rng.choice(CUTS)
         self.trail.append(f"{host} {trouble.value}")
         self.endured.cuts += 1
 
     def noted(self, run: Run, host: str) -> float:
-        """Throw the dice, and record the decision."""
         dice = self.rng.random()
         self.trail.append(f"{host} {run.pid} {len(self.company.orders())} orders, {dice:.2f}")
         return dice
@@ -183,14 +174,12 @@ class Ordeal:
             raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
 
     def judged(self, url: str) -> None:
-        """Judge the tables, and count rows and orders."""
         states = self.company.judge(url, hurt=self.endured.hurt)
         self.endured.orders, self.endured.in_doubt = len(self.company.orders()), states.get("in_doubt", 0)
         if sum(states.values()) != self.rows:
             raise Broken(f"{states} of {self.rows} rows")
 
     def verify(self, host: str) -> None:
-        """Raise `Broken` unless every chain of the journal is whole."""
         if self.company.hosts[host].run("verify") not in {0, 5}:
             raise Broken(f"the journal is not sound: {self.company.hosts[host].said()}")
 
@@ -261,7 +250,6 @@ class _TwoHosts(Ordeal):
 def play_ordeal(
     home: Path, spawner: Spawner, at: GatewayProcess, server: PostgresServer, seed: int, size: Size, stop: Event
 ) -> OrdealTally:
-    """Pay one batch by two hosts through all troubles until it is done, judging throughout."""
     rng, endured = Random(f"cluster/{seed}"), OrdealTally(batches=1)  # noqa: S311 - dice
     name = server.new_database()
     company = Company(*(home, spawner, at, server.url(name), f"C{seed}", [server.port]), window=size.window)

@@ -19,7 +19,6 @@ AT_ONCE = 500
 
 
 def main() -> int:
-    """Play seeds, or search for planted bugs. Return the exit code."""
     arguments = _arguments()
     if arguments.table:
         return _print_table(arguments.seeds)
@@ -77,7 +76,6 @@ def _first_failures(
 
 
 def _processor_s() -> float:
-    """Return the processor time of this process and of finished workers."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 

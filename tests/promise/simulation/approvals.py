@@ -38,7 +38,6 @@ EXPIRES_H = 20.0
 
 @cache
 def key_of(person: str) -> ApprovalKey:
-    """Return the key of a person."""
     key = Ed25519PrivateKey.from_private_bytes(person.encode().ljust(32, b"."))
     return ApprovalKey(public_key_of(key.public_key()), key.sign)
 

@@ -41,8 +41,6 @@ _NAMES = ("Amina Otieno", "Brian Kip", "Carol Njeri", "Amina Otieno", "David Mut
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row of a sheet, and the number of the person that its maker means."""
-
     person: int
     order_id: str
     amount: int
@@ -78,7 +76,6 @@ class CorrectionScenario:
 
 
 def play_corrections(seed: int, plant: Callable[[Any], None] | None = None) -> CorrectionScenario:
-    """Play the scenario of one seed and return it. Raises `Violation` or the program's error."""
     scenario = CorrectionScenario(seed)
     with scenario.undo:
         if plant is not None:

@@ -81,7 +81,6 @@ class Disk:
 
     @property
     def image(self) -> bytes:
-        """The bytes of the database."""
         if self._image is None:
             if self._connection is None:
                 raise AssertionError("the disk has neither a file nor a connection to one")
@@ -91,11 +90,9 @@ class Disk:
         return self._image
 
     def copy(self) -> Copy:
-        """Return a copy of the current database."""
         return Copy(self.image, self.last_fact, self.last_batch)
 
     def put(self, copy: Copy) -> None:
-        """Replace the database with a copy."""
         self._image, self.last_fact, self.last_batch = self.durable = copy
         self._is_replaced = True
 
@@ -141,7 +138,6 @@ class Disk:
         return end
 
     def states_by_row(self) -> dict[int, State]:
-        """Return the states of rows, by the judge's row numbers."""
         return {
             row_of(row.client_orderid): row.state
             for batch in self.batches()
@@ -158,7 +154,6 @@ class Disk:
             return find_loss(Path(folder), partial(find_present_lines, connection))
 
     async def take_lock(self, process: "Process") -> None:
-        """Give the lock to one living process. Raises `JournalHeld` if another process has it."""
         if self.holders:
             raise JournalHeld
         self.holders.add(process)
@@ -202,7 +197,6 @@ class Disk:
             self._connection.is_checked = True
 
     def stored(self, connection: "SimConnection") -> None:
-        """Put a COMMIT on stable storage, unless told otherwise."""
         self._connection, self._image, self._is_replaced = connection, None, False
         self.commits += 1
         self.last_fact, self.last_batch = connection.last_numbers()
@@ -212,18 +206,15 @@ class Disk:
             self.durable = self.durable._replace(last_fact=self.last_fact)
 
     def sync(self) -> None:
-        """Put all commits on stable storage."""
         self.durable = self.copy()
 
     def close(self) -> None:
-        """Close everything that was opened. The bytes remain."""
         if self._connection is not None:
             self._image = self.image
             self._is_replaced = True
             self._connection.close(True)
 
     def has_intent(self, nonce: str) -> bool:
-        """Return whether a fact on stable storage is an intent with this nonce, without asking the program."""
         return self._connection is not None and self._connection.has_intent(nonce, until=self.durable.last_fact)
 
     def lose_power(self) -> None:
@@ -232,15 +223,12 @@ class Disk:
             self.put(self.durable)
 
     def reader(self) -> SqliteReader:
-        """Open the journal on the disk for reading, as `status` does between runs."""
         return SqliteReader(self._connected(None), _PATH)
 
     def batches(self) -> Sequence[BatchRecord]:
-        """Return the batches of the journal on the disk."""
         return self.reader().batches()
 
     def kept_notifications(self) -> int:
-        """Return the number of judged notifications in the journal on the disk."""
         ((count,),) = self._connected(None).execute(_KEPT)
         return int(count)
 
@@ -250,19 +238,16 @@ class Disk:
         return [digest for (digest,) in query_rows]
 
     def state_of(self, instruction: int) -> State:
-        """Return the state of one instruction."""
         if self._connection is None:
             raise AssertionError("nobody has opened the journal")
         ((word,),) = self._connection.execute("SELECT state FROM state WHERE instruction = ?", (instruction,))
         return State(word)
 
     def states(self) -> set[State]:
-        """Return the states that rows have."""
         return {row.state for batch in self.batches() for row in self.reader().rows(batch.number)}
 
 
 def reader_of(image: bytes) -> SqliteReader:
-    """Open a copy of a journal for reading."""
     connection = apsw.Connection(":memory:")
     connection.deserialize("main", image)
     configure(connection)
@@ -289,18 +274,15 @@ class SimConnection(apsw.Connection):
         super().execute("BEGIN")
 
     def last_numbers(self) -> tuple[int, int]:
-        """Return the numbers of the last fact and of the last batch."""
         query = "SELECT coalesce((SELECT max(number) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0)"
         ((fact, batch),) = super().execute(query)
         return fact, batch
 
     def has_intent(self, nonce: str, *, until: int) -> bool:
-        """Return whether a fact up to number `until` has this nonce."""
         query = "SELECT 1 FROM fact WHERE number <= ? AND nonce = ?"
         return super().execute(query, (until, nonce)).fetchone() is not None
 
     def execute(self, statements: str, *arguments: Any, **named: Any) -> apsw.Cursor:
-        """Run a statement."""
         if statements == "BEGIN IMMEDIATE":
             if self.process is None or self.process.dead:
                 raise asyncio.CancelledError
@@ -339,8 +321,6 @@ class SimConnection(apsw.Connection):
 
 
 class SimulatedSentLog:
-    """The sent log of one simulated process."""
-
     def __init__(self, disk: Disk, process: "Process") -> None:
         self._disk = disk
         self._process = process
@@ -364,5 +344,4 @@ class SimLock:
         self._process = process
 
     def close(self) -> None:
-        """Release the lock."""
         self._disk.holders.discard(self._process)

@@ -77,12 +77,10 @@ Row = tuple[str, str, Payment]
 
 
 def account_of(name: str) -> str:
-    """Return the true account of a person."""
     return f"25471234{NAMES.index(name):04}"
 
 
 def thief_account(number: int) -> str:
-    """Return an account of the thieves."""
     return f"25472999{number:04}"
 
 
@@ -93,20 +91,16 @@ def monthly_salary(name: str, month: int) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A sheet of payments under its own order ids."""
-
     name: str
     prefix: str
     payments: tuple[Payment, ...]
 
     @property
     def validated(self) -> Validated:
-        """The sheet as the program reads it."""
         return _validated(self)
 
     @property
     def total(self) -> Decimal:
-        """The sum of its payments."""
         return sum((payment.amount for payment in self.payments), Decimal())
 
 
@@ -287,13 +281,11 @@ class ForgeryScenario:
         return _COMPARED[key]
 
     def asked(self, sheet: Sheet, plan: Path, *, repeats_meant: bool = True) -> Submission:
-        """Return the submission of a sheet by the maker."""
         given = SheetSource(self.settings, RULES["payout"], self.directory / sheet.name, frame=_frame(sheet))
         choices = Choices(skip_invalid=True, repeats_meant=repeats_meant, decided_by=MAKER)
         return Submission(given, sheet.validated, choices, plan)
 
     def next_prefix(self) -> str:
-        """Return an unused prefix of order ids."""
         self.sheets += 1
         return f"N{self.sheets}"
 
@@ -440,7 +432,6 @@ def _other_values(one: PlanFinding, rng: Random) -> PlanFinding:
 
 
 def _other_people(scenario: ForgeryScenario, document: PlanDocument) -> dict[str, Any]:
-    """Show the true accounts and amounts, whoever is paid."""
     honest = month_sheet(scenario.people, scenario.months, "N").payments
     people = "".join(
         f"{row},{payment.name},{payment.account},KES,{payment.amount:.2f}\n" for row, payment in enumerate(honest, 2)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import load_operation
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, SendGuard, TransportFault
 
@@ -45,8 +46,6 @@ class AnswerMeaning(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One way to treat an order: the chance that it is executed, and whether the answer lies about it."""
-
     meaning: AnswerMeaning
     answer: Callable[[PreparedRequest], RawReply | TransportFault]
     executes: float = 0.0
@@ -181,3 +180,13 @@ class SimGateway:
                 after_s + scenario.rng.random() * scenario.rng.choice(LATEST_NOTIFICATION_S),
                 lambda: scenario.inbox.hear(expected.order_id, str(expected.amount), word),
             )
+
+
+WORDS = {
+    "approved": OutcomeKind.PAID,
+    "processing": OutcomeKind.ACCEPTED,
+    "declined": OutcomeKind.REJECTED,
+    "error": OutcomeKind.REJECTED,
+}
+MEANS = {word: kind.value for word, kind in WORDS.items()}
+"""The shown state of a row for each believed status word."""

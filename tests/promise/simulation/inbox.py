@@ -9,8 +9,8 @@ from paygw_batch.core.money import from_minor
 from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Arrival
+from tests.promise.simulation.gateway import MEANS, WORDS
 from tests.promise.simulation.judge import row_of
-from tests.promise.simulation.words import MEANS, WORDS
 
 if TYPE_CHECKING:
     from tests.promise.simulation.scenario import Scenario

@@ -38,7 +38,6 @@ class Violation(Exception):
 
 
 def row_of(order_id: str) -> int:
-    """Return the row number in an order id of the simulated sheets."""
     return int(order_id.split("-")[1])
 
 
@@ -69,12 +68,10 @@ class Row:
 
     @property
     def left(self) -> int:
-        """The number of its requests that were sent."""
         return sum(request.left for request in self.requests)
 
     @property
     def nonce(self) -> str | None:
-        """The nonce of its latest request that was sent."""
         return next((request.nonce for request in reversed(self.requests) if request.left), None)
 
 
@@ -140,7 +137,6 @@ class Judge:
             raise self.found("I2", "a request leaves after the journal could not be written")
 
     def first_byte(self, process: "Process", request: PreparedRequest, behaviour: Behaviour) -> None:
-        """Record the first byte of a request."""
         expected = request.expected
         number = row_of(expected.order_id)
         row, made = self.rows[number], self.requests[request.nonce]
@@ -170,7 +166,6 @@ class Judge:
             raise self.found("I12", f"row {number} leaves, and nobody but its maker approved it")
 
     def answered(self, process: "Process", request: PreparedRequest) -> None:
-        """Record that the sender got the answer to a request."""
         made = self.requests[request.nonce]
         made.is_answered = True
         if made.meaning is AnswerMeaning.NOTHING:
@@ -182,7 +177,6 @@ class Judge:
             raise self.found("I9", f"{self.doubts_in_a_row[process]} rows in a row ended in doubt")
 
     def executed(self, request: PreparedRequest, at_s: float) -> None:
-        """Record that money moved."""
         order_id = request.expected.order_id
         number = row_of(order_id)
         row = self.rows[number]
@@ -216,7 +210,6 @@ class Judge:
     # The program's side.
 
     def check_write(self, process: "Process") -> None:
-        """Check a committed transaction."""
         disk = process.scenario.disk
         if process not in disk.holders or len(disk.holders) > 1:
             raise self.found("I6", "two processes write the journal")

@@ -40,11 +40,9 @@ class _Callback:
         self.arguments = ()
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
         return self.call is None
 
     def when(self) -> float:
-        """Return the time at which a timer is due."""
         return self.when_s
 
 
@@ -62,17 +60,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # The loop's interface for asyncio.
 
     def time(self) -> float:
-        """Return the simulated monotonic time."""
         return self._clock.now_s
 
     def get_debug(self) -> bool:
-        """Return whether asyncio's debug mode is on."""
         return False
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Schedule `callback`."""
         waiting = _Callback(callback, args, context)
         self._ready.append(waiting)
         return cast("asyncio.Handle", waiting)
@@ -80,7 +75,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Schedule `callback` at a simulated time."""
         waiting = _Callback(callback, args, context)
         waiting.when_s = when
         heapq.heappush(self._timers, (when, next(self._numbers), waiting))
@@ -89,38 +83,31 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Schedule `callback` after `delay` simulated seconds."""
         return self.call_at(self._clock.now_s + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Return a future of this loop."""
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:
-        """Return a task of this loop."""
         task = asyncio.Task(coro, loop=self, **named)
         self._tasks.append(task)
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Record an unhandled error."""
         self._on_unhandled(str(context["message"]))
 
     # The loop's interface for the simulation.
 
     def next_timer_s(self) -> float | None:
-        """Return the time of the next timer, or None."""
         timers = self._timers
         while timers and timers[0][2].call is None:
             heapq.heappop(timers)
         return timers[0][0] if timers else None
 
     def is_ready(self, now_s: float) -> bool:
-        """Return whether a step would do anything now."""
         return bool(self._ready) or ((due_s := self.next_timer_s()) is not None and due_s <= now_s)
 
     def step(self) -> None:
-        """Run the next callback."""
         timers, ready = self._timers, self._ready
         if timers and timers[0][0] <= self._clock.now_s:
             self._wake()
@@ -137,7 +124,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 return
 
     def _wake(self) -> None:
-        """Schedule the timers that are due."""
         timers, now_s = self._timers, self._clock.now_s
         while timers and timers[0][0] <= now_s:
             self._ready.append(heapq.heappop(timers)[2])

@@ -18,11 +18,10 @@ from paygw_batch.settle.row_order import Decision, RowAct, RowOrder, order_in_fo
 from paygw_batch.settle.statement import Statement, read_statement
 from tests.promise.simulation.approvals import EXPIRES_H, MAKER, key_of
 from tests.promise.simulation.disk import ENDPOINT
-from tests.promise.simulation.gateway import QUARANTINE_H
+from tests.promise.simulation.gateway import QUARANTINE_H, WORDS
 from tests.promise.simulation.judge import row_of
 from tests.promise.simulation.people import tell
 from tests.promise.simulation.sheets import MINOR_UNITS
-from tests.promise.simulation.words import WORDS
 
 if TYPE_CHECKING:
     from tests.promise.simulation.scenario import Scenario
@@ -48,7 +47,6 @@ class Orders:
         self._made: list[MadeOrder] = []
 
     def settle(self, journal: SqliteJournal, record: BatchRecord, words: list[tuple[int, Settlement]]) -> None:
-        """Make an order to settle rows, and carry out this or another one."""
         settlements = [settlement for _, settlement in words]
         now = self._scenario.now()
         try:
@@ -95,7 +93,6 @@ class Orders:
         return True
 
     def release(self, journal: SqliteJournal, record: BatchRecord) -> None:
-        """Make an order to resend rejected rows, and carry out this or another one."""
         rejected = [one.row for one in journal.rows(record.number, states={State.REJECTED}) if self._is_sure(one)]
         if rejected:
             decisions = [Decision(row, RowAct.RELEASE, "looked at") for row in rejected]

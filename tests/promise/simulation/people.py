@@ -3,7 +3,9 @@
 They use the real program: the checks of a settlement, the quarantine, the reader of statements, the release.
 """
 
+import asyncio
 import hmac
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +14,22 @@ from typing import TYPE_CHECKING
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.countries.load import load_enquiry
 from paygw_batch.engine.quarantine import DateWatch, JournalClock
 from paygw_batch.errors import SheetError, UsageError
-from paygw_batch.gateway.message import RawReply
+from paygw_batch.gateway.enquiry import EnquiryAnswer, parse_answer
+from paygw_batch.gateway.message import ExpectedReply, RawReply
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, RowState, StatementNote
 from paygw_batch.settle.match_statement import StatementReader
+from paygw_batch.settle.refresh import Clock, EnquiryLimits, Refresh
 from paygw_batch.settle.resolve import Settlement, check_releasable, check_settlements, settle
 from paygw_batch.settle.statement import parse_time_span, read_statement
-from tests.promise.simulation.gateway import QUARANTINE_H
+from tests.promise.simulation.disk import Copy
+from tests.promise.simulation.gateway import MEANS, OPERATIONS, QUARANTINE_H, WORDS, AnswerMeaning
 from tests.promise.simulation.judge import row_of
 from tests.promise.simulation.process import Process, open_for_run
 from tests.promise.simulation.sheets import MINOR_UNITS
-from tests.promise.simulation.words import MEANS, WORDS
 
 if TYPE_CHECKING:
     from tests.promise.simulation.scenario import Scenario
@@ -64,7 +69,6 @@ async def review_batches(process: Process, *, settle_all: bool) -> int:
 
 
 async def open_and_close_journal(process: Process) -> int:
-    """Open the journal, which records waiting notifications."""
     await open_for_run(process)
     return 0
 
@@ -142,7 +146,6 @@ def _truth(scenario: "Scenario", number: int, row: RowState) -> Resolution:
 def settle_rows(
     scenario: "Scenario", journal: SqliteJournal, record: BatchRecord, words: Sequence[tuple[int, Settlement]]
 ) -> None:
-    """Settle rows as `resolve` does, all or none."""
     settlements = [settlement for _, settlement in words]
     try:
         check_settlements(journal, record, settlements, quarantine_h=QUARANTINE_H, now=scenario.now)
@@ -157,7 +160,6 @@ def settle_rows(
 
 
 def tell(scenario: "Scenario", number: int, resolution: Resolution, *, was_ready: bool) -> None:
-    """Inform the judge of a person's statement about a row."""
     if resolution is not Resolution.NOT_RECEIVED:
         scenario.judge.tell(number, resolution.value)
     elif not was_ready:
@@ -165,10 +167,6 @@ def tell(scenario: "Scenario", number: int, resolution: Resolution, *, was_ready
 
 
 def release(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -> None:
-    """Release rejected rows, as `retry` does.
-
-    A row that a person rejected early is checked again after the quarantine, when the gateway's record is final.
-    """
     rejected = [one for one in journal.rows(record.number) if one.state is State.REJECTED]
     numbers = {rejected_row.row: row_of(rejected_row.client_orderid) for rejected_row in rejected}
     paid_since = {
@@ -233,12 +231,10 @@ def statement_of(scenario: "Scenario", extra: Sequence[str]) -> StatementFile:
 
 
 def signature_of(content: bytes) -> bytes:
-    """Return the gateway's signature of a statement, with a key that only this gateway has."""
     return hmac.digest(b"the gateway's own", content, "sha256")
 
 
 def is_gateways(signature: bytes, content: bytes) -> bool:
-    """Return whether a signature is the gateway's."""
     return hmac.compare_digest(signature, signature_of(content))
 
 
@@ -293,3 +289,118 @@ def apply_statement(scenario: "Scenario", journal: SqliteJournal, record: BatchR
     attempts = tuple(matched.attempts.items())
     carried_out = StatementNote(record.batch, statement.name, statement.sha256, "amina", attempts=attempts)
     settle(journal, record, matched.settlements, by="amina", now=scenario.now, carried_out=carried_out)
+
+
+if TYPE_CHECKING:
+    from tests.promise.simulation.scenario import Scenario
+
+NOT_FOUND = "no-such-order"
+_ENQUIRY = load_enquiry("paynet-v4", OPERATIONS["payout"])
+_SAID = {AnswerMeaning.NO: "declined", AnswerMeaning.PENDING: "processing", AnswerMeaning.YES: "approved"}
+
+
+async def refresh_rows(process: Process) -> int:
+    """Ask about rows that are accepted or in doubt. The gateway does not know its later executions yet."""
+    scenario = process.scenario
+    journal = await open_for_run(process)
+    dates = DateWatch(scenario.now)
+
+    async def ask(expected: ExpectedReply, _endpoint_id: str | None) -> EnquiryAnswer:
+        await asyncio.sleep(scenario.rng.random())
+        word = _word_about(scenario, expected.order_id)
+        answer = {"status": word, _ENQUIRY.reply.order_id[0]: expected.order_id}
+        came_back = scenario.add_date(RawReply(200, (), json.dumps(answer).encode()))
+        dates.observe_reply(came_back)
+        if word in MEANS:
+            scenario.judge.tell(row_of(expected.order_id), MEANS[word])
+        return parse_answer(came_back, expected, WORDS, _ENQUIRY, not_found=(NOT_FOUND,), now=scenario.now())
+
+    for record in journal.batches():
+        await Refresh(
+            journal,
+            record,
+            ask,
+            words=WORDS,
+            minor_units=MINOR_UNITS,
+            limits=EnquiryLimits(concurrency=2, rate_per_s=0, limit_s=20),
+            clock=Clock(lambda: scenario.clock.now_s, asyncio.sleep, scenario.now),
+            record_arrivals=lambda: scenario.inbox.record_arrivals(journal),
+        ).run()
+    dates.record_in(journal)
+    if dates.seen is not None:
+        scenario.clock_is_unknown = False
+    return 0
+
+
+def _word_about(scenario: "Scenario", order_id: str) -> str:
+    """Return the gateway's status of an order, of its best-known attempt under this id."""
+    if scenario.judge.executed_orders[order_id]:
+        return "approved"
+    requests = scenario.judge.rows[row_of(order_id)].requests
+    answer = [
+        request.meaning
+        for request in requests
+        if request.left and request.order_id == order_id and request.meaning in _SAID
+    ]
+    return _SAID[answer[-1]] if answer else NOT_FOUND
+
+
+if TYPE_CHECKING:
+    from tests.promise.simulation.scenario import Scenario
+
+OPEN_STATES = {State.IN_FLIGHT, State.IN_DOUBT, State.ACCEPTED}
+"""The states of unsettled rows, which the gateway's statement settles."""
+OLDER_STATES = {"ready", "in_doubt", "accepted", "rejected"}
+"""The states that a copy may show, as of its time. A paid row remains paid."""
+
+
+def copies_with_every_batch(scenario: "Scenario") -> Sequence[Copy]:
+    last = scenario.disk.last_batch
+    return [copy for copy in scenario.disk.copies if last and copy.last_batch == last]
+
+
+def adopt(scenario: "Scenario", copy: Copy) -> None:
+    """Replace the lost journal with a copy, and adopt it as the newest one.
+
+    With a sent log, no row is sent again without a person's decision. On a new machine, any ready row of the copy may
+    be sent, except those that the gateway has: people have asked the gateway after the quarantine.
+    """
+    is_known = scenario.disk.adopt(copy, scenario.at())
+    scenario.inbox.look_again()
+    judge = scenario.judge
+    judge.lied |= scenario.inbox.untrue  # an older copy may accept an untrue line about a row that was decided later
+    judge.held.clear()  # later notifications are lost unless the gateway repeats them
+    states = scenario.disk.states_by_row()
+    for number, row in judge.rows.items():
+        row.releases = max(row.releases, row.left - is_known)
+        row.final = None
+        row.stated |= OLDER_STATES
+        if scenario.gateway_has(row.requests) and states.get(number) not in OPEN_STATES:
+            judge.held.add(number)
+
+
+async def ask_the_gateway(process: Process) -> int:
+    """Apply a complete statement to every batch, and settle the rejected rows that it names."""
+    scenario = process.scenario
+    journal = await open_for_run(process)
+    file = statement_of(scenario, ())
+    for record in journal.batches():
+        apply_statement(scenario, journal, record, file)
+    for record in journal.batches():
+        _retry_what_is_contradicted(scenario, journal, record)
+    return 0
+
+
+def _retry_what_is_contradicted(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -> None:
+    """Release rejected rows that the gateway has: they are held, and then settled as paid."""
+    contradicted = {contradiction.row for contradiction in journal.messages(record.number).contradictions}
+    rejected = journal.rows(record.number, states={State.REJECTED}, numbers=contradicted)
+    paid = {rejected_row.row: row_of(rejected_row.client_orderid) for rejected_row in rejected}
+    paid = {row: number for row, number in paid.items() if scenario.judge.rows[number].payments}
+    if not paid:
+        return
+    until = JournalClock.read(journal, scenario.now()).quarantine(QUARANTINE_H).cutoff(scenario.now())
+    suffix = scenario.rng.random() < 0.5
+    journal.release(record.number, list(paid), suffix=suffix, by="amina", at=scenario.at(), cutoff=until)
+    words = [(number, Settlement(row, Resolution.PAID, "statement")) for row, number in paid.items()]
+    settle_rows(scenario, journal, record, words)

@@ -52,7 +52,6 @@ class SlowAway:
         self._turn = asyncio.Lock()
 
     async def journal(self, call: Callable[[], T]) -> T:
-        """Make one journal call."""
         async with self._turn:
             await self._a_while()
             try:
@@ -71,7 +70,6 @@ class SlowAway:
         )
 
     async def prepare(self, attempts: Sequence[Attempt]) -> list[PreparedRequest]:
-        """Prepare requests with a delay."""
         await self._a_while()
         return [self._process.scenario.prepare(attempt) for attempt in attempts]
 
@@ -82,14 +80,11 @@ class SlowAway:
 
 
 class SlowThread(JournalThread):
-    """Calls the journal with a delay."""
-
     def __init__(self, away: SlowAway) -> None:
         super().__init__()
         self._away = away
 
     async def call(self, call: Callable[[], T]) -> T:
-        """Make a call."""
         return await self._away.journal(call)
 
 
@@ -102,13 +97,11 @@ class SlowEngineJournal(SqliteEngineJournal):
         self._away = away
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable."""
         self._away.note_intents(entries)
         return await self._thread.call(lambda: self._journal.append(entries))
 
 
 def prepare(attempt: Attempt) -> PreparedRequest:
-    """Return an unsigned request, because signatures are tested elsewhere."""
     return PreparedRequest(
         url="https://gateway.example/",
         authorization="",
@@ -153,16 +146,13 @@ class Process:
 
     @property
     def is_done(self) -> bool:
-        """Return whether it has ended in any way."""
         return self.dead or self._task.done()
 
     def die(self) -> None:
-        """Kill the process, and release its lock."""
         self.dead = self.had_mishap = True
         self.scenario.disk.holders.discard(self)
 
     def drain(self) -> None:
-        """Send a first SIGTERM."""
         if self.engine is not None and self.drained_at_s is None:
             self.drained_at_s = self.scenario.clock.now_s
             self.engine.drain()

@@ -32,8 +32,6 @@ T = TypeVar("T")
 
 
 class _ArgumentKey:
-    """The arguments of a function, compared by content."""
-
     __slots__ = ("_content", "given")
 
     def __init__(self, given: tuple[Any, ...]) -> None:
@@ -48,7 +46,6 @@ class _ArgumentKey:
 
 
 def _content(value: object) -> Hashable:
-    """Return the whole content of a value."""
     if isinstance(value, pl.DataFrame):
         return (*value.columns, *value.rows())
     if isinstance(value, pl.Series):
@@ -63,7 +60,6 @@ def _content(value: object) -> Hashable:
 
 
 def _cached(function: Callable[..., T]) -> Callable[..., T]:
-    """Return a cached version of a function."""
     computed = lru_cache(maxsize=KEPT)(lambda asked: function(*asked.given))
     return lambda *given: computed(_ArgumentKey(given))
 
@@ -106,7 +102,6 @@ class ImmediateExecutor:
         """Wait for nothing."""
 
     def submit(self, function: Callable[..., T], *given: object) -> Future[T]:
-        """Run the call, and return its result as a future."""
         done = Future[T]()
         try:
             done.set_result(function(*given))

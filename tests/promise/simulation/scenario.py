@@ -39,7 +39,7 @@ from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.results import batch_result, summary_after
 from tests.promise.simulation.approvals import Approvals
 from tests.promise.simulation.disk import Disk
-from tests.promise.simulation.gateway import HONEST, OPERATIONS, USUAL, AnswerMeaning, SimGateway
+from tests.promise.simulation.gateway import HONEST, MEANS, OPERATIONS, USUAL, WORDS, AnswerMeaning, SimGateway
 from tests.promise.simulation.inbox import SimulatedInbox
 from tests.promise.simulation.judge import Judge, Request, ShownBatch
 from tests.promise.simulation.loop import Clock
@@ -48,7 +48,6 @@ from tests.promise.simulation.people import StatementFile, is_gateways
 from tests.promise.simulation.process import Process, SlowAway, prepare
 from tests.promise.simulation.remembered import REMEMBERED
 from tests.promise.simulation.sheets import FIRST_ROW, RULES, CachedGate, order_id_of, validated, wanted
-from tests.promise.simulation.words import MEANS, WORDS
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
 """Every behaviour of the gateway except lies. The usual ones are as frequent as all others together."""
@@ -127,7 +126,6 @@ class Scenario:
         return self._now
 
     def elapsed_s(self) -> float:
-        """Return the seconds since the start of the scenario, by a clock that nothing stops."""
         return self.clock.now_s
 
     def at(self) -> str:
@@ -146,12 +144,10 @@ class Scenario:
         return replace(answer, headers=(*answer.headers, ("date", format_datetime(right, usegmt=True))))
 
     def nonce(self) -> str:
-        """Return an unused nonce."""
         return f"{next(self._nonces):032x}"
 
     @property
     def amends(self) -> bool:
-        """Return whether sheets are submitted with `--amend`."""
         rows, paid = self.judge.rows, self.judge.paid_nonces
         return self._amends and not any(rows[number].nonce in paid for number in self.judge.called_early)
 
@@ -170,31 +166,23 @@ class Scenario:
         return found
 
     def gateway_has(self, requests: Sequence[Request]) -> bool:
-        """Return whether the gateway has executed an order of a row, or still processes one.
-
-        An order that was declined at its repetition counts as neither: a person has settled its first attempt by then.
-        """
         return any(MEANS[word] in {"paid", "accepted"} for _, word in self.gateway_records(requests).values())
 
     @property
     def required_policy(self) -> ApprovalPolicy:
-        """The approval policy, if two people decide."""
         if self.approvals is None:
             raise AssertionError("one person decides in this scenario")
         return self.approvals.policy
 
     def threads_of(self, process: Process) -> SlowAway:
-        """Return the threads of a process."""
         return self._aways.setdefault(process, SlowAway(process))
 
     # The gateway's own events.
 
     def later(self, delay_s: float, happening: Callable[[], None]) -> None:
-        """Schedule an event at the gateway in `delay_s` seconds."""
         heapq.heappush(self._later, (self.clock.now_s + delay_s, next(self._nonces), happening))
 
     def next_happening_s(self) -> float | None:
-        """Return the time of the gateway's next event."""
         return self._later[0][0] if self._later else None
 
     def advance_clock(self, until_s: float) -> None:
@@ -208,7 +196,6 @@ class Scenario:
     # Sheets and their reports.
 
     def validated(self, sheet: str) -> Validated:
-        """Return a validated sheet of this scenario."""
         return validated(self.operation, sheet, self.row_count)
 
     def check_comparison(self, sheet: str, journal: SqliteJournal, plan: Plan) -> None:
@@ -271,7 +258,6 @@ class Scenario:
         return ShownBatch(sheet, self.row_count, lines, summary.as_json())
 
     def directory(self) -> Path:
-        """Return a directory of this scenario, in memory."""
         if self._directory is None:
             shared_memory = Path("/dev/shm")  # noqa: S108 (a directory of our own is made in it)
             where = shared_memory if shared_memory.is_dir() else None

@@ -43,8 +43,6 @@ _LISTED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """One payment, as sent or as meant by a person."""
-
     name: str
     account: str
     amount: Decimal
@@ -82,13 +80,10 @@ class Review:
 
 @dataclass(slots=True)
 class _CapturedTerminal:
-    """The terminal of an approver, with unlimited lines."""
-
     lines: list[str] = field(default_factory=list)
     as_json: ClassVar[bool] = False
 
     def pages(self, lines: Sequence[str]) -> None:
-        """Show lines page by page."""
         self.lines += lines
 
 
@@ -100,7 +95,6 @@ def render_screen(document: PlanDocument) -> Sequence[str]:
 
 
 def text_sha256(file: str) -> str:
-    """Return a digest of the maker's part of a plan's file: everything except the signatures."""
     values = {name: value for name, value in json.loads(file).items() if name not in {"signature", "approvals"}}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
@@ -149,7 +143,6 @@ class ScreenLines:
         return None
 
     def names_missing(self, name: str) -> bool:
-        """Return whether a person is named as missing."""
         return any(line.startswith(f"- {name}, ") for line in self.sections["gone"])
 
     def is_first_run(self) -> bool:
@@ -157,7 +150,6 @@ class ScreenLines:
         return _FIRST_RUN in self._lines
 
     def sums_up(self, total: Decimal) -> bool:
-        """Return whether the screen shows the total."""
         return f"In all: {_money(total)}." in self._lines
 
     def names_repeat(self, batch: str, count: int) -> bool:
@@ -203,7 +195,6 @@ class ScreenJudge:
         """The kinds of dangers in opened batches."""
 
     def needs_approval(self, payments: Collection[Payment]) -> bool:
-        """Return whether a sum needs the approval of others."""
         return sum(payment.amount for payment in payments) >= self._from_amount
 
     def check_opened(self, opening: Opening) -> None:

@@ -44,7 +44,6 @@ FEWEST_ROWS_OF_A_REPEAT = 3
 
 
 def order_id_of(sheet: str, row: int) -> str:
-    """Return the order id of a row of a simulated sheet."""
     return f"{_PREFIXES.get(sheet, 'PAY')}-{row}"
 
 
@@ -55,13 +54,11 @@ def amount_of(sheet: str, row: int) -> str:
 
 
 def rows_of(sheet: str, count: int) -> list[int]:
-    """Return the rows of a sheet, by the number in their order ids."""
     return [*range(FIRST_ROW, FIRST_ROW + count), *((30, 31) if sheet == "longer" else ())]
 
 
 @cache
 def wanted(sheet: str, count: int) -> Mapping[str, Decimal]:
-    """Return the amounts of a sheet by order id, in its order."""
     return {order_id_of(sheet, row): Decimal(amount_of(sheet, row)) for row in rows_of(sheet, count)}
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.settle.kept_documents import check_kept_orders
-from tests.promise.simulation.enquiries import refresh_rows
 from tests.promise.simulation.forgetting import (
     CHANCE_OF_FORGETTING,
     CHANCE_OF_FORGETTING_ALL,
@@ -16,9 +15,16 @@ from tests.promise.simulation.forgetting import (
     plan_death,
 )
 from tests.promise.simulation.gateway import BEHAVIOURS, DEAD, LONGEST_SLEEP_S, TOTAL_TIMEOUT_S, USUAL
-from tests.promise.simulation.people import open_and_close_journal, review_batches, settle_early
+from tests.promise.simulation.people import (
+    adopt,
+    ask_the_gateway,
+    copies_with_every_batch,
+    open_and_close_journal,
+    refresh_rows,
+    review_batches,
+    settle_early,
+)
 from tests.promise.simulation.process import Process, resume, submit
-from tests.promise.simulation.restoring import adopt, ask_the_gateway, copies_with_every_batch
 from tests.promise.simulation.scenario import EVERYTHING, Scenario
 from tests.promise.simulation.sheets import FEWEST_ROWS_OF_A_REPEAT
 
