@@ -1,6 +1,8 @@
 """Builds rows with secret data, and journals that forget them."""
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource
 from paygw_batch.core.lifecycle import Resolution, Resolved
@@ -13,6 +15,26 @@ BEFORE, LATER, WHEN = "2027-01-01", "2027-02-01T08:00:00.000Z", "2027-03-01T08:0
 
 
 SECRETS = ("Zephyrine", "Quillfeather", "254799887766", "ticket-of-zephyrine", "raw-words-about-her", "sheet-of-hers")
+
+
+FORGERIES_OF_BOTH = [
+    "UPDATE instruction SET minor = 1 WHERE number = 1",
+    "UPDATE instruction SET client_orderid = 'A-9' WHERE number = 1",
+    "UPDATE instruction SET payee = 'x' WHERE number = 1",
+    "UPDATE instruction SET content = 'x' WHERE number = 1",
+    "UPDATE instruction SET fields = NULL, payee = NULL, content = NULL, salt = NULL WHERE number = 5",
+    "UPDATE instruction SET amount = '1' WHERE number = 5",
+    "UPDATE fact SET at = '2026-11-21T08:59:00.000Z' WHERE instruction = 1",
+    "UPDATE fact SET details = replace(details, 'amina', 'nobody') WHERE kind = 'batch_forgotten'",
+    "UPDATE fact SET means = 'paid' WHERE kind = 'heard'",
+    "DELETE FROM page WHERE batch = 3",
+]
+"""Changes after people were forgotten, which `verify` finds in both stores."""
+
+
+def secrets_in(files: Iterable[Path]) -> list[str]:
+    content = b"".join(path.read_bytes() for path in sorted(files) if path.is_file())
+    return [secret for secret in SECRETS if secret.encode() in content or secret.lower().encode() in content]
 
 
 def secret_row(row: int, order_id: str) -> NewInstruction:

@@ -8,11 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.lock import RunLock
-from paygw_batch.journal.values import Entry
-from tests.support.journal_rows import AT, due_rows, intent, open_journal_at, open_sheet, outcome_of
+from tests.support.journal_rows import AT, due_rows, intent, open_journal_at
 
 
 def hold(place: Path) -> None:
@@ -33,21 +31,6 @@ def hand_down(place: Path) -> None:
     time.sleep(600)
 
 
-def send(place: Path) -> None:
-    """Send rows one commit after the other, and print each step before and after its commit."""
-    journal = open_journal_at(place)
-    open_sheet(journal, new=2000)
-    sys.stdout.write("held\n")
-    pending: list[Entry] = []
-    for due in due_rows(journal, 1):
-        sys.stdout.write(f"intending {due.number}\n")
-        sys.stdout.flush()
-        journal.append([intent(due), *pending])
-        sys.stdout.write(f"sent {due.number}\n")
-        sys.stdout.flush()
-        pending = [outcome_of(due.number, 1, OutcomeKind.PAID)]
-
-
 def claim(place: Path) -> None:
     """Try to open the journal and claim its only due row."""
     sys.stdin.readline()
@@ -64,4 +47,4 @@ def claim(place: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"hold": hold, "hand_down": hand_down, "send": send, "claim": claim}[sys.argv[1]](Path(sys.argv[2]))
+    {"hold": hold, "hand_down": hand_down, "claim": claim}[sys.argv[1]](Path(sys.argv[2]))

@@ -120,11 +120,6 @@ def test_outcome_of_moved_row_is_not_moved() -> None:
     assert worker.append(outcome_of(1, 1, OutcomeKind.PAID)) == [MoveResult.NOT_MOVED]
 
 
-def test_writer_decides_when_rows_may_be_sent() -> None:
-    claimed = Worker(FakeJournal()).claimed
-    assert (claimed.may_leave(0.5), claimed.may_leave(1.5)) == (True, False)
-
-
 def test_journal_judges_waiting_notifications() -> None:
     facts = FakeJournal(1)
     with closing(SingleRun(facts, lambda _: True)) as journal:

@@ -52,20 +52,9 @@ def intent_of(number: int, attempt: int = 1, when: str = "") -> Entry:
 
 def rejected_outcome(number: int, when: str = "", **fields: Any) -> Entry:
     """Return an outcome with every field that a reply can have."""
-    digest = reply_sha256(PAGE.head, PAGE.body)
-    outcome = Outcome(
-        OutcomeKind.REJECTED,
-        "c",
-        gateway_status="declined",
-        gateway_reference="g-1",
-        http_status=402,
-        error_code="5",
-        message="too poor",
-        customer_url="https://pay.example/1",
-        reply_sha256=digest,
-        conflict=True,
-    )
-    return Entry(number, 1, Concluded(outcome._replace(**fields)), when or at(6), PAGE)
+    outcome = Outcome(OutcomeKind.REJECTED, "c", "declined", "g-1", 402, "5", "too poor", conflict=True)
+    more = {"customer_url": "https://pay.example/1", "reply_sha256": reply_sha256(PAGE.head, PAGE.body), **fields}
+    return Entry(number, 1, Concluded(outcome._replace(**more)), when or at(6), PAGE)
 
 
 def columns(definition: str) -> set[str]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from operator import attrgetter
 from pathlib import Path
 
 import apsw
@@ -15,7 +16,17 @@ from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Amendment, Arrival, Entry, KnownRow, PaymentSearch, RemainingData
-from tests.journal.forgotten_rows import BEFORE, LATER, SECRETS, WHEN, fill_journal, forget_old_batches, secret_row
+from tests.journal.forgotten_rows import (
+    BEFORE,
+    FORGERIES_OF_BOTH,
+    LATER,
+    SECRETS,
+    WHEN,
+    fill_journal,
+    forget_old_batches,
+    secret_row,
+    secrets_in,
+)
 from tests.support.journal_rows import (
     OPERATION,
     at,
@@ -35,16 +46,6 @@ from tests.support.journal_rows import (
 from tests.support.tested_journal import Journal
 
 
-def bytes_of(place: Path) -> bytes:
-    """Return every byte of every file of a journal."""
-    return b"".join(path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file())
-
-
-def secrets_in(place: Path) -> list[str]:
-    content = bytes_of(place)
-    return [secret for secret in SECRETS if secret.encode() in content or secret.lower().encode() in content]
-
-
 @pytest.fixture
 def kept(place: Path) -> Iterator[SqliteJournal]:
     """Yield a journal in a file with old batches and a new one."""
@@ -56,11 +57,11 @@ def kept(place: Path) -> Iterator[SqliteJournal]:
 
 
 def test_forgetting_leaves_no_byte_in_files(kept: SqliteJournal, place: Path) -> None:
-    assert secrets_in(place) == list(SECRETS)
+    assert secrets_in(place.rglob("*")) == list(SECRETS)
     forget_old_batches(kept)
-    assert secrets_in(place) == []
+    assert secrets_in(place.rglob("*")) == []
     kept.close()
-    assert secrets_in(place) == []
+    assert secrets_in(place.rglob("*")) == []
 
 
 def test_forgetting_keeps_other_data_and_passes_verify(journal: Journal) -> None:
@@ -71,13 +72,8 @@ def test_forgetting_keeps_other_data_and_passes_verify(journal: Journal) -> None
     for batch in (1, 2):
         for row, before in zip((2, 3), rows[batch - 1], strict=True):
             now = row_of(journal, batch, row)
-            assert (now.state, now.client_orderid, now.minor, now.sent_orderid, now.updated_at) == (
-                before.state,
-                before.client_orderid,
-                before.minor,
-                before.sent_orderid,
-                before.updated_at,
-            )
+            kept = attrgetter("state", "client_orderid", "minor", "sent_orderid", "updated_at")
+            assert kept(now) == kept(before)
             assert "ephyrine" not in str(now)
     assert [journal.tallies(batch) for batch in (1, 2)] == tallies
     counts = journal.verify()
@@ -96,32 +92,20 @@ def test_forgetting_fact_names_person_and_scope(journal: Journal) -> None:
     forget_old_batches(journal)
     entry = journal.first_forgetting(1)
     assert entry is not None
-    assert (journal.head().seq, entry.at, entry.by, entry.said) == (
-        before + 2,
-        WHEN,
-        "amina",
-        '["forgotten_before", 2, "2027-01-01"]',
-    )
+    assert (journal.head().seq, entry.at, entry.by) == (before + 2, WHEN, "amina")
+    assert entry.said == '["forgotten_before", 2, "2027-01-01"]'
     assert journal.first_forgetting(3) is None
 
 
 FORGERIES = [
-    "UPDATE instruction SET minor = 1 WHERE number = 1",
-    "UPDATE instruction SET client_orderid = 'A-9' WHERE number = 1",
-    "UPDATE instruction SET payee = 'x' WHERE number = 1",
-    "UPDATE instruction SET content = 'x' WHERE number = 1",
+    *FORGERIES_OF_BOTH,
     "UPDATE instruction SET salt = zeroblob(16) WHERE number = 1",
     "UPDATE instruction SET people_sha256 = zeroblob(32) WHERE number = 1",
-    "UPDATE instruction SET fields = NULL, payee = NULL, content = NULL, salt = NULL WHERE number = 5",
     "UPDATE instruction SET salt = NULL WHERE number = 5",
-    "UPDATE instruction SET amount = '1' WHERE number = 5",
     "UPDATE fact SET order_id = 'X-1' WHERE instruction = 3",
     "UPDATE fact SET by = 'nobody' WHERE instruction = 3",
     "INSERT INTO said SELECT min(number), zeroblob(16), 'x', NULL, NULL FROM fact WHERE instruction = 3",
-    "UPDATE fact SET at = '2026-11-21T08:59:00.000Z' WHERE instruction = 1",
-    "UPDATE fact SET details = replace(details, 'amina', 'nobody') WHERE kind = 'batch_forgotten'",
     "UPDATE fact SET hash = zeroblob(32) WHERE instruction = 1 AND kind = 'rejected'",
-    "UPDATE fact SET means = 'paid' WHERE kind = 'heard'",
     "UPDATE fact SET details = 'x' WHERE kind = 'heard'",
     "DELETE FROM said WHERE fact = (SELECT number FROM fact WHERE kind = 'order' ORDER BY number DESC)",
     "DELETE FROM said WHERE fact = (SELECT max(number) FROM fact WHERE instruction = 1)",
@@ -129,7 +113,6 @@ FORGERIES = [
     "UPDATE fact SET finding = 'moved' WHERE finding = 'unknown_order'",
     "UPDATE state SET state = 'paid' WHERE instruction = 1",
     "INSERT INTO page VALUES (1, 0, x'00')",
-    "DELETE FROM page WHERE batch = 3",
     "INSERT INTO payment_words (rowid, words) VALUES (1, 'zephyrine')",
 ]
 
@@ -149,46 +132,40 @@ def test_change_after_forgetting_is_detected(kept: SqliteJournal, place: Path, f
         reader.verify()
 
 
-def test_row_of_forgotten_payee_is_conflict(journal: Journal) -> None:
+@pytest.fixture
+def forgotten(journal: Journal) -> Journal:
     fill_journal(journal)
     forget_old_batches(journal)
+    return journal
+
+
+def test_row_of_forgotten_payee_is_conflict(forgotten: Journal) -> None:
     paid = secret_row(2, "B-1")
     rows = [(2, paid.client_orderid, paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other")]
-    known, clashes = journal.compare(OPERATION, rows)
+    known, clashes = forgotten.compare(OPERATION, rows)
     assert known == []
-    assert [(clash.row, clash.instruction, clash.state, clash.is_amendable) for clash in clashes] == [
-        (2, 3, State.PAID, False),
-        (3, 4, State.PAID, False),
-    ]
+    found = [(clash.row, clash.instruction, clash.state, clash.is_amendable) for clash in clashes]
+    assert found == [(2, 3, State.PAID, False), (3, 4, State.PAID, False)]
 
 
-def test_forgotten_rejected_payee_is_paid_only_by_amendment(journal: Journal) -> None:
-    fill_journal(journal)
-    forget_old_batches(journal)
+def test_forgotten_rejected_payee_is_paid_only_by_amendment(forgotten: Journal) -> None:
     resubmitted = secret_row(2, "A-1")
-    known, (clash,) = journal.compare(OPERATION, [(2, resubmitted.client_orderid, resubmitted.content)])
+    known, (clash,) = forgotten.compare(OPERATION, [(2, resubmitted.client_orderid, resubmitted.content)])
     assert (known, clash.instruction, clash.is_amendable) == ([], 1, True)
-    open_sheet(journal, "again", [resubmitted], amendments=[Amendment(2, 1)], opened_at=LATER)
-    (due,) = due_rows(journal, 4)
+    open_sheet(forgotten, "again", [resubmitted], amendments=[Amendment(2, 1)], opened_at=LATER)
+    (due,) = due_rows(forgotten, 4)
     assert (due.order_id, due.instruction.fields["account_name"]) == ("A-1-r2", "Zephyrine Quillfeather")
-    send(journal, 4, OutcomeKind.PAID, LATER)
-    assert journal.verify()[State.REPLACED] == 1
+    send(forgotten, 4, OutcomeKind.PAID, LATER)
+    assert forgotten.verify()[State.REPLACED] == 1
 
 
-def test_row_of_forgotten_payee_is_never_due(journal: Journal) -> None:
-    fill_journal(journal)
-    forget_old_batches(journal)
-    journal.release(1, None, suffix=True, by="amina", at=WHEN)
-    assert row_of(journal, 1, 2).state is State.READY
-    assert not due_rows(journal, 1)
-
-
-def test_forgotten_payee_causes_no_look_alike_warning(journal: Journal) -> None:
-    fill_journal(journal)
-    forget_old_batches(journal)
+def test_forgotten_payee_is_neither_due_nor_look_alike(forgotten: Journal) -> None:
     row = (2, "D-1", "254799887766", "KES", 150050)
-    assert list(journal.look_alikes(OPERATION, [row], since="2026-01-01")) == []
-    assert list(journal.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")) == []
+    assert list(forgotten.look_alikes(OPERATION, [row], since="2026-01-01")) == []
+    assert list(forgotten.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")) == []
+    forgotten.release(1, None, suffix=True, by="amina", at=WHEN)
+    assert row_of(forgotten, 1, 2).state is State.READY
+    assert not due_rows(forgotten, 1)
 
 
 def test_recent_batch_is_not_forgotten(journal: Journal) -> None:
@@ -248,7 +225,7 @@ def test_only_orders_naming_forgotten_rows_are_removed(kept: SqliteJournal, plac
         document = json.dumps({"content": {"rows": [{"row": 2, "evidence": text}]}})
         kept.settle([], order=SignedOrder(batch, document, at(6)))
     forget_old_batches(kept)
-    assert secrets_in(place) == []
+    assert secrets_in(place.rglob("*")) == []
     assert ([len(kept.signed_orders(batch.batch)) for batch in kept.batches()]) == [0, 0, 1]
 
 
@@ -262,7 +239,7 @@ def test_judged_notifications_are_forgotten(place: Path) -> None:
         assert journal.judge_arrivals({}, at=at(6)) == {Finding.UNKNOWN_ORDER: 1}
         keep([Arrival("someone else", at(7))])
         forget_old_batches(journal)
-        assert secrets_in(place) == []
+        assert secrets_in(place.rglob("*")) == []
         assert journal.verify()["notifications_waiting"] == 1
 
 
@@ -278,7 +255,7 @@ def test_log_read_by_others_is_scrubbed_later(
         assert kept.forget(chosen, by="amina", at=WHEN) is RemainingData.IN_LOG
         reader.execute("COMMIT")
     assert kept.scrub() is RemainingData.NOWHERE
-    assert secrets_in(place) == []
+    assert secrets_in(place.rglob("*")) == []
 
 
 def test_old_statement_is_known_after_rows_are_forgotten(journal: Journal) -> None:

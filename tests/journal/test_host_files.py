@@ -4,6 +4,7 @@ import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from psycopg import Connection
@@ -149,9 +150,7 @@ def test_damaged_host_id_is_not_recreated(place: Path, content: str) -> None:
 
 
 def test_host_id_is_durable_before_use(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail_with_full_disk(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
+    fail_with_full_disk = Mock(side_effect=OSError(28, "No space left on device"))
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", fail_with_full_disk)
         with pytest.raises(JournalError) as raised:

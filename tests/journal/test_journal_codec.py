@@ -16,10 +16,8 @@ from paygw_batch.core.lifecycle import (
     Resolution,
     Resolved,
     Returned,
-    State,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.evidence import Notification, decode_notification, encode_notification
 from paygw_batch.journal.facts import (
@@ -38,7 +36,6 @@ from paygw_batch.journal.facts import (
     verify_links,
 )
 from paygw_batch.journal.values import BatchForgotten, BatchOpened, Entry, Link
-from tests.support.row_progress import RowProgress, advance, build_row_state
 
 PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=12)
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
@@ -174,26 +171,6 @@ def test_times_in_chain_never_decrease() -> None:
     entries = [Entry(4, 1, Interrupted(), later), Entry(5, 1, Interrupted(), AT)]
     lines, _ = chain_facts(entries, Link(0, bytes(32)), lambda: bytes(16))
     assert [line.at for line in lines] == [later, later]
-
-
-@pytest.mark.parametrize(
-    ("resolution", "word"),
-    [(Resolution.PAID, "paid"), (Resolution.REJECTED, "rejected"), (Resolution.NOT_RECEIVED, "not received")],
-)
-def test_settled_row_shows_person_and_reason(resolution: Resolution, word: str) -> None:
-    left = advance(RowProgress("PAY-1"), Intended("PAY-1", "n", 1, None), 1, AT)
-    assert isinstance(left, RowProgress)
-    doubtful = advance(left, Interrupted(), 1, AT)
-    assert isinstance(doubtful, RowProgress)
-    settled = advance(doubtful, Resolved(resolution, "call 17", "amina", Basis.PERSON), 1, AT)
-    assert isinstance(settled, RowProgress)
-    assert render_record(settled.message or "") == f"Resolved as {word} by amina: call 17"
-
-
-def test_row_standing_combines_instruction_and_progress() -> None:
-    row = build_row_state(2, 7, "PAY-1", "KE", "KES", 150_050, RowProgress("PAY-1"))
-    assert (row.row, row.client_orderid, row.country, row.currency, row.minor) == (2, "PAY-1", "KE", "KES", 150_050)
-    assert row.state is State.READY
 
 
 @pytest.mark.parametrize("details", ["{", "[]", '["one"]', "7", None])

@@ -188,18 +188,9 @@ def usable_journals(place: Path, to: DatabasePlace) -> list[str]:
     return found
 
 
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
 STEPS = (
-    "Session",
-    "FilePlace.open_to_write",
-    "copy_journal",
-    "load_identity",
-    "finish_move",
-    "_record_new_place",
-    "KnownJournal",
+    *("Session", "FilePlace.open_to_write", "copy_journal", "load_identity", "finish_move"),
+    *("_record_new_place", "KnownJournal"),
 )
 
 
@@ -225,10 +216,10 @@ def test_killed_move_leaves_exactly_one_usable_journal(
             result = real(*given, **named)
             if hasattr(result, "close"):  # a process that ends releases it
                 result.close()
-        raise Killed
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(owner, name, die)
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         move_to_database(place, empty_database)
     monkeypatch.undo()
     assert len(usable_journals(place, empty_database)) <= 1

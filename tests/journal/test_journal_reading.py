@@ -12,17 +12,13 @@ from paygw_batch.core.lifecycle import Concluded, FactKind, Intended, Resolution
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.shown_states import render_record
 from paygw_batch.journal import states
-from paygw_batch.journal.evidence import Notification, encode_notification
-from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import (
-    Arrival,
     AttemptReply,
     BatchRecord,
     Entry,
     Hold,
     KeptReply,
     KnownRow,
-    NewBatch,
     RowState,
     StateTally,
     TallyKind,
@@ -30,7 +26,7 @@ from paygw_batch.journal.values import (
 )
 from tests.support.journal_rows import (
     AT,
-    OPERATION,
+    arrival,
     at,
     due_rows,
     file_place,
@@ -61,12 +57,8 @@ def row_numbers(found: Sequence[RowState]) -> list[int]:
 
 
 ACCEPTED_LATER = [
-    (OutcomeKind.ACCEPTED, 1),
-    (OutcomeKind.ACCEPTED, 5),
-    (OutcomeKind.PAID, 6),
-    (OutcomeKind.PAID, 7),
-    (OutcomeKind.PAID, 8),
-    (OutcomeKind.ACCEPTED, 9),
+    *((OutcomeKind.ACCEPTED, 1), (OutcomeKind.ACCEPTED, 5), (OutcomeKind.PAID, 6)),
+    *((OutcomeKind.PAID, 7), (OutcomeKind.PAID, 8), (OutcomeKind.ACCEPTED, 9)),
 ]
 
 
@@ -106,16 +98,10 @@ def test_known_rows_are_tallied_separately(journal: Journal) -> None:
     send_outcomes(journal, (OutcomeKind.PAID, 1), (OutcomeKind.UNKNOWN, 2))
     known = [KnownRow(2, 1, State.PAID), KnownRow(3, 2, State.IN_DOUBT)]
     open_sheet(journal, "b2", [new_instruction(4, "NEW", amount="10.00")], known=known, opened_at=at(3))
-    assert list(journal.tallies(2, kind=TallyKind.KNOWN)) == [
-        StateTally("KE", "KES", State.IN_DOUBT, 1, 150050),
-        StateTally("KE", "KES", State.PAID, 1, 150050),
-    ]
+    tallies = [StateTally("KE", "KES", state, 1, 150050) for state in (State.IN_DOUBT, State.PAID)]
+    assert list(journal.tallies(2, kind=TallyKind.KNOWN)) == tallies
     assert list(journal.tallies(1, kind=TallyKind.KNOWN)) == []
-    assert [(tally.state, tally.count, tally.minor) for tally in journal.tallies(2)] == [
-        (State.IN_DOUBT, 1, 150050),
-        (State.PAID, 1, 150050),
-        (State.READY, 1, 1000),
-    ]
+    assert list(journal.tallies(2)) == [*tallies, StateTally("KE", "KES", State.READY, 1, 1000)]
 
 
 def test_held_row_names_latest_evidence(journal: Journal) -> None:
@@ -167,17 +153,9 @@ def test_raw_replies_are_stored_by_attempt(journal: Journal) -> None:
         journal.append([intent(due, at(attempt)), replace(outcome, reply=reply)])
         if attempt == 1:
             journal.release(1, [2], suffix=True, by="amina", at=at(1))
-    assert list(journal.replies(first.number)) == [
-        AttemptReply(1, at(1), replies[0]),
-        AttemptReply(2, at(2), replies[1]),
-    ]
+    assert list(journal.replies(first.number)) == [AttemptReply(n, at(n), replies[n - 1]) for n in (1, 2)]
     assert list(journal.replies(2)) == []
     assert journal.verify()["in_doubt"] == 1
-
-
-def notification(order_id: str) -> str:
-    claim = Claim(order_id, "1500.50", "KES", "approved", "ref", Proof.PROVEN)
-    return encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
 
 
 def test_notifications_are_judged_up_to_row_in_flight(place: Path) -> None:
@@ -187,7 +165,7 @@ def test_notifications_are_judged_up_to_row_in_flight(place: Path) -> None:
         (flying,) = due_rows(journal, 2)
         journal.append([intent(flying, at(3))])
         with file_place(place).open_note_recorder() as keep:
-            keep([Arrival(notification(order_id), AT) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
+            keep([arrival(order_id) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
         assert journal.judge_arrivals(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
         assert journal.judge_arrivals(WORDS, at=at(4)) == {}
         assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.ACCEPTED]
@@ -206,15 +184,7 @@ def test_unknown_batch_has_no_content() -> None:
 
 # The history of people's acts.
 def open_first_batch(journal: Journal) -> BatchRecord:
-    return journal.open_batch(
-        NewBatch(
-            "b1", OPERATION, "payroll.csv", "sha", 3, 0, by="ada", approvals=("prepared by ada", "approved by ben")
-        ),
-        parts=[BatchPart([b"page"], InstructionRows(new_instruction(row) for row in (2, 3, 4)))],
-        known=[],
-        amendments=[],
-        at=AT,
-    )
+    return open_sheet(journal, by="ada", approvals=("prepared by ada", "approved by ben"))
 
 
 def conclude_row(journal: Journal, batch: BatchRecord, row: int, kind: OutcomeKind, minute: int) -> int:
@@ -246,18 +216,6 @@ def test_history_lists_human_acts_in_order(journal: Journal) -> None:
         (at(5), "released", 3, 1, "dan", "next attempt as ORD-3-r2"),
     ]
     journal.verify()
-
-
-def test_history_omits_acts_on_other_batch(journal: Journal) -> None:
-    open_first_batch(journal)
-    other = journal.open_batch(
-        replace(NewBatch("b2", OPERATION, "other.csv", "sha2", 1, 0), by="eve"),
-        parts=[BatchPart([b"page"], InstructionRows([new_instruction(2, "OTHER-2")]))],
-        known=[],
-        amendments=[],
-        at=at(6),
-    )
-    assert [(entry.kind, entry.by) for entry in journal.history(other.number)] == [("opened", "eve")]
 
 
 def test_act_on_shared_row_appears_in_both_histories(journal: Journal) -> None:

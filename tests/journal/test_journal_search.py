@@ -138,10 +138,6 @@ def test_people_are_found_in_both_operations(journal: Journal) -> None:
     assert [payment.operation for payment in find(journal, order_id="ORD-2")] == ["payin", "payout"]
 
 
-def test_verify_accepts_search_index(people: Journal) -> None:
-    people.verify()
-
-
 @pytest.mark.parametrize("journal", ["disk", "memory"], indirect=True)
 def test_search_uses_index_without_scanning_instructions(people: Journal) -> None:
     assert isinstance(people, SqliteJournal)
@@ -241,11 +237,6 @@ def test_references_are_read_from_derived_ids(journal: Journal) -> None:
     open_sheet(journal, "b3", [derived_row(4, "bonus")], opened_at=at(9))
     open_sheet(journal, "b4", [derived_row(5, "fees")], operation="payin")
     assert references(journal) == [("b1", "Payroll-2026-11"), ("b2", ""), ("b3", "bonus"), ("b4", "fees")]
-
-
-def test_derived_looking_id_has_no_reference(journal: Journal) -> None:
-    open_sheet(journal, new=[new_instruction(2, "ORD-0123456789abcdef-1")])
-    assert references(journal) == [("b1", "")]
 
 
 def test_repeated_rows_are_counted_once_per_batch(journal: Journal) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.journal.postgres import session as postgres_tables
 from paygw_batch.journal.sqlite import sqlite_tables
 from paygw_batch.journal.tables import ON_POSTGRES, ON_SQLITE, named_sql
 from tests.support.checkout import ROOT
@@ -69,17 +68,6 @@ def test_both_databases_have_all_shared_statements(file: str) -> None:
     )
     assert stores[0] ^ stores[1] == OF_ONE_STORE[file]
     assert shared.isdisjoint(stores[0] | stores[1])
-
-
-def test_shared_statement_is_rendered_in_each_dialect() -> None:
-    (ours, theirs) = (tables.QUERIES["not_forgotten_of"] for tables in (sqlite_tables, postgres_tables))
-    assert "number IN (SELECT value FROM carray(:numbers))" in ours
-    assert "number = ANY (%(numbers)s)" in theirs
-
-
-def test_queries_contain_no_unfilled_parts() -> None:
-    for queries in (sqlite_tables.QUERIES, postgres_tables.QUERIES):
-        assert not [name for name, text in queries.items() if re.search(r"\{\w", text)]
 
 
 @pytest.mark.parametrize("name", ["holds", "waiting", "contradictions", "counts_of_batch", "history", "payments"])

@@ -20,6 +20,7 @@ from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import RemainingData, Withdrawal
 from tests.journal.forgotten_rows import (
     BEFORE,
+    FORGERIES_OF_BOTH,
     LATER,
     SECRETS,
     WHEN,
@@ -27,6 +28,7 @@ from tests.journal.forgotten_rows import (
     forget_old_batches,
     record_unknown_evidence,
     secret_row,
+    secrets_in,
 )
 from tests.support.journal_rows import (
     OPERATION,
@@ -61,16 +63,10 @@ def journal(at_database: DatabasePlace) -> Iterator[PostgresJournal]:
 # The server's files.
 
 
-def bytes_of(server: PostgresServer) -> bytes:
-    """Return every byte of the tables of a server, without its write-ahead log."""
+def table_files(server: PostgresServer) -> list[Path]:
+    """Return the files of a server, without its write-ahead log."""
     data = server.home / "data"
-    files = (path for path in sorted(data.rglob("*")) if path.is_file() and data / "pg_wal" not in path.parents)
-    return b"".join(path.read_bytes() for path in files)
-
-
-def secrets_in(server: PostgresServer) -> list[str]:
-    content = bytes_of(server)
-    return [secret for secret in SECRETS if secret.encode() in content or secret.lower().encode() in content]
+    return [path for path in data.rglob("*") if data / "pg_wal" not in path.parents]
 
 
 def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
@@ -83,17 +79,14 @@ def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
             for code in ("old", "never-submitted"):
                 assert shared.keep_plan(code, PLAN % code)
             execute_as_owner(shared, "ANALYZE", "CHECKPOINT")
-            assert secrets_in(server) == list(SECRETS)
+            assert secrets_in(table_files(server)) == list(SECRETS)
             chosen = opened.forgettable_payments(before="2999-01-01", cutoff=WHEN)
             assert opened.forget(chosen, by="amina", at=WHEN) is RemainingData.IN_DATABASE
             assert opened.verify()["instructions"] == 5
-            assert (opened.signed_orders("old"), shared.newest_plan("old"), shared.newest_plan("never-submitted")) == (
-                [],
-                None,
-                None,
-            )
+            assert opened.signed_orders("old") == []
+            assert shared.newest_plan("old") is shared.newest_plan("never-submitted") is None
         execute_as_owner(shared, "ANALYZE", "VACUUM FULL", "CHECKPOINT")
-        assert secrets_in(server) == []
+        assert secrets_in(table_files(server)) == []
         with closing(read_postgres(shared)) as reader:
             assert reader.verify()["evidence"] > 0
 
@@ -110,14 +103,9 @@ def test_forgetting_keeps_plans_of_other_people(journal: PostgresJournal, at_dat
 # Changes that `verify` detects.
 
 FORGERIES = [
-    "UPDATE instruction SET minor = 1 WHERE number = 1",
-    "UPDATE instruction SET client_orderid = 'A-9' WHERE number = 1",
-    "UPDATE instruction SET payee = 'x' WHERE number = 1",
-    "UPDATE instruction SET content = 'x' WHERE number = 1",
+    *FORGERIES_OF_BOTH,
     "UPDATE instruction SET salt = decode(repeat('00', 16), 'hex') WHERE number = 1",
     "UPDATE instruction SET people_sha256 = sha256('') WHERE number = 1",
-    "UPDATE instruction SET fields = NULL, payee = NULL, content = NULL, salt = NULL WHERE number = 5",
-    "UPDATE instruction SET amount = '1' WHERE number = 5",
     "UPDATE fact SET order_id = 'X-1' WHERE instruction = 3 AND kind = 'intended'",
     "UPDATE fact SET by = 'nobody' WHERE instruction = 3 AND kind = 'resolved_paid'",
     "UPDATE fact SET said_sha256 = NULL WHERE instruction = 3",
@@ -125,15 +113,11 @@ FORGERIES = [
     "INSERT INTO said SELECT max(number), decode(repeat('00', 16), 'hex'), 'x' FROM fact WHERE instruction = 3",
     "UPDATE said SET text = 'x'",
     "DELETE FROM said",
-    "UPDATE fact SET at = '2026-11-21T08:59:00.000Z' WHERE instruction = 1",
-    "UPDATE fact SET details = replace(details, 'amina', 'nobody') WHERE kind = 'batch_forgotten'",
     "UPDATE fact SET hash = sha256('') WHERE instruction = 1 AND kind = 'rejected'",
     "UPDATE fact SET hash = sha256('') WHERE kind = 'batch_forgotten'",
     "UPDATE fact SET number = DEFAULT WHERE instruction = 1",
-    "UPDATE fact SET means = 'paid' WHERE kind = 'heard'",
     "UPDATE state SET first_sent = NULL WHERE instruction = 1",
     "INSERT INTO page VALUES (1, 0, '')",
-    "DELETE FROM page WHERE batch = 3",
     "UPDATE payee_words SET words = 'zephyrine' WHERE instruction = 1",
 ]
 

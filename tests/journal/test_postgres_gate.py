@@ -232,18 +232,14 @@ async def send_by_two_workers(at: DatabasePlace, counting: RequestCounter, pace:
         )
 
 
-def test_two_workers_keep_concurrency_and_send_once(at_database: DatabasePlace) -> None:
-    counting = RequestCounter()
-    assert asyncio.run(send_by_two_workers(at_database, counting, Pace(concurrency=3))) == [None, None]
-    assert (len(counting.heard), set(counting.heard.values())) == (80, {1})
-    assert counting.most <= 3
-
-
-def test_two_workers_send_all_by_changed_limits(at_database: DatabasePlace) -> None:
-    counting = RequestCounter()
-    at_database.change_limits(LimitChange("amina", rate_per_s=500, concurrency=2))
-    assert asyncio.run(send_by_two_workers(at_database, counting, Pace(concurrency=8))) == [None, None]
-    assert (len(counting.heard), set(counting.heard.values()), counting.most <= 2) == (80, {1}, True)
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_two_workers_keep_limits_and_send_once(at_database: DatabasePlace, is_changed: bool) -> None:
+    counting, limit = RequestCounter(), 2 if is_changed else 3
+    if is_changed:
+        at_database.change_limits(LimitChange("amina", rate_per_s=500, concurrency=limit))
+    pace = Pace(concurrency=8 if is_changed else limit)
+    assert asyncio.run(send_by_two_workers(at_database, counting, pace)) == [None, None]
+    assert (len(counting.heard), set(counting.heard.values()), counting.most <= limit) == (80, {1}, True)
 
 
 def test_doubts_of_one_worker_stop_all_workers(at_database: DatabasePlace) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,7 +15,6 @@ from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import DocumentWithdrawn, JournalTooOld, JournalUnwritable
 from paygw_batch.journal.adopt import Adoption
-from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.file_place import FilePlace
 from paygw_batch.journal.sent_log import NOTES, SentLog, newest_line
 from paygw_batch.journal.sqlite.connect import connect
@@ -22,15 +22,14 @@ from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReade
 from paygw_batch.journal.sqlite.sqlite_tables import QUERIES, append_facts
 from paygw_batch.journal.values import (
     AdoptionNote,
-    Arrival,
     ClockComparison,
     MoveResult,
     Remark,
     StatementNote,
-    Withdrawal,
 )
 from tests.support.journal_rows import (
     AT,
+    arrival,
     create_journal_at,
     due_rows,
     file_place,
@@ -41,15 +40,12 @@ from tests.support.journal_rows import (
     outcome_of,
     read_journal_at,
     resolved,
+    withdrawal,
 )
 
 WORDS = {"approved": OutcomeKind.PAID}
 OTHER_NAME = EndpointIdentity.create("gateway2.example", "1234", "merchant")
 Write = Callable[[SqliteJournal], object]
-
-
-def withdrawal(sha256: str) -> Withdrawal:
-    return Withdrawal(sha256, "cleo", "{}", AT)
 
 
 def outcome_evidence(order_id: str) -> Evidence:
@@ -80,14 +76,9 @@ def withdraw_during_run(place: Path, sha256: str) -> None:
     file_place(place).withdraw(withdrawal(sha256))
 
 
-def notification() -> str:
-    claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
-    return encode_notification(Notification(AT, "POST", "", "", b"", 0, "", claim))
-
-
 def record_during_run(place: Path) -> None:
     with file_place(place).open_note_recorder() as keep:
-        keep([Arrival(notification(), AT)])
+        keep([arrival()])
 
 
 def copy_journal(place: Path, name: str) -> Path:
@@ -165,23 +156,16 @@ def test_withdrawal_blocks_older_copy_of_moved_journal(place: Path, is_moved: bo
         file_place(place, path).open_to_write("a test")
 
 
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
-@pytest.mark.parametrize("failure", [Killed(), OSError(5, "Input/output error")])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(5, "Input/output error")])
 def test_withdrawal_missing_on_host_is_repeated(
     place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
     open_journal_at(place).close()
-
-    def fail(*_: object) -> None:
-        raise failure
-
+    fail = Mock(side_effect=failure)
     with monkeypatch.context() as cut:
         cut.setattr(SentLog, "note", fail)
         cut.setattr("paygw_batch.journal.sent_log.replacement_file", fail)
-        with pytest.raises(Killed if isinstance(failure, Killed) else JournalUnwritable):
+        with pytest.raises(KeyboardInterrupt if isinstance(failure, KeyboardInterrupt) else JournalUnwritable):
             withdraw_during_run(place, "1" * 64)
     with closing(read_journal_at(place)) as journal:
         assert [withdrawal.sha256 for withdrawal in journal.withdrawals()] == ["1" * 64]
@@ -266,10 +250,7 @@ def test_torn_withdrawal_note_keeps_previous_note(place: Path) -> None:
 
 def test_notification_is_logged_before_acknowledgement(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_journal_at(place).close()
-
-    def fail(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
+    fail = Mock(side_effect=OSError(5, "Input/output error"))
     with monkeypatch.context() as cut:
         cut.setattr("paygw_batch.journal.file_place.log_concurrent_fact", fail)
         with pytest.raises(JournalUnwritable):
@@ -292,7 +273,7 @@ def test_listener_writes_into_no_replaced_file(place: Path) -> None:
     open_journal_at(place).close()
     copy = copy_journal(place, "copy")
     with file_place(place).open_note_recorder() as keep:
-        keep([Arrival(notification(), AT)])
+        keep([arrival()])
         put_back(place, copy)
         with pytest.raises(JournalTooOld):
-            keep([Arrival(notification(), AT)])
+            keep([arrival()])

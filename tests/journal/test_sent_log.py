@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -221,9 +222,7 @@ def test_missing_middle_line_is_detected(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_reported_before_anything_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail_with_full_disk(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
+    fail_with_full_disk = Mock(side_effect=OSError(28, "No space left on device"))
     with closing(SentLog(tmp_path, RUN, START)) as writer:
         writer.note(1, digest(1), AT, [LoggedAttempt(1, 1, "A")])
         with monkeypatch.context() as broken:
@@ -276,10 +275,8 @@ def test_sent_and_unsent_attempts_are_logged() -> None:
         open_sheet(journal)
         first, second, _ = due_in(journal, 1)
         not_sent = outcome_of(second.number, 1, OutcomeKind.NOT_SENT)
-        assert attempts_to_log([intent_of(first), not_sent, outcome_of(first.number, 1, OutcomeKind.PAID)]) == [
-            LoggedAttempt(first.number, 1, first.order_id),
-            LoggedAttempt(second.number, 1, None),
-        ]
+        logged = attempts_to_log([intent_of(first), not_sent, outcome_of(first.number, 1, OutcomeKind.PAID)])
+        assert logged == [LoggedAttempt(first.number, 1, first.order_id), LoggedAttempt(second.number, 1, None)]
 
 
 @pytest.mark.parametrize(

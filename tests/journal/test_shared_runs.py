@@ -24,8 +24,8 @@ from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.postgres.postgres_journal import OfferedRun, WorkerJournal
 from paygw_batch.journal.postgres.session import Server, fetch
-from paygw_batch.journal.values import DueRow, Entry, KnownRow, Link, MoveResult, NewBatch, Withdrawal
-from tests.support.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved
+from paygw_batch.journal.values import DueRow, Entry, KnownRow, Link, MoveResult, NewBatch
+from tests.support.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved, withdrawal
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_rows import (
     execute_as_owner,
@@ -111,12 +111,6 @@ def test_worker_sends_shared_batch_and_ends_run(at_database: DatabasePlace) -> N
         (listed,) = journal.workers()
         assert (listed.rows, listed.batch, listed.is_alive) == (7, None, True)
         assert journal.verify()["facts"] == 15
-
-
-def test_silently_ended_worker_is_listed_dead(at_database: DatabasePlace) -> None:
-    start_run(at_database)
-    with open_worker(at_database) as journal:
-        assert work_on_run(journal) == [2, 3, 4, 5, 6, 7, 8]
         assert at_database.dead_workers("2000-01-01T00:00:00Z") == []
         execute_as_owner(at_database, "UPDATE process SET seen_at = seen_at - interval '1 hour' WHERE kind = 'worker'")
         (died,) = at_database.dead_workers("2000-01-01T00:00:00Z")
@@ -181,15 +175,6 @@ def test_start_does_not_join_ending_run(at_database: DatabasePlace) -> None:
         assert not run.read_state().is_over
     with open_worker(at_database) as journal:
         assert len(work_on_run(journal)) == 7
-
-
-def test_returning_worker_sends_remaining_rows(at_database: DatabasePlace) -> None:
-    start_run(at_database)
-    with open_worker(at_database) as journal:
-        assert work_on_run(journal, most=2) == [2, 3]
-        assert work_on_run(journal) == [4, 5, 6, 7, 8]
-        assert journal.join_run() is None
-        assert journal.runs() == []
 
 
 @pytest.mark.parametrize("end", ["leaves", "signs off", "falls silent", "is gone"])
@@ -285,14 +270,6 @@ def test_leaving_run_frees_gate_share(at_database: DatabasePlace) -> None:
         assert at_database.limits().workers == []
 
 
-def test_claims_are_returned_again_after_lost_answer(at_database: DatabasePlace) -> None:
-    start_run(at_database, 2)
-    with open_worker(at_database) as journal:
-        assert journal.join_run() is not None
-        due = journal.due(1, limit=2)
-        assert [len(journal._claim(due, 0)) for _ in range(2)] == [2, 2]
-
-
 def test_process_without_lock_changes_no_run(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as frozen:
         batch = open_sheet(frozen, new=1).number
@@ -362,16 +339,6 @@ def test_each_commit_updates_heartbeat(at_database: DatabasePlace) -> None:
                 assert execute_as_owner(at_database, age) == [(True,)]
 
         asyncio.run(send_both())
-
-
-def test_row_of_ended_worker_becomes_doubtful(at_database: DatabasePlace) -> None:
-    start_run(at_database, 3)
-    with joined_run(at_database) as (journal, engine):
-        asyncio.run(put_in_flight(engine))
-        journal.leave_run()
-    with open_worker(at_database) as after:
-        assert work_on_run(after) == [3, 4]
-    assert states(at_database) == [State.IN_DOUBT, State.PAID, State.PAID]
 
 
 def test_row_settled_after_claim_is_skipped(at_database: DatabasePlace) -> None:
@@ -537,22 +504,12 @@ MISSING_PID = "pid = 999999999"
 """A process id that no process of this machine has."""
 
 
-def withdrawal(document: str = PLAN) -> Withdrawal:
-    return Withdrawal(document, "cleo", "{}", AT)
-
-
 def change_process(at: DatabasePlace, change: str) -> None:
     """Change the columns of all processes in the database."""
     with psycopg.connect(at.server.url, autocommit=True) as connection:
         connection.execute("ALTER TABLE paygw.process DISABLE TRIGGER end_is_final")
         connection.execute(f"UPDATE paygw.process SET {change}".encode())  # noqa: S608 - a test's
         connection.execute("ALTER TABLE paygw.process ENABLE ALWAYS TRIGGER end_is_final")
-
-
-def test_second_run_error_names_lock_holder(at_database: DatabasePlace) -> None:
-    with closing(open_postgres(at_database)), pytest.raises(JournalHeld, match=r"process \d+ on .*: a test"):
-        open_postgres(at_database)
-    open_postgres(at_database).close()
 
 
 def test_process_with_lost_lock_writes_nothing(at_database: DatabasePlace) -> None:

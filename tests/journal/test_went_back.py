@@ -5,6 +5,7 @@ import shutil
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -91,21 +92,16 @@ def test_older_copy_is_refused_without_writing(restored_copy: Path, place: Path)
     assert restored_copy.exists()
 
 
-def test_removed_journal_is_refused(place: Path) -> None:
-    remove_journal(make_journal(place))
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_removed_or_emptied_journal_is_refused(place: Path, is_empty: bool) -> None:
+    path = make_journal(place)
+    remove_journal(path)
+    if is_empty:
+        path.touch(mode=0o600)
     for open_it in (partial(open_journal_at, makes=False), read_journal_at):
         with pytest.raises(JournalTooOld, match="is gone"):
             open_it(place)
-    assert not journal_path(place).exists()
-
-
-def test_emptied_journal_is_refused(place: Path) -> None:
-    path = make_journal(place)
-    remove_journal(path)
-    path.touch(mode=0o600)
-    for open_it in (open_journal_at, read_journal_at):
-        with pytest.raises(JournalTooOld, match="is gone"):
-            open_it(place)
+    assert path.exists() is is_empty
 
 
 def test_replaced_journal_is_refused(place: Path) -> None:
@@ -157,27 +153,23 @@ def test_moved_journal_stays_usable_at_new_path(place: Path) -> None:
     moved = place / "elsewhere" / "kept.sqlite3"
     moved.parent.mkdir(mode=0o700)
     path.rename(moved)
-    for _ in range(2):
+    for notes in ((f"The journal was moved here from {path}.",), ()):
         with closing(open_moved(moved, place)) as journal:
-            notes, journal_id = journal.notes, journal.head().journal_id
+            assert journal.notes == notes
+            journal_id = journal.head().journal_id
             journal.mark_interrupted(AT)
-    assert notes == ()
     with pytest.raises(
         JournalMissing, match=re.escape(f"remembers another journal of the same merchant: {journal_id} at {moved}")
     ):
         open_journal_at(place, makes=False)
 
 
-def test_first_opening_reports_moved_journal(place: Path) -> None:
-    path = make_journal(place)
-    moved = path.with_name("kept.sqlite3")
-    path.rename(moved)
-    with closing(open_moved(moved, place)) as journal:
-        assert journal.notes == (f"The journal was moved here from {path}.",)
-
-
-def test_unknown_journal_is_refused_until_adopted(place: Path) -> None:
-    make_journal(place)
+@pytest.mark.parametrize("facts", [0, 1])
+def test_unknown_journal_is_refused_until_adopted(place: Path, facts: int) -> None:
+    """A copy from before the first payment would pay everything again."""
+    with closing(open_journal_at(place)) as journal:
+        for _ in range(facts):
+            open_sheet(journal)
     log_path(place).unlink()
     before = all_files(place)
     with pytest.raises(JournalNotAdopted, match="has never seen the journal") as raised:
@@ -187,16 +179,8 @@ def test_unknown_journal_is_refused_until_adopted(place: Path) -> None:
     adopt_journal_at(place)
     with closing(open_journal_at(place)) as journal:
         assert journal.notes == ()
-        assert newest_logged_fact(place) == (journal.head().journal_id, 2, journal.head().hash)
+        assert newest_logged_fact(place) == (journal.head().journal_id, facts + 1, journal.head().hash)
         journal.verify()
-
-
-def test_unknown_journal_without_fact_is_refused(place: Path) -> None:
-    """A copy from before the first payment would pay everything again."""
-    open_journal_at(place).close()
-    log_path(place).unlink()
-    with pytest.raises(JournalNotAdopted):
-        open_journal_at(place)
 
 
 def test_unadopted_journal_can_be_read_with_note(place: Path) -> None:
@@ -238,11 +222,8 @@ def test_unwritable_note_ends_all_writing(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
         first, second, _ = due_rows(journal, 1)
-
-        def fail(*_: object) -> None:
-            raise OSError(5, "Input/output error")
-
-        journal._sent_log.note = fail  # type: ignore[method-assign,assignment]  # stands for a disk that fails
+        fail = Mock(side_effect=OSError(5, "Input/output error"))
+        journal._sent_log.note = fail  # type: ignore[method-assign]  # stands for a disk that fails
         with pytest.raises(JournalUnwritable, match="record of the payments it sent: Input/output error"):
             journal.append([intent(first)])
         with pytest.raises(JournalUnwritable):

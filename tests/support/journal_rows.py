@@ -9,14 +9,16 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
-from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Resolution, Resolved
+from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Resolution, Resolved, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.adopt import Adoption
+from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.file_place import FilePlace, in_memory_journal
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.values import (
     Amendment,
+    Arrival,
     BatchRecord,
     DueRow,
     Entry,
@@ -25,6 +27,7 @@ from paygw_batch.journal.values import (
     NewBatch,
     NewInstruction,
     RowState,
+    Withdrawal,
 )
 from tests.support.tested_journal import Journal
 
@@ -69,11 +72,15 @@ def open_sheet(
     sheet_name: str = "payroll.csv",
     operation: str = OPERATION,
     approvals: tuple[str, ...] = (),
+    by: str = "",
+    plan_sha256: str = "",
 ) -> BatchRecord:
     instructions = [new_instruction(row) for row in range(2, 2 + new)] if isinstance(new, int) else list(new)
     rows = len(instructions) + len(known)
     return journal.open_batch(
-        NewBatch(batch, operation, sheet_name, f"sha-{batch}", rows, 0, approvals=approvals),
+        NewBatch(
+            batch, operation, sheet_name, f"sha-{batch}", rows, 0, by=by, approvals=approvals, plan_sha256=plan_sha256
+        ),
         parts=[BatchPart(pages, InstructionRows(instructions))],
         known=known,
         amendments=amendments,
@@ -103,6 +110,10 @@ def due_rows(journal: Journal | SqliteReader, batch: int) -> Sequence[DueRow]:
 def row_of(journal: Journal | SqliteReader, batch: int, row: int) -> RowState:
     (result,) = journal.rows(batch, numbers=[row])
     return result
+
+
+def states(journal: Journal | SqliteReader, batch: int = 1) -> list[State]:
+    return [row.state for row in journal.rows(batch)]
 
 
 def send(journal: Journal, batch: int, kind: OutcomeKind, when: str = AT, **words: object) -> list[DueRow]:
@@ -156,6 +167,16 @@ def tamper(path: Path, change: str) -> apsw.Connection:
     for _, statement in triggers:
         connection.execute(str(statement))
     return connection
+
+
+def withdrawal(sha256: str = "1" * 64) -> Withdrawal:
+    return Withdrawal(sha256, "cleo", "{}", AT)
+
+
+def arrival(order_id: str = "ORD-2") -> Arrival:
+    """Return a notification of the gateway, which proves that it has paid an order."""
+    claim = Claim(order_id, "1500.50", "KES", "approved", "ref", Proof.PROVEN)
+    return Arrival(encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim)), AT)
 
 
 def memory_journal() -> SqliteJournal:
