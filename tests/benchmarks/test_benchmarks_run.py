@@ -10,9 +10,8 @@ import pytest
 from benchmarks.__main__ import BEGIN, END, main
 from benchmarks.figures import Figure, Goal, Ratio, Sample, format_goals, side_by_side, table
 from benchmarks.opening import BESIDE, STEPS
-from benchmarks.pictures import Gallery, can_draw, thin_curve
 from benchmarks.sections import SECTIONS
-from benchmarks.sheets import KINDS, PARQUET, sheet_of_kind
+from benchmarks.sheets import KINDS, sheet_of_kind
 from benchmarks.slow_disk import slow_flushes
 from benchmarks.validation import OPTIONS, invented_terms
 from paygw_batch.countries.load import load_rules
@@ -81,12 +80,6 @@ def test_table_shows_median_spread_and_processor_time() -> None:
     assert "| payouts | 2,000 /s | 1,000 to 3,000 | 260 us |" in table("Title", [figure], [])
 
 
-def test_picture_is_placed_after_its_table() -> None:
-    figure = Figure("ours", "/s", (1500.5, 1.0, 9000.0))
-    text = table("Payouts", [figure], [], picture=["![Payouts](pictures/payouts.svg)", ""])
-    assert f"{figure.line()}\n\n![Payouts](pictures/payouts.svg)" in text
-
-
 @pytest.mark.parametrize(
     ("samples", "at_most", "verdict"),
     [((4.0,), True, "goal"), ((5.0,), True, "reach"), ((10.0,), True, "no, by 100%"), ((1.0,), False, "no, by 80%")],
@@ -114,10 +107,6 @@ def test_sheet_of_each_kind_has_stated_defects(kind: str, tmp_path: Path) -> Non
     assert not result.warnings.height
 
 
-def test_every_benchmark_sheet_except_parquet_is_csv(tmp_path: Path) -> None:
-    assert [kind for kind in KINDS if sheet_of_kind(tmp_path, kind, 10).suffix != ".csv"] == [PARQUET]
-
-
 def test_simulated_slow_disk_delays_each_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("benchmarks.slow_disk.time.sleep", waits.append)
@@ -128,27 +117,3 @@ def test_simulated_slow_disk_delays_each_flush(tmp_path: Path, monkeypatch: pyte
         connection.execute("INSERT INTO a VALUES (1)").fetchall()
         assert waits[already:] == [0.005]
     assert apsw.vfs_names() == before
-
-
-def test_thinned_curve_keeps_highest_points() -> None:
-    curve = [(float(at), float(at == 7)) for at in range(100)]
-    kept = thin_curve(curve, most=10)
-    assert len(kept) == 10
-    assert (7.0, 1.0) in kept
-
-
-@pytest.mark.skipif(not can_draw(), reason="matplotlib is in the group `bench`, which the checks do without")
-def test_pictures_are_small_text_and_reproducible(tmp_path: Path) -> None:
-    gallery = Gallery(tmp_path, "pictures")
-    figures = [Figure(f"contender {n}", "/s", (n, n + 1.0, n + 2.0)) for n in range(1, 20)]
-    drawn = [
-        gallery.bars("Bars: all of them", figures),
-        gallery.curves("Curves", "rows", "us", {"a": [(1, 2), (3, 4)]}),
-    ]
-    assert drawn[0][0] == "![Bars: all of them](pictures/bars-all-of-them.svg)"
-    first = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    assert set(first) == {"bars-all-of-them.svg", "curves.svg"}
-    assert all(len(content) < 40_000 for content in first.values())
-    assert b"contender 7" in first["bars-all-of-them.svg"]
-    gallery.bars("Bars: all of them", figures)
-    assert (tmp_path / "bars-all-of-them.svg").read_bytes() == first["bars-all-of-them.svg"]

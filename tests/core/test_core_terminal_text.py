@@ -37,12 +37,9 @@ def is_control_character(character: str) -> bool:
     [
         ("pay\x1b[2J.csv", r"pay\x1b[2J.csv"),
         ("pay\x1b]0;paid\x07.csv", r"pay\x1b]0;paid\x07.csv"),
-        ("a\nb\tc\rd", r"a\nb\tc\rd"),
-        ("\x9b31m", r"\x9b31m"),
-        ("xslx.\u202efdp", r"xslx.\u202efdp"),
-        ("\u2066a\u2069", r"\u2066a\u2069"),
-        ("caf\udce9", r"caf\udce9"),
-        ("zero\u200bwidth", r"zero\u200bwidth"),
+        *(("a\nb\tc\rd", r"a\nb\tc\rd"), ("\x9b31m", r"\x9b31m")),
+        *(("xslx.\u202efdp", r"xslx.\u202efdp"), ("\u2066a\u2069", r"\u2066a\u2069")),
+        *(("caf\udce9", r"caf\udce9"), ("zero\u200bwidth", r"zero\u200bwidth")),
         ("tag\U000e0041", r"tag\U000e0041"),
     ],
 )
@@ -56,12 +53,7 @@ def test_control_and_hidden_characters_are_shown(text: str, shown: str) -> None:
         "Zoë Ångström",
         "\u0645\u062d\u0645\u062f \u0639\u0644\u064a",  # Arabic
         "\u0639\u0644\u06cc\u200c\u0631\u0636\u0627",  # Persian, with the joiner that it needs
-        "የደመወዝ",
-        "薪資 表",
-        "क्\u200dष",
-        "a\u00a0b",
-        r"C:\x1b",
-        "\U0001f469\u200d\U0001f33e",
+        *("የደመወዝ", "薪資 表", "क्\u200dष", "a\u00a0b", r"C:\x1b", "\U0001f469\u200d\U0001f33e"),
     ],
 )
 def test_text_in_any_script_is_unchanged(text: str) -> None:

@@ -148,20 +148,6 @@ def test_drain_during_signing_ends_run_cleanly() -> None:
     assert (end.sent, end.interrupted, end.failure) == (1, True, None)
 
 
-def test_each_request_is_signed_once() -> None:
-    journal, batch = build_journal(rows=40)
-    engine = build_engine(journal, ScriptedGateway())
-    signed: list[str] = []
-
-    async def counted(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
-        signed.extend(attempt.order_id for attempt in attempts)
-        return await prepare(attempts)
-
-    engine._prepare = counted
-    run(engine, batch)
-    assert sorted(signed) == sorted(f"PAY-{row}" for row in range(2, 42))
-
-
 def test_each_try_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[int] = []
 
@@ -174,20 +160,6 @@ def test_each_try_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     run(build_engine(journal, ScriptedGateway(lambda _, times: REFUSED if times < TRIES else APPROVED)), batch)
     assert waited == list(range(2, TRIES + 1))
     assert [retry_delay_s(number, 0.5) for number in (2, 3)] == [FIRST_WAIT_S, 4 * FIRST_WAIT_S]
-
-
-def test_held_row_is_skipped() -> None:
-    journal, batch = build_journal(rows=3)
-
-    class FirstRowHoldingJournal(InlineJournal):
-        async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-            if [one.instruction for one in entries] == [1]:
-                return [MoveResult.HELD]
-            return await super().append(entries)
-
-    gateway = ScriptedGateway()
-    end = run(build_engine(journal, gateway, Pace(concurrency=1), given=FirstRowHoldingJournal(journal)), batch)
-    assert (gateway.arrived, end.failure) == (["PAY-3", "PAY-4"], None)
 
 
 def test_row_moved_by_other_process_ends_run() -> None:
@@ -214,11 +186,8 @@ def test_intent_committed_during_drain_is_recorded_unsent() -> None:
     engine = build_engine(journal, gateway, given=DrainingJournal(journal))
     run(engine, batch)
     (row,) = journal.rows(batch.number)
-    assert (gateway.arrived, row.error_code, render_record(row.message or "")) == (
-        [],
-        "run.stopped",
-        "Nothing was sent (run.stopped).",
-    )
+    assert (gateway.arrived, row.error_code) == ([], "run.stopped")
+    assert render_record(row.message or "") == "Nothing was sent (run.stopped)."
 
 
 def test_progress_reports_outcomes_and_stop_reason() -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -10,10 +9,9 @@ import pytest
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.choices import Choices
-from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError, OpenSheetQuestion
-from paygw_batch.journal.file_place import FilePlace, in_memory_journal
+from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import ClockComparison
 from paygw_batch.sheet.check.validate import validate
@@ -102,14 +100,6 @@ def test_amended_rejected_payment_continues_attempts(journal: SqliteJournal, tmp
     assert new.batch in reconciliation(journal, old, MINOR_UNITS)["message"][0]
 
 
-def test_amendment_of_unsent_row_keeps_id(journal: SqliteJournal, tmp_path: Path) -> None:
-    first = plan(sheet(tmp_path, "A 100 001"), journal)
-    open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
-    gateway = ScriptedGateway()
-    submit(plan(sheet(tmp_path, "A 120 001"), journal, amend=True), journal, gateway)
-    assert gateway.arrived == ["A"]
-
-
 def test_amendment_never_touches_paid_row(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert plan(sheet(tmp_path, "A 120 001"), journal, amend=True).validated.defects.height == 1
@@ -178,27 +168,6 @@ def test_reconciliation_is_repeatable_and_keeps_notes(journal: SqliteJournal, tm
     assert first.equals(second)
     assert first.columns[-1] == "note"
     assert first["note"].to_list() == ["n-A", "n-B"]
-
-
-def test_invalid_batch_leaves_journal_empty(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    endpoint = EndpointIdentity("gateway.example", "1")
-    known_dir = tmp_path / "journals"
-    place = FilePlace(tmp_path / "journal.sqlite3", endpoint=endpoint, known_dir=known_dir, now=lambda: timestamp(NOW))
-    place.make("a test")
-    held = place.open_to_write("a test")
-    planned = plan(sheet(tmp_path, *(f"ID-{n} {n} {n:03}" for n in range(100, 900))), held)
-    spoilt = planned.validated.sheet.frame.with_columns(
-        amount=pl.when(pl.col("row") == 500).then(pl.lit("1e3")).otherwise("amount")
-    )
-    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, frame=spoilt))
-    opened = partial(open_planned_batch, journal=held, rules=RULES, sheet_path=Path("p.csv"), now=lambda: NOW)
-    with pytest.raises(InternalError, match="row 500, amount"):
-        opened(replace(planned, validated=validated))
-    assert (held.batches(), held.head().seq) == ([], 0)
-    opened(planned)
-    assert held.verify()["instructions"] == 800
-    held.close()
 
 
 def test_row_in_flight_is_shown_as_doubtful(journal: SqliteJournal, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.errors import InternalError, SheetError
+from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts import decode_batch
 from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
@@ -148,35 +148,26 @@ def test_sheet_in_parts_finds_known_and_changed_rows(tmp_path: Path, amend: bool
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_batch_failing_at_end_leaves_journal_unchanged() -> None:
+@pytest.mark.parametrize("step", ["", "_record", "_apply_amendments"])
+def test_batch_failing_while_opening_leaves_journal_unchanged(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Its last rows cannot be read, or a step of the journal fails."""
     journal = in_memory_journal()
     open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
     before = journal_content(journal)
 
-    def broken() -> Iterator[BatchPart]:
-        yield BatchPart([b"page"], InstructionRows(new_instruction(row, f"more-{row}") for row in range(2, 50)))
-        raise SheetError("It was changed.")
+    def rows() -> Iterator[NewInstruction]:
+        yield from (new_instruction(row, f"more-{row}") for row in range(2, 50))
+        if not step:
+            raise KeyboardInterrupt
 
-    with pytest.raises(SheetError):
+    if step:
+        monkeypatch.setattr(journal, step, Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
         journal.open_batch(
             NewBatch("b2", "payout", "p.csv", "sha", 48, 0),
-            parts=broken(),
-            known=[],
-            amendments=[],
-            at="2026-11-21T09:00:00.000Z",
-        )
-    assert journal_content(journal) == before
-
-
-@pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("step", ["_record", "_apply_amendments"])
-def test_batch_failing_while_opening_leaves_journal_unchanged(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    journal = in_memory_journal()
-    open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
-    before = journal_content(journal)
-    monkeypatch.setattr(journal, step, Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        open_new(journal, "b2", [new_instruction(row, f"more-{row}") for row in range(2, 50)])
+            parts=(BatchPart([b"page"], InstructionRows([row])) for row in rows()),
+            known=[], amendments=[], at="2026-11-21T09:00:00.000Z",
+        )  # fmt: skip
     monkeypatch.undo()
     check_tables(journal._connection, journal.path)
     assert journal_content(journal) == before
