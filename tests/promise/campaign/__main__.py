@@ -1,7 +1,6 @@
 """`python -m tests.promise.campaign`: the process campaign at the requested size, with its results."""
 
 import argparse
-import os
 import shutil
 import sys
 import time
@@ -25,38 +24,29 @@ from tests.promise.campaign.kills import FAST, SLOW, KillTally, forget_until_don
 from tests.promise.campaign.machine import Machine, Spawner, gateway, why_not
 from tests.promise.campaign.ordinals import EVERYTHING, strike
 from tests.promise.campaign.power import play, record
-from tests.support.long_runs import stop_on_sigterm
+from tests.support.long_runs import say, stop_on_sigterm
 
-RELEASE = {
-    "kills": 10_000,
-    "listening": 1_000,
-    "console": 1_000,
-    "notices": 1_000,
-    "starts": 1_000,
-    "ordinals": 1,
-    "power": 1,
+RELEASE = dict.fromkeys(("listening", "console", "notices", "starts"), 1_000)
+RELEASE |= {"kills": 10_000, "ordinals": 1, "power": 1}
+PARTS = {
+    "power": "power cut after each N-th operation of a run",
+    "starts": "double starts",
+    "ordinals": "each N-th ordinal of every call and fault",
+    "kills": "random kills, half of them against a slow gateway",
+    "listening": "kills with the listener on, and killed as well",
+    "console": "kills with the console on, looked at, and killed as well",
+    "notices": "kills with notices on, and what sends them killed",
 }
-PARTS = ("power", "starts", "ordinals", "kills", "listening", "console", "notices")
-"""The parts in the order of their runs."""
+"""The parts in the order of their runs, with the help of their options."""
 START_ROWS = 8
+NOTHING_BROKEN = "0 sent twice, 0 lost, 0 without an intent"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.promise.campaign", description=__doc__)
     parser.add_argument("--release", action="store_true", help="everything, at the size of a release")
-    parser.add_argument("--kills", type=int, default=0, help="random kills, half of them against a slow gateway")
-    parser.add_argument("--listening", type=int, default=0, help="kills with the listener on, and killed as well")
-    parser.add_argument(
-        "--console", type=int, default=0, help="kills with the console on, looked at, and killed as well"
-    )
-    parser.add_argument("--notices", type=int, default=0, help="kills with notices on, and what sends them killed")
-    parser.add_argument("--starts", type=int, default=0, help="double starts")
-    parser.add_argument(
-        "--ordinals", type=int, default=0, metavar="N", help="each N-th ordinal of every call and fault"
-    )
-    parser.add_argument(
-        "--power", type=int, default=0, metavar="N", help="power cut after each N-th operation of a run"
-    )
+    for name, what in PARTS.items():
+        parser.add_argument(f"--{name}", type=int, default=0, metavar="N", help=what)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lanes", type=int, default=4, help="how many batches are killed side by side (kills)")
     arguments = parser.parse_args()
@@ -69,9 +59,10 @@ def main() -> int:
         ("double starts", partial(_starts, starts=sizes["starts"], stop=stop)),
         ("ordinals", partial(_ordinals, every=sizes["ordinals"], stop=stop)),
         ("kills", partial(_kills, kills=sizes["kills"], seed=arguments.seed, lanes=arguments.lanes, stop=stop)),
-        ("listening", partial(_listening, kills=sizes["listening"], seed=arguments.seed, stop=stop)),
-        ("console", partial(_console, kills=sizes["console"], seed=arguments.seed, stop=stop)),
-        ("notices", partial(_notices, kills=sizes["notices"], seed=arguments.seed, stop=stop)),
+        *(
+            (name, partial(_beside, name, kills=sizes[name], seed=arguments.seed, stop=stop))
+            for name in ("listening", "console", "notices")
+        ),
     ]
     code = 0
     for (name, part), size in zip(parts, map(sizes.__getitem__, PARTS), strict=True):
@@ -81,7 +72,7 @@ def main() -> int:
 
 
 def _run_part(name: str, part: Callable[[Path, Spawner], str], place: str | None) -> int:
-    began_s, used_s = time.monotonic(), _processor_s()
+    began_s = time.monotonic()
     with TemporaryDirectory(dir=place) as home:
         directory = Path(home)
         try:
@@ -90,50 +81,25 @@ def _run_part(name: str, part: Callable[[Path, Spawner], str], place: str | None
         except AssertionError as broken:
             kept = shutil.copytree(directory, Path(mkdtemp(prefix="paygw-campaign-")) / directory.name)
             told, code = f"BROKEN: {broken} (kept in {kept})", 1
-    seconds, processor_s = time.monotonic() - began_s, _processor_s() - used_s
-    _print(f"{name}: {told} ({seconds:,.0f} s, {processor_s:,.0f} s of processor time)")
+    say(f"{name}: {told} ({time.monotonic() - began_s:,.0f} s)")
     return code
 
 
-def _processor_s() -> float:
-    """Return the processor time of all finished processes here."""
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def _listening(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
-    home = directory / "notifying"
+def _beside(name: str, directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
+    """Kill runs next to a listener, a console or the sender of notices, which are killed as well."""
+    kill_beside, what, promise = {
+        "listening": (kill_with_listener, "listeners", "every notification answered with 200 in the journal"),
+        "console": (kill_with_console, "consoles", "every look answered, the page shows the reconciliation"),
+        "notices": (kill_with_notices, "senders of notices", "each run told, and only a kill sends a notice twice"),
+    }[name]
+    home = directory / name
     home.mkdir(mode=0o700)
-    with gateway(home, NOTIFYING, proof_configuration(home / "secret.txt")) as notifying:
-        tally = kill_with_listener(directory / "listening", spawner, notifying, kills=kills, seed=seed, stop=stop)
+    notifies = (NOTIFYING, proof_configuration(home / "secret.txt")) if name == "listening" else (SLOW,)
+    with gateway(home, *notifies) as at:
+        tally = kill_beside(directory / "machines", spawner, at, kills=kills, seed=seed, stop=stop)
     return (
-        f"{tally.kills:,} kills of runs and listeners over {tally.batches:,} batches ({tally.collected:,} collected), "
-        f"{tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent, every notification that was answered "
-        "with 200 in the journal"
-    )
-
-
-def _console(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
-    with gateway(directory / "gateway", SLOW) as at:
-        tally = kill_with_console(directory / "console", spawner, at, kills=kills, seed=seed, stop=stop)
-    return (
-        f"{tally.kills:,} kills of runs and consoles over {tally.batches:,} batches, {tally.orders:,} orders: 0 sent "
-        "twice, 0 lost, 0 without an intent, every look answered, nobody signed out, the page shows the reconciliation"
-    )
-
-
-def _notices(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
-    with gateway(directory / "gateway", SLOW) as at:
-        tally = kill_with_notices(directory / "notices", spawner, at, kills=kills, seed=seed, stop=stop)
-    return (
-        f"{tally.kills:,} kills of runs and of what sends notices over {tally.batches:,} batches, "
-        f"{tally.runs_that_sent:,} runs that sent rows, {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an "
-        "intent, each run told, no notice sent twice unless a kill hid the answer, no exit code changed"
+        f"{tally.kills:,} kills of runs and {what} over {tally.batches:,} batches ({tally.collected:,} collected), "
+        f"{tally.runs_that_sent:,} runs that sent rows, {tally.orders:,} orders: {NOTHING_BROKEN}, {promise}"
     )
 
 
@@ -193,7 +159,7 @@ def _ordinals(directory: Path, spawner: Spawner, *, every: int, stop: Event) -> 
             struck[call] += runs.runs
             if stop.is_set():
                 break
-            _print(f"  {call} {fault}: struck at {runs.runs} ordinals, exit codes {dict(runs.codes)}")
+            say(f"  {call} {fault}: struck at {runs.runs} ordinals, exit codes {dict(runs.codes)}")
             pairs += 1
     return (
         f"{struck.total():,} runs struck {dict(struck)}, {pairs} of {len(EVERYTHING)} pairs of call and fault at every "

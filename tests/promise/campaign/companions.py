@@ -1,7 +1,6 @@
-"""The kills again, with the listener running.
+"""The kills again, next to a listener, a console or the sender of notices, which are killed as well.
 
-The gateway accepts, and notifies late, twice, out of order and sometimes with a forgery. Both the sending and the
-listening program are killed.
+For the listener, the gateway accepts, and notifies late, twice, out of order and sometimes with a forgery.
 """
 
 import csv
@@ -21,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Event
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import httpx
 import standardwebhooks
@@ -74,7 +73,6 @@ SOUND = {0, 4, 5}
 
 
 def proof_configuration(secret: Path) -> str:
-    """Return the configuration of proven notifications, with a new secret file."""
     secret.write_text("a secret of more than enough bytes")
     secret.chmod(0o600)
     return f"""
@@ -89,27 +87,18 @@ secret_file = "{secret}"
 """
 
 
-class ListenerRun:
-    """Runs a listener next to a machine, killing and restarting it at random instants."""
+class Companion:
+    """A program that runs next to a machine, killed and restarted at random instants."""
 
     def __init__(self, machine: Machine, at: GatewayProcess, rng: Random) -> None:
         self.kills = 0
-        self._machine = machine
-        self._at = at
-        self._rng = rng
+        self._machine, self._at, self._rng = machine, at, rng
         self._port = free_port()
-        self._environ = {"PAYGW_TOKEN": "0123456789abcdef" * 2}
         self._spawner = Spawner()  # two threads must not share one
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_on)
+        self._broken: list[str] = []
         self._set_up()
-
-    def _set_up(self) -> None:
-        config = self._machine.home / "paygw.toml"
-        url = f'server_callback_url = "http://127.0.0.1:{self._port}/paygw/{{token}}"'
-        text = re.sub(r"(?m)^server_callback_url = .*$", url, config.read_text())
-        config.write_text(f"{text}\n{proof_configuration(self._at.directory / 'secret.txt')}port = {self._port}\n")
-        self._machine.environ.update(self._environ)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -120,8 +109,32 @@ class ListenerRun:
         self._spawner.close()
 
     def rest(self) -> None:
+        """Stop killing and restarting it."""
         self._over.set()
         self._thread.join()
+
+    def judge(self, rows: int, runs: int) -> None:
+        """Check its results at the end of a batch, in which `runs` runs sent rows."""
+        raise NotImplementedError
+
+    def _set_up(self) -> None: ...
+
+    def _keep_on(self) -> None:
+        raise NotImplementedError
+
+    def _kill(self, run: Run) -> None:
+        run.send(signal.SIGKILL)
+        run.done()
+        self.kills += 1
+
+
+class ListenerRun(Companion):
+    def _set_up(self) -> None:
+        config = self._machine.home / "paygw.toml"
+        url = f'server_callback_url = "http://127.0.0.1:{self._port}/paygw/{{token}}"'
+        text = re.sub(r"(?m)^server_callback_url = .*$", url, config.read_text())
+        config.write_text(f"{text}\n{proof_configuration(self._at.directory / 'secret.txt')}port = {self._port}\n")
+        self._machine.environ["PAYGW_TOKEN"] = "0123456789abcdef" * 2
 
     def _start(self) -> Run:
         away = self._machine.with_spawner(self._spawner)
@@ -134,9 +147,7 @@ class ListenerRun:
             if self._rng.random() < 0.5:
                 self._until_it_listens(run)
             self._over.wait(self._rng.uniform(0.05, 2.5))
-            run.send(signal.SIGKILL)
-            run.done()
-            self.kills += 1
+            self._kill(run)
 
     def judge(self, rows: int, runs: int) -> None:
         del runs
@@ -183,24 +194,8 @@ class ListenerRun:
         return order_id.startswith(f"{self._machine.prefix}-")
 
 
-class CompanionProcess(Protocol):
-    """A program that runs next to a machine, and is killed too."""
-
-    kills: int
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def rest(self) -> None:
-        """Stop killing and restarting it."""
-
-    def judge(self, rows: int, runs: int) -> None:
-        """Check its results at the end of a batch, in which `runs` runs sent rows."""
-
-
 def kill_with_companion(
-    beside: Callable[[Machine, GatewayProcess, Random], CompanionProcess],
+    beside: Callable[[Machine, GatewayProcess, Random], Companion],
     letter: str,
     directory: Path,
     spawner: Spawner,
@@ -242,25 +237,13 @@ LIVES_S = (0.2, 3.0)
 """The lifetime of a console, from its first answer."""
 
 
-class ConsoleWatcher:
+class ConsoleWatcher(Companion):
     """Runs a console next to a machine, with a maker who signed in once, by passkey, before all kills."""
 
-    def __init__(self, machine: Machine, at: GatewayProcess, rng: Random) -> None:
-        self.kills = 0
-        self._machine = machine
-        self._rng = rng
-        self._port = free_port()
+    def _set_up(self) -> None:
         self._origin = f"http://localhost:{self._port}"
         self._client = httpx.Client(base_url=self._origin, timeout=PATIENCE_S)
-        self._spawner = Spawner()  # two threads must not share one
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep_on)
-        self._broken: list[str] = []
         self._seen = 0
-        del at
-        self._set_up()
-
-    def _set_up(self) -> None:
         config = self._machine.home / "paygw.toml"
         keys = {name: passkey(f"p-{name}").public.text for name in ("ada", "ben")}
         people = (
@@ -273,17 +256,11 @@ class ConsoleWatcher:
         run = self._started()
         self._sign_in()
         self._kill(run)
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self.rest()
+        super().__exit__()
         self._client.close()
-        self._spawner.close()
-
-    def rest(self) -> None:
-        self._over.set()
-        self._thread.join()
 
     def judge(self, rows: int, runs: int) -> None:
         """Check that every page view was answered, and that the page finally shows the reconciliation's rows."""
@@ -350,11 +327,6 @@ class ConsoleWatcher:
             else:
                 return run
 
-    def _kill(self, run: Run) -> None:
-        run.send(signal.SIGKILL)
-        run.done()
-        self.kills += 1
-
 
 kill_with_console = partial(kill_with_companion, ConsoleWatcher, LETTER)
 
@@ -375,17 +347,12 @@ class _Post:
     is_taken: bool
 
 
-class NoticeSender:
-    """Runs `notices send` next to a machine, killed at random instants."""
+class NoticeSender(Companion):
+    """Runs `notices send`."""
 
     def __init__(self, machine: Machine, at: GatewayProcess, rng: Random, planted: str = NAMED) -> None:
-        del at
-        self.kills = 0
-        self._machine, self._rng, self._planted = machine, rng, planted
-        self._spawner = Spawner()  # two threads must not share one
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep_on)
-        self._broken: list[str] = []
+        super().__init__(machine, at, rng)
+        self._planted = planted
         self._posts: list[_Post] = []
         self._refused = 0
         self._answers = Random(rng.random())  # noqa: S311 (dice)
@@ -403,17 +370,11 @@ class NoticeSender:
         self._machine.sheet(2, name="refused.csv", first=5000)
         refused = self._machine.home / "refused.csv"
         refused.write_text(refused.read_text().replace("5100.25", "-1"))
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self.rest()
+        super().__exit__()
         self._received.close()
-        self._spawner.close()
-
-    def rest(self) -> None:
-        self._over.set()
-        self._thread.join()
 
     def _answer(self) -> None:
         headers, body = self._webhook.got[-1]

@@ -316,10 +316,6 @@ class Machine:
     def with_spawner(self, spawner: Spawner) -> "Machine":
         return replace(self, spawner=spawner)
 
-    def copy_to(self, home: Path) -> "Machine":
-        shutil.copytree(self.home, home)
-        return replace(self, home=home, environ={})
-
 
 def run_under_strace(
     machine: Machine,

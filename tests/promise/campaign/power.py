@@ -261,7 +261,6 @@ class Disk:
 
 
 def _tear_write(write: Write | Truncate) -> Write | Truncate:
-    """Return a write of which only the first half of the sectors was written."""
     if isinstance(write, Truncate):
         return write
     sectors = len(write.data) // SECTOR_BYTES
@@ -399,7 +398,6 @@ def as_configured(machine: Machine) -> Iterator[Settings]:
 
 
 def open_as_configured(machine: Machine) -> SqliteJournal:
-    """Open the journal of a machine as the program would."""
     with as_configured(machine) as settings:
         place = file_location(settings)
         try:

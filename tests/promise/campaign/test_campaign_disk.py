@@ -106,8 +106,6 @@ WHEN = "2026-11-21T12:00:00.000Z"
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The preparation, the recorded command, and the check of every disk."""
-
     prepare: Callable[[Machine], None]
     command: tuple[str, ...]
     look: Look

@@ -18,7 +18,6 @@ MAY_END = {0, 2, 3, 4, 5, 6, 7}
 
 
 def check_end(machine: Machine, at: GatewayProcess, code: int) -> None:
-    """Check that a starved run ended in order, and left nothing half written."""
     assert code in MAY_END, code
     assert not list(machine.home.glob(".paygw-*")), "a temporary file was left behind"
     out = machine.home / "payroll.reconciliation.csv"
@@ -44,7 +43,6 @@ def test_file_size_limit_ends_run_cleanly(machine: Machine, slow_gateway: Gatewa
 
 @pytest.fixture
 def small_disk(tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess) -> Iterator[Machine]:
-    """A machine whose home is a disk of one MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -56,18 +54,6 @@ def small_disk(tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess) -
         yield Machine.create(disk / "home", spawner, slow_gateway, prefix=f"F{abs(hash(tmp_path)) % 10**8}")
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
-
-
-def test_full_disk_at_start_sends_nothing(small_disk: Machine, slow_gateway: GatewayProcess) -> None:
-    sheet = small_disk.sheet(ROWS)
-    filler = small_disk.home / "filler"
-    assert small_disk.run("submit", sheet, "--dry-run", **ELSEWHERE) == 0
-    fill(filler, 160 * 1024)
-    code = small_disk.run("submit", sheet, **ELSEWHERE)
-    assert code in {6, 7}
-    assert orders_of(small_disk, slow_gateway.record()) == []
-    filler.unlink()
-    finish(small_disk, slow_gateway, sheet)
 
 
 @pytest.mark.share(4)
@@ -83,7 +69,6 @@ def test_full_disk_ends_run_cleanly(small_disk: Machine, slow_gateway: GatewayPr
 
 
 def fill(filler: Path, room: int) -> None:
-    """Fill the disk except for `room` bytes."""
     with filler.open("wb", buffering=0) as file:
         try:
             while True:

@@ -50,21 +50,15 @@ def test_repeated_reconciliation_is_identical_unless_bug_planted(machine: Machin
     assert (made[0] == made[1]) == (planted is None)
 
 
-def test_amounts_sent_as_floats_are_detected(machine: Machine, slow_gateway: GatewayProcess) -> None:
-    """The digits of the sheet are the digits at the gateway."""
-    sheet = machine.sheet(3)
-    sheet.write_text(sheet.read_text().replace("100.25", "1500.50"))
-    machine.run("submit", sheet, planted="plants:amounts_as_floats")
-    arrived = [line.amount for line in orders_of(machine, slow_gateway.record())]
-    assert "1500.5" in arrived
-    assert digits_differ(machine, slow_gateway)
-
-
-def test_amounts_arrive_with_digits_of_sheet(machine: Machine, slow_gateway: GatewayProcess) -> None:
+@pytest.mark.parametrize("planted", [None, "plants:amounts_as_floats"])
+def test_amounts_arrive_with_digits_of_sheet(
+    machine: Machine, slow_gateway: GatewayProcess, planted: str | None
+) -> None:
     sheet = machine.sheet(3)
     sheet.write_text(sheet.read_text().replace("100.25", "1500.50").replace("101.25", "1500"))
-    machine.run("submit", sheet)
-    assert not digits_differ(machine, slow_gateway)
+    machine.run("submit", sheet, planted=planted)
+    arrived = [line.amount for line in orders_of(machine, slow_gateway.record())]
+    assert ("1500.5" in arrived) == digits_differ(machine, slow_gateway) == (planted is not None)
 
 
 @pytest.mark.long
@@ -102,7 +96,6 @@ def test_notice_recorded_late_is_detected(
 
 
 def digits_differ(machine: Machine, at: GatewayProcess) -> bool:
-    """Return whether the gateway got other digits than the reconciliation shows."""
     shown = {line["sent_orderid"]: line["amount"] for line in machine.reconciliation()}
     orders = orders_of(machine, at.record())
     if not orders:

@@ -149,51 +149,6 @@ def test_simultaneous_starts_send_rows_once(machine: Machine, slow_gateway: Gate
     assert len(judge_orders(machine, slow_gateway)) == 8
 
 
-@pytest.fixture
-def half_done(machine: Machine, slow_gateway: GatewayProcess) -> Machine:
-    """A machine whose batch was interrupted, with a copy of its earlier state."""
-    machine.run("submit", machine.sheet(2, name="first.csv"))
-    shutil.copytree(machine.home, machine.home.with_name("before"))
-    run = machine.start("submit", machine.sheet(ROWS, first=10))
-    wait_for_orders(machine, slow_gateway, 3)
-    run.send(signal.SIGKILL)
-    run.done()
-    return machine
-
-
-def put_back(machine: Machine, source: Path) -> None:
-    """Replace the journal, but not the sent log, with an older copy."""
-    for path in machine.home.glob("journal.sqlite3*"):
-        path.unlink()
-    for path in source.glob("journal.sqlite3*"):
-        shutil.copy2(path, machine.home)
-
-
-def test_journal_restored_from_older_copy_sends_nothing(half_done: Machine, slow_gateway: GatewayProcess) -> None:
-    before = len(judge_orders(half_done, slow_gateway))
-    newest = half_done.copy_to(half_done.home.with_name("newest"))
-    put_back(half_done, half_done.home.with_name("before"))
-    assert half_done.run("submit", half_done.home / "payroll.csv") == 7
-    assert "older copy" in half_done.said()
-    put_back(half_done, newest.home)
-    assert len(judge_orders(half_done, slow_gateway)) == before
-
-
-def test_missing_journal_sends_nothing(half_done: Machine) -> None:
-    for path in half_done.home.glob("journal.sqlite3*"):
-        path.unlink()
-    assert half_done.run("submit", half_done.home / "payroll.csv") == 7
-    assert half_done.run("resume") == 7
-    assert not list(half_done.home.glob("journal.sqlite3"))
-
-
-def test_copy_beside_original_sends_nothing(half_done: Machine) -> None:
-    copy = half_done.home / "copy.sqlite3"
-    shutil.copy2(half_done.journal, copy)
-    assert half_done.run("--journal", copy, "resume") == 7
-    assert "copy of the journal" in half_done.said()
-
-
 def test_row_edited_between_runs_stops_sending(machine: Machine, slow_gateway: GatewayProcess) -> None:
     sheet = machine.sheet(6)
     machine.run("submit", sheet)

@@ -43,7 +43,6 @@ def faulty_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway
 
 @pytest.fixture
 def canary(tmp_path: Path, spawner: Spawner, faulty_gateway: GatewayProcess) -> Machine:
-    """A machine whose payees and passphrase are canaries."""
     machine = Machine.create(tmp_path / "home", spawner, faulty_gateway, prefix=f"C{abs(hash(tmp_path)) % 10**8}")
     key = serialization.load_pem_private_key(faulty_gateway.key.read_bytes(), None)
     encrypted = key.private_bytes(

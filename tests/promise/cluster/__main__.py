@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 
-from tests.promise.cluster.lanes import LaneRequest, play_lane, play_lanes, say
+from tests.promise.cluster.lanes import LaneRequest, play_lane, play_lanes
 from tests.promise.cluster.protocol import BUGS, Broken, PlayTally, make_batch, play
-from tests.support.long_runs import stop_on_sigterm
+from tests.support.long_runs import say, stop_on_sigterm
 from tests.support.postgres_rows import make_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer, new_server
 

@@ -40,8 +40,6 @@ class ActorDied(BaseException):
 
 
 class Actor:
-    """One process, as a thread that moves only on request."""
-
     def __init__(self, name: str, story: Callable[["Actor"], None], seed: int) -> None:
         self.name = name
         self.rng = Random(seed)  # noqa: S311 - dice
@@ -117,8 +115,6 @@ class PacedServerCursor(psycopg.ServerCursor[Any]):
 
 
 class PacedConnection(session._LimitedConnection):
-    """A connection that stops its actor before and after each statement."""
-
     _about = ""
     _commit: Statement | None = None
 
@@ -182,8 +178,6 @@ _connect = session.connect
 
 
 class Stage:
-    """All actors, and an observer of the database."""
-
     def __init__(self, url: str) -> None:
         self.actors: list[Actor] = []
         self.looking = psycopg.connect(url, autocommit=True, options="-c search_path=paygw -c lock_timeout=50ms")

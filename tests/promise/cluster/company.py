@@ -161,8 +161,6 @@ NORTH, SOUTH = "north", "south"
 
 
 class SplitCompany:
-    """Two hosts that share a database, each with its own files."""
-
     def __init__(self, server: PostgresServer, template: str, home: Path) -> None:
         self.server, self.home = server, home
         self.name = server.new_database(template)
@@ -184,7 +182,6 @@ class SplitCompany:
         self.server.execute(f"ALTER DATABASE {backup} RENAME TO {self.name}")
 
     def replace(self) -> None:
-        """Replace the database with a copy of itself while others are connected."""
         with psycopg.connect(self.server.url(), autocommit=True) as connection:
             connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false".encode())
             ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
@@ -194,7 +191,6 @@ class SplitCompany:
 
 @contextmanager
 def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
-    """Yield a standby that follows, and remove it afterwards."""
     home = new_home()
     if os.geteuid() == 0:
         shutil.chown(home, "nobody")

@@ -1,9 +1,7 @@
 """Runs parts of a campaign in parallel lanes, each a process with its own server, gateway and spawner."""
 
 import argparse
-import ctypes
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -22,6 +20,7 @@ from tests.promise.cluster.company import PRELOADED
 from tests.promise.cluster.lean_gateway import lean_gateway
 from tests.promise.cluster.shifts import play_shift
 from tests.promise.cluster.trouble import RELEASE, SLOWLY, OrdealTally, Size, play_failover, play_ordeal
+from tests.support.long_runs import say
 from tests.support.postgres_server import PostgresServer, new_server
 
 RELEASE_BATCHES, RELEASE_FAILOVERS, FAILOVER_ROWS = 204, 50, 200
@@ -41,7 +40,6 @@ commits = false
 """
 """The rules of the lean gateway for the sandbox, which verifies every request."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, in which a private directory is made
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +85,10 @@ class LaneRequest:
         yield from (("failover", self.start + seed) for seed in failovers)
 
 
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 @dataclass
 class _LaneReports:
     began_s: float
     total: OrdealTally = field(default_factory=OrdealTally)
-    cpu_s: float = 0.0
     broken: int = 0
 
     def hear(self, lane: "subprocess.Popen[str]") -> None:
@@ -105,8 +97,6 @@ class _LaneReports:
             if "broken" in report:
                 say(f"BROKEN: {report['broken']}")
                 self.broken += 1
-            elif "cpu_s" in report:
-                self.cpu_s += report["cpu_s"]
             else:
                 self.total.add(OrdealTally(**{one.name: report[one.name] for one in fields(OrdealTally)}))
                 wall_s = time.monotonic() - self.began_s
@@ -130,16 +120,14 @@ def play_lanes(wanted: LaneRequest, stop: Event) -> int:
                 break
     for each in hearing:
         each.result()
-    used = f"{report.cpu_s / 60:,.1f} minutes of processor time, the servers' included"
     if report.broken:
-        say(f"{report.total}: BROKEN ({used})")
+        say(f"{report.total}: BROKEN")
         return 1
-    say(f"{report.total}: 0 sent twice, 0 without an intent, 0 lost, every chain whole ({used})")
+    say(f"{report.total}: 0 sent twice, 0 without an intent, 0 lost, every chain whole")
     return 0
 
 
 def play_lane(wanted: LaneRequest, lane: int, stop: Event) -> int:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the servers' processor time is counted here
     code = 0
     with TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as place:
         home = Path(place)
@@ -157,10 +145,8 @@ def play_lane(wanted: LaneRequest, lane: int, stop: Event) -> int:
                     code = 1
                     break
                 shutil.rmtree(part)
-                _reap()
                 wall_s = time.monotonic() - began_s
                 say(json.dumps({"part": f"{kind}-{seed}", "wall_s": wall_s, **asdict(endured)}))
-    say(json.dumps({"cpu_s": _processor_s()}))
     return code
 
 
@@ -183,17 +169,3 @@ def _gateway(wanted: LaneRequest, lane: int, home: Path) -> Iterator[GatewayProc
         else gateway(home, VERIFYING if wanted.is_release else SLOWLY) as at
     ):
         yield at
-
-
-def _reap() -> None:
-    """Wait for ended servers and processes of killed runs, so that their processor time is counted."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            continue
-
-
-def _processor_s() -> float:
-    """Return the processor time of all finished processes here."""
-    _reap()
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system

@@ -107,8 +107,6 @@ class PlayedSigns(SignsOfLife):
 
 
 class PlayedSystem:
-    """The module `os`, with a process for each actor."""
-
     FIRST = 10_000_000
     """A process number that no real system has."""
 
@@ -161,7 +159,6 @@ class Scenario:
         return self.stage.enter(f"{name} {self.played.processes}", story, seed)
 
     def worker(self, actor: Actor) -> None:
-        """Claim rows of the current run, and pay them, without the decision lock."""
         with self._used(self._place_of(actor).open_to_work("worker")) as journal:
             for _ in range(2):
                 if journal.join_run() is None:
@@ -185,7 +182,6 @@ class Scenario:
             journal.start_shared_run(1, waits=True)
 
     def late(self, commit: Statement) -> None:
-        """Let a commit arrive after its connection was lost."""
         self.played.late += 1
         with suppress(psycopg.OperationalError), closing(self._connected()) as connection:
             try:
@@ -331,7 +327,6 @@ class Scenario:
                 raise Broken(f"{actor.name}: {actor.error}")
 
     def _slow_down(self, actor: Actor) -> None:
-        """Freeze an actor for a while, or slow it down while it sends heartbeats."""
         if actor.place == "the start":
             return
         pause_s, is_frozen = self.rng.choice(PAUSES_S), self.rng.random() < 0.6
@@ -343,7 +338,6 @@ class Scenario:
         self.trail.append(f"{actor.name} {f'freezes for {pause_s:.0f} s' if is_frozen else 'is slow'}, {actor.place}")
 
     def _age_heartbeat(self, actor: Actor, seconds: float) -> bool:
-        """Age the last heartbeat of an actor by the server's clock."""
         try:
             self.stage.look(_AGE, (seconds, actor.process))
         except psycopg.errors.LockNotAvailable:  # it has just sent a heartbeat
@@ -445,7 +439,6 @@ def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NO
 
 
 def make_batch(server: PostgresServer, template: str, home: Path) -> str:
-    """Create a database with one open batch, which is copied for each run."""
     name = server.new_database(template)
     journal = postgres_place(server.url(name), home).open_to_write("a test")
     open_sheet(journal, new=ROWS)
@@ -471,7 +464,6 @@ def _plant(url: str, bug: ProtocolBug, patching: pytest.MonkeyPatch) -> None:
 
 
 def plant_sql(url: str, bug: ProtocolBug) -> None:
-    """Change the functions of a database for a planted bug."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         for function, edits in bug.sql.items():

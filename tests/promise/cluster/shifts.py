@@ -67,7 +67,6 @@ class _Shift(Ordeal):
         return self.company.hosts[DESK].home.parent / "drop"
 
     def drop(self) -> None:
-        """Let every worker pick up sheets from a folder, and drop one there."""
         self.folder.mkdir(mode=0o700)
         for host in self.company.hosts.keys() - {DESK}:
             config = self.company.hosts[host].home / "paygw.toml"
@@ -117,12 +116,10 @@ class _Shift(Ordeal):
             self.workers[host] = self.company.hosts[host].start("work", planted=self.planted)
 
     def thaw(self, host: str) -> None:
-        """Continue a frozen worker, whose rows in flight are in doubt by then."""
         self.workers[host].send(signal.SIGCONT)
         del self.frozen_until_s[host]
 
     def strike(self) -> None:
-        """Let one mishap happen to a worker or to the server."""
         host = self.rng.choice(sorted(self.workers))
         run, size = self.workers[host], self.size
         dice = self.noted(run, host)
@@ -140,7 +137,6 @@ class _Shift(Ordeal):
             dice -= share
 
     def kill(self, host: str) -> None:
-        """Kill a worker, perhaps with the commands of its timetable."""
         children = children_of(self.workers[host].pid) if self.rng.random() < KILLED_WITH_CHILDREN else []
         self.workers[host].send(signal.SIGKILL)
         self.frozen_until_s.pop(host, None)

@@ -2,12 +2,13 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -80,6 +81,14 @@ class Lossy(SplitCompany):
         super().restore(backup)
         self.query("UPDATE process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
 
+    @contextmanager
+    def losing(self) -> Iterator[PostgresJournal]:
+        """Yield north's journal. What it commits in the block is lost."""
+        with closing(self.north()) as journal:
+            backup = self.backup_of(journal)
+            yield journal
+        self.restore(backup)
+
     def states(self) -> list[State]:
         with closing(read_postgres(self.host(SOUTH))) as journal:
             return [row.state for row in journal.rows(1)]
@@ -141,19 +150,15 @@ def test_only_lost_sent_rows_become_doubtful(lossy: Lossy) -> None:
 
 
 def test_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
+    with lossy.losing() as journal:
         send_rows(journal, due_rows(journal, 1)[:1])
-    lossy.restore(backup)
     lossy.accepts()
     with closing(lossy.south()) as journal:
         (row,) = journal.rows(1, numbers=[2])
         assert (row.state, row.attempt, row.sent_orderid, row.intended_at) == (State.IN_DOUBT, 1, "ORD-2", at(5))
         assert journal.verify()["in_doubt"] == 1
-    assert lossy.query("SELECT kind, at FROM fact WHERE instruction = 1 ORDER BY number") == [
-        ("intended", at(5)),
-        ("interrupted", at(5)),
-    ]
+    facts = lossy.query("SELECT kind, at FROM fact WHERE instruction = 1 ORDER BY number")
+    assert facts == [("intended", at(5)), ("interrupted", at(5))]
 
 
 def _record_as_unsent(journal: PostgresJournal, due: DueRow) -> None:
@@ -242,27 +247,13 @@ def test_attempt_after_lost_decisions_holds_row(lossy: Lossy, suffix: bool, know
         journal.verify()
 
 
-def test_orders_of_lost_batch_are_named(lossy: Lossy) -> None:
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
-        open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3, 4)])
-        send_rows(journal, due_rows(journal, 2)[:2])
-    lossy.restore(backup)
-    accepted = lossy.accepts()
-    assert accepted.rows.unknown_orders == ["LATE-2", "LATE-3"]
-    assert accepted.rows.in_doubt == 0
-    assert len(lossy.due_after_roll_call()) == 9
-
-
 def test_sheet_of_lost_batch_resends_no_order(lossy: Lossy) -> None:
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
+    with lossy.losing() as journal:
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3, 4, 5)])
         send_rows(journal, due_rows(journal, 2)[:2])
         send_rows(journal, [due_rows(journal, 2)[0]], OutcomeKind.REJECTED)
         journal.release(2, [4], suffix=True, by="amina", at=at(7))
         send_rows(journal, [due_rows(journal, 2)[0]])
-    lossy.restore(backup)
     assert lossy.accepts().rows.unknown_orders == ["LATE-2", "LATE-3", "LATE-4", "LATE-4-r2"]
     assert lossy.accepts().rows.unknown_orders == []  # answered
     with closing(lossy.south()) as journal:
@@ -282,11 +273,9 @@ def test_sheet_of_lost_batch_resends_no_order(lossy: Lossy) -> None:
 
 def test_sent_order_is_held_despite_partial_records(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sent_log, "MAX_BYTES", 600)
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
+    with lossy.losing() as journal:
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
         send_rows(journal, due_rows(journal, 2))
-    lossy.restore(backup)
     accepted = lossy.accepts()
     assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
     assert accepted.rows.unknown_orders
@@ -298,14 +287,9 @@ def test_sent_order_is_held_despite_partial_records(lossy: Lossy, monkeypatch: p
 
 
 def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
+    with lossy.losing() as journal:
         send_rows(journal, due_rows(journal, 1)[:5])
-    lossy.restore(backup)
-
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
+    crash = Mock(side_effect=KeyboardInterrupt)
     for place in (
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._append",
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._record_holds",
@@ -328,9 +312,7 @@ def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypat
 
 
 def test_repeated_acceptance_counts_held_row(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
+    crash = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as broken:
         broken.setattr("paygw_batch.cluster.database_place.write_accepted", crash)
         with pytest.raises(KeyboardInterrupt):
@@ -340,61 +322,31 @@ def test_repeated_acceptance_counts_held_row(lossy: Lossy, monkeypatch: pytest.M
     assert lossy.query("SELECT count(*) FROM fact WHERE source = 'witness'") == [(1,)]
 
 
-def _damage(path: Path) -> None:
+def _damage(path: Path, _older: bytes) -> None:
     path.write_bytes(b"x" * path.stat().st_size)
 
 
-def _drop_line(path: Path) -> None:
+def _drop_line(path: Path, _older: bytes) -> None:
     lines = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([*lines[:-3], *lines[-2:]]))
 
 
-def _delete_file(path: Path) -> None:
-    path.unlink()
-
-
-@pytest.mark.parametrize("spoil", [_damage, _drop_line, _delete_file])
-def test_incomplete_host_records_put_every_row_in_doubt(lossy: Lossy, spoil: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("spoil", [_damage, _drop_line, lambda path, _: path.unlink(), Path.write_bytes])
+def test_incomplete_host_records_put_every_row_in_doubt(lossy: Lossy, spoil: Callable[[Path, bytes], object]) -> None:
+    """The last one restores an older copy of the records."""
+    (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
+    older = path.read_bytes()
     with closing(lossy.north()) as journal:
         send_rows(journal, due_rows(journal, 1)[:2])
-    with closing(lossy.north()) as journal:  # the database has the end of the sent log
-        backup = lossy.backup_of(journal)
+    with lossy.losing() as journal:  # the database has the end of the sent log
         send_rows(journal, due_rows(journal, 1)[:3])
-    lossy.restore(backup)
-    (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
-    spoil(path)
+    spoil(path, older)
     with pytest.raises(JournalError):
         lossy.north()
     accepted = lossy.accepts()
     assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 7)
     assert lossy.due_after_roll_call() == []
     lossy.north().close()
-
-
-def test_older_copy_of_host_records_is_refused(lossy: Lossy) -> None:
-    (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
-    older = path.read_bytes()
-    with closing(lossy.north()) as journal:
-        send_rows(journal, due_rows(journal, 1)[:2])
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
-        send_rows(journal, due_rows(journal, 1)[:3])
-    lossy.restore(backup)
-    path.write_bytes(older)
-    with pytest.raises(JournalTooOld, match="older copy"):
-        lossy.north()
-    assert lossy.accepts().is_guess
-    assert lossy.due_after_roll_call() == []
-
-
-def test_acceptance_is_guess_when_intents_were_overwritten(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_log, "MAX_BYTES", 300)
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
-        send_rows(journal, due_rows(journal, 1)[:6])
-    lossy.restore(backup)
-    accepted = lossy.accepts()
-    assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
 
 
 def test_guessed_loss_holds_rows_known_as_sent(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,34 +381,24 @@ def test_renamed_host_accepts_loss_of_two_processes(lossy: Lossy) -> None:
     assert lossy.due_after_roll_call() == [3, 4, 5, 6, 8, 9]
 
 
-def test_breaker_stop_blocks_no_retirement(lossy: Lossy) -> None:
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
+@pytest.mark.parametrize("retires", [False, True])
+def test_breaker_stop_outlasts_loss_and_retirement(lossy: Lossy, retires: bool) -> None:
+    with lossy.losing() as journal:
         send_rows(journal, due_rows(journal, 1)[:1])
-    lossy.restore(backup)
-    lossy.query("UPDATE gate SET stop_kind = 'in_doubt', stop_count = 5")
-    with pytest.raises(OpenRollCall):
-        lossy.south()
-    assert replace(lossy.host(SOUTH), now=lambda: LATER).retire(NORTH, by="amina")[1] == 9
-    assert lossy.in_doubt() == set(range(1, 10))
-    assert lossy.query("SELECT stop_kind, stop_count FROM gate") == [("in_doubt", 5)], "a person lifts it by a run"
-
-
-def test_breaker_stop_remains_after_accepted_loss(lossy: Lossy) -> None:
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
-        send_rows(journal, due_rows(journal, 1)[:1])
-    lossy.restore(backup)
     lossy.query("UPDATE gate SET stop_kind = 'rejected', stop_count = 5, stop_text = '51'")
-    assert lossy.accepts().rows.in_doubt == 1
-    assert lossy.query("SELECT stop_kind, stop_text FROM gate") == [("rejected", "51")]
+    if retires:
+        with pytest.raises(OpenRollCall):
+            lossy.south()
+        assert replace(lossy.host(SOUTH), now=lambda: LATER).retire(NORTH, by="amina")[1] == 9
+    else:
+        assert lossy.accepts().rows.in_doubt == 1
+    assert lossy.in_doubt() == (set(range(1, 10)) if retires else {1})
+    assert lossy.query("SELECT stop_kind, stop_text FROM gate") == [("rejected", "51")], "a person lifts it by a run"
 
 
 def test_accepting_and_retiring_refuse_wrong_host(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
+    with lossy.losing() as journal:
         send_rows(journal, due_rows(journal, 1)[:1])
-    lossy.restore(backup)
     with pytest.raises(JournalTooOld):
         lossy.north()  # it is alive, and reports its missing commits
     for name in (SOUTH, NORTH):
@@ -491,8 +433,7 @@ def test_host_without_loss_only_answers(lossy: Lossy) -> None:
 
 def test_intent_known_as_unsent_causes_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process froze before sending. The host records that nothing was sent, and the database does not."""
-    with closing(lossy.north()) as journal:
-        backup = lossy.backup_of(journal)
+    with lossy.losing() as journal:
         (first, *_) = due_rows(journal, 1)
         assert journal.append([intent(first)]) == [MoveResult.MOVED]
         assert not journal.writer.may_leave(15.0)
@@ -500,23 +441,12 @@ def test_intent_known_as_unsent_causes_no_doubt(lossy: Lossy, monkeypatch: pytes
             gone.setattr(FactWriter, "_try", fails)
             with pytest.raises(JournalUnwritable):
                 journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
-    lossy.restore(backup)
     assert lossy.accepts().rows.in_doubt == 0
     assert len(lossy.due_after_roll_call()) == 9
 
 
 def fails(writer: FactWriter, _entries: object) -> None:
     raise writer._guarded.give_up("a test")
-
-
-def test_full_disk_stops_intents(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with closing(lossy.north()) as journal:
-        monkeypatch.setattr("paygw_batch.journal.sent_log._write_at", full)
-        with pytest.raises(JournalUnwritable, match="record of the payments it sent"):
-            journal.append([intent(due_rows(journal, 1)[0])])
 
 
 # Planted bugs.

@@ -59,7 +59,6 @@ def send_by_both(url: str, home: Path) -> Sequence[MoveResult]:
 
 @pytest.fixture
 def unguarded(postgres_server: PostgresServer, postgres_template: str) -> str:
-    """A database whose commits refuse no intent, in any state of its row."""
     url = postgres_server.url(postgres_server.new_database(postgres_template))
     plant_sql(url, NO_CLAIM)
     return url
@@ -123,14 +122,8 @@ def test_functions_named_in_model_exist() -> None:
     named = {name.rpartition(".")[2].removesuffix("()") for name in text.split("`")[1::2]}
     program = "".join(
         path.read_text(encoding="utf-8")
-        for folder in (
-            "paygw_batch/journal",
-            "paygw_batch/core",
-            "paygw_batch/gateway/http",
-            "paygw_batch/cli/commands",
-            "paygw_batch/cluster",
-        )
-        for path in (MODEL.parents[3] / folder).rglob("*")
+        for folder in ("journal", "core", "gateway/http", "cli/commands", "cluster")
+        for path in (MODEL.parents[3] / "paygw_batch" / folder).rglob("*")
         if path.suffix in {".py", ".sql"}
     )
     assert {name for name in named if name.split()[-1].removeprefix("--") not in program} == set()

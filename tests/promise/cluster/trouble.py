@@ -167,7 +167,6 @@ class Ordeal:
         return dice
 
     def check(self, run: Run, host: str) -> None:
-        """Raise `Broken` if a run ended in a forbidden way."""
         if run.done(RUN_LIMIT_S) == -signal.SIGTERM:
             self.endured.lost_signals += 1
         elif run.exit_code not in ENDS | {-signal.SIGKILL}:
@@ -238,7 +237,6 @@ class _TwoHosts(Ordeal):
         raise Broken(f"the batch is never done: {self.company.said()}")
 
     def finish(self) -> None:
-        """Pay the rest, and verify the journal on both hosts."""
         for host, machine in self.company.hosts.items():
             self.company.proxies[host][0].trouble = ProxyFault.NONE
             code = self.start(host).done()

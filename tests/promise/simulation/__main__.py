@@ -12,7 +12,7 @@ from threading import Event
 
 from tests.promise.simulation.planted import BUGS, RUNS
 from tests.promise.simulation.seeds import PLAYS, Failure, first_failure, hunt
-from tests.support.long_runs import run_pieces, stop_on_sigterm
+from tests.support.long_runs import run_pieces, say, stop_on_sigterm
 
 AT_ONCE = 500
 """The number of seeds that a worker takes at a time."""
@@ -50,15 +50,15 @@ def _play(kind: str, start: int, seeds: int, workers: int) -> int:
         played += count
         if failure is not None:
             failures += 1
-            _print(
+            say(
                 f"{failure}\n  again: python -m tests.promise.simulation --kind {kind} --seeds 1 --start {failure.seed}"
             )
         if played % 10_000 < AT_ONCE:
-            _print(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
+            say(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
     seconds = time.monotonic() - began_s
-    _print(
-        f"{played:,} seeds from {start:,} in {seconds:,.0f} s ({_processor_s():,.0f} s of processor time; "
-        f"{played / seconds:,.0f}/s with {workers} workers): {failures} failures"
+    say(
+        f"{played:,} seeds from {start:,} in {seconds:,.0f} s ({played / seconds:,.0f}/s with {workers} workers): "
+        f"{failures} failures"
     )
     return 1 if failures else 0
 
@@ -75,32 +75,22 @@ def _first_failures(
     yield from run_pieces(partial(first_failure, kind=kind), pieces, workers=workers, start_method="fork", stop=stop)
 
 
-def _processor_s() -> float:
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
-
-
 def _hunt_one(name: str, start: int, seeds: int) -> int:
     result = hunt(name, range(start, start + seeds))
-    _print(f"{name}: {result.failure or 'not found'} ({result.played} seeds, {result.seconds:.3f} s)")
+    say(f"{name}: {result.failure or 'not found'} ({result.played} seeds, {result.seconds:.3f} s)")
     return 0 if result.failure else 1
 
 
 def _print_table(seeds: int) -> int:
     """Print one line for each planted bug. Exit code 1 unless an invariant finds each bug."""
-    _print("| planted bug | found by | seeds | seconds |\n| --- | --- | --- | --- |")
+    say("| planted bug | found by | seeds | seconds |\n| --- | --- | --- | --- |")
     missed = 0
     for name, bug in BUGS.items():
         result = hunt(name, range(seeds))
         by = result.failure.invariant if result.failure else "nothing"
         missed += by not in bug.found_by
-        _print(f"| {name} | {by} | {result.played} | {result.seconds:.2f} |")
+        say(f"| {name} | {by} | {result.played} | {result.seconds:.2f} |")
     return 1 if missed else 0
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -94,7 +94,6 @@ def play_corrections(seed: int, plant: Callable[[Any], None] | None = None) -> C
 
 
 def _correct_sheet(scenario: CorrectionScenario, lines: Sequence[Line], run_name: str) -> list[Line]:
-    """Return the sheet after one correction, as its maker might save it."""
     rng, changed = scenario.rng, list(lines)
     at = rng.randrange(len(changed))
     one = changed[at]
@@ -277,11 +276,6 @@ def skip_reference_question(scenario: CorrectionScenario) -> None:
 def skip_repeat_question(scenario: CorrectionScenario) -> None:
     """Pay everybody who is on several rows."""
     scenario.patch(submit, "repeated_payee_question", lambda *_: None)
-
-
-def amend_one_of_several(scenario: CorrectionScenario) -> None:
-    """Let a row replace another payment of its payee."""
-    scenario.patch(submit._PaymentRun, "is_single", lambda *_: True)
 
 
 def accept_rewritten_ids(scenario: CorrectionScenario) -> None:

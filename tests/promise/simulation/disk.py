@@ -190,7 +190,6 @@ class Disk:
         return connection
 
     def check_tables(self, connection: apsw.Connection, path: Path) -> None:
-        """Check the tables only once per connection, because nobody changes them here."""
         if connection is not self._connection or not self._connection.is_checked:
             check_tables(connection, path)
         if self._connection is not None and connection is self._connection:
@@ -218,7 +217,6 @@ class Disk:
         return self._connection is not None and self._connection.has_intent(nonce, until=self.durable.last_fact)
 
     def lose_power(self) -> None:
-        """Discard everything that is not on stable storage."""
         if not self.synchronous:
             self.put(self.durable)
 
@@ -255,8 +253,6 @@ def reader_of(image: bytes) -> SqliteReader:
 
 
 class SimConnection(apsw.Connection):
-    """SQLite for one process. Statements run at once, and faults strike at COMMIT."""
-
     def __init__(self, disk: Disk) -> None:
         super().__init__(":memory:", statementcachesize=STATEMENTS_KEPT)
         self.process: Process | None = None
@@ -326,7 +322,6 @@ class SimulatedSentLog:
         self._process = process
 
     def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Record the end of the journal, and the attempts that may be sent."""
         if self._process.dead:
             raise asyncio.CancelledError
         lines = self._disk.sent_log = self._disk.sent_log or []

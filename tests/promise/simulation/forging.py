@@ -150,15 +150,12 @@ def _policy(needed: int, from_amount: Decimal) -> ApprovalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PaymentHistory:
-    """A journal with some honest months, and their payments."""
-
     image: bytes
     end: Link
     paid: tuple[PaidBatch, ...]
 
 
 def month_sheet(people: int, month: int, prefix: str) -> Sheet:
-    """Return the sheet of an honest month."""
     return Sheet(
         "payroll.csv",
         prefix,
@@ -168,7 +165,6 @@ def month_sheet(people: int, month: int, prefix: str) -> Sheet:
 
 @cache
 def payment_history(people: int, months: int) -> PaymentHistory:
-    """Return the history of a company of this size."""
     identity = Identity("6" * 32, _ENDPOINT, "2026-01-01T00:00:00.000Z", ":memory:")
     journal = _open_journal(empty_database(identity), identity.start)
     paid = []
@@ -201,7 +197,6 @@ def _open_journal(image: bytes, end: Link) -> SqliteJournal:
 
 
 def pay(journal: SqliteJournal, batch: int, at: datetime) -> None:
-    """Let the gateway pay everything that is due."""
     when, entries = timestamp(at), []
     for due in journal.due(batch, after_row=0, limit=100):
         intended = Intended(due.order_id, f"{due.number:032x}", int(at.timestamp()), None)
@@ -219,8 +214,6 @@ _COMPARED: dict[object, Comparison] = {}
 
 @dataclass(frozen=True, slots=True)
 class MadePlan:
-    """A plan as a file, and its sheet."""
-
     sheet: Sheet
     document: PlanDocument
 

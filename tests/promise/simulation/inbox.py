@@ -39,7 +39,6 @@ class SimulatedInbox:
         """The rows with an untrue notification."""
 
     def hear(self, order_id: str, amount: str, word: str, *, is_about_ready: bool = False) -> None:
-        """Receive a notification, put it on stable storage, and answer with 200."""
         scenario = self._scenario
         if scenario.disk.sent_log is None:
             return  # this journal is not adopted, so the answer is not 200

@@ -116,7 +116,6 @@ class Judge:
     # The gateway's side.
 
     def check_request(self, process: "Process", request: PreparedRequest) -> None:
-        """Check a request that is handed to the transport."""
         if process not in process.scenario.disk.holders:
             raise self.found("I6", "a process that does not hold the journal sends")
         if request.nonce in self.requests:
@@ -130,7 +129,6 @@ class Judge:
         row.final = None
 
     def check_flight(self, process: "Process", in_flight: int) -> None:
-        """Check the number of requests that a process has in flight."""
         if in_flight > process.pace.concurrency:
             raise self.found("I9", f"{in_flight} requests in flight where {process.pace.concurrency} are allowed")
         if process.heard_of_failure:

@@ -35,7 +35,6 @@ class _Callback:
         self.when_s = 0.0
 
     def cancel(self) -> None:
-        """Never call it."""
         self.call = None
         self.arguments = ()
 

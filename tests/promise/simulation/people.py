@@ -191,7 +191,6 @@ def release(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -
 
 
 def refresh(scenario: "Scenario", journal: SqliteJournal) -> None:
-    """Ask the gateway only for its clock, which `refresh` reads in any reply."""
     dates = DateWatch(scenario.now)
     dates.observe_reply(scenario.add_date(RawReply(200, (), b"")))
     dates.record_in(journal)
@@ -203,8 +202,6 @@ def refresh(scenario: "Scenario", journal: SqliteJournal) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StatementFile:
-    """A statement of the gateway, and the time at which it was true."""
-
     path: Path
     made_at: str
 

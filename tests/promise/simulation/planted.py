@@ -1,6 +1,6 @@
 """Planted bugs: plausible mistakes, switched on only in a scenario. Each must be found.
 
-For a bug of the program, a part of the program itself is replaced during the scenario.
+For a bug of the program, a part of the program itself is replaced during the scenario. `BUGS` says what each does.
 """
 
 import asyncio
@@ -79,7 +79,6 @@ class Bug:
 
 
 def patch_part(owner: object, name: str, value: object) -> Callable[[Scenario], None]:
-    """Return the plant that replaces a part of the program."""
     return lambda scenario: scenario.patch(owner, name, value)
 
 
@@ -92,8 +91,6 @@ HELD_ROWS_ARE_DUE = {**sqlite_tables.QUERIES, "due": _DUE.replace(_NOT_HELD, "1"
 
 
 class LateIntentJournal(SqliteJournal):
-    """Delays intents until their outcome arrives."""
-
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         held_back = self.__dict__.setdefault("_back", {})
         for entry in entries:
@@ -107,7 +104,6 @@ class LateIntentJournal(SqliteJournal):
 
 
 def ignore_holds(journal: SqliteJournal, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
-    """Send a row although evidence arrived after it was read as due."""
     return {
         place: result for place, result in _refused_intents(journal, entries).items() if result is not MoveResult.HELD
     }
@@ -117,8 +113,6 @@ _refused_intents = SqliteJournal._refused_intents
 
 
 class ResendingJournal(SqliteJournal):
-    """Treats rows in flight at a crash as unsent."""
-
     def mark_interrupted(self, at: str) -> int:
         items = fetch(self._connection, "SELECT instruction, attempt FROM state WHERE state = 'in_flight'")
         self.append([Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at) for number, attempt in items])
@@ -126,8 +120,6 @@ class ResendingJournal(SqliteJournal):
 
 
 class PartlyInterruptingJournal(SqliteJournal):
-    """Puts one row in doubt after a crash, and treats the others as unsent."""
-
     def mark_interrupted(self, at: str) -> int:
         count = super().mark_interrupted(at)
         if count > 1:
@@ -140,8 +132,6 @@ class PartlyInterruptingJournal(SqliteJournal):
 
 
 class OverwritingJournal(SqliteJournal):
-    """Applies evidence to a row in any state."""
-
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
@@ -158,8 +148,6 @@ class OverwritingJournal(SqliteJournal):
 
 
 class FailureIgnoringJournal(SqliteJournal):
-    """Ignores a failed write and continues."""
-
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         try:
             return super().append(entries)
@@ -171,16 +159,12 @@ class FailureIgnoringJournal(SqliteJournal):
 
 
 class RowSkippingJournal(SqliteJournal):
-    """Never returns the last row of a sheet as due."""
-
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[DueRow]:
         last = max((row.row for row in self.rows(batch)), default=0)
         return [due_row for due_row in super().due(batch, after_row=after_row, limit=limit) if due_row.row < last]
 
 
 class FloatJournal(SqliteJournal):
-    """Stores money as floats."""
-
     def open_batch(self, batch: Any, *, parts: Iterable[BatchPart], **rest: Any) -> Any:
         floats = (replace(part, instructions=self._in_floats(part.instructions)) for part in parts)
         return super().open_batch(batch, parts=floats, **rest)
@@ -190,33 +174,19 @@ class FloatJournal(SqliteJournal):
         return InstructionRows(instruction._replace(minor=int(float(instruction.amount) * 100)) for instruction in news)
 
 
-class IdReusingJournal(SqliteJournal):
-    """Gives every further attempt the order id of the first."""
-
-    def release(self, batch: int, rows: Sequence[int] | None, *, suffix: bool, **rest: Any) -> int:
-        del suffix
-        return super().release(batch, rows, suffix=False, **rest)
-
-
 class SpellingBlindJournal(SqliteJournal):
-    """Treats another spelling of an order id as another id."""
-
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
         del operation, rows
         return []
 
 
 class ChangeBlindJournal(SqliteJournal):
-    """Treats a row with changed content as known."""
-
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[KnownRow], Sequence[Any]]:
         known, clashes = super().compare(operation, rows)
         return [*known, *(KnownRow(clash.row, clash.instruction, clash.state) for clash in clashes)], []
 
 
 class SingleNoteJournal(SqliteJournal):
-    """Writes the sent log only for its first commit."""
-
     def _log_commit(self, end: Link) -> None:
         if self.__dict__.setdefault("_told", 0) < 1:
             super()._log_commit(end)
@@ -224,16 +194,12 @@ class SingleNoteJournal(SqliteJournal):
 
 
 class EarlyNoteJournal(SqliteJournal):
-    """Writes the sent log before the commit."""
-
     def _commit(self) -> None:
         self._log_commit(self._end)
         super()._commit()
 
 
 class RollbackIgnoringJournal(SqliteJournal):
-    """Rolls back a failed write, and continues as if it had succeeded."""
-
     def _give_up(self, reason: str) -> JournalUnwritable:
         return JournalUnwritable(reason)
 
@@ -245,8 +211,6 @@ class RollbackIgnoringJournal(SqliteJournal):
 
 
 class SingleFactRetryingJournal(SqliteJournal):
-    """Retries a failed commit if it had only one fact."""
-
     _is_single = False
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
@@ -294,7 +258,6 @@ def keep_last(items: Arrivals) -> Arrivals:
 
 
 def count_from_first_attempt(standing: RowState, quarantine: Quarantine, _: object = None) -> datetime | None:
-    """Count the quarantine from the first attempt instead of the latest."""
     return None if standing.first_sent_at is None else quarantine.ends_at(standing.first_sent_at)
 
 
@@ -303,19 +266,16 @@ def skip_quarantine(*_: object) -> None:
 
 
 def release_at_once(scenario: Scenario) -> None:
-    """Release a row that a person rejected before its quarantine is over."""
     scenario.patch(journal_of_all, "is_in_quarantine", lambda *_: False)
     scenario.patch(resolve, "quarantined_rows", lambda *_, **__: {})
 
 
 def settle_by_any_answer(self: StatementReader, line: StatementLine) -> Resolution | None:
-    """Treat a status that means accepted as rejected."""
     meaning = self._words.get(line.status or "")
     return Resolution.PAID if meaning is OutcomeKind.PAID else Resolution.REJECTED
 
 
 def match_own_ids(self: StatementReader, order_ids: Mapping[str, int]) -> Any:
-    """Compare a line with the row's own id, whatever its latest attempt used."""
     named, doubtful = _rows(self, order_ids)
     rows = self._journal.rows(self._batch.number)
     return {**{row.client_orderid: row for row in rows if row.client_orderid in order_ids}, **named}, doubtful
@@ -325,7 +285,6 @@ _rows = StatementReader._named_rows
 
 
 def block_nothing(self: StatementReader, read: object) -> Mapping[str, StatementLine]:
-    """Hold nothing by a statement that has unsent orders."""
     del self, read
     return {}
 
@@ -333,7 +292,6 @@ def block_nothing(self: StatementReader, read: object) -> Mapping[str, Statement
 def ignore_approval_age(
     one: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
 ) -> Any:
-    """Accept approvals of any age."""
     return _behind(one, document, maker, replace(policy, expires_h=1e6), now)
 
 
@@ -345,7 +303,6 @@ _NOBODY = Person("nobody", (), ())
 
 
 def let_maker_approve(scenario: Scenario) -> None:
-    """Let makers approve their own plans."""
     from tests.promise.simulation import approvals as simulated  # noqa: PLC0415 (it is this scenario's to change)
 
     def approve(document: PlanDocument, key: Any, policy: ApprovalPolicy, now: datetime) -> PlanDocument:
@@ -368,7 +325,6 @@ def let_maker_approve(scenario: Scenario) -> None:
 def ignore_content(
     document: PlanDocument, content: PlanContent, policy: ApprovalPolicy, now: datetime, *, used: Any
 ) -> PlanApproval:
-    """Check only the approvals of a plan, and not its content."""
     del content
     return _check(document, document.content, policy, now, used=used)
 
@@ -380,7 +336,6 @@ def accept_other_content(scenario: Scenario) -> None:
 
 
 def require_one_approval(scenario: Scenario) -> None:
-    """Require one approval, whatever the policy says."""
     from tests.promise.simulation import approvals as simulated  # noqa: PLC0415 (it is this scenario's to change)
 
     def check(
@@ -397,7 +352,6 @@ _AGREED = order.require_agreement
 def agree_with_first_approval(
     order: Order, journal: Any, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
-    """Require one approval of an order to forget people."""
     return _AGREED(order, journal, replace(policy, needed=1), now, by=by)
 
 
@@ -465,8 +419,6 @@ def release_living_lock(scenario: Scenario) -> None:
 
 
 def change_verdict(look: Callable[[Answer, Verdict], Verdict]) -> Callable[[Scenario], None]:
-    """Return the plant that changes the verdict on an answer."""
-
     def plant(scenario: Scenario) -> None:
         classify = scenario.classify
         scenario.classify = lambda answer, expected: look(answer, classify(answer, expected))
@@ -516,22 +468,16 @@ def take_last_key(scenario: Scenario) -> None:
 
 
 class DeafBreaker(Engine):
-    """Never stops for rows in doubt."""
-
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts, pacing=LocalPacing(replace(parts["pace"], stop_after_in_doubt=0)))
 
 
 class UnlimitedPacing(LocalPacing):
-    """Has a slot for every row."""
-
     def has_slot(self, in_flight: int) -> bool:
         return in_flight >= 0
 
 
 class WideOpenWindow(Engine):
-    """Has no limit on requests in flight."""
-
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts, pacing=UnlimitedPacing(parts["pace"]))
 
@@ -544,8 +490,6 @@ def engine(kind: type[Engine]) -> Callable[[Scenario], None]:
 
 
 class TimeoutlessGateway(SimGateway):
-    """Waits forever if the gateway is silent."""
-
     async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
         answer = await super().deliver(request, may_leave)
         if isinstance(answer, TransportFault) and answer.kind is FaultKind.READ_TIMEOUT:
@@ -578,8 +522,6 @@ def _record_nothing(self: SqliteJournal, *args: Any, **named: Any) -> Sequence[F
 
 
 def skip_people_comparison(scenario: ForgeryScenario) -> None:
-    """Do not compare the people in a plan with those of its sheet."""
-
     def check(document: PlanDocument, content: PlanContent) -> None:
         theirs = {"people_sha256": document.content.people_sha256}
         return _same_content(document, content.model_copy(update=theirs))
@@ -588,31 +530,25 @@ def skip_people_comparison(scenario: ForgeryScenario) -> None:
 
 
 def digest_content_only(document: PlanDocument) -> str:
-    """Compute the code of a plan from its content alone."""
     return approval.payments_sha256(document.content)[:16]
 
 
 def ignore_withdrawal(scenario: ForgeryScenario) -> None:
-    """Ignore withdrawals of plans, in the program and the journal."""
     scenario.patch(approvals, "require_not_withdrawn", lambda *_: None)
     scenario.patch(EvidenceLog, "require_in_force", lambda *_: None)
 
 
 def compare_with_newest_batch(past: _PastPayments, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Compare each person with the newest batch, whoever approved it."""
     del past
     return candidates.group_by(keys).agg(latest=pl.col("batch").max(), alike=pl.col("batch").max())
 
 
 def show_new_amount(self: _CurrentSheet, code: str, *given: Any) -> Change:
-    """Show a changed account with its new amount instead of the old one."""
     made = _build_change(self, code, *given)
     return replace(made, before=replace(made.before, amount=made.amount)) if code == CHANGED_ACCOUNT else made
 
 
 def unbind_approvals(scenario: ForgeryScenario) -> None:
-    """Leave the plan out of the text that an approver signs."""
-
     def text(self: SignedDocument, key: Any, approved_at: str) -> bytes:
         return f"{self.document} approval {key.text} {approved_at}".encode()
 
@@ -620,8 +556,6 @@ def unbind_approvals(scenario: ForgeryScenario) -> None:
 
 
 def let_second_key_approve(scenario: ForgeryScenario) -> None:
-    """Identify a maker by the first key only, so that another key of theirs may approve."""
-
     def behind(
         one: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
     ) -> Person | str:

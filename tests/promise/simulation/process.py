@@ -63,7 +63,6 @@ class SlowAway:
             return result
 
     def note_intents(self, entries: Sequence[Entry]) -> None:
-        """Record for the judge when intents were passed to the journal."""
         now_s = self._process.scenario.clock.now_s
         self._process.intended_at_s.update(
             (entry.fact.nonce, now_s) for entry in entries if isinstance(entry.fact, Intended)
@@ -89,8 +88,6 @@ class SlowThread(JournalThread):
 
 
 class SlowEngineJournal(SqliteEngineJournal):
-    """The journal as a scenario's engine sees it."""
-
     def __init__(self, journal: SqliteJournal, away: SlowAway) -> None:
         super().__init__(journal)
         self._thread = SlowThread(away)
@@ -158,7 +155,6 @@ class Process:
             self.engine.drain()
 
     def check_opened_batch(self) -> None:
-        """Check that an opened batch is durable."""
         for sheet, number, was_rejected in self.amends:
             self.scenario.judge.amend(sheet, number, was_rejected=was_rejected)
         self.amends = ()
@@ -241,7 +237,6 @@ async def submit(process: Process, sheet: str) -> int:
 
 
 async def resume(process: Process, batch: str) -> int:
-    """Play `paygw-batch resume` of a batch."""
     journal = await open_for_run(process)
     return await send(process, journal, next(record for record in journal.batches() if record.batch == batch))
 

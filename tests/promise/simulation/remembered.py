@@ -77,8 +77,6 @@ def _pages(rows: pl.DataFrame) -> Iterator[bytes]:
 
 
 class _CachedColumns(InstructionColumns):
-    """Instructions whose text and totals are computed once for the same rows."""
-
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         return iter(_CANONICAL(self._frame, first, dict(replaced)))
 

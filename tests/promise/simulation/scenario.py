@@ -120,7 +120,6 @@ class Scenario:
         self.prepare: Callable[[Attempt], PreparedRequest] = prepare
 
     def now(self) -> datetime:
-        """Return the wall clock's time, which a person may have set wrong."""
         if self._now_of != (of := (self.clock.now_s, self.skew)):
             self._now_of, self._now = of, EPOCH + self.skew + timedelta(seconds=self.clock.now_s)
         return self._now
@@ -129,7 +128,6 @@ class Scenario:
         return self.clock.now_s
 
     def at(self) -> str:
-        """Return the wall clock's time in the format of facts."""
         return timestamp(self.now())
 
     def right_time(self, at_s: float) -> datetime:
@@ -186,7 +184,6 @@ class Scenario:
         return self._later[0][0] if self._later else None
 
     def advance_clock(self, until_s: float) -> None:
-        """Advance the clock, and run the gateway's events that are due."""
         while self._later and self._later[0][0] <= until_s:
             at_s, _, happening = heapq.heappop(self._later)
             self.clock.now_s = max(self.clock.now_s, at_s)
@@ -265,7 +262,6 @@ class Scenario:
         return self._directory
 
     def patch(self, owner: object, name: str, value: object) -> None:
-        """Replace a part of the program during this scenario, to plant a bug."""
         self.undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 

@@ -88,7 +88,6 @@ class _CapturedTerminal:
 
 
 def render_screen(document: PlanDocument) -> Sequence[str]:
-    """Return the lines that `approve --list` shows of a plan."""
     captured = _CapturedTerminal()
     approval_plan._show_plan(cast(Screen, captured), document, lists_people=True)
     return captured.lines
@@ -100,8 +99,6 @@ def text_sha256(file: str) -> str:
 
 
 class ScreenLines:
-    """The lines of one screen by heading."""
-
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
         self.sections: dict[str, list[str]] = defaultdict(list)

@@ -29,8 +29,6 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """The result of a search for a planted bug."""
-
     failure: Failure | None
     played: int
     seconds: float

@@ -64,7 +64,6 @@ def wanted(sheet: str, count: int) -> Mapping[str, Decimal]:
 
 @cache
 def validated(operation: str, sheet: str, count: int) -> Validated:
-    """Read and validate a simulated sheet from a file, as the program does."""
     lines = [
         _LINES[operation].format(row=row, order_id=order_id_of(sheet, row), amount=amount_of(sheet, row))
         for row in rows_of(sheet, count)
