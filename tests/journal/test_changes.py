@@ -1,7 +1,7 @@
 """Compares sheets with earlier payments: the findings do not depend on the store or on unrelated batches."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 import polars as pl
@@ -130,24 +130,50 @@ def test_payroll_shows_all_changes_despite_batches_between(past: PaidHistory) ->
     assert 31 not in comparison.known_since
 
 
-@pytest.mark.share(4)
-@pytest.mark.parametrize(
-    "small_batch",
-    [BONUS, TINY_TO_CHANGED, TINY_TO_ALL, BESIDE_AT_AMOUNT],
-    ids=["bonus", "tiny", "tiny to all", "beside"],
-)
-def test_small_batch_hides_no_changed_account_or_amount(past: PaidHistory, small_batch: Sequence[Row]) -> None:
-    past.add_batch("sep.xlsx", PEOPLE)
-    past.add_batch("oct.xlsx", PEOPLE)
-    past.add_batch("small.csv", small_batch)
-    assert differences(past.compare(november())) == NOVEMBER
+def with_account(rows: Iterable[Row], account: str = "0712999003") -> list[Row]:
+    """Return the rows with another account of the fourth payee."""
+    return [(name, account if n == 3 else old, amount) for n, (name, old, amount) in enumerate(rows)]
+
+
+SECOND = (PEOPLE[1][0], "0755000001", "3000")
+REPEATED = [*PEOPLE[:5], PEOPLE[0], SECOND]
+MORE_BONUS = [(name, account, "2000" if n == 7 else "500") for n, (name, account, _) in enumerate(PEOPLE)]
+MOVED = (CHANGED_ACCOUNT, PEOPLE[3][0], PEOPLE[3][1], "20000.00")
+GHOST = ("Ghost Kamau", PEOPLE[3][1], "15000")
+HISTORIES: Mapping[str, tuple[Sequence[Sequence[Row]], Sequence[Row], Sequence[tuple[str, str, str, str]]]] = {
+    "a bonus hides nothing": ([PEOPLE, PEOPLE, BONUS], november(), NOVEMBER),
+    "a tiny sum hides nothing": ([PEOPLE, PEOPLE, TINY_TO_CHANGED], november(), NOVEMBER),
+    "tiny sums to all hide nothing": ([PEOPLE, PEOPLE, TINY_TO_ALL], november(), NOVEMBER),
+    "payments beside hide nothing": ([PEOPLE, PEOPLE, BESIDE_AT_AMOUNT], november(), NOVEMBER),
+    "a second payee of an account is missing": (
+        [[*PEOPLE, GHOST]], with_account(PEOPLE), [MOVED, (PAYEE_GONE, *GHOST[:2], "15000.00")]),
+    "a bonus is compared with the last bonus": (
+        [BONUS, PEOPLE], MORE_BONUS, [(AMOUNT_OFF, PEOPLE[7][0], PEOPLE[7][1], "500.00")]),
+    "a second account and a double payment are known": ([REPEATED], REPEATED, []),
+    "a second account is changed": (
+        [REPEATED], [*REPEATED[:-1], (SECOND[0], "0755000002", "3000")], [(CHANGED_ACCOUNT, *SECOND[:2], "3000.00")]),
+    "a third payment is too much": (
+        [REPEATED], [*REPEATED, PEOPLE[0]], [(AMOUNT_OFF, PEOPLE[0][0], PEOPLE[0][1], "40000.00")]),
+    "a second name on an account hides no amount": (
+        [PEOPLE], [*PEOPLE, ("Number Three", PEOPLE[3][1], "60000")],
+        [(AMOUNT_OFF, "Number Three", PEOPLE[3][1], "20000.00")]),
+    "departments are compared with their own batches": ([PEOPLE[:12], PEOPLE[12:], BONUS], PEOPLE, []),
+}  # fmt: skip
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("history", HISTORIES)
+def test_changes_are_found_in_each_history(past: PaidHistory, history: str) -> None:
+    batches, rows, found = HISTORIES[history]
+    for number, batch in enumerate(batches):
+        past.add_batch(f"{number}.csv", batch)
+    assert differences(past.compare(rows)) == found
 
 
 def test_bonus_with_equal_payment_shows_changed_account(past: PaidHistory) -> None:
     past.add_batch("oct.xlsx", PEOPLE)
     past.add_batch("beside.csv", [(PEOPLE[3][0], "0712999003", "500")])
-    rows = [(name, "0712999003" if n == 3 else account, "500") for n, (name, account, _) in enumerate(PEOPLE)]
-    assert differences(past.compare(rows))[0] == (CHANGED_ACCOUNT, PEOPLE[3][0], PEOPLE[3][1], "20000.00")
+    assert differences(past.compare(with_account(BONUS)))[0] == MOVED
 
 
 def test_comparison_prefers_approved_batch(past: PaidHistory) -> None:
@@ -197,31 +223,12 @@ def test_missing_payees_need_half_overlap(past: PaidHistory) -> None:
     assert PAYEE_GONE not in {change.code for change in past.compare([*PEOPLE[:2], *DEPARTMENT[:3]]).changes}
 
 
-def test_second_payee_of_abandoned_account_is_missing(past: PaidHistory) -> None:
-    past.add_batch("oct.xlsx", [*PEOPLE, ("Ghost Kamau", PEOPLE[3][1], "15000")])
-    rows = [(name, "0712999003" if n == 3 else account, amount) for n, (name, account, amount) in enumerate(PEOPLE)]
-    assert differences(past.compare(rows)) == [
-        (CHANGED_ACCOUNT, PEOPLE[3][0], PEOPLE[3][1], "20000.00"),
-        (PAYEE_GONE, "Ghost Kamau", PEOPLE[3][1], "15000.00"),
-    ]
-
-
-def test_bonus_is_compared_with_last_bonus(past: PaidHistory) -> None:
-    past.add_batch("bonus.csv", BONUS)
-    past.add_batch("oct.xlsx", PEOPLE)
-    more = [(name, account, "2000" if n == 7 else "500") for n, (name, account, _) in enumerate(PEOPLE)]
-    assert differences(past.compare(more)) == [(AMOUNT_OFF, PEOPLE[7][0], PEOPLE[7][1], "500.00")]
-
-
 @pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("kind", "counts"),
     [
-        (OutcomeKind.PAID, True),
-        (OutcomeKind.ACCEPTED, True),
-        (OutcomeKind.UNKNOWN, True),
-        (OutcomeKind.REJECTED, False),
-        (None, False),
+        *((OutcomeKind.PAID, True), (OutcomeKind.ACCEPTED, True), (OutcomeKind.UNKNOWN, True)),
+        *((OutcomeKind.REJECTED, False), (None, False)),
     ],
 )
 def test_comparison_counts_doubtful_rows_as_paid(past: PaidHistory, kind: OutcomeKind | None, counts: bool) -> None:
@@ -251,33 +258,9 @@ def test_respelled_name_counts_as_same_person(past: PaidHistory, name: str) -> N
 
 def test_account_of_other_payee_counts_as_changed(past: PaidHistory) -> None:
     past.add_batch("oct.xlsx", PEOPLE)
-    rows: list[Row] = list(PEOPLE)
-    rows[3] = (PEOPLE[3][0], PEOPLE[9][1], "20000")
-    (changed,) = past.compare(rows).changes
+    (changed,) = past.compare(with_account(PEOPLE, PEOPLE[9][1])).changes
     assert (changed.code, changed.name, changed.before.account) == (CHANGED_ACCOUNT, PEOPLE[3][0], PEOPLE[3][1])
     assert changed.shared_with == PEOPLE[9][0]
-
-
-def test_second_account_and_double_payment_are_known(past: PaidHistory) -> None:
-    repeated = [*PEOPLE[:5], PEOPLE[0], (PEOPLE[1][0], "0755000001", "3000")]
-    past.add_batch("oct.xlsx", repeated)
-    assert past.compare(repeated).changes == []
-    other = [*repeated[:-1], (PEOPLE[1][0], "0755000002", "3000")]
-    assert differences(past.compare(other)) == [(CHANGED_ACCOUNT, PEOPLE[1][0], "0755000001", "3000.00")]
-    assert differences(past.compare([*repeated, PEOPLE[0]])) == [(AMOUNT_OFF, PEOPLE[0][0], PEOPLE[0][1], "40000.00")]
-
-
-def test_second_name_on_account_hides_no_amount(past: PaidHistory) -> None:
-    past.add_batch("oct.xlsx", PEOPLE)
-    rows = [*PEOPLE, ("Payee Numberthree", PEOPLE[3][1], "60000")]
-    assert differences(past.compare(rows)) == [(AMOUNT_OFF, "Payee Numberthree", PEOPLE[3][1], "20000.00")]
-
-
-def test_departments_are_compared_with_their_own_batches(past: PaidHistory) -> None:
-    past.add_batch("x.csv", PEOPLE[:12])
-    past.add_batch("y.csv", PEOPLE[12:])
-    past.add_batch("bonus.csv", BONUS)
-    assert past.compare(PEOPLE).changes == []
 
 
 def test_naming_comparison_batch_only_adds_findings(past: PaidHistory) -> None:

@@ -75,13 +75,6 @@ def test_each_process_writes_own_host_file(place: Path) -> None:
     assert {(place / name).stat().st_mode & 0o777 for name in file_names(place)} == {0o600}
 
 
-def test_host_file_counts_every_commit(place: Path) -> None:
-    with closing(open_process_log(place)) as found:
-        for number in range(1, 6):
-            found.note(number, digest(number), AT)
-    assert commit_counts(place) == [5]
-
-
 def test_damaged_host_files_are_refused(place: Path) -> None:
     path = place / "left-1.1"
     open_process_log(place).close()

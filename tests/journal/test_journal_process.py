@@ -74,33 +74,25 @@ def test_same_process_cannot_open_journal_twice(place: Path) -> None:
     open_journal_at(place).close()
 
 
-def test_lock_with_empty_file_excludes_others(place: Path) -> None:
-    path = place / "a.lock"
-    with path.open("w") as other:
-        path.chmod(0o600)
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(JournalHeld, match="it has just started") as raised:
-            RunLock(path, now=AT, command="a test")
-    assert raised.value.holder is HolderKind.STARTING
-
-
 @pytest.mark.parametrize(
     ("written", "kind"),
     [
+        (None, HolderKind.STARTING),
         ({"command": "listen", "kind": "listener"}, HolderKind.LISTENER),
         ({"command": "listen", "kind": "run"}, HolderKind.RUN),
         ({"command": "", "kind": "run"}, HolderKind.RUN),
         ({"command": "", "kind": "a later version's"}, HolderKind.RUN),
     ],
 )
-def test_lock_holder_kind_ignores_command_name(place: Path, written: dict[str, str], kind: HolderKind) -> None:
+def test_lock_holder_kind_ignores_command_name(place: Path, written: dict[str, str] | None, kind: HolderKind) -> None:
     path = place / "a.lock"
     with path.open("w") as other:
         path.chmod(0o600)
-        json.dump({"pid": 1, "host": "here", "since": AT, **written}, other)
-        other.flush()
+        if written is not None:
+            json.dump({"pid": 1, "host": "here", "since": AT, **written}, other)
+            other.flush()
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(JournalHeld) as raised:
+        with pytest.raises(JournalHeld, match="process 1 on here" if written else "it has just started") as raised:
             RunLock(path, now=AT, command="a test")
     assert raised.value.holder is kind
 

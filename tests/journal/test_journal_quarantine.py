@@ -106,26 +106,12 @@ def test_journal_lists_carried_out_statements_of_batch(journal: Journal) -> None
 
 def test_journal_keeps_newest_clock_difference(journal: Journal) -> None:
     assert journal.head().clock is None
-    for ahead_s in (0, 700):
-        journal.settle([], note=ClockComparison(at(2), at(1), ahead_s))
-    assert journal.head().clock == ClockComparison(at(2), at(1), 700)
+    lags = (ClockComparison(at(9), at(8), 0, 86_400, at(2), at(8)), ClockComparison(at(9), at(8), 1, 900))
+    for seen in (*(ClockComparison(at(2), at(1), ahead_s) for ahead_s in (0, 700, -700)), *lags):
+        journal.settle([], note=seen)
+        assert journal.head().clock == seen
     assert journal.message_counts() == {}
-    assert journal.verify()["facts"] == 2
-
-
-@pytest.mark.share(4)
-@pytest.mark.parametrize(
-    "seen",
-    [
-        ClockComparison(at(2), at(1), -700),
-        ClockComparison(at(9), at(8), 0, 86_400, at(2), at(8)),
-        ClockComparison(at(9), at(8), 1, 900),
-    ],
-)
-def test_clock_note_keeps_previous_lag(journal: Journal, seen: ClockComparison) -> None:
-    journal.settle([], note=seen)
-    assert journal.head().clock == seen
-    journal.verify()
+    assert journal.verify()["facts"] == 5
 
 
 def test_journal_times_never_decrease(journal: Journal) -> None:

@@ -97,19 +97,15 @@ def test_found_payment_has_state_times_and_reference(journal: Journal) -> None:
     open_sheet(journal, "b1", [named_row(2, "Jane Wanjiku")], sheet_name="october.csv")
     (before,) = find(journal, "jane")
     assert (before.state, before.attempts, before.first_sent_at) == (State.READY, 0, None)
-    send(journal, 1, OutcomeKind.PAID, gateway_reference="REF-1")
+    journal.append([intent(due) for due in due_rows(journal, 1)])
+    (flying,) = find(journal, "jane")
+    assert (flying.state, flying.first_sent_at) == (State.IN_FLIGHT, AT)
+    journal.append([outcome_of(1, 1, OutcomeKind.PAID, gateway_reference="REF-1")])
     (paid,) = find(journal, "jane")
     assert (paid.state, paid.attempts, paid.gateway_reference) == (State.PAID, 1, "REF-1")
     assert (paid.batch, paid.row, paid.sheet_name) == ("b1", 2, "october.csv")
     assert (paid.first_sent_at, paid.updated_at, paid.amount, paid.currency) == (AT, AT, "1500.50", "KES")
     assert paid.fields["account_name"] == "Jane Wanjiku"
-
-
-def test_found_row_in_flight_shows_sending_time(journal: Journal) -> None:
-    open_sheet(journal, "b1", 1)
-    journal.append([intent(due) for due in due_rows(journal, 1)])
-    (payment,) = find(journal, "wanjiku")
-    assert (payment.state, payment.first_sent_at) == (State.IN_FLIGHT, AT)
 
 
 def test_search_finds_order_id_by_spelling_or_attempt(journal: Journal) -> None:

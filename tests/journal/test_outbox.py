@@ -65,30 +65,19 @@ def test_each_recipient_gets_one_notice_per_subject(outbox: Outbox) -> None:
     assert len(add_notice(outbox, replace(NOTICE, occasion=Occasion.IN_DOUBT), replace(NOTICE, batch="b2"))) == 5
 
 
-def test_notice_is_claimed_by_single_sender(outbox: Outbox) -> None:
-    (notice,) = add_notice(outbox)
-    assert outbox.claim(notice, {}, NOW)
-    assert not outbox.claim(notice, {}, NOW)
-    assert due(outbox) == []
-    assert due(outbox, NOW + FIRST_PAUSE - timedelta(seconds=1)) == []
-
-
-def test_sent_notice_is_never_due_again(outbox: Outbox) -> None:
-    (notice,) = add_notice(outbox)
-    outbox.claim(notice, {}, NOW)
-    outbox.note_sent(notice, timestamp(NOW))
-    outbox.hurry(NOW + GIVEN_UP_AFTER)
-    assert due(outbox, NOW + GIVEN_UP_AFTER) == []
-    assert [notice.sent_at for notice in outbox.list_notices(limit=9)] == [timestamp(NOW)]
-
-
-def test_every_try_repeats_content_and_id(outbox: Outbox) -> None:
+def test_notice_is_claimed_once_and_repeated_until_sent(outbox: Outbox) -> None:
     (notice,) = add_notice(outbox, replace(NOTICE, content=None))
-    outbox.claim(notice, {"rows": 1}, NOW)
+    assert outbox.claim(notice, {"rows": 1}, NOW)
+    assert not outbox.claim(notice, {}, NOW)
+    assert list(due(outbox)) == list(due(outbox, NOW + FIRST_PAUSE - timedelta(seconds=1))) == []
     (second,) = due(outbox, NOW + FIRST_PAUSE)
     outbox.claim(second, {"rows": 2}, NOW + FIRST_PAUSE)
     (kept,) = outbox.list_notices(limit=9)
     assert (second.content, kept.content, kept.id, kept.tries) == ({"rows": 1}, {"rows": 1}, notice.id, 2)
+    outbox.note_sent(second, timestamp(NOW))
+    outbox.hurry(NOW + GIVEN_UP_AFTER)
+    assert due(outbox, NOW + GIVEN_UP_AFTER) == []
+    assert [one.sent_at for one in outbox.list_notices(limit=9)] == [timestamp(NOW)]
 
 
 def test_notice_is_retried_at_growing_pauses_then_abandoned(outbox: Outbox) -> None:

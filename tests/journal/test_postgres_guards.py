@@ -525,31 +525,31 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
         ("UPDATE state SET state = 'rejected'", "does not match its facts"),
         ("UPDATE state SET minor = minor + 1 WHERE instruction = 1", "does not match its facts"),
         ("UPDATE state SET first_sent = NULL", "does not match its facts"),
+        ("DELETE FROM state WHERE instruction = 1", "does not match its facts"),
         ("UPDATE state SET currency = 'UGX' WHERE instruction = 4", r"Instruction 4 .* does not"),
         ("UPDATE state SET country = 'UG' WHERE instruction = 4", r"Instruction 4 .* does not"),
-        ("UPDATE state SET batch = 2 WHERE instruction = 4", r"Instruction 4 .* does not"),
-        ("INSERT INTO state (instruction, batch, country, currency, minor) VALUES (9, 1, 'KE', 'K', 5)", "table state"),
-        ("DELETE FROM state WHERE instruction = 1", "does not match its facts"),
         ("UPDATE said SET text = 'mine'", "The personal data in fact .* was changed"),
         ("DELETE FROM said", "The personal data in fact .* was removed"),
         ("UPDATE move SET after = 'ready' WHERE kind = 'unknown'", "state machine of the journal was altered"),
+        ("INSERT INTO contradiction VALUES (2, 'ready')", "does not fit the state of instruction"),
         ("DELETE FROM contradiction", "does not fit the state of instruction 1"),
         ("UPDATE contradiction SET state = 'rejected'", "does not fit the state of instruction 1"),
-        ("INSERT INTO contradiction VALUES (2, 'ready')", "does not fit the state of instruction"),
         ("INSERT INTO contradiction VALUES (999999, 'ready')", "of table contradiction"),
         ("INSERT INTO said VALUES (999999, decode(repeat('00', 16), 'hex'), 'x')", "of table said"),
         ("INSERT INTO reply VALUES (999999, 1, '', '')", "of table reply"),
+        ("DELETE FROM process", "facts belong to process 1, which the journal does not have"),
         ("UPDATE instruction SET payee = 'me'", "An instruction of batch number 1 was changed"),
         ("UPDATE batch SET sheet_name = 'x'", "sheet_name differs"),
         ("UPDATE process SET head_seq = 1", "does not end at"),
         ("UPDATE process SET head_hash = sha256('x')", "does not end at"),
         ("UPDATE process SET nonce = substr(sha256('x'), 1, 16)", "or the one before it was changed"),
-        ("DELETE FROM process", "facts belong to process 1, which the journal does not have"),
+        ("UPDATE state SET batch = 2 WHERE instruction = 4", r"Instruction 4 .* does not"),
         ("UPDATE fact SET process = 99", "The chain of process 1 does not end at"),
         (COPIED, "The chain of process 99 does not end at"),
         ("UPDATE order_id SET order_id = 'x' WHERE instruction = 1", "order ids of instruction 1"),
         ("UPDATE payee_words SET words = ''", "index of payees"),
         ("INSERT INTO reply VALUES (2, 1, '', '')", "stored reply of fact 2 was changed"),
+        ("INSERT INTO state (instruction, batch, country, currency, minor) VALUES (9, 1, 'KE', 'K', 5)", "table state"),
     ],
 )
 def test_verify_finds_change_by_database_owner(at_database: DatabasePlace, statement: str, found: str) -> None:
@@ -731,6 +731,24 @@ def test_missing_host_stops_new_intents(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         assert [row.state for row in journal.rows(1)] == [State.PAID, State.READY]
         assert [*journal.append([intent(second)])] == [MoveResult.MOVED]
+
+
+def test_missing_host_blocks_opening_batch(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        call_roll_with_ghost(at_database)
+        with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
+            open_sheet(journal, "b2", [new_instruction(9)])
+    with closing(at_database.open_to_read()) as reader:
+        assert len(reader.batches()) == 1
+
+
+def test_missing_host_blocks_decision_lock(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        journal.writer.release_decision_lock()
+        call_roll_with_ghost(at_database)
+        with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
+            journal.reacquire_lock()
 
 
 def test_plan_is_withdrawn_despite_missing_host(at_database: DatabasePlace) -> None:

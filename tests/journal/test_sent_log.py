@@ -1,7 +1,7 @@
 """The sent log: no durable line is lost, and none is invented."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -157,14 +157,21 @@ def test_line_torn_in_middle_is_ignored(tmp_path: Path) -> None:
     assert read_all(tmp_path) == [(3, [LoggedAttempt(3, 1, "C")]), *expected_lines([[LoggedAttempt(1, 1, "A")]])]
 
 
-def test_damaged_break_of_durable_line_is_refused(tmp_path: Path) -> None:
-    """Otherwise, two durable lines would look like a single torn one."""
-    log_attempts(tmp_path, [[LoggedAttempt(1, 1, "A")], [LoggedAttempt(2, 1, "B")]])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda lines: b"\n".join([*lines[:2], *lines[3:]]),
+        lambda lines: b"\n".join([*lines[:4], lines[4] + b"\x0b" + lines[5], *lines[6:]]),
+    ],
+    ids=["missing", "break"],
+)
+def test_missing_or_merged_durable_line_is_refused(tmp_path: Path, spoil: Callable[[list[bytes]], bytes]) -> None:
+    """Without the break between them, the last two durable lines would look like a single torn one."""
+    log_attempts(tmp_path, [[LoggedAttempt(number, 1, "A")] for number in range(1, 6)])
     path = tmp_path / f"{RUN}.1"
-    first, second, third, rest = path.read_bytes().split(b"\n", 3)
-    path.write_bytes(first + b"\n" + second + b"\x0b" + third + b"\n" + rest)
+    path.write_bytes(spoil(path.read_bytes().split(b"\n")))
     with pytest.raises(SentLogDamaged):
-        newest_line(tmp_path, RUN)
+        list(read_lines(tmp_path, RUN))
 
 
 @given(st.data(), commits)
@@ -210,15 +217,6 @@ def test_line_files_are_bounded_by_dropping_oldest(tmp_path: Path, monkeypatch: 
         assert lines_read == expected_lines(noted_by[:count])[: len(lines_read)]
         assert sum(path.stat().st_size for path in folder.iterdir()) <= 2 * (3_000 + 1_024)
     assert len(lines_read) < 60
-
-
-def test_missing_middle_line_is_detected(tmp_path: Path) -> None:
-    log_attempts(tmp_path, [[LoggedAttempt(number, 1, "A")] for number in range(1, 6)])
-    path = tmp_path / f"{RUN}.1"
-    kept = path.read_bytes().split(b"\n")
-    path.write_bytes(b"\n".join([*kept[:2], *kept[3:]]))
-    with pytest.raises(SentLogDamaged):
-        list(read_lines(tmp_path, RUN))
 
 
 def test_full_disk_is_reported_before_anything_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
