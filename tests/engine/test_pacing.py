@@ -156,22 +156,22 @@ SLOW_PROCESSOR = (0.008, 0.004)
 SLOW_DISK = (0.03, 0.05)
 
 
-def test_groups_are_small_before_first_wait() -> None:
-    assert GroupLimit(slots=64).max_facts == MIN_GROUP_FACTS
-
-
-def test_slow_gateway_keeps_groups_small() -> None:
-    assert after_waits(64, SLOW_GATEWAY) == MIN_GROUP_FACTS
-
-
-@pytest.mark.parametrize("waits", [SLOW_PROCESSOR, SLOW_DISK])
-def test_slow_journal_makes_groups_large(waits: tuple[float, float]) -> None:
-    assert after_waits(64, waits) == MAX_GROUP_FACTS
-
-
-def test_group_size_adapts_to_changing_bottleneck() -> None:
-    assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR) == MAX_GROUP_FACTS
-    assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR, SLOW_GATEWAY) == MIN_GROUP_FACTS
+@pytest.mark.parametrize(
+    ("places", "waits", "size"),
+    [
+        (64, [], MIN_GROUP_FACTS),
+        (64, [SLOW_GATEWAY], MIN_GROUP_FACTS),
+        (64, [SLOW_PROCESSOR], MAX_GROUP_FACTS),
+        (64, [SLOW_DISK], MAX_GROUP_FACTS),
+        (64, [SLOW_GATEWAY, SLOW_PROCESSOR], MAX_GROUP_FACTS),
+        (64, [SLOW_GATEWAY, SLOW_PROCESSOR, SLOW_GATEWAY], MIN_GROUP_FACTS),
+        (1000, [SLOW_GATEWAY], 250),
+        (1000, [SLOW_PROCESSOR], 250),
+    ],
+)
+def test_group_size_follows_bottleneck(places: int, waits: list[tuple[float, float]], size: int) -> None:
+    """Groups are small while the gateway is slow, large while the journal is, and at least a quarter of the slots."""
+    assert after_waits(places, *waits) == size
 
 
 def test_one_slow_row_keeps_group_size() -> None:
@@ -180,11 +180,6 @@ def test_one_slow_row_keeps_group_size() -> None:
         size.learn(*SLOW_GATEWAY)
     size.learn(0.5, 0.05)
     assert size.max_facts == MIN_GROUP_FACTS
-
-
-@pytest.mark.parametrize("waits", [SLOW_GATEWAY, SLOW_PROCESSOR])
-def test_group_size_is_at_least_quarter_of_slots(waits: tuple[float, float]) -> None:
-    assert after_waits(1000, waits) == 250
 
 
 # A run whose limits come from a scripted gate, on a simulated clock.
