@@ -98,8 +98,8 @@ def _beside(name: str, directory: Path, spawner: Spawner, *, kills: int, seed: i
     with gateway(home, *notifies) as at:
         tally = kill_beside(directory / "machines", spawner, at, kills=kills, seed=seed, stop=stop)
     return (
-        f"{tally.kills:,} kills of runs and {what} over {tally.batches:,} batches ({tally.collected:,} collected), "
-        f"{tally.runs_that_sent:,} runs that sent rows, {tally.orders:,} orders: {NOTHING_BROKEN}, {promise}"
+        f"{tally['kills']:,} kills of runs and {what} over {tally['batches']:,} batches, "
+        f"{tally['runs_that_sent']:,} runs that sent rows, {tally['orders']:,} orders: {NOTHING_BROKEN}, {promise}"
     )
 
 
@@ -118,9 +118,9 @@ def _kills(directory: Path, _: Spawner, *, kills: int, seed: int, lanes: int, st
     with ThreadPoolExecutor(lanes) as pool:
         tally = sum(pool.map(in_lane, range(lanes)), start=KillTally())
     return (
-        f"{tally.kills:,} kills ({tally.kills_while_sending:,} while orders were leaving) over {tally.batches:,} "
-        f"batches ({tally.collected:,} collected), {tally.orders:,} orders, the people of {tally.forgotten:,} batches "
-        "forgotten: 0 sent twice, 0 lost, 0 without an intent, 0 bytes left of who was forgotten"
+        f"{tally['kills']:,} kills ({tally['kills_while_sending']:,} while orders were leaving) over "
+        f"{tally['batches']:,} batches ({tally['collected']:,} collected), {tally['orders']:,} orders, the people of "
+        f"{tally['forgotten']:,} batches forgotten: {NOTHING_BROKEN}, 0 bytes left of who was forgotten"
     )
 
 

@@ -209,20 +209,20 @@ def kill_with_companion(
     """Kill runs until there were `kills` kills, with a companion meanwhile. Judge each batch at its end."""
     tally, pace = KillTally(), Pace()
     life = 0
-    while tally.kills < kills and not (stop is not None and stop.is_set()):
+    while tally["kills"] < kills and not (stop is not None and stop.is_set()):
         rng = Random(f"{letter}/{seed}/{life}")  # noqa: S311 (dice)
         name = f"{letter}{seed}x{life}"
         machine = Machine.create(directory / name, spawner, at, prefix=name)
         with beside(machine, at, Random(f"beside {letter}/{seed}/{life}")) as other:  # noqa: S311 (dice)
             try:
-                sent_before = tally.runs_that_sent
+                sent_before = tally["runs_that_sent"]
                 kill_until_done(machine, at, rng, pace, tally, planted)
                 other.rest()
                 rows = len((machine.home / "payroll.csv").read_text().splitlines()) - 1
-                other.judge(rows, tally.runs_that_sent - sent_before)
+                other.judge(rows, tally["runs_that_sent"] - sent_before)
             except AssertionError as broken:
                 raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
-        tally.kills += other.kills
+        tally["kills"] += other.kills
         shutil.rmtree(machine.home)
         life += 1
     return tally

@@ -5,9 +5,10 @@ import shutil
 import signal
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -39,20 +40,8 @@ SIGNED_IN_PROCESSES = "plants:signed_in_processes"
 MAX_STARTS = 200
 
 
-@dataclass
-class KillTally:
-    kills: int = 0
-    kills_while_sending: int = 0
-    runs_that_sent: int = 0
-    batches: int = 0
-    collected: int = 0
-    """The number of batches that were collections."""
-    orders: int = 0
-    forgotten: int = 0
-    """The number of batches whose people were forgotten."""
-
-    def __add__(self, other: "KillTally") -> "KillTally":
-        return KillTally(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+KillTally = Counter[str]
+"""The totals of a series of kills. `collected` batches were collections, and `forgotten` ones had people forgotten."""
 
 
 @dataclass
@@ -91,10 +80,10 @@ def kill_until_done(
             run.send(signal.SIGKILL)
         code, arrived = run.done(), len(judge_orders(machine, at))
         # A killed run's requests may arrive, and its commits may be found, during the next run.
-        tally.runs_that_sent += arrived > before and _intents(machine) > intended
+        tally["runs_that_sent"] += arrived > before and _intents(machine) > intended
         if code == -signal.SIGKILL:
-            tally.kills += 1
-            tally.kills_while_sending += 0 < arrived < rows
+            tally["kills"] += 1
+            tally["kills_while_sending"] += 0 < arrived < rows
             before = arrived
         elif code in ENDS:
             break
@@ -106,9 +95,9 @@ def kill_until_done(
     judge_code(machine, code)
     if machine.run("verify") not in {0, 5}:
         raise Broken(f"the journal is not sound: {machine.said()}")
-    tally.batches += 1
-    tally.collected += machine.operation == "payin"
-    tally.orders += len(judge_orders(machine, at))
+    tally["batches"] += 1
+    tally["collected"] += machine.operation == "payin"
+    tally["orders"] += len(judge_orders(machine, at))
 
 
 def is_let_end(run: Run, moved: Callable[[], int], rng: Random, pace: Pace) -> bool:
@@ -148,7 +137,7 @@ def kill(
     """
     tally, pace, pace_then = KillTally(), Pace(), Pace()
     life = 0
-    while tally.kills < kills and not (stop is not None and stop.is_set()):
+    while tally["kills"] < kills and not (stop is not None and stop.is_set()):
         rng = Random(f"{seed}/{life}")  # noqa: S311 (dice)
         name, concurrency = f"K{_slug(seed)}x{life}", rng.choice((1, 3, 16))
         operation = "payin" if life % 3 == 2 else "payout"
@@ -195,13 +184,13 @@ def forget_until_done(
             run.send(signal.SIGKILL)
         if (code := run.done()) != -signal.SIGKILL:
             break
-        tally.kills += 1
+        tally["kills"] += 1
     if code != 0:
         raise Broken(f"people are not forgotten: {code}, {machine.said()}")
     if left := sorted({text.decode() for text in FORGOTTEN_TEXTS if _is_in_files(machine, text)}):
         raise Broken(f"still in the journal's files: {left}")
     _judge_after(machine, at, kept, arrived)
-    tally.forgotten += 1
+    tally["forgotten"] += 1
 
 
 def _settle(machine: Machine, at: GatewayProcess) -> None:

@@ -27,24 +27,28 @@ def test_random_kills_double_or_lose_no_row(
 ) -> None:
     with gateway(tmp_path / "gateway", behaviour) as at:
         tally = kill(tmp_path, spawner, at, kills=kills, seed=seed)
-    assert tally.kills >= kills
-    assert tally.kills_while_sending > 0
+    assert tally["kills"] >= kills
+    assert tally["kills_while_sending"] > 0
 
 
-@pytest.mark.parametrize("kills", [2, long(20)])
-def test_kills_with_listener_double_or_lose_no_row(
-    tmp_path: Path, spawner: Spawner, notifying_gateway: GatewayProcess, kills: int
+@pytest.mark.parametrize(
+    ("kill_beside", "gateway_name", "kills"),
+    [
+        *((kill_with_listener, "notifying_gateway", 2), long(kill_with_listener, "notifying_gateway", 20)),
+        *((kill_with_console, "slow_gateway", 2), long(kill_with_console, "slow_gateway", 12)),
+        *((kill_with_notices, "slow_gateway", 2), long(kill_with_notices, "slow_gateway", 40)),
+    ],
+)
+def test_kills_beside_companion_double_or_lose_nothing(
+    tmp_path: Path,
+    spawner: Spawner,
+    request: pytest.FixtureRequest,
+    kill_beside: Callable[..., KillTally],
+    gateway_name: str,
+    kills: int,
 ) -> None:
-    tally = kill_with_listener(tmp_path, spawner, notifying_gateway, kills=kills, seed=1)
-    assert tally.kills >= kills
-
-
-@pytest.mark.parametrize("kills", [2, long(12)])
-def test_kills_with_console_double_or_lose_no_row(
-    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, kills: int
-) -> None:
-    tally = kill_with_console(tmp_path, spawner, slow_gateway, kills=kills, seed=1)
-    assert tally.kills >= kills
+    tally = kill_beside(tmp_path, spawner, request.getfixturevalue(gateway_name), kills=kills, seed=1)
+    assert tally["kills"] >= kills
 
 
 @pytest.mark.parametrize("seed", [4, long(1), long(2)])
@@ -52,15 +56,7 @@ def test_killed_forget_order_still_forgets_people(machine: Machine, slow_gateway
     rng, tally = Random(seed), KillTally()  # noqa: S311 (dice)
     kill_until_done(machine, slow_gateway, rng, Pace(), tally)
     forget_until_done(machine, slow_gateway, rng, Pace(), tally)
-    assert tally.forgotten == 1
-
-
-@pytest.mark.parametrize("kills", [2, long(40)])
-def test_no_notice_is_lost_or_doubled_without_kill(
-    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, kills: int
-) -> None:
-    tally = kill_with_notices(tmp_path, spawner, slow_gateway, kills=kills, seed=1)
-    assert tally.kills >= kills
+    assert tally["forgotten"] == 1
 
 
 @pytest.mark.parametrize("number", share([signal.SIGTERM, signal.SIGINT], every=2))

@@ -55,7 +55,7 @@ def _play(server: PostgresServer, template: str, seeds: range, stop: Event) -> i
         if stop.is_set():
             break
         try:
-            played.add(play(server, template, seed))
+            played.update(play(server, template, seed))
         except Broken as broken:
             failures += 1
             say(f"{broken}\n  again: python -m tests.promise.cluster --lives 1 --start {seed}")

@@ -6,6 +6,7 @@ The judge reads what was sent, and the tables.
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -75,23 +76,8 @@ class Broken(AssertionError):
     """The promise was broken."""
 
 
-@dataclass
-class PlayTally:
-    lives: int = 0
-    processes: int = 0
-    deaths: int = 0
-    lost_connections: int = 0
-    freezes: int = 0
-    late: int = 0
-    """Commits that arrived after their connections were lost."""
-    sent: int = 0
-    interrupted: int = 0
-    releases: int = 0
-    steps: int = 0
-
-    def add(self, other: "PlayTally") -> None:
-        for name in self.__dataclass_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+PlayTally = Counter[str]
+"""The totals of a series of runs. `late` are commits that arrived after their connections were lost."""
 
 
 class PlayedSigns(SignsOfLife):
@@ -154,9 +140,9 @@ class Scenario:
     # The processes.
 
     def _enter(self, name: str, story: Callable[[Actor], None]) -> Actor:
-        self.played.processes += 1
+        self.played["processes"] += 1
         seed = self.rng.randrange(1 << 30)
-        return self.stage.enter(f"{name} {self.played.processes}", story, seed)
+        return self.stage.enter(f"{name} {self.played['processes']}", story, seed)
 
     def worker(self, actor: Actor) -> None:
         with self._used(self._place_of(actor).open_to_work("worker")) as journal:
@@ -182,7 +168,7 @@ class Scenario:
             journal.start_shared_run(1, waits=True)
 
     def late(self, commit: Statement) -> None:
-        self.played.late += 1
+        self.played["late"] += 1
         with suppress(psycopg.OperationalError), closing(self._connected()) as connection:
             try:
                 connection.execute(*commit)
@@ -268,7 +254,7 @@ class Scenario:
         if rejected and rng.random() < 0.8:
             suffix = rng.random() < 0.5
             released = journal.release(1, rejected[:2], suffix=suffix, by="amina", at=AT, cutoff="9")
-            self.played.releases += released
+            self.played["releases"] += released
 
     # The trouble.
 
@@ -292,18 +278,18 @@ class Scenario:
             self._move(actor, fate)
 
     def _new_lives(self) -> None:
-        if self.played.processes < MAX_PROCESSES and len(self.stage.living()) < 4 and self.rng.random() < 0.1:
+        if self.played["processes"] < MAX_PROCESSES and len(self.stage.living()) < 4 and self.rng.random() < 0.1:
             story = self.rng.choice([self.worker, self.worker, self.run, self.person, self.person])
             self._enter(story.__name__, story)
 
     def _move(self, actor: Actor, fate: Fate) -> None:
         self.trail.append(f"{actor.name} {fate.value} {actor.place}")
-        self.played.steps += 1
+        self.played["steps"] += 1
         is_sending = "leaves" in actor.place or actor.place == "the start"
         if fate is Fate.LOSE_CONNECTION and is_sending:
             fate = Fate.GO_ON
-        self.played.deaths += fate is Fate.DIE
-        self.played.lost_connections += fate is Fate.LOSE_CONNECTION
+        self.played["deaths"] += fate is Fate.DIE
+        self.played["lost_connections"] += fate is Fate.LOSE_CONNECTION
         self.stage.move(actor, fate)
         commit, actor.late = actor.late, None
         if commit is not None and self.rng.random() < CHANCE_THAT_A_LOST_COMMIT_ARRIVES:
@@ -334,7 +320,7 @@ class Scenario:
             return
         actor.clock_s += pause_s if is_frozen else PAUSES_S[-1]
         actor.hurts += is_frozen
-        self.played.freezes += is_frozen
+        self.played["freezes"] += is_frozen
         self.trail.append(f"{actor.name} {f'freezes for {pause_s:.0f} s' if is_frozen else 'is slow'}, {actor.place}")
 
     def _age_heartbeat(self, actor: Actor, seconds: float) -> bool:
@@ -392,7 +378,7 @@ class Scenario:
                 reader.close()
         if counts["instructions"] != ROWS:
             raise Broken(f"the journal verifies {counts['instructions']} rows of {ROWS}")
-        self.played.sent, self.played.interrupted = len(self.sent), sum(doubts.values())
+        self.played["sent"], self.played["interrupted"] = len(self.sent), sum(doubts.values())
 
     def close(self) -> None:
         self.stage.end()

@@ -87,7 +87,7 @@ class _Shift(Ordeal):
                 connection.execute(f"TRUNCATE {tables}".encode())
             except psycopg.errors.DeadlockDetected:
                 return
-        self.endured.emptied += 1
+        self.endured["emptied"] += 1
 
     def hand_over(self) -> None:
         """Open the batch and hand it over, with a command that is sometimes killed."""
@@ -97,7 +97,7 @@ class _Shift(Ordeal):
             is_killed = self.rng.random() < KILLED_OPENINGS and not self.stop.is_set()
             if is_killed and run.wait(self.rng.uniform(0.0, 1.0)) is None:
                 run.send(signal.SIGKILL)
-                self.endured.kills += 1
+                self.endured["kills"] += 1
             self.check(run, DESK)
             if run.exit_code in HANDED_OVER:
                 return
@@ -143,20 +143,20 @@ class _Shift(Ordeal):
         for child in children:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-        self.endured.kills += 1 + len(children)
+        self.endured["kills"] += 1 + len(children)
 
     def freeze(self, host: str) -> None:
         """Freeze a worker for longer than its intents live, while the others continue."""
         if host not in self.frozen_until_s:
             self.workers[host].send(signal.SIGSTOP)
             self.frozen_until_s[host] = time.monotonic() + FROZEN_S
-            self.endured.freezes += 1
+            self.endured["freezes"] += 1
 
     def drain(self, host: str) -> None:
         """Ask a worker to end. It waits for its rows in flight."""
         if host not in self.frozen_until_s:
             self.workers[host].send(signal.SIGTERM)
-            self.endured.drains += 1
+            self.endured["drains"] += 1
 
     def send(self) -> None:
         """Let the workers send until nothing remains, handing over again after a stop."""
@@ -220,7 +220,7 @@ class _Shift(Ordeal):
         if self.size.dropped:
             (found,) = self.folder.glob("done/*-dropped.reconciliation.csv")
             self.company.judge_reconciliation(found, self.size.dropped, first=self.size.rows)
-            self.endured.picked_up += 1
+            self.endured["picked_up"] += 1
             with psycopg.connect(self.url) as connection:
                 ends = connection.execute(_RESULTS.encode()).fetchall()
             if wrong := [(job, code) for job, code in ends if code >= 0 and code not in COMMANDS_MAY_END]:

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,40 +48,17 @@ RUN_LIMIT_S = 600.0
 """The time limit of a run of any size."""
 
 
-@dataclass
-class OrdealTally:
-    batches: int = 0
-    shared: int = 0
-    """The number of them that several workers sent concurrently."""
-    orders: int = 0
-    kills: int = 0
-    freezes: int = 0
-    crashes: int = 0
-    cuts: int = 0
-    drains: int = 0
-    """Workers that were asked to end, and ended in order. They are not hurt."""
-    lost_signals: int = 0
-    """The number of them that died of the signal, because their event loop had already ended."""
-    emptied: int = 0
-    """The number of times the job tables were emptied, which hurts nobody."""
-    picked_up: int = 0
-    """Sheets that the timetable picked up."""
-    failovers: int = 0
-    lost_rows: int = 0
-    """Sent rows that the server lacked after its takeover."""
-    in_doubt: int = 0
-    never_left: int = 0
-    """Rows in doubt after a failover that never reached the gateway. Only a kill may cause any."""
-    accepted: int = 0
-    """Failovers after which the living host reported which of its rows were sent."""
+class OrdealTally(Counter[str]):
+    """The totals of a campaign. Workers that are drained and job tables that are emptied are not hurt.
+
+    `lost_rows` are sent rows that the server lacked after its takeover, `never_left` those in doubt after it that never
+    reached the gateway. `accepted` counts the failovers after which the living host reported its rows.
+    """
 
     @property
     def hurt(self) -> int:
-        return self.kills + self.freezes + self.crashes + self.cuts
-
-    def add(self, other: "OrdealTally") -> None:
-        for name in self.__dataclass_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        """The number of times that a process was hurt."""
+        return sum(self[what] for what in ("kills", "freezes", "crashes", "cuts"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +132,12 @@ class Ordeal:
     def crash(self) -> None:
         self.server.stop("immediate")
         self.server.start()
-        self.endured.crashes += 1
+        self.endured["crashes"] += 1
 
     def cut(self, host: str) -> None:
         self.company.proxies[host][0].trouble = trouble = self.rng.choice(CUTS)
         self.trail.append(f"{host} {trouble.value}")
-        self.endured.cuts += 1
+        self.endured["cuts"] += 1
 
     def noted(self, run: Run, host: str) -> float:
         dice = self.rng.random()
@@ -168,13 +146,13 @@ class Ordeal:
 
     def check(self, run: Run, host: str) -> None:
         if run.done(RUN_LIMIT_S) == -signal.SIGTERM:
-            self.endured.lost_signals += 1
+            self.endured["lost_signals"] += 1
         elif run.exit_code not in ENDS | {-signal.SIGKILL}:
             raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
 
     def judged(self, url: str) -> None:
         states = self.company.judge(url, hurt=self.endured.hurt)
-        self.endured.orders, self.endured.in_doubt = len(self.company.orders()), states.get("in_doubt", 0)
+        self.endured["orders"], self.endured["in_doubt"] = len(self.company.orders()), states.get("in_doubt", 0)
         if sum(states.values()) != self.rows:
             raise Broken(f"{states} of {self.rows} rows")
 
@@ -197,7 +175,7 @@ class _TwoHosts(Ordeal):
         dice, size = self.noted(run, host), self.size
         if dice < size.kills:
             run.send(signal.SIGKILL)
-            self.endured.kills += 1
+            self.endured["kills"] += 1
             self.check(run, host)
             return None
         if dice < size.kills + size.freezes:
@@ -215,9 +193,9 @@ class _TwoHosts(Ordeal):
         taker = self.start(other, has_batch=True)
         if wait_for(self.company, taker, self.soon()) and self.rng.random() < KILLED_TAKERS:
             taker.send(signal.SIGKILL)
-            self.endured.kills += 1
+            self.endured["kills"] += 1
         run.send(signal.SIGCONT)
-        self.endured.freezes += 1
+        self.endured["freezes"] += 1
         self.check(run, host)
         return taker, other
 
@@ -285,7 +263,7 @@ def play_failover(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, r
                 wait_for(company, run, min(rows, len(company.orders()) + rng.randrange(1, rows // 2)))
             if is_killed:
                 run.send(signal.SIGKILL)
-            endured.kills += is_killed
+            endured["kills"] += is_killed
             primary.stop("immediate")
             if is_lagging:
                 standby.start()
@@ -309,12 +287,12 @@ def _run_after_failover(
     north, south = (company.hosts[host] for host in HOSTS)
     before = set(company.orders())
     ready = _rows_in_state(standby, "ready")
-    endured.lost_rows = len(before & ready)
+    endured["lost_rows"] = len(before & ready)
     first = south.run("submit", sheets["south"], planted=PLANTED)
     code = 7 if is_gone and before & ready else north.run("submit", sheets["north"], planted=PLANTED)
     if before & ready:
         if (first, code) != (7, 7) or len(company.orders()) != len(before):
-            raise Broken(f"seed {seed}: {endured.lost_rows} rows are lost, and the runs end with {first} and {code}")
+            raise Broken(f"seed {seed}: {endured['lost_rows']} rows are lost, and the runs end with {first} and {code}")
         code = _repair_loss(company, sheets, standby, seed, endured, is_gone=is_gone)
     else:
         code = south.run("submit", sheets["south"], planted=PLANTED)
@@ -325,7 +303,7 @@ def _run_after_failover(
         raise Broken(f"seed {seed}: rows are left")
     if south.run("verify") not in {0, 5}:
         raise Broken(f"seed {seed}: the journal is not sound: {south.said()}")
-    endured.orders = len(company.orders())
+    endured["orders"] = len(company.orders())
 
 
 def _repair_loss(
@@ -352,12 +330,12 @@ def _repair_loss(
     doubtful = _rows_in_state(standby, "in_doubt")
     if lost := before & _rows_in_state(standby, "ready"):
         raise Broken(f"seed {seed}: sent, and ready again: {sorted(lost)}")
-    endured.in_doubt += len(doubtful)
+    endured["in_doubt"] += len(doubtful)
     if not is_gone:
-        endured.accepted += 1
-        endured.never_left += len(doubtful - before)
+        endured["accepted"] += 1
+        endured["never_left"] += len(doubtful - before)
         # A killed process had intents for rows that were about to be sent.
-        if len(doubtful - before) > company.window * endured.kills:
+        if len(doubtful - before) > company.window * endured["kills"]:
             raise Broken(f"seed {seed}: in doubt, and never left: {sorted(doubtful - before)}")
     code = south.run("submit", sheets["south"], planted=PLANTED)
     if is_gone and len(company.orders()) != len(before):
