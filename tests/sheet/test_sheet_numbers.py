@@ -92,15 +92,12 @@ def test_country_decides_whether_leading_zero_is_kept(
     assert codes(validated.warnings) == ([(2, "phone.zero_restored")] if warned else [])
 
 
-@pytest.mark.parametrize("written", ["0621234567", "+255621234567", "255 621 234 567"])
-def test_receiver_form_converts_to_local_number(rules: Rules, written: str) -> None:
-    validated = validate(build_sheet({**TANZANIAN, "receiver_phone": written}), rules)
-    assert validated.rows["phone"].to_list() == ["0621234567"]
-
-
-def test_wrong_local_number_is_explained_by_local_form(rules: Rules) -> None:
-    defects = validate(build_sheet({**TANZANIAN, "receiver_phone": "06212345"}), rules).defects
-    assert defects["message"][0] == "06212345 has 8 digits; a Tanzanian mobile number has 10, as in 0621 234 567."
+def test_receiver_form_converts_to_local_number(rules: Rules) -> None:
+    for written in ("0621234567", "+255621234567", "255 621 234 567"):
+        validated = validate(build_sheet({**TANZANIAN, "receiver_phone": written}), rules)
+        assert validated.rows["phone"].to_list() == ["0621234567"]
+    (message,) = validate(build_sheet({**TANZANIAN, "receiver_phone": "06212345"}), rules).defects["message"]
+    assert message == "06212345 has 8 digits; a Tanzanian mobile number has 10, as in 0621 234 567."
 
 
 def test_bank_account_is_accepted_if_operator_allows(rules: Rules) -> None:
@@ -262,24 +259,19 @@ def test_operator_terms_add_number_range(rules: Rules) -> None:
 @pytest.mark.parametrize(
     ("country", "decimals", "amount", "sentence"),
     [
-        ("KE", 0, "1500", ""),
-        ("KE", 0, "1500.00", "1500.00: the gateway accepts only whole amounts in KES, write 1500."),
-        (
-            "KE",
-            0,
-            "1500.50",
-            "1500.50: the gateway accepts only whole amounts in KES, write 1501 if it may be rounded.",
-        ),
-        ("KE", 1, "1500.5", ""),
-        ("KE", 1, "1500.50", "1500.50: the gateway accepts fewer decimals than KES has, write 1500.5."),
-        ("UG", 0, "1500.00", "1500.00: UGX has no decimals, write 1500."),
+        ("KE", 0, "1500", None),
+        ("KE", 0, "1500.00", "the gateway accepts only whole amounts in KES, write 1500."),
+        ("KE", 0, "1500.50", "the gateway accepts only whole amounts in KES, write 1501 if it may be rounded."),
+        ("KE", 1, "1500.5", None),
+        ("KE", 1, "1500.50", "the gateway accepts fewer decimals than KES has, write 1500.5."),
+        ("UG", 0, "1500.00", "UGX has no decimals, write 1500."),
     ],
 )
 def test_operator_may_accept_fewer_decimals_than_currency(
-    country: str, decimals: int, amount: str, sentence: str
+    country: str, decimals: int, amount: str, sentence: str | None
 ) -> None:
     rules = load_rules("payout", {country: OperatorTerms(purpose="X", decimals=decimals)})
     number = "254712345678" if country == "KE" else "256712345678"
     row = {**KENYAN, "country": country, "currency": "", "amount": amount}
     defects = validate(build_sheet({**row, "phone": f"+{number}", "account_number": number}), rules).defects
-    assert defects["message"].to_list() == ([sentence] if sentence else [])
+    assert defects["message"].to_list() == ([f"{amount}: {sentence}"] if sentence else [])

@@ -2,17 +2,22 @@
 
 import hashlib
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import openpyxl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paygw_batch.errors import SheetError
 from paygw_batch.settle import statement
 from paygw_batch.settle.statement import (
     Statement,
     StatementLine,
+    TimeSpan,
+    parse_time_span,
     read_statement,
     statement_from_json,
     statement_to_json,
@@ -117,6 +122,8 @@ def test_text_header_must_be_among_first_rows(tmp_path: Path) -> None:
         ("order_id", '"=""0001"""', "0001"),
         ("order_id", '="MAR-1"', "MAR-1"),
         ("order_id", "\u200b0001\u00a0", "0001"),
+        *(("order_id", f"'{value}", value) for value in ("=1", "+1", "@x")),
+        *(("order_id", value, value) for value in ("'A", "-'=")),
         ("amount", '="1100.00"', Decimal(1100)),
         ("amount", "'1100", Decimal(1100)),
         ("amount", "1\u202f100", Decimal(1100)),
@@ -137,14 +144,6 @@ def test_statement_value_is_cleaned_like_sheet_value(
     text = f"\ufeff{';'.join(values)}\r\n{';'.join(values.values())}\r\n"
     (line,) = read_file(write_file(tmp_path, text)).lines
     assert getattr(line, column) == read_as
-
-
-@pytest.mark.parametrize(
-    ("written", "order_id"), [("'=1", "=1"), ("'+1", "+1"), ("'@x", "@x"), ("'A", "'A"), ("'-'=", "-'=")]
-)
-def test_formula_guard_is_no_part_of_order_id(tmp_path: Path, written: str, order_id: str) -> None:
-    (line,) = read_file(write_file(tmp_path, f"order_id,amount,currency,status\n{written},1,KES,paid\n")).lines
-    assert line.order_id == order_id
 
 
 def test_gateway_headings_come_from_configuration(tmp_path: Path) -> None:
@@ -244,3 +243,46 @@ def test_lost_cell_value_is_refused_in_statement_columns(tmp_path: Path) -> None
     assert sentence.startswith("day.xlsx, row 3: ")
     assert sentence.endswith(" is a formula without a value, or a number that was cut.")
     assert hint == "Ask for the statement as CSV, or with these cells as text."
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end"),
+    [
+        ("2026-11-20T14:05Z", "2026-11-20T14:05:00", "2026-11-20T14:06:00"),
+        ("2026-11-20T14:05:07Z", "2026-11-20T14:05:07", "2026-11-20T14:05:08"),
+        ("2026-11-20 14:05:07Z", "2026-11-20T14:05:07", "2026-11-20T14:05:08"),
+        ("2026-11-20T14:05:07+03:00", "2026-11-20T11:05:07", "2026-11-20T11:05:08"),
+        ("2026-11-20T14:05:07.5Z", "2026-11-20T14:05:07.500", "2026-11-20T14:05:07.600"),
+        ("2026-11-20T14:05:07.123999Z", "2026-11-20T14:05:07.123", "2026-11-20T14:05:07.124"),
+        ("2026-11-20", "2026-11-19T10:00:00", "2026-11-21T12:00:00"),
+    ],
+)
+def test_stated_time_spans_its_smallest_unit(text: str, start: str, end: str) -> None:
+    span = (datetime.fromisoformat(moment).replace(tzinfo=UTC) for moment in (start, end))
+    assert parse_time_span(text) == TimeSpan(*span)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "2026-11-20T14:05:07", "20/11/2026", "11/20/2026 14:05", "2026-11-20T14Z", "2026-11-20T14:05:07z"),
+        *("2026-11-20T14:05:07 +03:00", "2026-11-20T14:05:07+0300", "2026-13-20", "2026-02-30T00:00:00Z"),
+        *("2026-11-20T25:00:00Z", "2026-11-20T14:05:07+99:00", "0001-01-01", "9999-12-31", "\u0662026-11-20"),
+        *("20261120", "1795000000", "2026-W47-5"),
+    ],
+)
+def test_ambiguous_time_is_not_read(text: str) -> None:
+    assert parse_time_span(text) is None
+
+
+@given(st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1)))  # noqa: DTZ001 - UTC is added
+def test_journal_time_is_read_exactly(moment: datetime) -> None:
+    in_utc = moment.replace(tzinfo=UTC)
+    written = in_utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    start = in_utc.replace(microsecond=in_utc.microsecond // 1000 * 1000)
+    assert parse_time_span(written) == TimeSpan(start, start + timedelta(milliseconds=1))
+
+
+@given(st.text(max_size=40))
+def test_time_reader_never_raises(text: str) -> None:
+    parse_time_span(text)
