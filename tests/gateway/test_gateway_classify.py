@@ -53,16 +53,16 @@ def test_fault_before_first_byte_is_unsent_and_retried(kind: FaultKind) -> None:
     assert classify_fault(kind, left=False) == Verdict(Outcome(OutcomeKind.NOT_SENT, cause=kind.value), RetrySoon())
 
 
-def test_untrusted_certificate_stops_run() -> None:
-    verdict = classify_fault(FaultKind.TLS_UNTRUSTED, left=False)
-    assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="tls.untrusted")
-    assert verdict.advice == StopRun("The gateway's certificate is not trusted.")
-
-
-def test_reply_before_request_stops_run() -> None:
-    verdict = classify_fault(FaultKind.EARLY_REPLY, left=False)
-    assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="reply.early")
-    assert verdict.advice == StopRun("The gateway replied before we sent a request, so its replies can't be trusted.")
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (FaultKind.TLS_UNTRUSTED, "The gateway's certificate is not trusted."),
+        (FaultKind.EARLY_REPLY, "The gateway replied before we sent a request, so its replies can't be trusted."),
+    ],
+)
+def test_untrustworthy_gateway_stops_run(kind: FaultKind, sentence: str) -> None:
+    unsent = Outcome(OutcomeKind.NOT_SENT, cause=kind.value)
+    assert classify_fault(kind, left=False) == Verdict(unsent, StopRun(sentence))
 
 
 def test_fault_after_written_bytes_leaves_outcome_unknown() -> None:
@@ -128,27 +128,15 @@ def test_redirect_is_unknown_despite_approving_body(http_status: int, location: 
         (b'{"status":"approved","status":"approved"}', "reply.not_json"),
         (b'{"status":"approved","st\\u0061tus":"declined"}', "reply.not_json"),
         (b'{"status":"approved","a":[{"b":1,"b":1}]}', "reply.not_json"),
-        (b'{"status":"approved","fee":NaN}', "reply.not_json"),
-        (b'{"status":"approved","fee":Infinity}', "reply.not_json"),
-        (b'{"status":"approved","fee":-Infinity}', "reply.not_json"),
-        (b'{"status":"approved","fee":01}', "reply.not_json"),
-        (b'{"status":"approved","fee":1e99999999999999999999}', "reply.not_json"),
+        *((b'{"status":"approved","fee":%s}' % text, "reply.not_json") for text in (b"NaN", b"Infinity", b"-Infinity")),
+        *((b'{"status":"approved","fee":%s}' % text, "reply.not_json") for text in (b"01", b"1e99999999999999999999")),
         (b'{"status":"approved","a":' + b"[" * 60_000, "reply.not_json"),
         (b'{"status":"approved","a":' + b"[" * MAX_NESTING + b"]" * MAX_NESTING + b"}", "reply.not_json"),
         (b'{"status":"approved","a":' + b'{"a":' * MAX_NESTING + b"1" + b"}" * MAX_NESTING + b"}", "reply.not_json"),
-        (b'[{"status":"approved"}]', "reply.not_object"),
-        (b'"approved"', "reply.not_object"),
-        (b"null", "reply.not_object"),
-        (b"200", "reply.not_object"),
-        (b"{}", "reply.status_missing"),
-        (b'{"state":"approved"}', "reply.status_missing"),
-        (b'{"Status":"approved"}', "reply.status_missing"),
-        (b'{"status":null}', "reply.status_missing"),
-        (b'{"result":{"status":"approved"}}', "reply.status_missing"),
-        (b'{"status":1}', "reply.status_not_text"),
-        (b'{"status":true}', "reply.status_not_text"),
-        (b'{"status":["approved"]}', "reply.status_not_text"),
-        (b'{"status":{"value":"approved"}}', "reply.status_not_text"),
+        *((text, "reply.not_object") for text in (b'[{"status":"approved"}]', b'"approved"', b"null", b"200")),
+        *((b"{%s}" % item, "reply.status_missing") for item in (b"", b'"state":"approved"', b'"Status":"approved"')),
+        *((b"{%s}" % item, "reply.status_missing") for item in (b'"status":null', b'"result":{"status":"approved"}')),
+        *((b'{"status":%s}' % text, "reply.status_not_text") for text in (b"1", b"true", b'["approved"]', b'{"a":1}')),
     ],
 )
 def test_malformed_reply_is_unknown(body: bytes, cause: str) -> None:
@@ -182,23 +170,13 @@ def test_truncated_reply_is_unknown() -> None:
 @pytest.mark.parametrize(
     "echo",
     [
-        {},
-        {"client_orderid": None, "amount": None, "currency": None},
-        {"client_orderid": "PAY-1"},
-        {"currency": "KES"},
-        {"amount": "1500.50"},
-        {"amount": "1500.5"},
-        {"amount": "1500.500"},
-        {"amount": "01500.50"},
+        *("", ',"client_orderid":null,"amount":null,"currency":null', ',"client_orderid":"PAY-1"', ',"currency":"KES"'),
+        *(f',"amount":"{text}"' for text in ("1500.50", "1500.5", "1500.500", "01500.50")),
+        *(f',"amount":{number}' for number in ("1500.50", "1500.5", "1500.5000", "1.50050e3", "150050E-2")),
     ],
 )
-def test_matching_or_absent_echo_keeps_reply_status(echo: dict[str, Any]) -> None:
-    assert classify_reply({"status": "approved", **echo}).outcome.kind is OutcomeKind.PAID
-
-
-@pytest.mark.parametrize("number", ["1500.50", "1500.5", "1500.5000", "1.50050e3", "150050E-2"])
-def test_echoed_amount_is_compared_exactly(number: str) -> None:
-    assert classify_reply(f'{{"status":"approved","amount":{number}}}').outcome.kind is OutcomeKind.PAID
+def test_matching_or_absent_echo_keeps_reply_status(echo: str) -> None:
+    assert classify_reply(f'{{"status":"approved"{echo}}}').outcome.kind is OutcomeKind.PAID
 
 
 @pytest.mark.parametrize(
@@ -211,26 +189,10 @@ def test_any_difference_in_echoed_amount_is_conflict(number: str) -> None:
 @pytest.mark.parametrize(
     "echo",
     [
-        {"client_orderid": "PAY-2"},
-        {"client_orderid": "pay-1"},
-        {"client_orderid": "PAY-1 "},
-        {"client_orderid": ""},
-        {"client_orderid": 1},
-        {"client_orderid": ["PAY-1"]},
-        {"client_orderid": True},
-        {"currency": "kes"},
-        {"currency": "UGX"},
-        {"currency": 404},
-        {"amount": ""},
-        {"amount": "1,500.50"},
-        {"amount": "1500.50 KES"},
-        {"amount": " 1500.50"},
-        {"amount": "NaN"},
-        {"amount": "Infinity"},
-        {"amount": "1500_50"},
-        {"amount": "\u0661500.50"},
-        {"amount": True},
-        {"amount": {"value": 1500.50}},
+        *({"client_orderid": other} for other in ("PAY-2", "pay-1", "PAY-1 ", "", 1, ["PAY-1"], True)),
+        *({"currency": other} for other in ("kes", "UGX", 404)),
+        *({"amount": other} for other in ("", "1,500.50", "1500.50 KES", " 1500.50", "NaN", "Infinity", "1500_50")),
+        *({"amount": other} for other in ("\u0661500.50", True, {"value": 1500.50})),
     ],
 )
 @pytest.mark.parametrize("http_status", [200, 302, 401, 422, 429, 500])
@@ -242,48 +204,31 @@ def test_reply_about_other_payout_stops_run(echo: dict[str, Any], http_status: i
     assert verdict.advice == StopRun("The gateway's answer was about a different payout.")
 
 
-def test_numeric_order_id_may_be_echoed_as_number() -> None:
-    expected = ExpectedReply("20261121", Decimal(1), "KES")
-    assert (
-        classify_reply('{"status":"approved","client_orderid":20261121}', expected=expected).outcome.kind
-        is OutcomeKind.PAID
-    )
-    assert classify_reply('{"status":"approved","client_orderid":20261122}', expected=expected).outcome.conflict
-    zeros = ExpectedReply("007", Decimal(1), "KES")
-    assert classify_reply('{"status":"approved","client_orderid":7}', expected=zeros).outcome.conflict
+@pytest.mark.parametrize(
+    ("order_id", "echoed", "is_ours"), [("20261121", 20261121, True), ("20261121", 20261122, False), ("007", 7, False)]
+)
+def test_numeric_order_id_may_be_echoed_as_number(order_id: str, echoed: int, *, is_ours: bool) -> None:
+    reply = {"status": "approved", "client_orderid": echoed}
+    outcome = classify_reply(reply, expected=ExpectedReply(order_id, Decimal(1), "KES")).outcome
+    assert (outcome.kind is OutcomeKind.PAID, outcome.conflict) == (is_ours, not is_ours)
 
 
 @pytest.mark.parametrize("echo", [{}, {"client_orderid": None}, {"amount": "1500.50", "currency": "KES"}])
 def test_reply_on_reused_connection_must_name_payout(echo: dict[str, Any]) -> None:
     outcome = classify_reply({"status": "approved", **echo}, reused=True).outcome
     assert (outcome.kind, outcome.cause, outcome.conflict) == (OutcomeKind.UNKNOWN, "reply.not_echoed", False)
-
-
-def test_echoed_order_id_suffices_on_reused_connection() -> None:
-    assert (
-        classify_reply({"status": "approved", "client_orderid": "PAY-1"}, reused=True).outcome.kind is OutcomeKind.PAID
-    )
+    named = {"status": "approved", "client_orderid": "PAY-1"}
+    assert classify_reply(named, reused=True).outcome.kind is OutcomeKind.PAID
 
 
 # Evidence.
 
 
 def test_outcome_keeps_gateway_codes_and_message() -> None:
-    body = {
-        "status": "declined",
-        "paynet-order-id": 987654321,
-        "reference": "not this one",
-        "error-code": "51",
-        "error-message": "Insufficient balance",
-    }
-    assert classify_reply(body, 422).outcome == Outcome(
-        OutcomeKind.REJECTED,
-        gateway_status="declined",
-        gateway_reference="987654321",
-        http_status=422,
-        error_code="51",
-        message="Insufficient balance",
-    )
+    body = {"status": "declined", "paynet-order-id": 987654321, "reference": "not this one"}
+    result = classify_reply({**body, "error-code": "51", "error-message": "Insufficient balance"}, 422).outcome
+    evidence: dict[str, Any] = {"gateway_reference": "987654321", "error_code": "51", "message": "Insufficient balance"}
+    assert result == Outcome(OutcomeKind.REJECTED, gateway_status="declined", http_status=422, **evidence)
 
 
 def test_first_reply_field_with_value_is_used() -> None:
@@ -367,15 +312,11 @@ def test_requested_pause_is_limited(http_status: int, asked: str, advice: Advice
 
 
 def test_retry_date_is_relative_to_reply_date() -> None:
-    headers = (("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"))
+    retry_after = ("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT")
+    headers = (("date", "Sat, 21 Nov 2026 12:00:00 GMT"), retry_after)
     assert classify_reply({}, 429, headers, now=NOW.replace(year=2030)).advice == PauseRun(30.0)
     assert classify_reply({}, 429, headers).advice == PauseRun(30.0)
-
-
-def test_retry_date_without_reply_date_gives_default_pause() -> None:
-    assert classify_reply({}, 503, (("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"),)).advice == PauseRun(
-        UNSTATED_PAUSE_S
-    )
+    assert classify_reply({}, 503, (retry_after,)).advice == PauseRun(UNSTATED_PAUSE_S)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ from tests.support.gateway_server import (
     resume_reading,
     run_loop,
     run_test,
-    serving,
     settings_for,
     summary,
 )
@@ -125,19 +124,6 @@ async def test_bytes_arriving_before_write_keep_request_unsent(
         await line.server.finished()
     assert isinstance(result, TransportFault)
     assert not result.first_byte_left
-
-
-async def test_proxy_sending_early_bytes_gets_no_request() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.reader.readuntil(b"\r\n\r\n")
-        peer.writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + NO)
-        assert await peer.until_closed() == b""
-
-    async with serving(script) as proxy:
-        async with PayoutTransport(settings_for("https://gateway.example", proxy=proxy.url)) as at_work:
-            result = await at_work.deliver(build_request("https://gateway.example"), always)
-        await proxy.finished()
-    assert summary(result) == (FaultKind.PROXY_FAILED, False)
 
 
 class ScriptedTls:

@@ -25,6 +25,7 @@ from tests.support.gateway_server import (
     advance_clock,
     answer,
     build_request,
+    replying,
     run_test,
     serving,
     settings_for,
@@ -34,7 +35,8 @@ from tests.support.gateway_server import (
 
 Channel = dict[str, Any]
 WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
-GZIP = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\n"
+GZIP = OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
 BOMB = gzip.compress(bytes(10_000_000))
 UNNAMED = b'{"status": "declined"}'
 
@@ -89,41 +91,26 @@ async def test_redirect_is_returned_and_never_followed(http_status: int) -> None
 
 
 def test_unrequested_gzip_reply_is_unpacked(channel: Channel) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        body = gzip.compress(BODY)
-        await peer.send(GZIP % len(body) + body)
-        await peer.until_closed()
-
-    result = run_test(ask_once(script, **channel))
-    assert isinstance(result, RawReply)
-    assert result.body == BODY
+    body = gzip.compress(BODY)
+    assert summary(run_test(ask_once(replying(GZIP % len(body) + body), **channel))) == BODY
 
 
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
         (b"garbage\r\n\r\n", FaultKind.PROTOCOL_ERROR),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
-        (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
-            FaultKind.PROTOCOL_ERROR,
-        ),
-        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b", FaultKind.REPLY_ENCODED),
+        (OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
+        (OK + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n", FaultKind.PROTOCOL_ERROR),
+        (GZIP % 2 + b"\x1f\x8b", FaultKind.REPLY_ENCODED),
         (GZIP % len(BOMB) + BOMB, FaultKind.REPLY_TOO_LARGE),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n", FaultKind.REPLY_TOO_LARGE),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 10_000_000, FaultKind.REPLY_TOO_LARGE),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 1_000_000, FaultKind.PROTOCOL_ERROR),
+        (OK + b"Content-Length: 10000000\r\n\r\n", FaultKind.REPLY_TOO_LARGE),
+        (OK + b"\r\n" + b"x" * 10_000_000, FaultKind.REPLY_TOO_LARGE),
+        (OK + b"X: " + b"x" * 1_000_000, FaultKind.PROTOCOL_ERROR),
     ],
     ids=["garbage", "lengths", "length and chunks", "gzip", "gzip bomb", "length", "10 MB", "head"],
 )
 def test_malformed_enquiry_reply_is_no_answer(channel: Channel, reply: bytes, kind: FaultKind) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        peer.writer.write(reply)
-        await peer.until_closed()
-
-    assert summary(run_test(ask_once(script, **channel))) == (kind, True)
+    assert summary(run_test(ask_once(replying(reply), **channel))) == (kind, True)
 
 
 @pytest.mark.parametrize("cut", [0, 10, len(REPLY) - 1])

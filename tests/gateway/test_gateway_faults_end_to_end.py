@@ -5,9 +5,7 @@ The server counts the orders: none reaches it twice.
 
 import asyncio
 import datetime as dt
-import gzip
 import json
-import socket
 import ssl
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trustme
@@ -38,11 +36,11 @@ from paygw_batch.journal.values import NewBatch, NewInstruction, RowState
 from paygw_batch.show.summary import exit_code_for
 from tests.support.gateway_server import (
     PATH,
-    JumpingLoop,
     Peer,
     Script,
     advance_clock,
     hang_up,
+    replying,
     reset,
     run_loop,
     run_test,
@@ -65,83 +63,35 @@ def http_reply(body: bytes, status: int = 200, *fields: bytes, length: int | Non
     return b"\r\n".join(lines)
 
 
-def status_reply(status: object, **members: object) -> bytes:
-    return json.dumps({"status": status, **members}).encode()
-
-
-YES, NO = status_reply("approved"), status_reply("declined")
-DEEP = b'{"status": "declined", "x": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
-BOMB = gzip.compress(b" " * 10_000_000 + NO)
-LOCATION = b"Location: http://localhost:1/elsewhere"
+YES, NO = b'{"status": "approved"}', b'{"status": "declined"}'
+HERE = b"Location: " + PATH.encode()
 
 REPLIES: Mapping[str, tuple[bytes, str, int]] = {
     # Each case has the fault, the state of the row, and the number of rows that the run reaches.
     "approved": (http_reply(YES), "paid", ROWS),
-    "processing": (http_reply(status_reply("processing")), "accepted", ROWS),
+    "processing": (http_reply(b'{"status": "processing"}'), "accepted", ROWS),
     "declined": (http_reply(NO), "rejected", ROWS),
     "declined with 400": (http_reply(NO, 400), "rejected", ROWS),
-    "of another type": (http_reply(YES, 200, b"Content-Type: text/html"), "paid", ROWS),
-    "of another charset": (http_reply(YES, 200, b"Content-Type: application/json; charset=latin-1"), "paid", ROWS),
-    "500": (http_reply(NO, 500), "in_doubt", ROWS),
     "500 that approves": (http_reply(YES, 500), "in_doubt", ROWS),
-    "502 html": (http_reply(b"<html>Bad Gateway</html>", 502), "in_doubt", ROWS),
-    "garbage": (http_reply(b"\x00\xff\xfe"), "in_doubt", ROWS),
     "no http": (b"SSH-2.0-OpenSSH\r\n\r\n", "in_doubt", ROWS),
     "empty": (http_reply(b""), "in_doubt", ROWS),
-    "204": (http_reply(b"", 204), "in_doubt", ROWS),
-    "a mark of byte order": (http_reply(b"\xef\xbb\xbf" + NO), "in_doubt", ROWS),
-    "UTF-16": (http_reply(NO.decode().encode("utf-16")), "in_doubt", ROWS),
-    "latin-1": (http_reply('{"status": "declin\xe9d"}'.encode("latin-1")), "in_doubt", ROWS),
     "two equal keys": (http_reply(b'{"status": "approved", "status": "declined"}'), "in_doubt", ROWS),
-    "deep": (http_reply(DEEP), "in_doubt", ROWS),
-    "NaN": (http_reply(b'{"status": "declined", "fee": NaN}'), "in_doubt", ROWS),
-    "a list": (http_reply(b'["declined"]'), "in_doubt", ROWS),
-    "null": (http_reply(b"null"), "in_doubt", ROWS),
-    "status null": (http_reply(status_reply(None)), "in_doubt", ROWS),
-    "status a number": (http_reply(status_reply(0)), "in_doubt", ROWS),
-    "no status": (http_reply(b"{}"), "in_doubt", ROWS),
-    "a word in capitals": (http_reply(status_reply("Declined")), "in_doubt", ROWS),
-    "a word with a blank": (http_reply(status_reply("declined ")), "in_doubt", ROWS),
-    **{f"{code}": (http_reply(NO, code, LOCATION), "in_doubt", ROWS) for code in (301, 302, 303, 307, 308)},
-    **{
-        f"{code} to itself": (http_reply(NO, code, b"Location: " + PATH.encode()), "in_doubt", ROWS)
-        for code in (301, 302, 303, 307, 308)
-    },
-    "gzip": (http_reply(b"\x1f\x8b\x08", 200, b"Content-Encoding: gzip"), "in_doubt", ROWS),
-    "a gzip bomb": (http_reply(BOMB, 200, b"Content-Encoding: gzip"), "in_doubt", ROWS),
+    "a word in capitals": (http_reply(b'{"status": "Declined"}'), "in_doubt", ROWS),
+    "redirect to itself": (http_reply(NO, 307, HERE), "in_doubt", ROWS),
+    "redirect elsewhere": (http_reply(NO, 302, b"Location: http://localhost:1/elsewhere"), "in_doubt", ROWS),
+    "broken gzip": (http_reply(b"\x1f\x8b\x08", 200, b"Content-Encoding: gzip"), "in_doubt", ROWS),
     "10 MB": (http_reply(b" " * 10_000_000 + NO), "in_doubt", ROWS),
     "a body longer than it says": (http_reply(NO, length=5), "in_doubt", ROWS),
     "two replies": (http_reply(YES) + http_reply(YES), "in_doubt", ROWS),
     "101": (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", "in_doubt", ROWS),
     "1xx without end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 50, "in_doubt", ROWS),
-    "chunks without end": (
-        b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b" " * 1024 + b"\r\n" * 100,
-        "in_doubt",
-        ROWS,
-    ),
-    "401": (http_reply(status_reply("declined"), 401), "rejected", 1),
+    "401": (http_reply(NO, 401), "rejected", 1),
     "403 without a word": (http_reply(b"{}", 403), "in_doubt", 1),
-    "echo of another order": (
-        http_reply(status_reply("declined", **{OPERATION.reply.order_id[0]: "PAY-9"})),
-        "in_doubt",
-        1,
-    ),
-    "echo of another amount": (http_reply(status_reply("declined", **{OPERATION.reply.amount[0]: 1})), "in_doubt", 1),
-    "echo of another currency": (
-        http_reply(status_reply("declined", **{OPERATION.reply.currency[0]: "UGX"})),
-        "in_doubt",
-        1,
-    ),
+    "echo of another order": (http_reply(b'{"status": "declined", "client_orderid": "PAY-9"}'), "in_doubt", 1),
+    "echo of another amount": (http_reply(b'{"status": "declined", "amount": 1}'), "in_doubt", 1),
     "429 in seconds": (http_reply(NO, 429, b"Retry-After: 7"), "rejected", ROWS),
-    "429 by a date": (http_reply(NO, 429, b"Retry-After: Fri, 20 Nov 2026 10:01:00 GMT"), "rejected", ROWS),
-    "429 in the past": (http_reply(NO, 429, b"Retry-After: -5"), "rejected", ROWS),
     "429 in 30 years": (http_reply(NO, 429, b"Retry-After: 1000000000"), "rejected", ROWS),
-    "429 in words": (http_reply(NO, 429, b"Retry-After: soon"), "rejected", ROWS),
-    "503 in seconds": (http_reply(NO, 503, b"Retry-After: 7"), "in_doubt", ROWS),
     "503 by a date": (http_reply(NO, 503, b"Retry-After: Fri, 20 Nov 2026 10:01:00 GMT"), "in_doubt", ROWS),
-    "503 in the past": (http_reply(NO, 503, b"Retry-After: -5"), "in_doubt", ROWS),
-    "503 in 30 years": (http_reply(NO, 503, b"Retry-After: 1000000000"), "in_doubt", ROWS),
-    "503 in words": (http_reply(NO, 503, b"Retry-After: soon"), "in_doubt", ROWS),
 }
 
 
@@ -180,14 +130,8 @@ def create_batch(journal: SqliteJournal) -> int:
         NewInstruction(row, f"PAY-{row}", "KE", "KES", "100", 10_000, "account", "{}", f"{row}", f"{row}")
         for row in range(2, 2 + ROWS)
     ]
-    opened = journal.open_batch(
-        NewBatch("b", "payout", "s.csv", "", ROWS, 0),
-        parts=[BatchPart(instructions=InstructionRows(new))],
-        known=[],
-        amendments=[],
-        at="",
-    )
-    return opened.number
+    batch, parts = NewBatch("b", "payout", "s.csv", "", ROWS, 0), [BatchPart(instructions=InstructionRows(new))]
+    return journal.open_batch(batch, parts=parts, known=[], amendments=[], at="").number
 
 
 async def run_three_rows(
@@ -269,23 +213,15 @@ def check(ended: RunResult, state: str, rows: int) -> None:
 @pytest.mark.parametrize("name", REPLIES)
 def test_reply_decides_row_and_run(channel: Channel, name: str) -> None:
     reply, state, rows = REPLIES[name]
-
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        peer.writer.write(reply)
-        await peer.until_closed()
-
-    check(run_test(run_three_rows(script, channel)), state, rows)
+    check(run_test(run_three_rows(replying(reply), channel)), state, rows)
 
 
-@pytest.mark.share(4)
-@pytest.mark.parametrize("cut", [0, 1, 8, 12, 17, 30, len(http_reply(NO)) - 2, len(http_reply(NO)) - 1])
+@pytest.mark.parametrize("cut", [0, 17, len(http_reply(NO)) - 1])
 @pytest.mark.parametrize("reset", [False, True])
 def test_truncated_reply_leaves_row_in_doubt(channel: Channel, cut: int, *, reset: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
-        if cut:
-            await peer.send(http_reply(NO)[:cut])
+        await peer.send(http_reply(NO)[:cut])
         (peer.reset if reset else peer.cut)()
 
     check(run_test(run_three_rows(script, channel)), "in_doubt", ROWS)
@@ -300,51 +236,20 @@ def test_truncated_request_leaves_row_in_doubt(channel: Channel, taken: int) -> 
     check(run_test(run_three_rows(script, channel)), "in_doubt", ROWS)
 
 
-@pytest.mark.parametrize(
-    "part", [b"", b"HTTP/1.1 200 OK\r\n", http_reply(NO)[:-1]], ids=["nothing", "head", "all but one"]
-)
+@pytest.mark.parametrize("part", [b"", http_reply(NO)[:-1]], ids=["nothing", "all but one"])
 def test_silence_leaves_row_in_doubt_after_timeout(channel: Channel, part: bytes) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        if part:
-            await peer.send(part)
-        await asyncio.Event().wait()
-
-    check(run_test(run_three_rows(script, channel)), "in_doubt", ROWS)
+    check(run_test(run_three_rows(replying(part), channel)), "in_doubt", ROWS)
 
 
-def test_slow_reply_leaves_row_in_doubt(channel: Channel) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        for byte in http_reply(NO):
-            advance_clock(5)
-            await peer.send(bytes([byte]))
-        await asyncio.Event().wait()
-
-    check(run_test(run_three_rows(script, channel)), "in_doubt", ROWS)
-
-
-def check_unsent(ended: RunResult) -> None:
-    """Assert that nothing was sent after all tries: every row is ready, and the exit code says so."""
+@pytest.mark.parametrize("script", [hang_up, reset, stay_silent, None])
+def test_unreachable_gateway_leaves_rows_ready(script: Script | None, ca_bundle: Path) -> None:
+    """Nothing was sent after all tries: every row is ready, and the exit code says so."""
+    if script is None:
+        ended = run_test(run_three_rows(stay_silent, {"tls": None}, url="http://127.0.0.1:1"))
+    else:
+        ended = run_test(run_three_rows(script, {"tls": None, "speaks": "https", "ca_bundle": ca_bundle}, always=True))
     assert (ended.first.state.value, ended.first.attempts, ended.end.sent) == ("ready", TRIES, 0)
-    assert ended.exit_code == 6
-    assert ended.arrived == {}
-
-
-def test_absent_gateway_leaves_rows_ready(channel: Channel) -> None:
-    check_unsent(run_test(run_three_rows(stay_silent, channel, url="http://127.0.0.1:1")))
-
-
-def test_unanswered_connection_leaves_rows_ready(blackhole: int) -> None:
-    check_unsent(run_test(run_three_rows(stay_silent, {"tls": None}, url=f"http://127.0.0.1:{blackhole}")))
-
-
-def test_unresolved_name_leaves_rows_ready() -> None:
-    async def scenario() -> RunResult:
-        cast("JumpingLoop", asyncio.get_running_loop()).names["localhost"] = socket.gaierror(-2, "not known")
-        return await run_three_rows(stay_silent, {"tls": None})
-
-    check_unsent(run_test(scenario()))
+    assert (ended.exit_code, ended.arrived) == (6, {})
 
 
 def test_gateway_sending_early_gets_no_row(channel: Channel) -> None:
@@ -360,13 +265,6 @@ def test_gateway_sending_early_gets_no_row(channel: Channel) -> None:
     assert "before we sent a request" in (ended.end.stop_reason or "")
 
 
-@pytest.mark.parametrize("script", [hang_up, reset, stay_silent])
-def test_failed_handshake_leaves_rows_ready(script: Script, ca_bundle: Path) -> None:
-    check_unsent(
-        run_test(run_three_rows(script, {"tls": None, "speaks": "https", "ca_bundle": ca_bundle}, always=True))
-    )
-
-
 @pytest.mark.parametrize("end", ["cut", "reset"])
 def test_connection_ending_at_once_pays_no_row_twice(channel: Channel, end: str) -> None:
     """The request may or may not have left by then. Only the witness shows which."""
@@ -379,18 +277,9 @@ def test_connection_ending_at_once_pays_no_row_twice(channel: Channel, end: str)
     assert ended.end.sent == ROWS
 
 
-@pytest.mark.parametrize("case", ["unknown authority", "expired", "other name"])
-def test_untrusted_certificate_leaves_rows_ready_after_one_try(
-    case: str, authority: trustme.CA, ca_bundle: Path
-) -> None:
-    yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
-    certificate = {
-        "unknown authority": trustme.CA().issue_cert("localhost"),
-        "expired": authority.issue_cert("localhost", not_after=yesterday),
-        "other name": authority.issue_cert("gateway.example"),
-    }[case]
+def test_untrusted_certificate_leaves_rows_ready_after_one_try(authority: trustme.CA, ca_bundle: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    certificate.configure_cert(context)
+    authority.issue_cert("gateway.example").configure_cert(context)
     ended = run_test(run_three_rows(stay_silent, {"tls": context, "ca_bundle": ca_bundle}))
     assert (ended.first.state.value, ended.first.attempts, ended.exit_code) == ("ready", 1, 6)
     assert ended.end.stop_reason == "The gateway's certificate is not trusted."

@@ -171,7 +171,6 @@ async def test_sixty_four_deliveries_each_get_own_reply(channel: Channel) -> Non
 async def test_closing_transport_never_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uvloop never reports the end of a connection that times out in the iteration in which it was made."""
     monkeypatch.setattr("paygw_batch.gateway.http.transport.CLOSE_TIMEOUT_S", 0.01)
-
     transport = PayoutTransport(settings_for("http://127.0.0.1:1"))
     transport._open_connections.add(Connection(asyncio.get_running_loop(), set()))
     await transport.aclose()

@@ -1,17 +1,10 @@
 """The golden requests of every country and profile, checked by independent libraries."""
 
-import base64
 import hashlib
 import json
 from typing import Any
 
 import pytest
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from oauthlib.oauth1.rfc5849.utils import escape
 
 from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
@@ -25,7 +18,6 @@ from tests.support.gateway_cases import (
     URL,
     golden_path,
     instruction_for,
-    oauthlib_base_string,
     parse_oauth,
     prepare_golden_request,
     request_bytes,
@@ -45,21 +37,6 @@ RECEIVER_FORM = [
 ]
 
 
-def text_to_sign(profile: SignatureProfile, oauth: list[tuple[str, str]], body: bytes) -> str:
-    """Return the text to sign, built with oauthlib's own encoding, sorting and joining."""
-    signed = [(name, value) for name, value in oauth if name != "oauth_signature"]
-    if profile is SignatureProfile.JSON_PARAMS:
-        signed += json.loads(body, parse_int=str, parse_float=str).items()
-    base = oauthlib_base_string(signed)
-    return base if profile is SignatureProfile.JSON_PARAMS else f"{base}&{escape(body.decode())}"
-
-
-def verify(key: PrivateKey, signature: str, text: str) -> None:
-    public = load_pem_public_key(key.public.public_key_pem())
-    assert isinstance(public, RSAPublicKey)
-    public.verify(base64.b64decode(signature, validate=True), text.encode(), PKCS1v15(), SHA256())
-
-
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
 def test_payout_request_matches_golden_bytes(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
     assert request_bytes(prepare_golden_request(key, profile, country)) == golden_path(profile, country).read_bytes()
@@ -68,16 +45,6 @@ def test_payout_request_matches_golden_bytes(key: PrivateKey, profile: Signature
 def test_every_country_and_profile_has_golden_request() -> None:
     kept = {path.name for path in GOLDEN.glob("*.http")}
     assert kept == {golden_path(profile, country).name for profile in SignatureProfile for country in RULES}
-
-
-@pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_golden_signature_is_valid_for_oauthlib_text(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
-    _, headers, body = split_request(golden_path(profile, country).read_bytes())
-    oauth = parse_oauth(headers["authorization"])
-    text = text_to_sign(profile, oauth, body)
-    verify(key, dict(oauth)["oauth_signature"], text)
-    with pytest.raises(InvalidSignature):
-        verify(key, dict(oauth)["oauth_signature"], text + " ")
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
@@ -94,25 +61,16 @@ def test_golden_head_has_only_interface_headers(profile: SignatureProfile, count
         "content-length": str(len(body)),
         "connection": "close",
     }
-    oauth = parse_oauth(authorization)
     assert authorization.startswith("OAuth ")
-    assert [name for name, _ in oauth] == [
-        "oauth_consumer_key",
-        "oauth_nonce",
-        "oauth_signature",
-        "oauth_signature_method",
-        "oauth_timestamp",
-        "oauth_version",
+    oauth = parse_oauth(authorization)
+    assert [item for item in oauth if item[0] != "oauth_signature"] == [
+        ("oauth_consumer_key", CONSUMER_KEY),
+        ("oauth_nonce", NONCE),
+        ("oauth_signature_method", "RSA-SHA256"),
+        ("oauth_timestamp", str(TIMESTAMP_S)),
+        ("oauth_version", "1.0"),
     ]
-    values = dict(oauth)
-    del values["oauth_signature"]
-    assert values == {
-        "oauth_consumer_key": CONSUMER_KEY,
-        "oauth_nonce": NONCE,
-        "oauth_signature_method": "RSA-SHA256",
-        "oauth_timestamp": str(TIMESTAMP_S),
-        "oauth_version": "1.0",
-    }
+    assert oauth[2][0] == "oauth_signature"
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)

@@ -203,14 +203,8 @@ def test_end_inside_head_is_never_reply(data: bytes, body: bytes) -> None:
 
 
 def test_header_names_are_lowercase_and_trailers_left_out() -> None:
-    data = (
-        b"HTTP/1.1 103 Hints\r\nA: 1\r\n\r\n"
-        + OK
-        + b"X-Two:  b c \r\nx-two: d\r\n"
-        + CHUNKED
-        + b"\r\n0\r\nE: f\r\n\r\n"
-    )
-    reply = feed_reader([data]).result
+    head = b"HTTP/1.1 103 Hints\r\nA: 1\r\n\r\n" + OK + b"X-Two:  b c \r\nx-two: d\r\n"
+    reply = feed_reader([head + CHUNKED + b"\r\n0\r\nE: f\r\n\r\n"]).result
     assert isinstance(reply, RawReply)
     assert reply.headers == (("x-two", "b c"), ("x-two", "d"), ("transfer-encoding", "chunked"))
 
@@ -248,14 +242,10 @@ def test_reader_never_raises_and_returns_only_complete_replies(data: bytes, cuts
             assert 200 <= reader.result.http_status <= 999
 
 
-def test_bytes_after_complete_reply_are_refused() -> None:
+def test_complete_reply_stays_and_refuses_further_bytes() -> None:
     reader = feed_reader([OK + LENGTH_2 + b"\r\n{}"])
     with pytest.raises(InternalError):
         reader.feed(b"x")
-
-
-def test_end_after_complete_reply_changes_nothing() -> None:
-    reader = feed_reader([OK + LENGTH_2 + b"\r\n{}"])
     reader.end(cleanly=False)
     assert isinstance(reader.result, RawReply)
 

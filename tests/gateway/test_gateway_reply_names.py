@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.core.outcome import Outcome, OutcomeKind, StopRun
+from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.rules import AmountUnit, Operation
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import ExpectedReply, RawReply
@@ -44,12 +44,6 @@ def test_echo_under_configured_name_is_checked(path: str) -> None:
     assert (other.kind, other.conflict) == (OutcomeKind.UNKNOWN, True)
     assert classify_members(operation, reply({"id": "PAY-1"})).conflict
     assert classify_members(operation, reply(None), reused=True).cause == "reply.not_echoed"
-
-
-def test_foreign_order_id_under_configured_name_stops_run() -> None:
-    reply = RawReply(200, (), b'{"status":"approved","merchant-order-id":"PAY-2"}')
-    verdict = classify(reply, OURS, WORDS, configured_operation(order_id=("merchant-order-id",)))
-    assert isinstance(verdict.advice, StopRun)
 
 
 def test_first_present_configured_reply_name_is_used() -> None:

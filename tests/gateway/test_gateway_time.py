@@ -16,6 +16,7 @@ from tests.support.gateway_server import (
     Peer,
     advance_clock,
     always,
+    answer,
     build_request,
     deliver_once,
     hang_up,
@@ -138,15 +139,12 @@ def test_unresolvable_host_name_sends_nothing() -> None:
     )
 
 
-def test_refused_connection_sends_nothing() -> None:
+def test_refused_or_failed_connection_sends_nothing() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         assert summary(open_connection_to(f"http://127.0.0.1:{port}")) == (FaultKind.CONNECT_REFUSED, False)
         assert summary(open_connection_to(f"https://localhost:{port}")) == (FaultKind.CONNECT_REFUSED, False)
-
-
-def test_failed_connection_sends_nothing() -> None:
     assert summary(open_connection_to("https://255.255.255.255")) == (FaultKind.CONNECT_FAILED, False)
 
 
@@ -159,19 +157,12 @@ def test_unanswered_connection_sends_nothing(blackhole: int) -> None:
 
 
 async def test_next_address_is_tried_after_refusal() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.answer()
-
-    async with line_to_script(script) as line:
+    async with line_to_script(answer) as line:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)
         loop.names["localhost"] = ["127.0.0.2", "127.0.0.1"]
         assert isinstance(await line.deliver(), RawReply)
         assert len(line.server.peers) == 1
-
-
-async def answer_requests(peer: Peer) -> None:
-    await peer.answer()
 
 
 async def test_name_lookup_is_cached_for_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +174,7 @@ async def test_name_lookup_is_cached_for_limited_time(monkeypatch: pytest.Monkey
         return await look_up(self, host, port, **options)
 
     monkeypatch.setattr(JumpingLoop, "getaddrinfo", count_lookup)
-    async with line_to_script(answer_requests) as line:
+    async with line_to_script(answer) as line:
         for _ in range(3):
             assert isinstance(await line.deliver(), RawReply)
         assert (asked.count("localhost"), len(line.server.peers)) == (1, 3)
@@ -192,26 +183,20 @@ async def test_name_lookup_is_cached_for_limited_time(monkeypatch: pytest.Monkey
         assert asked.count("localhost") == 2
 
 
-async def test_name_with_dead_addresses_is_resolved_again() -> None:
+async def test_dead_or_unresolved_name_is_resolved_again() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, JumpingLoop)
-    async with line_to_script(answer_requests) as line:
-        loop.names["localhost"] = ["127.0.0.2"]
-        assert summary(await line.deliver()) == (FaultKind.CONNECT_REFUSED, False)
-        loop.names["localhost"] = ["127.0.0.1"]
-        assert isinstance(await line.deliver(), RawReply)
-
-
-async def test_unresolved_name_is_resolved_again() -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, JumpingLoop)
-    async with line_to_script(answer_requests) as line:
-        nothings: list[list[str] | OSError] = [socket.gaierror(socket.EAI_AGAIN, "try again"), []]
-        for nothing in nothings:
-            loop.names["localhost"] = nothing
-            assert summary(await line.deliver()) == (FaultKind.NAME_NOT_RESOLVED, False)
-        loop.names["localhost"] = ["127.0.0.1"]
-        assert isinstance(await line.deliver(), RawReply)
+    failures: list[tuple[list[str] | OSError, FaultKind]] = [
+        (["127.0.0.2"], FaultKind.CONNECT_REFUSED),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), FaultKind.NAME_NOT_RESOLVED),
+        ([], FaultKind.NAME_NOT_RESOLVED),
+    ]
+    for names, kind in failures:
+        async with line_to_script(answer) as line:
+            loop.names["localhost"] = names
+            assert summary(await line.deliver()) == (kind, False)
+            loop.names["localhost"] = ["127.0.0.1"]
+            assert isinstance(await line.deliver(), RawReply)
 
 
 async def test_probe_connects_and_sends_nothing(channel: Channel) -> None:

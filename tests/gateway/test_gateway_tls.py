@@ -93,12 +93,6 @@ def test_tls_is_verified_and_at_least_1_2(ca_bundle: Path) -> None:
     assert len(client_context(None).get_ca_certs()) > 50
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_payout_works_over_both_tls_versions(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
-    context = server_context(authority.issue_cert("localhost"), version)
-    assert summary(run_test(deliver_once(answer, tls=context, ca_bundle=ca_bundle))) == BODY
-
-
 async def test_http_2_is_never_negotiated(authority: trustme.CA, ca_bundle: Path) -> None:
     agreed: list[str | None] = []
 
@@ -262,7 +256,6 @@ async def test_later_connections_resume_first_session(
 
 async def test_resumed_session_still_checks_certificate(authority: trustme.CA, ca_bundle: Path) -> None:
     contexts = [server_context(authority.issue_cert("localhost")), server_context(trustme.CA().issue_cert("localhost"))]
-
     async with (
         serving(answer, tls=contexts[0]) as server,
         serving(expect_no_data, tls=contexts[1]) as impostor,

@@ -1,14 +1,12 @@
 """The guarantees of the transport on uvloop, which the program uses if it is installed."""
 
 import asyncio
-import ssl
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
 from paygw_batch.gateway.address import Connections
-from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply
 from tests.support.gateway_server import (
     BODY,
@@ -16,13 +14,10 @@ from tests.support.gateway_server import (
     REPLY,
     Peer,
     Script,
-    always,
     answer,
-    build_request,
+    hang_up,
     line_to_script,
     pause_reading,
-    serving,
-    settings_for,
     stay_silent,
     summary,
 )
@@ -62,17 +57,12 @@ async def read_little_and_answer(peer: Peer) -> None:
     await asyncio.Event().wait()
 
 
-async def read_all_and_cut(peer: Peer) -> None:
-    await peer.request()
-    peer.cut()
-
-
 @pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("script", "expected", "changes"),
     [
         (answer, BODY, {}),
-        (read_all_and_cut, (FaultKind.CONNECTION_LOST, True), {}),
+        (hang_up, (FaultKind.CONNECTION_LOST, True), {}),
         (stay_silent, (FaultKind.READ_TIMEOUT, True), {"read_timeout_s": 0.05}),
         (stay_silent, (FaultKind.TOTAL_TIMEOUT, True), {"total_timeout_s": 0.3}),
         (read_little_and_reset, (FaultKind.WRITE_FAILED, True), {"body": HUGE}),
@@ -84,34 +74,6 @@ def test_uvloop_exchanges_end_as_on_usual_loop(
     channel: Channel, script: Script, expected: object, changes: dict[str, Any]
 ) -> None:
     assert play(deliver_once(script, **channel, **changes)) == expected
-
-
-@pytest.mark.long
-def test_uvloop_truncated_reply_is_in_doubt(channel: Channel) -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.answer(REPLY[: peer.number])
-            peer.writer.close()
-
-        async with line_to_script(script, **channel) as line:
-            for cut in range(len(REPLY)):
-                assert summary(await line.deliver()) == (FaultKind.CONNECTION_LOST, True), cut
-            assert isinstance(await line.deliver(), RawReply)
-
-    play(scenario())
-
-
-def test_uvloop_sends_nothing_on_untrusted_or_refused_connection(server_tls: ssl.SSLContext) -> None:
-    assert play(deliver_once(stay_silent, tls=server_tls)) == (FaultKind.TLS_UNTRUSTED, False)
-
-    async def deliver_to_closed_port() -> None:
-        async with serving(stay_silent) as server:
-            pass
-        async with PayoutTransport(settings_for(server.url)) as transport:
-            result = await transport.deliver(build_request(server.url), always)
-        assert summary(result) == (FaultKind.CONNECT_REFUSED, False)
-
-    play(deliver_to_closed_port())
 
 
 def test_uvloop_reuses_quiet_but_not_ended_connection(channel: Channel) -> None:

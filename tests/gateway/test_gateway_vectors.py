@@ -15,7 +15,7 @@ import pytest
 from paygw_batch.gateway.sign import SECRET_SHOWN, SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.gateway.vector_cases import CASES, COLLECTIONS, PAGE, VECTORS, as_text, vectors
-from tests.support.gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, oauthlib_base_string, parse_oauth
+from tests.support.gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, parse_oauth
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 EVERY = [pytest.param(vector, id=vector["name"]) for vector in FILE["vectors"]]
@@ -75,6 +75,7 @@ def test_standard_library_computes_same_base_string(vector: dict[str, Any]) -> N
     assert build_page_base_string(vector) == vector["base_string"]
     assert hashlib.sha256(vector["base_string"].encode()).hexdigest() == vector["digest"]
     assert hashlib.sha256(vector["body"].encode()).hexdigest() == vector["body_sha256"]
+    assert dict(parse_oauth(vector["authorization"]))["oauth_signature"] == vector["signature"]
 
 
 @pytest.mark.parametrize("vector", [one for one in FILE["vectors"] if "control" in one], ids=lambda one: one["name"])
@@ -86,20 +87,6 @@ def test_standard_library_computes_same_control(vector: dict[str, Any]) -> None:
     assert hashlib.sha256(text.encode()).hexdigest() == vector["control"]["value"] == fields["control"]
     assert vector["control"]["text"].replace(SECRET_SHOWN, profile["secret"]) == text
     assert not profile["secret"] or profile["secret"] not in vector["control"]["text"]
-
-
-@pytest.mark.parametrize("vector", EVERY)
-def test_vector_texts_and_headers_match_oauthlib(vector: dict[str, Any]) -> None:
-    header = dict(parse_oauth(vector["authorization"]))
-    assert header.pop("oauth_signature") == vector["signature"]
-    signed = list(header.items())
-    if vector["profile"] == "json-params":
-        signed += body_fields(vector).items()
-        assert oauthlib_base_string(signed, vector["url"]) == vector["base_string"]
-    else:
-        assert (
-            vector["base_string"] == f"{oauthlib_base_string(signed, vector['url'])}&{encode_rfc_3986(vector['body'])}"
-        )
 
 
 @pytest.mark.parametrize("vector", EVERY)
@@ -135,13 +122,8 @@ def test_signing_page_states_number_of_vectors() -> None:
 def test_signing_page_shows_single_vector() -> None:
     (vector,) = (one for one in FILE["vectors"] if one["name"] == ON_THE_PAGE)
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    displayed = (
-        vector["body"],
-        vector["base_string"],
-        vector["signature"],
-        f"Authorization: {vector['authorization']}",
-    )
-    assert blocks == [*displayed]
+    displayed = [vector[name] for name in ("body", "base_string", "signature")]
+    assert blocks == [*displayed, f"Authorization: {vector['authorization']}"]
 
 
 def test_signing_page_command_signs_every_vector(keys: Path) -> None:

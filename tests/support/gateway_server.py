@@ -262,6 +262,17 @@ async def stay_silent(peer: Peer) -> None:
     await peer.until_closed()
 
 
+def replying(reply: bytes) -> Script:
+    """Return a script that answers one request with these bytes, and waits for the client to close."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        peer.writer.write(reply)
+        await peer.until_closed()
+
+    return script
+
+
 async def expect_no_data(peer: Peer) -> None:
     """Fail the test if any application data arrives."""
     raise AssertionError(f"a request came: {await peer.reader.read()!r}")
