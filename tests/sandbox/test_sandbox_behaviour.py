@@ -1,5 +1,6 @@
 """The choice of answers to orders, and refused behaviour files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from paygw_batch.sandbox.reply import (
     parse_behaviour,
     shipped_behaviour,
 )
+from paygw_batch.sandbox.verifier import MAX_BODY_BYTES
+from tests.support.checkout import ROOT
 
 
 def build_order(amount: str = "100", order_id: str = "A-1", country: str = "KE") -> Order:
@@ -30,16 +33,12 @@ def parse_choice(text: str) -> AnswerChoice:
 @pytest.mark.parametrize("rule", shipped_behaviour().rule, ids=lambda rule: str(rule.amount_whole))
 def test_shipped_rules_use_whole_part_of_amount(rule: Rule, decimals: str) -> None:
     answer = AnswerChoice(shipped_behaviour()).choose(build_order(f"{rule.amount_whole}{decimals}"))
-
     assert answer == rule
 
 
 @pytest.mark.parametrize("amount", ["1", "900.1", "9000.99", "9013", "90010", "19001", "999999999999999"])
 def test_other_amounts_are_approved_by_shipped_rules(amount: str) -> None:
     assert AnswerChoice(shipped_behaviour()).choose(build_order(amount)) == Answer()
-
-
-def test_behaviour_without_rules_approves_everything() -> None:
     assert AnswerChoice(Behaviour()).choose(build_order()) == Answer(status="approved", http_status=200, commits=True)
     assert parse_behaviour("", name="behaviour.toml") == Behaviour()
 
@@ -60,7 +59,6 @@ def test_first_matching_rule_answers() -> None:
         status = "default"
         """
     )
-
     assert chosen.choose(build_order(country="UG")).status == "first"
     assert chosen.choose(build_order()).status == "second"
     assert chosen.choose(build_order(order_id="B-1")).status == "default"
@@ -90,7 +88,6 @@ CONDITIONS = {
 def test_rule_answers_only_matching_orders(case: str) -> None:
     rule, expected, orders = CONDITIONS[case]
     chosen = parse_choice(f'[[rule]]\n{rule}\nstatus = "yes"\n[default]\nstatus = "no"\n')
-
     assert [chosen.choose(order).status for order in orders] == expected.split()
 
 
@@ -109,18 +106,17 @@ def test_behaviour_file_supports_every_answer_field() -> None:
         commits = false
         """
     )
-
-    assert chosen.choose(build_order()) == Answer(
-        status="held",
-        http_status=503,
-        delay_s=1.5,
-        drip_interval_s=2,
-        headers={"Retry-After": "7"},
-        error_code="E1",
-        message="Later.",
-        fault=Fault.SLOW_DRIP,
-        commits=False,
-    )
+    assert chosen.choose(build_order()).model_dump() == {
+        "status": "held",
+        "http_status": 503,
+        "delay_s": 1.5,
+        "drip_interval_s": 2,
+        "fault": Fault.SLOW_DRIP,
+        "headers": {"Retry-After": "7"},
+        "error_code": "E1",
+        "message": "Later.",
+        "commits": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -153,10 +149,8 @@ def test_behaviour_file_supports_every_answer_field() -> None:
 def test_error_in_behaviour_file_names_key(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "behaviour.toml"
     path.write_text(text)
-
     with pytest.raises(ConfigurationError) as refused:
         load_behaviour(path)
-
     assert refused.value.message.startswith("behaviour.toml")
     assert named in refused.value.message
 
@@ -166,3 +160,16 @@ def test_unreadable_behaviour_file_is_configuration_error(tmp_path: Path) -> Non
     for name in ("missing.toml", "latin.toml", "."):
         with pytest.raises(ConfigurationError):
             load_behaviour(tmp_path / name)
+
+
+def test_documented_behaviour_matches_shipped_rules() -> None:
+    text = (ROOT / "docs/sandbox.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| (9[0-9]{3}) \| `([a-z0-9_-]+)`.*? \| (yes|no) \|", text, re.MULTILINE)
+    rules = shipped_behaviour().rule
+    assert documented == [
+        (str(rule.amount_whole), rule.fault or rule.status, "yes" if rule.commits else "no") for rule in rules
+    ]
+    (example,) = re.findall(r"((?:    [^\n]+\n|\n)*    \[default\]\n(?:    [^\n]+\n|\n)+)", text)
+    behaviour = parse_behaviour(example, name="docs/sandbox.md")
+    assert (behaviour.default.delay_s, [rule.every_nth for rule in behaviour.rule]) == (0.05, [1000])
+    assert f"{MAX_BODY_BYTES:,} bytes" in text

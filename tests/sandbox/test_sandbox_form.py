@@ -1,17 +1,14 @@
 """Orders that the sandbox accepts: the body, and the form of their country."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from hypothesis import given
-from hypothesis import strategies as st
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sandbox.form import FormCheck, Order, Refusal, parse_body
+from paygw_batch.sandbox.form import FormCheck, Order, Refusal
 from paygw_batch.sandbox.verifier import Verifier
 from tests.sandbox.sandbox_merchant import (
     GOOD,
@@ -25,38 +22,19 @@ from tests.sandbox.sandbox_merchant import (
 )
 
 KENYA = GOOD["KE"]
-
-
-def remove_field(fields: Mapping[str, str], *names: str) -> dict[str, str]:
-    return {name: value for name, value in fields.items() if name not in names}
+BODY = encode_body(KENYA)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"amount=1500",
-        b"[]",
-        b'"text"',
-        b"null",
-        b"\xef\xbb\xbf" + encode_body(KENYA),
-        encode_body(KENYA).decode().encode("utf-16"),
-        encode_body(KENYA).replace(b"Amina", b"\xff"),
-        encode_body(KENYA).replace(b"{", b'{"amount": 1, ', 1),
-        encode_body(KENYA).replace(b"1500.50", b"NaN"),
-        encode_body(KENYA).replace(b"1500.50", b"-Infinity"),
-        encode_body(KENYA).replace(b"1500.50", b"01500"),
-        encode_body(KENYA).replace(b"1500.50", b"null"),
-        encode_body(KENYA).replace(b"1500.50", b"true"),
-        encode_body(KENYA).replace(b"1500.50", b'{"value": 1}'),
-        encode_body(KENYA).replace(b"1500.50", b"[1500.50]"),
-        encode_body(KENYA).replace(b"Amina", b"\\ud800"),
-        encode_body(KENYA).replace(b'"account_name"', b'"\\ud800"'),
-        encode_body(KENYA) + b"{}",
-        encode_body(KENYA)[:-1],
-        encode_body(KENYA).replace(b"}", b",}"),
-        b"[" * 60000,
-        b'{"a":' * 10000,
+        *(b"", b"amount=1500", b"[]", b'"text"', b"null", b"[" * 60000, b'{"a":' * 10000),
+        *(b"\xef\xbb\xbf" + BODY, BODY.decode().encode("utf-16"), BODY + b"{}", BODY[:-1], BODY.replace(b"}", b",}")),
+        *(BODY.replace(b"Amina", name) for name in (b"\xff", b"\\ud800")),
+        *(BODY.replace(b"1500.50", amount) for amount in (b"NaN", b"-Infinity", b"01500", b"null", b"true")),
+        *(BODY.replace(b"1500.50", amount) for amount in (b'{"value": 1}', b"[1500.50]")),
+        BODY.replace(b"{", b'{"amount": 1, ', 1),
+        BODY.replace(b'"account_name"', b'"\\ud800"'),
     ],
 )
 @pytest.mark.parametrize("profile", PROFILES)
@@ -64,25 +42,17 @@ def test_body_other_than_flat_json_object_is_refused(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str, body: bytes
 ) -> None:
     merchant = Merchant(merchant_key, profile)
-    request = replace(build_request(merchant, KENYA), body=body)
-
-    verdict = require_refusal(make_verifier(merchant).verify(request))
-
+    verdict = require_refusal(make_verifier(merchant).verify(replace(build_request(merchant, KENYA), body=body)))
     assert (verdict.http_status, verdict.code) == (400, "body")
-
-
-@given(st.binary(max_size=200))
-def test_any_body_is_parsed_or_refused(body: bytes) -> None:
-    assert isinstance(parse_body(body), (dict, Refusal))
 
 
 @pytest.mark.parametrize("code", GOOD)
 def test_order_missing_any_form_field_is_refused(verifier: Verifier, merchant: Merchant, code: str) -> None:
-    for name in GOOD[code]:
-        verdict = require_refusal(verifier.verify(build_request(merchant, remove_field(GOOD[code], name))))
-        assert verdict.http_status == 422
-        assert verdict.code == name
-        assert verdict.message.startswith(name)
+    for missing in GOOD[code]:
+        fields = {name: value for name, value in GOOD[code].items() if name != missing}
+        verdict = require_refusal(verifier.verify(build_request(merchant, fields)))
+        assert (verdict.http_status, verdict.code) == (422, missing)
+        assert verdict.message.startswith(missing)
 
 
 @pytest.mark.parametrize("code", GOOD)
@@ -98,39 +68,24 @@ def test_field_outside_form_is_refused(verifier: Verifier, merchant: Merchant, c
 
 def test_refusal_does_not_repeat_unknown_field_name(verifier: Verifier, merchant: Merchant) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA | {"Jane Doe 0712345678": "x"})))
-
     assert "Jane" not in verdict.message
 
 
-WRONG = [
-    ("KE", "amount", "0"),
-    ("KE", "amount", "0.00"),
-    ("KE", "amount", "-5"),
-    ("KE", "amount", "1.5e3"),
-    ("KE", "amount", "1E3"),
-    ("KE", "amount", "100.105"),
-    ("UG", "amount", "100.0"),
-    ("CI", "amount", "100.00"),
-    ("KE", "amount", "1000000000000000"),
-    ("KE", "account_name", ""),
-    ("KE", "account_name", "   "),
-    ("RW", "account_name", ""),
-    ("KE", "client_orderid", ""),
-    ("KE", "purpose", "TEST-UG"),
-    ("KE", "purpose", "test-ke"),
-    ("KE", "purpose", ""),
-    ("NG", "purpose", "TEST-BANK"),
-    ("TZ", "receiver_country_code", "KE"),
-    ("TZ", "receiver_first_name", ""),
-]
-
-
-@pytest.mark.parametrize(("code", "name", "value"), WRONG)
+@pytest.mark.parametrize(
+    ("code", "name", "value"),
+    [
+        *(("KE", "amount", value) for value in ("0", "0.00", "-5", "1.5e3", "1E3", "100.105", "1000000000000000")),
+        *(("UG", "amount", "100.0"), ("CI", "amount", "100.00")),
+        *((code, "account_name", value) for code, value in (("KE", ""), ("KE", "   "), ("RW", ""))),
+        *(("KE", "purpose", value) for value in ("TEST-UG", "test-ke", "")),
+        *(("KE", "client_orderid", ""), ("NG", "purpose", "TEST-BANK")),
+        *(("TZ", "receiver_country_code", "KE"), ("TZ", "receiver_first_name", "")),
+    ],
+)
 def test_refusal_of_wrong_value_names_field(
     verifier: Verifier, merchant: Merchant, code: str, name: str, value: str
 ) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, GOOD[code] | {name: value})))
-
     assert (verdict.http_status, verdict.code) == (422, name)
     assert verdict.message.startswith(f"{name} ")
     assert len(value) < 4 or value not in verdict.message
@@ -143,7 +98,6 @@ def test_refusal_of_wrong_value_names_field(
 )
 def test_unexpected_currency_is_refused(verifier: Verifier, merchant: Merchant, currency: str, code: str) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA | {"currency": currency})))
-
     assert (verdict.http_status, verdict.code) == (422, code)
 
 
@@ -155,14 +109,12 @@ def test_unexpected_currency_is_refused(verifier: Verifier, merchant: Merchant, 
 def test_value_of_wrong_type_is_refused(
     verifier: Verifier, merchant: Merchant, sent: bytes, instead: bytes, code: str
 ) -> None:
-    body = encode_body(KENYA).replace(sent, instead)
-
-    assert require_refusal(verifier.verify(build_request(merchant, KENYA, body=body))).code == code
+    request = build_request(merchant, KENYA, body=BODY.replace(sent, instead))
+    assert require_refusal(verifier.verify(request)).code == code
 
 
 def test_xof_payout_with_foreign_phone_is_refused(verifier: Verifier, merchant: Merchant) -> None:
     phone_of_nowhere = GOOD["CI"] | {"phone": "+254712345678"}
-
     assert require_refusal(verifier.verify(build_request(merchant, phone_of_nowhere))).code == "currency"
 
 
@@ -181,7 +133,6 @@ def test_amount_outside_operators_limits_is_refused(rules: Rules) -> None:
 
 def test_disabled_country_is_refused() -> None:
     check = FormCheck(load_rules("payout", {}))
-
     assert require_refusal(check.check(parse_fields(encode_body(GOOD["SN"])))).code == "currency"
     assert require_refusal(check.check(parse_fields(encode_body(KENYA)))).code == "purpose"
 
@@ -189,5 +140,4 @@ def test_disabled_country_is_refused() -> None:
 @pytest.mark.parametrize("value", ["0712345678", "Jane\nDoe", "+254 712"])
 def test_sandbox_accepts_any_form_of_phone(verifier: Verifier, merchant: Merchant, value: str) -> None:
     fields = KENYA | {"account_name": value, "account_number": value, "phone": value}
-
     assert isinstance(verifier.verify(build_request(merchant, fields)), Order)

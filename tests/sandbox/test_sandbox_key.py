@@ -19,24 +19,17 @@ from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key, sandbox_key
 from tests.support.patience import PATIENCE_S
 
 
-def test_sandbox_key_is_created_only_once(tmp_path: Path) -> None:
+def test_sandbox_key_is_created_once_and_private(tmp_path: Path) -> None:
     directory = tmp_path / "sandbox-state"
     path = sandbox_key(directory)
     content = path.read_bytes()
-
     assert sandbox_key(directory) == path
     assert path.read_bytes() == content
     assert list(directory.iterdir()) == [path]
-
-
-def test_sandbox_key_is_rsa_2048_and_private(tmp_path: Path) -> None:
-    path = sandbox_key(tmp_path / "sandbox-state")
-    key = load_pem_private_key(path.read_bytes(), password=None)
-
+    key = load_pem_private_key(content, password=None)
     assert isinstance(key, RSAPrivateKey)
     assert key.key_size == load_private_key(path).public.bits == 2048
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(directory.stat().st_mode)) == (0o600, 0o700)
 
 
 @pytest.mark.parametrize("algorithm", list(SignatureAlgorithm))
@@ -81,7 +74,6 @@ def test_concurrent_processes_create_one_sandbox_key(tmp_path: Path) -> None:
         maker.stdin.write("\n")
         maker.stdin.flush()
     keys = [maker.communicate(timeout=PATIENCE_S)[0] for maker in makers]
-
     assert len(set(keys)) == 1
     assert keys[0].startswith("-----BEGIN PRIVATE KEY-----")
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["sandbox-merchant.pem"]
@@ -89,8 +81,6 @@ def test_concurrent_processes_create_one_sandbox_key(tmp_path: Path) -> None:
 
 def test_unwritable_key_directory_is_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-
     with pytest.raises(ConfigurationError) as refused:
         sandbox_key(tmp_path / "file" / "state")
-
     assert "private_key" in refused.value.hint

@@ -41,36 +41,13 @@ from tests.support.long_part import example_count
 KENYA = GOOD["KE"]
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("code", GOOD)
-def test_valid_request_for_every_country_is_accepted(
-    make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, code: str, profile: str
-) -> None:
-    merchant = Merchant(merchant_key, profile)
-    fields = GOOD[code]
-
-    order = make_verifier(merchant).verify(build_request(merchant, fields))
-
-    assert order == Order(
-        order_id=fields["client_orderid"],
-        country=code,
-        currency=fields["currency"],
-        amount=fields["amount"],
-        payee=fields["receiver_phone" if code == "TZ" else "account_number"],
-        purpose=fields.get("purpose"),
-        callback_url=fields.get("server_callback_url"),
-    )
-
-
 @pytest.mark.parametrize("signs", PROFILES)
 def test_signature_under_other_profile_is_refused(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, signs: str
 ) -> None:
     expects = next(profile for profile in PROFILES if profile != signs)
     verifier = make_verifier(Merchant(merchant_key, expects))
-
     verdict = require_refusal(verifier.verify(build_request(Merchant(merchant_key, signs), KENYA)))
-
     assert (verdict.http_status, verdict.code, verdict.order_id) == (401, "signature", KENYA["client_orderid"])
 
 
@@ -92,55 +69,36 @@ def test_signature_covers_digits_of_amount(
 ) -> None:
     merchant = Merchant(merchant_key, profile)
     signed = build_request(merchant, KENYA | {"amount": "1500.5"})
-
     assert require_refusal(make_verifier(merchant).verify(replace(signed, body=encode_body(KENYA)))).code == "signature"
 
 
-def test_signature_for_another_host_is_refused(verifier: Verifier, merchant: Merchant) -> None:
+def test_signature_for_another_host_or_key_is_refused(verifier: Verifier, merchant: Merchant) -> None:
     signed = build_request(merchant, KENYA, host="gateway.example")
     headers = tuple((name, "127.0.0.1:8080" if name == "host" else value) for name, value in signed.headers)
-
     assert require_refusal(verifier.verify(replace(signed, headers=headers))).code == "signature"
-
-
-def test_signature_of_another_key_is_refused(verifier: Verifier) -> None:
     stranger = Merchant(generate_private_key(public_exponent=65537, key_size=2048))
-
     assert require_refusal(verifier.verify(build_request(stranger, KENYA))).code == "signature"
 
 
 @pytest.mark.parametrize("signature", ["AAAA", "not base64!", "AAA"])
 def test_malformed_signature_is_refused(verifier: Verifier, merchant: Merchant, signature: str) -> None:
     header = oauth_header(merchant.parameters() | {"oauth_signature": signature})
-
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={"authorization": header})))
-
     assert (verdict.http_status, verdict.code) == (401, "signature")
 
 
-def test_nonce_can_be_used_once(verifier: Verifier, merchant: Merchant) -> None:
+def test_only_request_with_right_signature_uses_nonce(verifier: Verifier, merchant: Merchant) -> None:
     request = build_request(merchant, KENYA)
-
+    tampered = replace(request, body=encode_body(KENYA | {"amount": "9"}))
+    assert require_refusal(verifier.verify(tampered)).code == "signature"
     assert isinstance(verifier.verify(request), Order)
     assert require_refusal(verifier.verify(request)).code == "nonce"
 
 
-def test_request_with_wrong_signature_keeps_nonce_unused(verifier: Verifier, merchant: Merchant) -> None:
-    request = build_request(merchant, KENYA)
-    tampered = replace(request, body=encode_body(KENYA | {"amount": "9"}))
-
-    assert require_refusal(verifier.verify(tampered)).code == "signature"
-    assert isinstance(verifier.verify(request), Order)
-
-
 def test_refused_form_uses_nonce(verifier: Verifier, merchant: Merchant) -> None:
-    nonce = "n" * 32
-    wrong = build_request(merchant, KENYA | {"phone": ""}, overrides={"oauth_nonce": nonce})
-    assert require_refusal(verifier.verify(wrong)).code == "phone"
-    assert (
-        require_refusal(verifier.verify(build_request(merchant, KENYA, overrides={"oauth_nonce": nonce}))).code
-        == "nonce"
-    )
+    overrides = {"oauth_nonce": "n" * 32}
+    for fields, code in ((KENYA | {"phone": ""}, "phone"), (KENYA, "nonce")):
+        assert require_refusal(verifier.verify(build_request(merchant, fields, overrides=overrides))).code == code
 
 
 @given(st.lists(st.floats(0, 300), max_size=30), st.integers(0, 29))
@@ -162,7 +120,6 @@ def test_expired_nonces_are_discarded() -> None:
     memory = NonceMemory()
     for second in range(100):
         memory.remember(str(second), second * CLOCK_TOLERANCE_S)
-
     assert len(memory._older) + len(memory._newer) < 10
 
 
@@ -194,12 +151,7 @@ def test_wrong_signed_parameter_is_refused(
     verifier: Verifier, merchant: Merchant, overrides: dict[str, str | None], http_status: int, code: str
 ) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, overrides=overrides)))
-
     assert (verdict.http_status, verdict.code) == (http_status, code)
-
-
-def spoil_header(merchant: Merchant, spoil: Callable[[str], str]) -> str:
-    return spoil(dict(build_request(merchant, KENYA).headers)["authorization"])
 
 
 @pytest.mark.parametrize(
@@ -223,10 +175,8 @@ def spoil_header(merchant: Merchant, spoil: Callable[[str], str]) -> str:
 def test_malformed_authorization_header_is_refused(
     verifier: Verifier, merchant: Merchant, spoil: Callable[[str], str]
 ) -> None:
-    header = spoil_header(merchant, spoil)
-
+    header = spoil(dict(build_request(merchant, KENYA).headers)["authorization"])
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={"authorization": header})))
-
     assert (verdict.http_status, verdict.code) == (401, "authorization")
 
 
@@ -247,7 +197,6 @@ def test_request_other_than_post_to_endpoint_is_refused(
     verifier: Verifier, merchant: Merchant, change: dict[str, Any], http_status: int, code: str
 ) -> None:
     verdict = require_refusal(verifier.verify(replace(build_request(merchant, KENYA), **change)))
-
     assert (verdict.http_status, verdict.code) == (http_status, code)
 
 
@@ -268,7 +217,6 @@ def test_wrong_required_header_is_refused(
     verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int
 ) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={name: value})))
-
     assert (verdict.http_status, verdict.code) == (http_status, name)
 
 
@@ -276,14 +224,12 @@ def test_wrong_required_header_is_refused(
 def test_doubled_header_is_refused(verifier: Verifier, merchant: Merchant, name: str) -> None:
     request = build_request(merchant, KENYA)
     twice = replace(request, headers=(*request.headers, (name, dict(request.headers)[name])))
-
     assert require_refusal(verifier.verify(twice)).code == name
 
 
 def test_request_and_order_repr_hide_payee(verifier: Verifier, merchant: Merchant) -> None:
     request = build_request(merchant, KENYA)
     order = verifier.verify(request)
-
     assert "254712345678" not in repr(request) + repr(order)
     assert "oauth" not in repr(request)
 
@@ -327,7 +273,6 @@ def test_sandbox_accepts_client_signature(
         consumer_key=merchant.consumer_key, public_key_pem=merchant.public_key_pem(), profile=VerifiedProfile(profile)
     )
     fields = parse_fields(request.body)
-
     assert authenticator.check(request, fields, NOW_S) is None
     assert check.check(fields) == Order(
         order_id, "KE", "KES", amount_text, "254712345678", "TEST-KE", "https://merchant.example/paygw?a=b&c=ü"
