@@ -83,9 +83,7 @@ ASK_FOR_PURPOSE = sorted(FACTS.keys() - {"ZA", *XOF_ZONE})
 
 
 def refusal(**terms: OperatorTerms) -> str:
-    with pytest.raises(ConfigurationError) as refused:
-        load_rules("payout", terms)
-    return refused.value.message
+    return load_or_message(terms)[1]
 
 
 def load_or_message(terms: Mapping[str, OperatorTerms]) -> tuple[Rules, str]:
@@ -95,49 +93,29 @@ def load_or_message(terms: Mapping[str, OperatorTerms]) -> tuple[Rules, str]:
         return {}, refused.message
 
 
-def test_only_documented_countries_have_rules() -> None:
-    assert sorted(load_rules("payout", {})) == COUNTRIES
-
-
 @pytest.mark.parametrize("code", COUNTRIES)
 def test_country_rule_matches_interface(code: str) -> None:
-    rule, facts = load_rules("payout", {})[code], FACTS[code]
-    assert rule.code == code
-    assert (rule.name, rule.currency, rule.minor_units) == (facts.name, facts.currency, facts.minor_units)
-    assert rule.form == facts.form
-    assert rule.omitted == facts.omitted
-    numbers = rule.numbers
+    rules = load_rules("payout", {})
+    rule, facts, numbers = rules[code], FACTS[code], rules[code].numbers
+    assert sorted(rules) == COUNTRIES
+    assert (rule.code, rule.name, rule.currency) == (code, facts.name, facts.currency)
+    assert (rule.minor_units, rule.form, rule.omitted) == (facts.minor_units, facts.form, facts.omitted)
     assert (numbers.dialling_code, numbers.trunk_prefix) == (facts.dialling_code, facts.trunk_prefix)
     assert numbers.keeps_zero == facts.keeps_zero
     assert rule.demonym
-
-
-@pytest.mark.parametrize("code", COUNTRIES)
-def test_documented_fields_are_required_unless_omitted(code: str) -> None:
-    rule = load_rules("payout", {})[code]
     shown = {field.name for field in rule.form.fields} if rule.form else set()
     assert rule.required == shown - rule.omitted
 
 
-def test_rwanda_requires_the_account_name() -> None:
-    assert "account_name" in load_rules("payout", {})["RW"].required
-
-
-def test_egypt_notes_cash_only_payouts() -> None:
-    assert any("cash only" in note for note in load_rules("payout", {})["EG"].notes)
-
-
-def test_benin_code_confusion_is_explained() -> None:
+def test_special_cases_of_countries_are_known() -> None:
     rules = load_rules("payout", {})
+    assert any("cash only" in note for note in rules["EG"].notes)
     assert {code: rule.confused_codes for code, rule in rules.items() if rule.confused_codes} == {
         "BN": {"BJ": "Benin is written BN at this gateway, not BJ."}
     }
-
-
-def test_receiver_form_has_defaults_for_optional_fields() -> None:
-    rules = load_rules("payout", {})
-    assert rules["TZ"].defaults == {"ipaddress": "127.0.0.1", "order_desc": "Payout"}
-    assert all(not rule.defaults for code, rule in rules.items() if code != "TZ")
+    assert {code: rule.defaults for code, rule in rules.items() if rule.defaults} == {
+        "TZ": {"ipaddress": "127.0.0.1", "order_desc": "Payout"}
+    }
 
 
 @pytest.mark.parametrize("code", ASK_FOR_PURPOSE)
@@ -155,22 +133,17 @@ def test_south_africa_needs_no_settings() -> None:
 
 
 @pytest.mark.parametrize("code", XOF_ZONE)
-@pytest.mark.parametrize(
-    ("terms", "missing"),
-    [
+def test_xof_country_without_form_or_purpose_is_unusable(code: str) -> None:
+    for terms, missing in (
         (OperatorTerms(), ["form", "purpose"]),
         (OperatorTerms(form="account"), ["purpose"]),
         (OperatorTerms(purpose="INVENTED"), ["form"]),
-    ],
-    ids=["nothing", "form alone", "purpose alone"],
-)
-def test_xof_country_without_form_or_purpose_is_unusable(code: str, terms: OperatorTerms, missing: list[str]) -> None:
-    rule = load_rules("payout", {code: terms})[code]
-    assert rule.form is None
-    assert rule.required == frozenset()
-    assert FACTS[code].name in rule.unusable
-    assert "documents no payout" in rule.unusable
-    assert rule.missing_terms == tuple(f"countries.{code}.payout.{name}" for name in missing)
+    ):
+        rule = load_rules("payout", {code: terms})[code]
+        assert (rule.form, rule.required) == (None, frozenset())
+        assert FACTS[code].name in rule.unusable
+        assert "documents no payout" in rule.unusable
+        assert rule.missing_terms == tuple(f"countries.{code}.payout.{name}" for name in missing)
 
 
 @pytest.mark.parametrize("code", XOF_ZONE)
@@ -184,16 +157,11 @@ def test_xof_country_is_usable_with_form_and_purpose(code: str, form: Form) -> N
 def test_operator_terms_override_rule_defaults() -> None:
     terms = {
         "TZ": OperatorTerms(purpose="INVENTED", ipaddress="192.0.2.7", order_desc="Wages"),
-        "KE": OperatorTerms(
-            purpose="INVENTED",
-            min_amount=Decimal(10),
-            max_amount=Decimal("250000.50"),
-            bank_account_pattern="[0-9]{10}|[0-9]{13}",
-        ),
+        "KE": OperatorTerms(purpose="INVENTED", min_amount=Decimal(10), max_amount=Decimal("10.00")),
     }
     rules = load_rules("payout", terms)
     assert rules["TZ"].defaults == {"ipaddress": "192.0.2.7", "order_desc": "Wages"}
-    assert (rules["KE"].min_amount, rules["KE"].max_amount) == (Decimal(10), Decimal("250000.50"))
+    assert (rules["KE"].min_amount, rules["KE"].max_amount) == (Decimal(10), Decimal("10.00"))
 
 
 def test_bank_account_pattern_anchors_all_alternatives() -> None:
@@ -263,22 +231,12 @@ def test_all_wrong_terms_are_reported_at_once() -> None:
     ]
 
 
-def test_smallest_and_largest_amount_may_be_equal() -> None:
-    terms = OperatorTerms(purpose="X", min_amount=Decimal(10), max_amount=Decimal("10.00"))
-    assert load_rules("payout", {"KE": terms})["KE"].min_amount == Decimal(10)
-
-
 def test_payout_operation_matches_documented_interface() -> None:
     operation = load_operation("payout")
+    reply = operation.reply
     assert operation.path == "/paynet/api/v4/payout/{endpoint_id}"
-    assert (operation.reply.order_id[0], operation.reply.amount[0], operation.reply.currency[0]) == (
-        "client_orderid",
-        "amount",
-        "currency",
-    )
-    assert operation.reply.reference[0] == "paynet-order-id"
-    assert operation.reply.error_code
-    assert operation.reply.message
+    assert (reply.order_id[0], reply.amount[0], reply.currency[0]) == ("client_orderid", "amount", "currency")
+    assert (reply.reference[0], bool(reply.error_code), bool(reply.message)) == ("paynet-order-id", True, True)
 
 
 @pytest.mark.parametrize("load", [load_operation, lambda name: load_rules(name, {})], ids=["operation", "rules"])

@@ -37,12 +37,8 @@ def test_number_files_match_script(generator: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(NUMBERS))
-def test_number_patterns_match_only_ascii_digits(code: str) -> None:
+def test_number_pattern_matches_only_whole_ascii_example(code: str) -> None:
     assert re.fullmatch(r"\(\?:[0-9()|?:\[\]{},-]+\)", NUMBERS[code].pattern)
-
-
-@pytest.mark.parametrize("code", sorted(NUMBERS))
-def test_only_full_length_example_passes(code: str) -> None:
     example = NUMBERS[code].example
     assert is_valid_number(code, example)
     assert not is_valid_number(code, example[:-1])
@@ -50,35 +46,28 @@ def test_only_full_length_example_passes(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "national", "valid"),
+    ("code", "valid", "invalid"),
     [
-        ("KE", "712345678", True),
-        ("KE", "110123456", True),
-        ("KE", "0712345678", False),
-        ("KE", "612345678", False),
-        ("TZ", "754123456", True),
-        ("TZ", "641234567", False),
-        ("UG", "772123456", True),
-        ("GH", "244123456", True),
-        ("NG", "8031234567", True),
-        ("NG", "8001234567", False),
-        ("ZM", "971234567", True),
-        ("RW", "788123456", True),
-        ("EG", "1012345678", True),
-        ("ZA", "821234567", True),
-        ("ZA", "82123", False),
-        ("BF", "70123456", True),
-        ("BF", "01234567", True),
-        ("CI", "0712345678", True),
-        ("CI", "712345678", False),
-        ("SN", "771234567", True),
-        ("GN", "621234567", True),
-        ("BN", "0197123456", True),
-        ("BN", "97123456", False),
+        ("KE", ("712345678", "110123456"), ("0712345678", "612345678")),
+        ("TZ", ("754123456",), ("641234567",)),
+        ("UG", ("772123456",), ()),
+        ("GH", ("244123456",), ()),
+        ("NG", ("8031234567",), ("8001234567",)),
+        ("ZM", ("971234567",), ()),
+        ("RW", ("788123456",), ()),
+        ("EG", ("1012345678",), ()),
+        ("ZA", ("821234567",), ("82123",)),
+        ("BF", ("70123456", "01234567"), ()),
+        ("CI", ("0712345678",), ("712345678",)),
+        ("SN", ("771234567",), ()),
+        ("GN", ("621234567",), ()),
+        ("BN", ("0197123456",), ("97123456",)),
     ],
 )
-def test_known_numbers_follow_numbering_plans(code: str, national: str, valid: bool) -> None:
-    assert is_valid_number(code, national) is valid
+def test_known_numbers_follow_numbering_plans(code: str, valid: tuple[str, ...], invalid: tuple[str, ...]) -> None:
+    assert [is_valid_number(code, national) for national in valid + invalid] == [True] * len(valid) + [False] * len(
+        invalid
+    )
 
 
 @pytest.mark.parametrize("code", sorted(NUMBERS))

@@ -74,13 +74,8 @@ def refusal_message(tmp_path: Path, text: str, **environ: str) -> str:
 
 def test_every_documented_key_is_read(write_configuration: Path) -> None:
     settings = load_settings(write_configuration, environ={})
-    assert settings.gateway.endpoint_id == "1234"
-    assert settings.submission.quarantine_h == 24
-    assert settings.words() == {
-        "approved": OutcomeKind.PAID,
-        "processing": OutcomeKind.ACCEPTED,
-        "declined": OutcomeKind.REJECTED,
-    }
+    kinds = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
+    assert (settings.gateway.endpoint_id, settings.submission.quarantine_h, settings.words()) == ("1234", 24, kinds)
     assert settings.terms("payout")["KE"].purpose == "WALLET"
     assert settings.terms("payout")["KE"].max_amount == Decimal(250000)
     assert settings.missing_to_send() == []
@@ -88,10 +83,13 @@ def test_every_documented_key_is_read(write_configuration: Path) -> None:
 
 def test_paths_are_relative_to_configuration_file(write_configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    settings = load_settings(write_configuration, environ={})
-    assert settings.gateway.private_key == write_configuration.parent / "keys/merchant.pem"
-    assert settings.gateway.ca_bundle == write_configuration.parent / "corporate-ca.pem"
-    assert settings.journal_path() == write_configuration.parent / "paygw-journal.sqlite3"
+    settings, folder = load_settings(write_configuration, environ={}), write_configuration.parent
+    assert settings.gateway.private_key == folder / "keys/merchant.pem"
+    assert settings.gateway.ca_bundle == folder / "corporate-ca.pem"
+    assert settings.journal_path() == folder / "paygw-journal.sqlite3"
+    assert settings.known_journals_directory() != folder
+    elsewhere = load_settings(write_configuration, environ={"PAYGW_JOURNAL": str(folder / "other.sqlite3")})
+    assert elsewhere.journal_path() == folder / "other.sqlite3"
 
 
 def test_option_overrides_environment_and_file_settings(write_configuration: Path) -> None:
@@ -101,30 +99,14 @@ def test_option_overrides_environment_and_file_settings(write_configuration: Pat
     assert settings.submission.rate_per_s == 2.5
 
 
-def test_environment_sets_journal_path(write_configuration: Path, tmp_path: Path) -> None:
-    settings = load_settings(write_configuration, environ={"PAYGW_JOURNAL": str(tmp_path / "other.sqlite3")})
-    assert settings.journal_path() == tmp_path / "other.sqlite3"
-
-
 @pytest.mark.parametrize("name", sorted(environment_keys()))
 def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) -> None:
     section, key = environment_keys()[name]
-    good = {
-        "signature_profile": "raw-body",
-        "connections": "reuse",
-        "order_id": "same",
-        "encoding": "cp1252",
-        "names": "words",
-        "numbers": "comma",
-        "read_timeout_s": "90",
-        "total_timeout_s": "500",
-        "connect_timeout_s": "5",
-        "private_key": str(tmp_path / "k.pem"),
-        "private_key_passphrase_file": str(tmp_path / "p"),
-        "ca_bundle": str(tmp_path / "ca.pem"),
-        "pkcs11_module": str(tmp_path / "module.so"),
-    }
-    text = good.get(key, "7")
+    words = {"signature_profile": "raw-body", "connections": "reuse", "order_id": "same", "encoding": "cp1252"}
+    words |= {"names": "words", "numbers": "comma"}
+    words |= {"read_timeout_s": "90", "total_timeout_s": "500", "connect_timeout_s": "5"}
+    paths = ("private_key", "private_key_passphrase_file", "ca_bundle", "pkcs11_module")
+    text = words.get(key, str(tmp_path / key) if key in paths else "7")
     settings = load_settings(None, environ={name: text})
     assert str(getattr(getattr(settings, section), key)) in {text, f"{text}.0"}
 
@@ -132,6 +114,7 @@ def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) ->
 def test_all_wrong_settings_are_reported_at_once(tmp_path: Path) -> None:
     message = refusal_message(tmp_path, "[gateway]\nhost = 1\n[limits]\nmax_rows = 0\n[nonsense]\n")
     assert all(key in message for key in ("gateway.host", "limits.max_rows", "nonsense"))
+    assert "PAYGW_CONCURRENCY is 'many'" in refusal_message(tmp_path, "", PAYGW_CONCURRENCY="many")
 
 
 @pytest.mark.parametrize(
@@ -179,10 +162,6 @@ def test_console_origin_suitable_for_passkeys_is_accepted(tmp_path: Path, origin
     assert load_settings(tmp_path / "paygw.toml", environ={}).console.origin == origin
 
 
-def test_malformed_number_in_environment_is_refused(tmp_path: Path) -> None:
-    assert "PAYGW_CONCURRENCY is 'many'" in refusal_message(tmp_path, "", PAYGW_CONCURRENCY="many")
-
-
 def test_missing_settings_file_and_directory_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(ConfigurationError, match=str(path)):
@@ -202,14 +181,13 @@ def test_misspelt_environment_variables_are_listed(write_configuration: Path) ->
 
 def test_default_journal_is_separate_for_each_merchant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    places = {
-        load_settings(
-            None, environ={"PAYGW_BASE_URL": url, "PAYGW_ENDPOINT_ID": endpoint, "PAYGW_CONSUMER_KEY": key}
-        ).journal_path()
+    environs = [
+        {"PAYGW_BASE_URL": url, "PAYGW_ENDPOINT_ID": endpoint, "PAYGW_CONSUMER_KEY": key}
         for url in ("https://a.example", "https://b.example")
         for endpoint in ("1", "2")
         for key in ("one", "other")
-    }
+    ]
+    places = {load_settings(None, environ=environ).journal_path() for environ in environs}
     assert len(places) == 4
     assert all(place.is_relative_to(state_directory()) for place in places)
     assert state_directory().is_relative_to(tmp_path)
@@ -222,11 +200,6 @@ def test_other_port_changes_endpoint_but_not_journal() -> None:
     ]
     assert [settings.endpoint() for settings in result] == ["a.example/1", "a.example/1", "a.example:8443/1"]
     assert len({settings.journal_path() for settings in result}) == 1
-
-
-def test_known_journals_are_not_kept_beside_journal(write_configuration: Path) -> None:
-    settings = load_settings(write_configuration, environ={})
-    assert settings.known_journals_directory() != settings.journal_path().parent
 
 
 @pytest.mark.parametrize("text", [b"from file\n", b"\xef\xbb\xbffrom file\r\n", b"\xef\xbb\xbffrom file", b"from file"])
@@ -266,15 +239,10 @@ def test_writable_configuration_is_refused_for_real_gateway(tmp_path: Path, mode
     assert [item.hint for item in noted] == [f"chmod go-w {config}"]
     config.chmod(0o644)
     assert load_settings(config, environ={}).gateway.base_url == "https://gateway.example"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_foreign_configuration_is_refused_for_real_gateway(tmp_path: Path) -> None:
-    config = tmp_path / "paygw.toml"
-    config.write_text('[gateway]\nbase_url = "https://gateway.example"\n')
-    os.chown(config, 65534, 65534)
-    with pytest.raises(ConfigurationError, match="belongs to another user"):
-        load_settings(config, environ={})
+    if os.geteuid() == 0:  # only root can give a file away
+        os.chown(config, 65534, 65534)
+        with pytest.raises(ConfigurationError, match="belongs to another user"):
+            load_settings(config, environ={})
 
 
 def test_environment_path_is_relative_to_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,9 +286,8 @@ def test_timetable_setting_yields_tasks_and_times(tmp_path: Path) -> None:
     assert (result.time_zone, result.refresh, result.verify) == ("Africa/Nairobi", "*/15 * * * *", None)
     assert result.backup is not None
     assert (result.backup.folder, result.backup.at) == (tmp_path / "backups", "0 4 * * *")
-    assert [(item.folder, item.at, item.collect) for item in result.pick_up] == [
-        (tmp_path / "drop", "*/5 6-18 * * 1-5", False)
-    ]
+    (drop,) = result.pick_up
+    assert (drop.folder, drop.at, drop.collect) == (tmp_path / "drop", "*/5 6-18 * * 1-5", False)
 
 
 @pytest.mark.parametrize(
