@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def refusal_message(document: PlanDocument, content: PlanContent) -> str:
     return result.value.message
 
 
-def test_approved_plan_names_maker_and_approvers() -> None:
+def test_approved_plan_names_maker_approvers_and_answers() -> None:
     document = approve(approve(plan(), CLEO, policy(), NOW), BEN, policy(), NOW - timedelta(minutes=1))
     named = f"(plan {document.digest()[:16]})"
     result = check(document)
@@ -55,9 +56,6 @@ def test_approved_plan_names_maker_and_approvers() -> None:
         f"approved by cleo at 2026-11-21T08:00:00.000Z {named}",
         f"approved by ben at 2026-11-21T07:59:00.000Z {named}",
     ]
-
-
-def test_approved_plan_keeps_answers_of_maker() -> None:
     meant = sign_document(build_plan(plan().content, [], ADA.public, NOW, answered=["b0"]), ADA)
     assert check(approve(meant, CLEO, policy(), NOW)).answered == ("b0",)
     assert PlanApproval("", ()) == NO_APPROVAL
@@ -68,6 +66,9 @@ def test_unapproved_plan_opens_nothing() -> None:
         check(plan())
     with pytest.raises(ApprovalError, match="needs 2 valid approvals and has 1"):
         check(approve(plan(), CLEO, policy(2), NOW), needed=2)
+
+
+CHANGED = "a row, a payee or an option has changed since the plan was made"
 
 
 @pytest.mark.parametrize(
@@ -82,11 +83,8 @@ def test_unapproved_plan_opens_nothing() -> None:
             "it pays KES 3,001.00, but KES 3,001.00, UGX 5,000 would be paid now",
         ),
         ({"rows": 3, "batch": "x"}, "it pays 2 rows, but 3 would be paid now"),
-        ({"instructions_sha256": "d" * 64}, "a row, a payee or an option has changed since the plan was made"),
-        ({"sheet": "other.csv"}, "a row, a payee or an option has changed since the plan was made"),
-        ({"operation": "payin"}, "a row, a payee or an option has changed since the plan was made"),
-        ({"amended": 1}, "a row, a payee or an option has changed since the plan was made"),
-        ({"invalid": 1}, "a row, a payee or an option has changed since the plan was made"),
+        *(({name: value}, CHANGED) for name, value in (("instructions_sha256", "d" * 64), ("sheet", "other.csv"))),
+        *(({name: value}, CHANGED) for name, value in (("operation", "payin"), ("amended", 1), ("invalid", 1))),
     ],
 )
 def test_plan_with_different_content_is_refused(changes: dict[str, object], sentence: str) -> None:
@@ -161,22 +159,15 @@ def content(place: Path, *rows: str) -> PlanContent:
 
 
 def content_of(made: Plan) -> PlanContent:
-    amended, own = len(made.amendments), {"endpoint": PLACE, "journal_id": "a" * 32}
-    return build_content_and_people(made.validated, made.sent_before, amended=amended, minor_units=MINOR_UNITS, **own)[
-        0
-    ]
+    own: dict[str, Any] = {"amended": len(made.amendments), "endpoint": PLACE, "journal_id": "a" * 32}
+    return build_content_and_people(made.validated, made.sent_before, minor_units=MINOR_UNITS, **own)[0]
 
 
 def test_plan_names_payments_of_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = content(tmp_path / "one", *ROWS)
-    assert (result.endpoint, result.journal, result.operation, result.sheet) == (
-        PLACE,
-        "a" * 32,
-        "payout",
-        "payroll.csv",
-    )
+    assert (result.endpoint, result.journal, result.operation) == (PLACE, "a" * 32, "payout")
+    assert (result.sheet, result.batch) == ("payroll.csv", sheet(tmp_path / "one", *ROWS).batch)
     assert (result.rows, result.invalid, result.amended, result.totals) == (2, 2, 0, {"KES": "3000.50"})
-    assert result.batch == sheet(tmp_path / "one", *ROWS).batch
     assert content(tmp_path / "one", *ROWS) == result
     monkeypatch.setattr(approval, "_ROWS_AT_ONCE", 1)
     assert content(tmp_path / "one", *ROWS) == result

@@ -24,38 +24,16 @@ def public_key_text(seed: int) -> PublicKey:
     return public_key_of(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32).public_key())
 
 
-ADA, SECOND, BEN, CLEO = (public_key_text(seed) for seed in (1, 2, 3, 4))
+ADA, SECOND, BEN = (public_key_text(seed) for seed in (1, 2, 3))
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        "ada obi",
-        "ADA OBI",
-        " Ada  Obi ",
-        "Ada\u00a0Obi",
-        "Ada\u3000Obi",
-        "Ada\u2800Obi",
-        "A\u200bda O\u200dbi\ufeff",
-        "Ada Obi\u00ad",
-        "Ada Obi\ufe0f",
-        "\uff21\uff44\uff41 Obi",
-        "Ada\tObi",
-        "Ada O\u2060bi",
-        "\u202eAda Obi",
-    ],
-)
-def test_similar_looking_names_are_equal(other: str) -> None:
-    assert normalise_name(other) == normalise_name("Ada Obi")
-
-
-def test_combined_and_composed_letters_are_equal() -> None:
+def test_similar_looking_names_are_equal() -> None:
+    respelled = ["ada obi", "ADA OBI", " Ada  Obi ", "Ada\u00a0Obi", "Ada\u3000Obi", "Ada\u2800Obi", "Ada Obi\u00ad"]
+    respelled += ["A\u200bda O\u200dbi\ufeff", "Ada Obi\ufe0f", "\uff21\uff44\uff41 Obi", "Ada\tObi", "Ada O\u2060bi"]
+    assert {normalise_name(name) for name in (*respelled, "\u202eAda Obi")} == {normalise_name("Ada Obi")}
     assert normalise_name("Zoe\u0308 Stra\u00dfe") == normalise_name("ZO\u00cb STRASSE")
-
-
-@pytest.mark.parametrize("other", ["Ada Obl", "Ada", "Ada Obi 2", "AdaObi"])
-def test_different_names_stay_different(other: str) -> None:
-    assert normalise_name(other) != normalise_name("Ada Obi")
+    for other in ("Ada Obl", "Ada", "Ada Obi 2", "AdaObi"):
+        assert normalise_name(other) != normalise_name("Ada Obi")
 
 
 @given(st.text(max_size=12))
@@ -76,6 +54,8 @@ SPELLINGS = (
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_key_spellings_read_as_same_key(text: str) -> None:
     assert parse_public_key(text) == ADA
+    for invalid in ("", "x", "AAAA", "\u00e4", ADA.text[4:], ADA.text.replace("M", "!", 1)):
+        assert parse_public_key(invalid) is None
 
 
 def test_unused_padding_bits_do_not_change_key() -> None:
@@ -95,22 +75,14 @@ def test_alternative_encoding_yields_same_key_or_none() -> None:
         assert parse_public_key(base64.b64encode(encoding).decode()) in {ADA, None}
 
 
-@pytest.mark.parametrize("text", ["", "x", "AAAA", "\u00e4", ADA.text[4:], ADA.text.replace("M", "!", 1)])
-def test_invalid_text_yields_no_key(text: str) -> None:
-    assert parse_public_key(text) is None
-
-
 def test_keys_under_spellings_of_name_belong_together() -> None:
     people = build_people({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
     ada, ben = people.listed
     assert (ada.name, ada.keys) == ("Ada", frozenset({ADA, SECOND}))
     assert (people.owner_of(SECOND), people.maker_with(SECOND), people.approver_with(SECOND)) == (ada, None, ada)
     assert (list(people.approvers_for(ada)), list(people.approvers_for(ben))) == ([ben], [ada])
-
-
-def test_name_is_shown_without_breaks_or_invisible_characters() -> None:
-    (ada, ben) = build_people({" Ada\u202e\n\x1b Obi": ADA.text}, {"ben": BEN.text}).listed
-    assert (ada.name, ben.name) == ("Ada Obi", "ben")
+    (shown, _) = build_people({" Ada\u202e\n\x1b Obi": ADA.text}, {"ben": BEN.text}).listed
+    assert shown.name == "Ada Obi"
 
 
 @pytest.mark.parametrize("text", SPELLINGS)

@@ -58,24 +58,11 @@ def statement(*lines: StatementLine, proof: StatementProof = StatementProof.UNAS
     return Statement("day.csv", SHA, lines, proof)
 
 
-def reader(
-    journal: SqliteJournal,
-    *,
-    batch: int = 1,
-    now: datetime = NOW,
-    as_of: str = "",
-    words: Mapping[str, OutcomeKind] = WORDS,
-) -> StatementReader:
-    span = parse_time_span(as_of)
+def reader(journal: SqliteJournal, *, batch: int = 1, now: datetime = NOW, as_of: str = "") -> StatementReader:
+    span, record = parse_time_span(as_of), journal.batches()[batch - 1]
     assert isinstance(span, TimeSpan) or not as_of
     return StatementReader(
-        journal,
-        journal.batches()[batch - 1],
-        words=words,
-        minor_units={"KES": 2},
-        quarantine_h=24,
-        now=lambda: now,
-        as_of=span,
+        journal, record, words=WORDS, minor_units={"KES": 2}, quarantine_h=24, now=lambda: now, as_of=span
     )
 
 
@@ -147,21 +134,19 @@ def test_statement_does_not_settle_attempt_sent_after_comparison() -> None:
 # Rows that wait for a decision
 
 
-@pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
+@pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED, None])
 @pytest.mark.parametrize(("word", "said"), [("approved", Resolution.PAID), ("declined", Resolution.REJECTED)])
-def test_statement_line_settles_doubtful_or_accepted_row(kind: OutcomeKind, word: str, said: Resolution) -> None:
-    matched = match(sent_journal(kind), line(status=word))
+def test_statement_line_settles_doubtful_or_accepted_row(kind: OutcomeKind | None, word: str, said: Resolution) -> None:
+    """None means a row that was left in flight."""
+    journal = memory_journal() if kind is None else sent_journal(kind)
+    if kind is None:
+        open_sheet(journal, new=1)
+        journal.append([intent(due_row, at(1)) for due_row in due_rows(journal, 1)])
+        assert [row.row for row in match(journal).unsettled_rows] == [2]
+    matched = match(journal, line(status=word))
     assert matched.settlements == [Settlement(2, said, f"{EVIDENCE}{word}", Basis.PERSON)]
     assert (matched.differences, matched.agreeing, matched.elsewhere, matched.waiting) == ([], 0, 0, 0)
     assert (matched.unsettled_rows, matched.blocking) == ([], [])
-
-
-def test_statement_settles_row_left_in_flight() -> None:
-    journal = memory_journal()
-    open_sheet(journal, new=1)
-    journal.append([intent(due_row, at(1)) for due_row in due_rows(journal, 1)])
-    assert settled_pairs(journal, line()).resolution is Resolution.PAID
-    assert [row.row for row in match(journal).unsettled_rows] == [2]
 
 
 @pytest.mark.parametrize(
@@ -174,29 +159,19 @@ def test_typed_answer_settles_row_as_person_evidence(answer: str, said: Resoluti
 
 
 @pytest.mark.parametrize(
-    ("time", "as_of", "basis"),
+    ("said", "as_of", "basis"),
     [
-        ("2026-11-21T08:02:00Z", "", Basis.GATEWAY),
-        ("2026-11-21T08:01:00Z", "", Basis.GATEWAY),
-        ("2026-11-21", "", Basis.PERSON),
-        ("", "2026-11-21T08:30:00Z", Basis.PERSON),
+        ({"status": "declined", "time": "2026-11-21T08:02:00Z"}, "", Basis.GATEWAY),
+        ({"status": "declined", "time": "2026-11-21T08:01:00Z"}, "", Basis.GATEWAY),
+        ({"status": "declined", "time": "2026-11-21"}, "", Basis.PERSON),
+        ({"status": "declined"}, "2026-11-21T08:30:00Z", Basis.PERSON),
+        ({"answer": "rejected", "time": "2026-11-21T08:30:00Z"}, "", Basis.PERSON),
     ],
 )
-def test_proven_later_line_counts_as_gateway_evidence(time: str, as_of: str, basis: Basis) -> None:
-    journal, one = sent_journal(OutcomeKind.UNKNOWN), line(status="declined", time=time)
+def test_proven_later_line_counts_as_gateway_evidence(said: Mapping[str, Any], as_of: str, basis: Basis) -> None:
+    journal, one = sent_journal(OutcomeKind.UNKNOWN), line(**said)
     for proof in StatementProof:
         assert settlement_basis(journal, one, proof, as_of) is (basis if proof.is_proven else Basis.PERSON)
-
-
-def test_typed_answer_in_proven_statement_stays_person_evidence() -> None:
-    one = line(answer="rejected", time="2026-11-21T08:30:00Z")
-    assert settlement_basis(sent_journal(OutcomeKind.UNKNOWN), one, StatementProof.SIGNED) is Basis.PERSON
-
-
-def test_not_received_in_proven_statement_needs_quarantine() -> None:
-    lost = statement(line(answer="not-received", time="2026-11-21T08:30:00Z"), proof=StatementProof.SIGNED)
-    early = reader(sent_journal(OutcomeKind.UNKNOWN), now=datetime(2026, 11, 22, 8, tzinfo=UTC)).match(lost)
-    assert (len(early.settlements), len(early.differences)) == (0, 1)
 
 
 def test_statement_line_recorded_as_evidence_moves_nothing() -> None:
@@ -222,16 +197,15 @@ def test_doubtful_rows_missing_in_statement_are_listed() -> None:
     assert [row.row for row in match(sent_journal(OutcomeKind.ACCEPTED)).unsettled_rows] == []
 
 
-def test_not_received_waits_for_quarantine() -> None:
-    journal, answer = sent_journal(OutcomeKind.UNKNOWN), statement(line(answer="not-received"))
+@pytest.mark.parametrize("proof", [StatementProof.UNASKED, StatementProof.SIGNED])
+def test_not_received_waits_for_quarantine(proof: StatementProof) -> None:
+    journal = sent_journal(OutcomeKind.UNKNOWN)
+    answer = statement(line(answer="not-received", time="2026-11-21T08:30:00Z"), proof=proof)
     opens = datetime(2026, 11, 22, 8, 1, tzinfo=UTC)
     early = reader(journal, now=opens.replace(minute=0)).match(answer)
     assert "settle it as not received from 2026-11-22T08:01:00.000Z on" in early.differences[0].sentence
     assert not early.settlements
     assert len(reader(journal, now=opens).match(answer).settlements) == 1
-
-
-def test_accepted_row_cannot_be_not_received() -> None:
     wrong = only_difference(sent_journal(OutcomeKind.ACCEPTED), line(answer="not-received"))
     assert wrong == "Row 2 is with the gateway in the journal, and not received in the statement."
 
@@ -278,10 +252,8 @@ def test_order_named_twice_is_not_settled() -> None:
 
 def test_each_line_without_order_id_is_difference() -> None:
     matched = match(sent_journal(OutcomeKind.UNKNOWN), line(""), line("", number=3))
-    assert [(difference.line, difference.order_id, difference.sentence) for difference in matched.differences] == [
-        (2, "", "The line has no order id."),
-        (3, "", "The line has no order id."),
-    ]
+    differences = [(difference.line, difference.order_id, difference.sentence) for difference in matched.differences]
+    assert differences == [(number, "", "The line has no order id.") for number in (2, 3)]
 
 
 # Which attempt
@@ -325,10 +297,8 @@ def test_statement_time_may_be_ten_minutes_ahead(time: str) -> None:
     ],
 )
 def test_dated_line_settles_latest_attempt(when: Mapping[str, Any], as_of: str) -> None:
-    assert (
-        settled_pairs(twice_sent_journal(), line(status="declined", **when), as_of=as_of).resolution
-        is Resolution.REJECTED
-    )
+    settlement = settled_pairs(twice_sent_journal(), line(status="declined", **when), as_of=as_of)
+    assert settlement.resolution is Resolution.REJECTED
 
 
 @pytest.mark.parametrize(("when", "as_of"), [({}, ""), ({"time": "2026-11-21"}, ""), ({}, "2026-11-21")])
@@ -348,12 +318,9 @@ def test_line_is_dated_by_first_use_of_statement() -> None:
     )
     wrong = only_difference(journal, line(time="2026-11-21T08:30:00Z"))
     assert wrong.startswith("ORD-2: 2026-11-21T08:30:00Z is before the latest")
-
-
-def test_reapplied_undated_statement_settles_no_attempt() -> None:
-    journal = twice_sent_journal()
-    journal.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(20)))
-    assert only_difference(journal, line(status="declined")).startswith(VAGUE)
+    reapplied = twice_sent_journal()
+    reapplied.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(20)))
+    assert only_difference(reapplied, line(status="declined")).startswith(VAGUE)
 
 
 def test_only_same_statement_file_counts_as_applied() -> None:
@@ -410,17 +377,13 @@ def test_file_of_other_batch_never_settles_later_attempt() -> None:
     assert only_difference(journal, line("ORD-3", time=LATER), batch=2)
 
 
-def test_claim_from_file_read_before_attempt_is_superseded() -> None:
+@pytest.mark.parametrize(
+    ("attempts", "finding"), [({}, Finding.MOVED), ({1: 1}, Finding.MOVED), ({1: 0}, Finding.SUPERSEDED)]
+)
+def test_claim_from_file_read_before_attempt_is_superseded(attempts: dict[int, int], finding: Finding) -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
-    claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True)
-    matched = [
-        judge_claim(replace(claim, attempts=then), journal.orders("ORD-2"), WORDS) for then in ({}, {1: 1}, {1: 0})
-    ]
-    assert [getattr(match_line, "finding", None) for match_line in matched] == [
-        Finding.MOVED,
-        Finding.MOVED,
-        Finding.SUPERSEDED,
-    ]
+    claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True, attempts=attempts)
+    assert getattr(judge_claim(claim, journal.orders("ORD-2"), WORDS), "finding", None) is finding
 
 
 def test_file_read_after_attempt_settles_attempt() -> None:
@@ -469,48 +432,34 @@ PAID_BEFORE = (
 )
 
 
+IN_JOURNAL = "Row 2 is {0} in the journal, and {1} in the statement.".format
+
+
 @pytest.mark.parametrize(
     ("state", "said", "sentence"),
     [
-        (State.PAID, {"status": "approved"}, None),
-        (State.PAID, {"status": "processing"}, None),
-        (State.PAID, {"status": "declined"}, "Row 2 is paid in the journal, and rejected in the statement."),
-        (State.PAID, {"answer": "not-received"}, "Row 2 is paid in the journal, and not received in the statement."),
-        (State.RETURNED, {"status": "approved"}, None),
-        (State.RETURNED, {"status": "declined"}, None),
-        (
-            State.RETURNED,
-            {"status": "processing"},
-            "Row 2 is returned in the journal, and still being worked on in the statement.",
-        ),
-        (State.REJECTED, {"status": "declined"}, None),
-        (State.REJECTED, {"answer": "not-received"}, None),
-        (State.REJECTED, {"status": "approved"}, f"Row 2 is rejected in the journal, and paid in the statement. {ASK}"),
-        (
-            State.REJECTED,
-            {"status": "processing"},
-            f"Row 2 is rejected in the journal, and still being worked on in the statement. {ASK}",
-        ),
+        *((State.PAID, {"status": word}, None) for word in ("approved", "processing")),
+        (State.PAID, {"status": "declined"}, IN_JOURNAL("paid", "rejected")),
+        (State.PAID, {"answer": "not-received"}, IN_JOURNAL("paid", "not received")),
+        *((State.RETURNED, {"status": word}, None) for word in ("approved", "declined")),
+        (State.RETURNED, {"status": "processing"}, IN_JOURNAL("returned", "still being worked on")),
+        *((State.REJECTED, said, None) for said in ({"status": "declined"}, {"answer": "not-received"})),
+        (State.REJECTED, {"status": "approved"}, f"{IN_JOURNAL('rejected', 'paid')} {ASK}"),
+        (State.REJECTED, {"status": "processing"}, f"{IN_JOURNAL('rejected', 'still being worked on')} {ASK}"),
         (State.READY, {"status": "declined"}, None),
-        (
-            State.READY,
-            {"status": "approved"},
-            f"Row 2 is not sent yet in the journal, and paid in the statement. {ASK}",
-        ),
+        (State.READY, {"status": "approved"}, f"{IN_JOURNAL('not sent yet', 'paid')} {ASK}"),
     ],
 )
 def test_line_about_settled_row_is_agreement_or_difference(
     state: State, said: Mapping[str, Any], sentence: str | None
 ) -> None:
-    matched = match(journal_in_state(state), line(**said))
+    journal = journal_in_state(state)
+    matched = match(journal, line(**said))
     assert [difference.sentence for difference in matched.differences] == ([] if sentence is None else [sentence])
     assert (matched.agreeing, matched.settlements, matched.waiting) == (int(sentence is None), [], 0)
     is_held = sentence is not None and state in {State.READY, State.REJECTED}
     assert [one.order_id for one in matched.blocking] == (["ORD-2"] if is_held else [])
-
-
-def test_unanswered_line_about_settled_row_waits() -> None:
-    assert match(sent_journal(OutcomeKind.PAID), line(answer="")).waiting == 1
+    assert match(journal, line(answer="")).waiting == 1
 
 
 @pytest.mark.parametrize(("word", "is_told"), [("declined", False), ("approved", True)])
@@ -559,12 +508,7 @@ def test_statement_line_about_unsent_row_holds_it(word: str) -> None:
         f"According to the journal, row 2 was never sent; the statement says otherwise. {ASK}"
     ]
     assert [one.order_id for one in matched.blocking] == ["ORD-2"]
-
-
-def test_line_with_different_amount_holds_no_row() -> None:
-    journal = memory_journal()
-    open_sheet(journal, new=1)
-    assert match(journal, line(status="declined", amount="7")).blocking == []
+    assert match(journal, line(status=word, amount="7")).blocking == []
 
 
 def two_batches(kind: OutcomeKind, operation: str = "payout", amount: str = "1500.50") -> SqliteJournal:
@@ -631,10 +575,7 @@ def test_order_with_altered_id_is_named_not_settled(ours: str, theirs: str, ques
 def test_altered_id_names_order_with_same_amount() -> None:
     journal = memory_journal()
     amounts = {"P-07": "5.00", "P-007": "7.00", "P-0007": "9.00"}
-    open_sheet(
-        journal,
-        new=[new_instruction(row, order_id, amount=amounts[order_id]) for row, order_id in enumerate(amounts, 2)],
-    )
+    open_sheet(journal, new=[new_instruction(row, name, amount=amounts[name]) for row, name in enumerate(amounts, 2)])
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     assert "The nearest is P-007, KES 7.00:" in only_difference(journal, line("P-7", amount="7.00"))
 
@@ -642,11 +583,8 @@ def test_altered_id_names_order_with_same_amount() -> None:
 @pytest.mark.parametrize(("amount", "is_open"), [("1500.50", True), ("77.00", False)])
 def test_line_matching_payout_and_collection_settles_neither(amount: str, *, is_open: bool) -> None:
     matched = match(two_batches(OutcomeKind.UNKNOWN, "payin", amount), line())
-    only_difference = [difference.sentence for difference in matched.differences]
-    assert [
-        sentence.startswith("ORD-2 is both a payout and a collection of the same amount")
-        for sentence in only_difference
-    ] == ([True] if is_open else [])
+    question = "ORD-2 is both a payout and a collection of the same amount"
+    assert [one.sentence.startswith(question) for one in matched.differences] == ([True] if is_open else [])
     assert len(matched.settlements) == (not is_open)
 
 
@@ -683,26 +621,15 @@ def test_contradicting_line_is_recorded_and_holds_row() -> None:
 
 def test_undated_answer_is_recorded_with_its_status() -> None:
     journal = sent_journal(OutcomeKind.REJECTED)
-    one = line(answer="paid")
-    statement_reader = reader(journal)
-    (evidence,) = statement_reader.evidence(statement(one), statement_reader.match(statement(one)).blocking, "amina")
+    one, by = line(answer="paid"), reader(journal)
+    (evidence,) = by.evidence(statement(one), by.match(statement(one)).blocking, "amina")
     assert '"time"' not in evidence.content
     assert '"word":"paid"' in evidence.content
     assert evidence.claim.status == "paid"
-    assert statement_reader.meanings(statement(one, line("ORD-3", number=3, answer="not-received"))) == {
-        "paid": OutcomeKind.PAID
-    }
-
-
-def test_statement_meanings_cover_only_listed_statuses() -> None:
-    lines = (line(), line("ORD-3", "limbo"), line("ORD-4", answer="rejected"), line("ORD-5", answer=""))
-    matched = reader(sent_journal(OutcomeKind.PAID)).meanings(statement(*lines))
-    assert matched == {"approved": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
-
-
-def test_line_with_unreadable_amount_claims_none() -> None:
-    (evidence,) = reader(sent_journal(OutcomeKind.PAID)).evidence(statement(), [line(amount="much")], "amina")
-    assert evidence.claim.amount is None
+    (unreadable,) = by.evidence(statement(), [line(amount="much")], "amina")
+    assert unreadable.claim.amount is None
+    lines = (line(), line("ORD-3", "limbo"), line("ORD-4", answer="not-received"), line("ORD-5", answer=""), one)
+    assert by.meanings(statement(*lines)) == {"approved": OutcomeKind.PAID, "paid": OutcomeKind.PAID}
 
 
 def test_file_of_order_settles_no_row_sent_later() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -133,15 +134,10 @@ def test_invalid_enquiry_answer_changes_nothing(reply: RawReply | TransportFault
 
 
 @pytest.mark.parametrize(
-    "reply",
-    [
-        replied("approved", "PAY-9"),
-        replied("approved", "PAY-2", amount="1.00"),
-        replied("approved", "PAY-2", currency="UGX"),
-    ],
+    ("order_id", "further"), [("PAY-9", {}), ("PAY-2", {"amount": "1.00"}), ("PAY-2", {"currency": "UGX"})]
 )
-def test_answer_about_other_payout_stops_refresh(reply: RawReply) -> None:
-    scenario = Scenario(lambda *_: reply, rows=1)
+def test_answer_about_other_payout_stops_refresh(order_id: str, further: dict[str, Any]) -> None:
+    scenario = Scenario(lambda *_: replied("approved", order_id, **further), rows=1)
     done = scenario.run()
     assert scenario.states() == [State.ACCEPTED]
     assert "different payout" in (done.stop_reason or "")
@@ -158,18 +154,17 @@ def test_not_found_is_recorded_once_without_releasing() -> None:
     assert len(scenario.asked) > 3
 
 
-def test_refresh_gives_up_on_absent_gateway() -> None:
-    scenario = Scenario(lambda *_: REFUSED)
+@pytest.mark.parametrize(
+    ("reply", "reason", "asked"),
+    [(REFUSED, "does not answer", {6}), (RawReply(403, (), b'{"status": "error"}'), "credentials", {1, 2})],
+)
+def test_absent_or_refusing_gateway_stops_refresh(
+    reply: RawReply | TransportFault, reason: str, asked: set[int]
+) -> None:
+    scenario = Scenario(lambda *_: reply)
     done = scenario.run()
-    assert "does not answer" in (done.stop_reason or "")
-    assert len(scenario.asked) == 6
-
-
-def test_refused_credentials_stop_enquiries() -> None:
-    scenario = Scenario(lambda order_id, _: replied("error", order_id, http_status=403))
-    done = scenario.run()
-    assert "credentials" in (done.stop_reason or "")
-    assert len(scenario.asked) <= 2
+    assert reason in (done.stop_reason or "")
+    assert len(scenario.asked) in asked
 
 
 def test_refresh_observes_pause_requested_by_gateway() -> None:

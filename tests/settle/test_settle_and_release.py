@@ -94,14 +94,6 @@ def test_all_wrong_settlements_are_reported_by_row() -> None:
     assert refusal(journal, word(6)) == "Row 6 is not sent yet, and cannot be resolved as rejected."
 
 
-def test_held_ready_row_may_be_settled() -> None:
-    journal = journal_of(None)
-    claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
-    held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
-    journal.record_evidence([held], {"approved": OutcomeKind.PAID}, at=at(3))
-    check(journal, word(2, Resolution.PAID))
-
-
 def test_not_received_is_allowed_after_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     lost = word(2, Resolution.NOT_RECEIVED)
@@ -118,6 +110,7 @@ def test_unsent_row_has_no_quarantine() -> None:
     ready = row_of(journal_of(None), 1, 2)
     assert quarantine_end(ready, Quarantine(24)) is None
     assert quarantine_sentence(ready, Quarantine(24), LEFT) is None
+    assert "it may be sent again from now (a quarantine of 24 h)." in waiting_sentence(ready, Quarantine(24))
     assert quarantine_end(row_of(journal_of(OutcomeKind.PAID), 1, 2), Quarantine(24)) == OPENS
 
 
@@ -151,19 +144,10 @@ def test_settlements_are_recorded_with_person_time_reason() -> None:
 
 def test_settlement_records_its_statement_and_order() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
-    note = StatementNote("b1", "day.csv", "a" * 64, "amina")
-    settle(
-        journal,
-        journal.batches()[0],
-        [word(2)],
-        by="amina",
-        now=lambda: LATER,
-        carried_out=note,
-        order=SignedOrder("b1", "{}"),
-    )
-    assert [(use.name, use.sha256, use.by, use.at) for use in journal.carried_out("b1")] == [
-        ("day.csv", "a" * 64, "amina", "2026-11-23T08:01:00.000Z")
-    ]
+    note, order = StatementNote("b1", "day.csv", "a" * 64, "amina"), SignedOrder("b1", "{}")
+    settle(journal, journal.batches()[0], [word(2)], by="amina", now=lambda: LATER, carried_out=note, order=order)
+    (use,) = journal.carried_out("b1")
+    assert (use.name, use.sha256, use.by, use.at) == ("day.csv", "a" * 64, "amina", "2026-11-23T08:01:00.000Z")
     assert list(journal.signed_orders("b1")) == ["{}"]
     journal.verify()
 
@@ -226,16 +210,12 @@ def test_rows_in_quarantine_are_listed(rows: Sequence[int] | None, waiting: Sequ
     assert quarantined_rows(journal, batch, rows, quarantine_h=24, now=lambda: OPENS) == {}
 
 
-def test_unsent_row_may_be_sent_again_now() -> None:
-    sentence = waiting_sentence(row_of(journal_of(None), 1, 2), Quarantine(24))
-    assert "it may be sent again from now (a quarantine of 24 h)." in sentence
-
-
 def test_rejected_held_unsent_row_skips_quarantine() -> None:
     journal = journal_of(None)
     claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
     held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
     journal.record_evidence([held], {"approved": OutcomeKind.PAID}, at=at(3))
+    check(journal, word(2, Resolution.PAID))
     write(journal, word(2), now=LEFT + timedelta(hours=1))
     releasable(journal, 2, now=LEFT + timedelta(hours=2))
 
