@@ -120,9 +120,7 @@ def test_used_plan_opens_no_batch_again() -> None:
         ({}, {}, False),
     ],
 )
-def test_batch_needs_approval_from_set_amount(
-    from_amount: dict[str, int], totals: dict[str, str], *, is_needed: bool
-) -> None:
+def test_batch_needs_approval_from_sum(from_amount: dict[str, int], totals: dict[str, str], *, is_needed: bool) -> None:
     rules = ApprovalPolicy(1, from_amount, 72, policy().people)  # type: ignore[arg-type]  # whole numbers compare alike
     assert needs_approval(plan().content.model_copy(update={"totals": totals}), rules) == is_needed
 

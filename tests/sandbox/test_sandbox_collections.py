@@ -75,9 +75,7 @@ def verify_refused(verifier: Verifier, merchant: Merchant, fields: dict[str, str
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
-def test_valid_collection_for_every_country_is_accepted(
-    collection_verifier: Verifier, merchant: Merchant, code: str
-) -> None:
+def test_collection_of_each_country_is_accepted(collection_verifier: Verifier, merchant: Merchant, code: str) -> None:
     fields = good_collection(code)
     order = collection_verifier.verify(build_request(merchant, fields, path=PATH))
     payer = fields.get("cell_phone", fields["phone"])

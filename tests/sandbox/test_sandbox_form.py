@@ -82,9 +82,7 @@ def test_refusal_does_not_repeat_unknown_field_name(verifier: Verifier, merchant
         *(("TZ", "receiver_country_code", "KE"), ("TZ", "receiver_first_name", "")),
     ],
 )
-def test_refusal_of_wrong_value_names_field(
-    verifier: Verifier, merchant: Merchant, code: str, name: str, value: str
-) -> None:
+def test_wrong_value_names_its_field(verifier: Verifier, merchant: Merchant, code: str, name: str, value: str) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, GOOD[code] | {name: value})))
     assert (verdict.http_status, verdict.code) == (422, name)
     assert verdict.message.startswith(f"{name} ")
@@ -106,9 +104,7 @@ def test_unexpected_currency_is_refused(verifier: Verifier, merchant: Merchant, 
     [(b"1500.50", b'"1500.50"', "amount"), (b'"254712345678"', b"254712345678", "account_number")],
     ids=["an amount as text", "a number where text belongs"],
 )
-def test_value_of_wrong_type_is_refused(
-    verifier: Verifier, merchant: Merchant, sent: bytes, instead: bytes, code: str
-) -> None:
+def test_wrong_type_is_refused(verifier: Verifier, merchant: Merchant, sent: bytes, instead: bytes, code: str) -> None:
     request = build_request(merchant, KENYA, body=BODY.replace(sent, instead))
     assert require_refusal(verifier.verify(request)).code == code
 

@@ -34,9 +34,7 @@ def test_sandbox_key_is_created_once_and_private(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", list(SignatureAlgorithm))
 @pytest.mark.parametrize("encoding", ["hex", "base64"])
-def test_sandbox_notifications_are_signed_with_published_key(
-    tmp_path: Path, algorithm: SignatureAlgorithm, encoding: str
-) -> None:
+def test_notifications_have_published_signature(tmp_path: Path, algorithm: SignatureAlgorithm, encoding: str) -> None:
     proof = CallbackHeader("X-Signature", encoding, "v1=", rsa_signer(algorithm, sandbox_gateway_key(tmp_path)))
     public = (tmp_path / "sandbox-gateway-public.pem").read_bytes()
     check = HeaderSignature(

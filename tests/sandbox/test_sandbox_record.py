@@ -189,9 +189,7 @@ AGAIN = replace(LINE, client_orderid="A-1-r2")
         ([LINE, replace(LINE, client_orderid="B-1")], {}, None),  # an order of another batch
     ],
 )
-def test_comparison_finds_each_difference_to_record(
-    lines: list[RecordLine], row: Mapping[str, str], difference: str | None
-) -> None:
+def test_comparison_finds_differences(lines: list[RecordLine], row: Mapping[str, str], difference: str | None) -> None:
     assert compare(lines, [{**ROW, **row}]) == ([] if difference is None else [f"A-1: {difference}"])
 
 

@@ -42,9 +42,7 @@ KENYA = GOOD["KE"]
 
 
 @pytest.mark.parametrize("signs", PROFILES)
-def test_signature_under_other_profile_is_refused(
-    make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, signs: str
-) -> None:
+def test_other_signature_profile_fails(make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, signs: str) -> None:
     expects = next(profile for profile in PROFILES if profile != signs)
     verifier = make_verifier(Merchant(merchant_key, expects))
     verdict = require_refusal(verifier.verify(build_request(Merchant(merchant_key, signs), KENYA)))
@@ -52,9 +50,7 @@ def test_signature_under_other_profile_is_refused(
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_change_to_signed_body_is_refused(
-    make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str
-) -> None:
+def test_changed_signed_body_is_refused(make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str) -> None:
     merchant = Merchant(merchant_key, profile)
     for name, value in KENYA.items():
         signed = build_request(merchant, KENYA)
@@ -64,9 +60,7 @@ def test_change_to_signed_body_is_refused(
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_signature_covers_digits_of_amount(
-    make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str
-) -> None:
+def test_signature_covers_amount_digits(make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str) -> None:
     merchant = Merchant(merchant_key, profile)
     signed = build_request(merchant, KENYA | {"amount": "1500.5"})
     assert require_refusal(make_verifier(merchant).verify(replace(signed, body=encode_body(KENYA)))).code == "signature"
@@ -172,9 +166,7 @@ def test_wrong_signed_parameter_is_refused(
         pytest.param(lambda header: header.replace('oauth_nonce="', 'oauth_nonce="%FF'), id="not UTF-8"),
     ],
 )
-def test_malformed_authorization_header_is_refused(
-    verifier: Verifier, merchant: Merchant, spoil: Callable[[str], str]
-) -> None:
+def test_malformed_authorization_fails(verifier: Verifier, merchant: Merchant, spoil: Callable[[str], str]) -> None:
     header = spoil(dict(build_request(merchant, KENYA).headers)["authorization"])
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={"authorization": header})))
     assert (verdict.http_status, verdict.code) == (401, "authorization")
@@ -213,9 +205,7 @@ def test_request_other_than_post_to_endpoint_is_refused(
         ("authorization", None, 401),
     ],
 )
-def test_wrong_required_header_is_refused(
-    verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int
-) -> None:
+def test_wrong_header_fails(verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int) -> None:
     verdict = require_refusal(verifier.verify(build_request(merchant, KENYA, headers={name: value})))
     assert (verdict.http_status, verdict.code) == (http_status, name)
 

@@ -132,8 +132,6 @@ def test_statement_does_not_settle_attempt_sent_after_comparison() -> None:
 
 
 # Rows that wait for a decision
-
-
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED, None])
 @pytest.mark.parametrize(("word", "said"), [("approved", Resolution.PAID), ("declined", Resolution.REJECTED)])
 def test_statement_line_settles_doubtful_or_accepted_row(kind: OutcomeKind | None, word: str, said: Resolution) -> None:
@@ -257,8 +255,6 @@ def test_each_line_without_order_id_is_difference() -> None:
 
 
 # Which attempt
-
-
 @pytest.mark.parametrize(
     ("when", "sentence"),
     [
@@ -402,8 +398,6 @@ def test_slow_clock_postpones_attempt_time() -> None:
 
 
 # Rows that are settled already
-
-
 def journal_in_state(state: State) -> SqliteJournal:
     """Return a journal whose row 2 was sent once and is in a final state."""
     match state:
@@ -450,9 +444,7 @@ IN_JOURNAL = "Row 2 is {0} in the journal, and {1} in the statement.".format
         (State.READY, {"status": "approved"}, f"{IN_JOURNAL('not sent yet', 'paid')} {ASK}"),
     ],
 )
-def test_line_about_settled_row_is_agreement_or_difference(
-    state: State, said: Mapping[str, Any], sentence: str | None
-) -> None:
+def test_line_about_settled_row_is_compared(state: State, said: Mapping[str, Any], sentence: str | None) -> None:
     journal = journal_in_state(state)
     matched = match(journal, line(**said))
     assert [difference.sentence for difference in matched.differences] == ([] if sentence is None else [sentence])
@@ -480,8 +472,6 @@ def test_older_line_under_unique_id_is_compared_normally() -> None:
 
 
 # Orders other than latest attempts of the batch
-
-
 def test_earlier_rejected_attempt_agrees_unless_paid() -> None:
     journal = twice_sent_journal(suffix=True)
     noes: Sequence[Mapping[str, Any]] = ({"status": "declined"}, {"answer": "not-received"}, {"answer": ""})
@@ -589,8 +579,6 @@ def test_line_matching_payout_and_collection_settles_neither(amount: str, *, is_
 
 
 # Evidence
-
-
 def record_line(journal: SqliteJournal, one: StatementLine) -> Sequence[Finding]:
     """Record the evidence of a line, as `resolve --from` does."""
     statement_reader = reader(journal)

@@ -158,9 +158,7 @@ def test_not_found_is_recorded_once_without_releasing() -> None:
     ("reply", "reason", "asked"),
     [(REFUSED, "does not answer", {6}), (RawReply(403, (), b'{"status": "error"}'), "credentials", {1, 2})],
 )
-def test_absent_or_refusing_gateway_stops_refresh(
-    reply: RawReply | TransportFault, reason: str, asked: set[int]
-) -> None:
+def test_unhelpful_gateway_stops_refresh(reply: RawReply | TransportFault, reason: str, asked: set[int]) -> None:
     scenario = Scenario(lambda *_: reply)
     done = scenario.run()
     assert reason in (done.stop_reason or "")

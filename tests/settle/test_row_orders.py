@@ -103,8 +103,6 @@ Ordered = Callable[..., RowOrder]
 
 
 # The content
-
-
 def test_settlement_order_names_current_state_of_rows() -> None:
     journal = doubtful()
     words = [word(3), word(2, Resolution.REJECTED, Basis.GATEWAY), word(4, Resolution.PAID)]
@@ -191,8 +189,6 @@ def test_new_order_waits_for_signature(make: Make, ordered: Ordered) -> None:
 
 
 # Conditions for carrying out an order
-
-
 @BOTH
 def test_valid_order_names_deciders_and_valid_approvals(make: Make, ordered: Ordered) -> None:
     journal = make()
@@ -290,8 +286,6 @@ def test_release_order_is_refused_after_row_changes() -> None:
 
 
 # What the journal keeps
-
-
 def carry_out_settlement(
     journal: SqliteJournal, order: RowOrder, *, is_named: bool = True, rows: Sequence[int] = ()
 ) -> None:

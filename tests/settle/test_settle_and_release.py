@@ -165,8 +165,6 @@ def test_row_in_flight_or_missing_stops_settlement() -> None:
 
 
 # Rows that may be sent again
-
-
 def releasable(journal: SqliteJournal, *rows: int, now: datetime = LATER) -> None:
     check_releasable(journal, journal.batches()[0], rows, quarantine_h=24, now=lambda: now)
 

@@ -273,9 +273,7 @@ def test_marked_formulas_need_recalculation_before_payment(annotator: Annotator)
     assert annotator.codes(path) == []
 
 
-def test_problems_beyond_comment_and_list_limits_are_coloured(
-    annotator: Annotator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_problems_beyond_limits_are_coloured(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marked_workbook, "MAX_COMMENTS", 2)
     monkeypatch.setattr(marked_workbook, "MAX_LISTED", 3)
     _, path = annotator.annotate(workbook(annotator.folder / "bad.xlsx", BAD))
@@ -301,8 +299,6 @@ def test_marked_copy_keeps_rich_text_and_tables(annotator: Annotator) -> None:
 
 
 # Workbooks that cannot be annotated become tables
-
-
 def add_part(path: Path, name: str, text: str) -> None:
     with zipfile.ZipFile(path, "a") as parts:
         parts.writestr(name, text)
@@ -363,9 +359,7 @@ def test_workbook_unreadable_by_library_returns_as_table(annotator: Annotator) -
     assert len(annotator.codes(path)) == len(annotator.codes(source))
 
 
-def test_marked_copy_is_withheld_when_reading_differently(
-    annotator: Annotator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_marked_copy_reading_differently_is_withheld(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     def save_changed(book: openpyxl.Workbook) -> bytes:
         book.worksheets[0]["C2"].value = 9999
         return workbook_copy.save_workbook(book)
@@ -384,8 +378,6 @@ def test_parts_missing_from_copy_are_named(annotator: Annotator) -> None:
 
 
 # Files
-
-
 def test_marked_copy_is_private_without_temporary_file(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     source = workbook(annotator.folder / "bad.xlsx", BAD)
 
@@ -519,8 +511,6 @@ def test_uncorrected_copy_reads_like_sheet(annotator: Annotator, rows: list[list
 
 
 # With a person's corrections
-
-
 def new_edit(row: int, column: str, was: str | None, now: str | None) -> CellEdit:
     return CellEdit(row, column, was, now, "Ada", "2026-11-22")
 

@@ -150,8 +150,6 @@ def test_same_payee_and_amount_warns_with_both_ids(rules: Rules) -> None:
 
 
 # Order ids from a reference
-
-
 def test_sheet_without_ids_or_reference_is_refused(rules: Rules) -> None:
     with pytest.raises(SheetError, match="no order ids") as refused:
         validate(build_sheet(NO_IDS), rules)
@@ -203,8 +201,6 @@ def test_reference_unfit_for_id_is_refused(rules: Rules, reference: str) -> None
 
 
 # Findings added later
-
-
 def new_finding(row: int, code: str = "client_orderid.conflict") -> pl.DataFrame:
     line = (row, "client_orderid", "A-1", code, "Used before.", None)
     return pl.DataFrame([line], schema=DEFECT_SCHEMA, orient="row")
@@ -237,8 +233,6 @@ def test_added_warnings_change_nothing_else(rules: Rules) -> None:
 
 
 # Sheets in several pieces
-
-
 def large_sheet(count: int) -> Sheet:
     frame = (
         pl.DataFrame({"n": pl.int_range(count, eager=True)})

@@ -197,9 +197,7 @@ def long_texts(rows: int) -> Parts:
     [(wide_workbook, 16_000, 20_000), long(long_texts, 8_800, 17_000)],
     ids=["wide", "long texts"],
 )
-def test_memory_stays_bounded_at_shipped_limits(
-    tmp_path: Path, bomb: Callable[[int], Parts], within: int, beyond: int
-) -> None:
+def test_memory_is_bounded_at_limits(tmp_path: Path, bomb: Callable[[int], Parts], within: int, beyond: int) -> None:
     for rows, is_read in ((within, True), (beyond, False)):
         peak, output = read_in_child(write_workbook(add_ballast(bomb(rows), 6), tmp_path / "bomb.xlsx"))
         assert output == "read" if is_read else "too large once unpacked" in output

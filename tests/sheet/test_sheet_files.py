@@ -141,8 +141,6 @@ def test_same_rows_give_same_batch_in_every_format(sheet: MakeSheet, rules: Rule
 
 
 # Parquet
-
-
 def test_parquet_values_are_read_exactly(sheet: MakeSheet) -> None:
     read = sheet(
         parquet(
@@ -199,8 +197,6 @@ def test_float_ids_beside_empty_cell_are_restored(sheet: MakeSheet, rules: Rules
 
 
 # Computed amounts
-
-
 @pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("amount", "minor", "proposals"),
@@ -274,8 +270,6 @@ def test_line_break_in_name_is_defect_of_row(sheet: MakeSheet, rules: Rules) -> 
 
 
 # Workbooks
-
-
 def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet) -> None:
     content = workbook(
         ["Payroll November"],
@@ -461,9 +455,7 @@ def test_amount_gets_warning_only_if_displayed_otherwise(
         ({}, "FFFF00", True),
     ],
 )
-def test_value_in_background_colour_gets_warning(
-    sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool
-) -> None:
+def test_unseen_value_gets_warning(sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool) -> None:
     def style(worksheet: Worksheet) -> None:
         for cell in (worksheet["B2"], worksheet["C2"]):
             cell.font = Font(**font)
@@ -515,7 +507,7 @@ def test_text_with_any_struck_run_counts_as_struck(sheet: MakeSheet, strikes: st
         ("F0", "010101", False),
     ],
 )
-def test_text_run_in_background_colour_gets_warning(
+def test_text_run_out_of_sight_gets_warning(
     sheet: MakeSheet, colours: str, ground: str | None, *, is_seen: bool
 ) -> None:
     def style(worksheet: Worksheet) -> None:

@@ -82,7 +82,7 @@ def test_lost_zero_is_restored_with_warning(rules: Rules) -> None:
         ("EG", "01001234567", "+201001234567", False),
     ],
 )
-def test_country_decides_whether_leading_zero_is_kept(
+def test_country_decides_about_leading_zero(
     rules: Rules, country: str, written: str, phone: str, *, warned: bool
 ) -> None:
     validated = validate(
@@ -267,9 +267,7 @@ def test_operator_terms_add_number_range(rules: Rules) -> None:
         ("UG", 0, "1500.00", "UGX has no decimals, write 1500."),
     ],
 )
-def test_operator_may_accept_fewer_decimals_than_currency(
-    country: str, decimals: int, amount: str, sentence: str | None
-) -> None:
+def test_operator_may_accept_fewer_decimals(country: str, decimals: int, amount: str, sentence: str | None) -> None:
     rules = load_rules("payout", {country: OperatorTerms(purpose="X", decimals=decimals)})
     number = "254712345678" if country == "KE" else "256712345678"
     row = {**KENYAN, "country": country, "currency": "", "amount": amount}

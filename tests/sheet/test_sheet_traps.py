@@ -51,9 +51,7 @@ def names(sheet: Sheet) -> list[str]:
         ),
     ],
 )
-def test_good_sheet_reads_in_every_encoding_and_delimiter(
-    sheet: MakeSheet, rules: Rules, content: bytes, name: str
-) -> None:
+def test_good_sheet_reads_in_every_form(sheet: MakeSheet, rules: Rules, content: bytes, name: str) -> None:
     read = sheet(content, name)
     assert read.frame.select("row", "account_name", "phone").rows() == [(2, "Aïssatou Né", "+254712345678")]
     assert validate(read, rules).instructions.height == 1
@@ -200,9 +198,7 @@ def test_dos_end_of_file_mark_is_ignored(sheet: MakeSheet, end: bytes) -> None:
         ("KE,A-1,1500,KES,Jane,254712345678", [(2, "row.fields"), (2, "phone.missing")]),
     ],
 )
-def test_surplus_or_missing_field_is_defect_of_row(
-    sheet: MakeSheet, rules: Rules, row: str, result: list[tuple[int, str]]
-) -> None:
+def test_ragged_row_is_defect(sheet: MakeSheet, rules: Rules, row: str, result: list[tuple[int, str]]) -> None:
     validated = validate(sheet(lines(row, GOOD.replace("A-1", "A-9"))), rules)
     assert set(result) <= set(codes(validated.defects))
     assert validated.rows["valid"].to_list() == [False, True]
@@ -312,9 +308,7 @@ def test_wrapped_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: st
         ("9" * 16, "amount.format", "more than 15 digits"),
     ],
 )
-def test_unusual_amount_is_defect_with_advice(
-    sheet: MakeSheet, rules: Rules, amount: str, code: str, advice: str
-) -> None:
+def test_unusual_amount_gets_advice(sheet: MakeSheet, rules: Rules, amount: str, code: str, advice: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)
     assert codes(validated.defects) == [(2, code)]
     assert advice in validated.defects["message"][0]
@@ -409,9 +403,7 @@ COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
         ("pay.csv", b"\xff\xd8\xff\xe0" + bytes(99), "is actually a picture", "the sheet itself"),
     ],
 )
-def test_unsupported_file_is_named_with_advice(
-    sheet: MakeSheet, name: str, content: bytes, message: str, advice: str
-) -> None:
+def test_unsupported_file_gets_advice(sheet: MakeSheet, name: str, content: bytes, message: str, advice: str) -> None:
     with pytest.raises(SheetError) as refused:
         sheet(content, name)
     assert (message in refused.value.message, advice in refused.value.hint) == (True, True), refused.value

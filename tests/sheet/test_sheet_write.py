@@ -150,9 +150,7 @@ ALIASES = {"net amount": "amount", "mobile phone": "phone"}
 
 
 @pytest.mark.parametrize("extension", ["csv", "parquet", "xlsx"])
-def test_corrected_rejects_can_be_submitted_again(
-    sheet: MakeSheet, rules: Rules, tmp_path: Path, extension: str
-) -> None:
+def test_corrected_rejects_can_be_submitted(sheet: MakeSheet, rules: Rules, tmp_path: Path, extension: str) -> None:
     first = validate(sheet(MIXED, aliases=ALIASES), rules)
     path = tmp_path / f"pay.rejects.{extension}"
     write_frame(rejected_rows(first), path)
