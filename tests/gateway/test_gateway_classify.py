@@ -1,6 +1,7 @@
-"""The outcome and the advice for each reply or fault."""
+"""The outcome and the advice for each reply or fault, under any configured name of a field."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.outcome import Advice, ContinueRun, Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
+from paygw_batch.countries.rules import AmountUnit, Operation
 from paygw_batch.gateway.classify import MAX_PAUSE_S, UNSTATED_PAUSE_S, classify, reply_date
 from paygw_batch.gateway.message import ExpectedReply, FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.strict_json import MAX_NESTING
@@ -41,11 +43,10 @@ def classify_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
 
 
 # Faults.
-
-
 @pytest.mark.parametrize("kind", FaultKind)
 def test_fault_after_first_byte_leaves_outcome_unknown(kind: FaultKind) -> None:
     assert classify_fault(kind, left=True) == Verdict(Outcome(OutcomeKind.UNKNOWN, cause=kind.value), ContinueRun())
+    assert classify_fault(kind, left=False, written=1).outcome.kind is OutcomeKind.UNKNOWN
 
 
 @pytest.mark.parametrize("kind", sorted(set(FaultKind) - {FaultKind.TLS_UNTRUSTED, FaultKind.EARLY_REPLY}))
@@ -65,13 +66,7 @@ def test_untrustworthy_gateway_stops_run(kind: FaultKind, sentence: str) -> None
     assert classify_fault(kind, left=False) == Verdict(unsent, StopRun(sentence))
 
 
-def test_fault_after_written_bytes_leaves_outcome_unknown() -> None:
-    assert classify_fault(FaultKind.CONNECT_FAILED, left=False, written=1).outcome.kind is OutcomeKind.UNKNOWN
-
-
 # Complete replies: the words.
-
-
 @pytest.mark.parametrize(("word", "kind"), WORDS.items())
 @pytest.mark.parametrize("http_status", [200, 201, 204, 299, 400, 404, 409, 422, 499])
 def test_listed_reply_status_decides_below_http_500(word: str, kind: OutcomeKind, http_status: int) -> None:
@@ -165,8 +160,6 @@ def test_truncated_reply_is_unknown() -> None:
 
 
 # Complete replies: whose payout they speak of.
-
-
 @pytest.mark.parametrize(
     "echo",
     [
@@ -222,8 +215,6 @@ def test_reply_on_reused_connection_must_name_payout(echo: dict[str, Any]) -> No
 
 
 # Evidence.
-
-
 def test_outcome_keeps_gateway_codes_and_message() -> None:
     body = {"status": "declined", "paynet-order-id": 987654321, "reference": "not this one"}
     result = classify_reply({**body, "error-code": "51", "error-message": "Insufficient balance"}, 422).outcome
@@ -232,34 +223,28 @@ def test_outcome_keeps_gateway_codes_and_message() -> None:
 
 
 def test_first_reply_field_with_value_is_used() -> None:
-    outcome = classify_reply(
-        {"status": "approved", "paynet-order-id": None, "reference": "  ", "id": "abc", "code": []}
-    ).outcome
-    assert (outcome.gateway_reference, outcome.error_code) == ("abc", None)
-
-
-def test_unknown_outcome_keeps_reply_details() -> None:
-    outcome = classify_reply({"status": "odd", "id": "R1", "message": "what?"}, 500).outcome
-    assert (outcome.gateway_status, outcome.gateway_reference, outcome.message) == ("odd", "R1", "what?")
+    reply: dict[str, Any] = {
+        "status": "odd",
+        "paynet-order-id": None,
+        "reference": "  ",
+        "id": "abc",
+        "code": [],
+        "message": "what?",
+    }
+    outcome = classify_reply(reply, 500).outcome
+    assert (outcome.gateway_status, outcome.gateway_reference) == ("odd", "abc")
+    assert (outcome.error_code, outcome.message) == (None, "what?")
 
 
 def test_evidence_is_short_printable_and_encodable() -> None:
     hostile = "\x1b[31mred\x00\u202edesrever\ud800\u2028line\nnext\ttab\u00a0" + "x" * 500
-    outcome = classify_reply(
-        json.dumps({"status": "declined", "message": hostile, "id": hostile, "code": "1" * 300})
-    ).outcome
-    for text in (outcome.message, outcome.gateway_reference, outcome.error_code):
-        assert text is not None
-        assert text.isprintable()
-        assert len(text) <= 200
-        text.encode()
-    assert outcome.message is not None
-    assert outcome.message.startswith("[31mreddesrever line next tab x")
+    outcome = classify_reply({"status": "declined", "message": hostile, "id": hostile, "code": "1" * 300}).outcome
+    texts = [text or "" for text in (outcome.message, outcome.gateway_reference, outcome.error_code)]
+    assert all(text.isprintable() and 0 < len(text.encode()) <= 200 for text in texts)
+    assert texts[0].startswith("[31mreddesrever line next tab x")
 
 
 # Advice.
-
-
 @pytest.mark.parametrize("http_status", [401, 403])
 @pytest.mark.parametrize(
     ("body", "kind"),
@@ -269,9 +254,7 @@ def test_evidence_is_short_printable_and_encodable() -> None:
         ("Unauthorized", OutcomeKind.UNKNOWN),
     ],
 )
-def test_refused_credentials_stop_run_and_body_decides_row(
-    http_status: int, body: str | dict[str, Any], kind: OutcomeKind
-) -> None:
+def test_refused_credentials_stop_run(http_status: int, body: str | dict[str, Any], kind: OutcomeKind) -> None:
     verdict = classify_reply(body, http_status)
     assert verdict.outcome.kind is kind
     assert verdict.advice == StopRun(f"The gateway refuses our credentials (HTTP {http_status}).")
@@ -373,3 +356,71 @@ def test_arbitrary_reply_is_decided_only_by_listed_status(
         assert WORDS[members["status"]] is outcome.kind
         assert http_status < 300 or 400 <= http_status < 500
         assert members.get("client_orderid") == "PAY-1" or (members.get("client_orderid") is None and not reused)
+
+
+# Configured names of fields.
+
+
+def configured_operation(**names: Any) -> Operation:
+    return replace(OPERATION, reply=replace(OPERATION.reply, minor_units={"KES": 2, "RWF": 0}, **names))
+
+
+def classify_members(
+    operation: Operation, members: dict[str, Any], expected: ExpectedReply = OURS, *, reused: bool = False
+) -> Outcome:
+    reply = RawReply(200, (), json.dumps(members).encode(), reused_connection=reused)
+    return classify(reply, expected, WORDS, operation).outcome
+
+
+@pytest.mark.parametrize("path", ["merchant-order-id", "order.merchant.id"])
+def test_echo_under_configured_name_is_checked(path: str) -> None:
+    operation = configured_operation(order_id=("client_orderid", path))
+    *outer, last = path.split(".")
+
+    def reply(order_id: object) -> dict[str, Any]:
+        inner: dict[str, Any] = {last: order_id}
+        for name in reversed(outer):
+            inner = {name: inner}
+        return {"status": "approved", **inner}
+
+    assert classify_members(operation, reply("PAY-1"), reused=True).kind is OutcomeKind.PAID
+    other = classify_members(operation, reply("PAY-2"))
+    assert (other.kind, other.conflict) == (OutcomeKind.UNKNOWN, True)
+    assert classify_members(operation, reply({"id": "PAY-1"})).conflict
+    assert classify_members(operation, reply(None), reused=True).cause == "reply.not_echoed"
+
+
+def test_first_present_configured_reply_name_is_used() -> None:
+    operation = configured_operation(order_id=("merchant-order-id", "client_orderid"))
+    reply = {"status": "approved", "client_orderid": "7"}
+    assert classify_members(operation, reply | {"merchant-order-id": "PAY-1"}).kind is OutcomeKind.PAID
+    assert classify_members(operation, reply | {"merchant-order-id": None}).conflict
+
+
+@pytest.mark.parametrize(
+    ("unit", "repeated", "expected", "is_ours"),
+    [
+        (AmountUnit.MINOR, 150050, OURS, True),
+        (AmountUnit.MINOR, "150050", OURS, True),
+        (AmountUnit.MINOR, 1500.5, OURS, False),
+        (AmountUnit.MINOR, 15005, OURS, False),
+        (AmountUnit.MINOR, 1500, ExpectedReply("PAY-1", Decimal(1500), "RWF"), True),
+        (AmountUnit.MINOR, 150000, ExpectedReply("PAY-1", Decimal(1500), "RWF"), False),
+        (AmountUnit.MINOR, 1500, ExpectedReply("PAY-1", Decimal(1500), "???"), False),
+        (AmountUnit.MAJOR, "1480.00", OURS, False),
+        (AmountUnit.UNCHECKED, "1480.00", OURS, True),
+    ],
+)
+def test_echoed_amount_is_compared_in_configured_unit(
+    unit: AmountUnit, repeated: object, expected: ExpectedReply, *, is_ours: bool
+) -> None:
+    members = {"status": "approved", "amount": repeated, "currency": expected.currency}
+    assert classify_members(configured_operation(amount_unit=unit), members, expected).conflict is not is_ours
+
+
+def test_configured_paths_find_reason_and_reference() -> None:
+    operation = configured_operation(reference=("ids.bank",), error_code=("error.code",), message=("error.message",))
+    members = {"status": "declined", "error": {"code": 51, "message": "No funds"}, "ids": {"bank": "R-1"}}
+    outcome = classify_members(operation, members)
+    assert (outcome.error_code, outcome.message, outcome.gateway_reference) == ("51", "No funds", "R-1")
+    assert classify_members(operation, {"status": "declined", "error": "No funds"}).message is None

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountForm
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.classify import MAX_URL_CHARACTERS, classify
@@ -53,7 +54,7 @@ def form_fields(country: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
-def test_collection_request_matches_golden_bytes(
+def test_collection_matches_golden_bytes(
     key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
 ) -> None:
     assert (
@@ -68,9 +69,7 @@ def test_every_country_has_golden_collection_request() -> None:
 
 
 @pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
-def test_golden_body_has_country_fields_and_right_control(
-    profile: SignatureProfile, country: str, form: AmountForm
-) -> None:
+def test_golden_body_has_fields_and_control(profile: SignatureProfile, country: str, form: AmountForm) -> None:
     first, _, body = split_request(golden_path(profile, country, form).read_bytes())
     assert first == "POST /paynet/api/v2/sale-form/1234 HTTP/1.1"
     pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=Decimal, parse_float=Decimal)
@@ -131,11 +130,14 @@ def test_sandbox_computes_same_control(
     ],
 )
 def test_control_hashes_configured_amount_form(control_amount: ControlAmount, text: str) -> None:
-    profile = ControlProfile((ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY), ",", control_amount)
-    instruction = instruction_for("KE", "1500.5")
+    order = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
+    profile, instruction = ControlProfile(order, ",", control_amount), instruction_for("KE", "1500.5")
     given_parts: dict[str, Any] = {"order_id": "COL-1", "amount_sent": "1500.5", "minor_units": 2}
     assert profile.text(instruction, **given_parts) == text
     assert profile.control(instruction, **given_parts) == hashlib.sha256(text.encode()).hexdigest()
+    keyed = ControlProfile(order, ",", control_amount, "Jefe", ControlAlgorithm.HMAC_SHA256)
+    assert keyed.control(instruction, **given_parts) == hmac.new(b"Jefe", text.encode(), "sha256").hexdigest()
+    assert "Jefe" not in repr(keyed)
 
 
 def test_explanation_hides_secret() -> None:
@@ -150,59 +152,22 @@ def test_amount_with_surplus_decimals_is_never_cut() -> None:
         )
 
 
-def build_reply(**members: object) -> RawReply:
-    return RawReply(200, (), json.dumps({"status": "approved", **members}).encode())
-
-
-def customer_url(came_back: RawReply) -> str | None:
-    return classify(came_back, EXPECTED, WORDS, OPERATION).outcome.customer_url
-
-
-@pytest.mark.parametrize("name", OPERATION.reply.customer_url)
-def test_customer_page_address_is_read_from_reply(name: str) -> None:
-    assert customer_url(build_reply(**{name: "https://pay.example/f?id=1"})) == "https://pay.example/f?id=1"
-
-
 @pytest.mark.parametrize(
-    "value",
+    ("members", "url"),
     [
-        None,
-        7,
-        "",
-        "javascript:alert(1)",
-        "=HYPERLINK()",
-        "https://pay.example/a b",
-        "https://pay.example/\n",
-        "https://" + "a" * MAX_URL_CHARACTERS,
-        URLS["redirect_url"],
-        URLS["site_url"],
+        *(
+            ({name: "https://pay.example/f?id=1"}, "https://pay.example/f?id=1")
+            for name in OPERATION.reply.customer_url
+        ),
+        *(({"redirect_url": value}, None) for value in (None, 7, "", "javascript:alert(1)", "=HYPERLINK()")),
+        *(({"redirect_url": value}, None) for value in ("https://pay.example/a b", "https://pay.example/\n")),
+        *(({"redirect_url": value}, None) for value in ("https://" + "a" * MAX_URL_CHARACTERS, URLS["redirect_url"])),
+        ({"redirect_url": URLS["site_url"]}, None),
+        ({"redirect-url": URLS["redirect_url"], "url": "https://pay.example/1"}, "https://pay.example/1"),
+        ({"client_orderid": "COL-2", "redirect_url": "https://pay.example/1"}, None),
     ],
 )
-def test_invalid_customer_page_is_left_out(value: object) -> None:
-    verdict = classify(build_reply(redirect_url=value), EXPECTED, WORDS, OPERATION)
-    assert (verdict.outcome.kind, verdict.outcome.customer_url) == (OutcomeKind.PAID, None)
-
-
-def test_echoed_own_address_does_not_hide_page() -> None:
-    came_back = build_reply(**{"redirect-url": URLS["redirect_url"], "url": "https://pay.example/1"})
-    assert customer_url(came_back) == "https://pay.example/1"
-
-
-def test_reply_about_another_order_names_no_customer_page() -> None:
-    assert customer_url(build_reply(client_orderid="COL-2", redirect_url="https://pay.example/1")) is None
-
-
-def test_payout_reply_names_no_customer_page() -> None:
-    from tests.support.gateway_cases import OPERATION as PAYOUT  # noqa: PLC0415 (the other operation, for this test alone)
-
-    verdict = classify(build_reply(redirect_url="https://pay.example/1"), EXPECTED, WORDS, PAYOUT)
-    assert verdict.outcome.customer_url is None
-
-
-def test_keyed_control_uses_secret_as_key() -> None:
-    order = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
-    profile = ControlProfile(order, "|", ControlAmount.TWO_DECIMALS, "Jefe", ControlAlgorithm.HMAC_SHA256)
-    instruction = instruction_for("KE", "1500.5")
-    created = profile.control(instruction, order_id="INV-1", amount_sent="1500.5", minor_units=2)
-    assert created == hmac.new(b"Jefe", b"INV-1|1500.50|KES", "sha256").hexdigest()
-    assert "Jefe" not in repr(profile)
+def test_only_valid_customer_page_is_read_from_reply(members: dict[str, object], url: str | None) -> None:
+    reply = RawReply(200, (), json.dumps({"status": "approved", **members}).encode())
+    assert classify(reply, EXPECTED, WORDS, OPERATION).outcome.customer_url == url
+    assert classify(reply, EXPECTED, WORDS, load_operation("payout")).outcome.customer_url is None

@@ -15,10 +15,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.countries.load import load_operation
 from paygw_batch.gateway.address import Connections
-from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http import connection, transport
 from paygw_batch.gateway.http.tls import TlsChannel, client_context
 from paygw_batch.gateway.http.transport import PayoutTransport
@@ -45,12 +42,12 @@ from tests.support.patience import PATIENCE_S
 
 Channel = dict[str, Any]
 Gateway = Callable[[socket.socket], None]
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 DECLINED = b'{"status": "declined"}'
 NO = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(DECLINED), DECLINED)
 NOT_SENT = (FaultKind.EARLY_REPLY, False)
 IN_DOUBT = (FaultKind.EARLY_REPLY, True)
-WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
 
 
 @pytest.fixture
@@ -60,8 +57,6 @@ def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Before the request.
-
-
 @pytest.mark.usefixtures("patient_connections")
 @pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1], b"H", b"\r\n"], ids=["yes", "no", "byte", "H", "blank line"])
 def test_gateway_sending_on_connect_gets_no_request(channel: Channel, said: bytes) -> None:
@@ -230,8 +225,6 @@ def test_tls_record_boundaries_are_found_in_any_pieces(ca_bundle: Path) -> None:
 
 
 # While the request leaves.
-
-
 async def read_little_and_send(said: bytes, peer: Peer) -> None:
     await peer.reader.readexactly(1000)
     pause_reading(peer)
@@ -257,8 +250,6 @@ def test_reply_spanning_request_end_is_in_doubt(channel: Channel) -> None:
 
 
 # The same tests against a gateway in another thread, on every event loop.
-
-
 def loops() -> Iterator[Any]:
     yield pytest.param(asyncio.new_event_loop, id="asyncio")
     with suppress(ImportError):
@@ -301,7 +292,7 @@ def gateway_in_thread(said: Gateway, tls: ssl.SSLContext | None, *, receive_buff
 
 
 def deliver_to(
-    new_loop: Callable[[], asyncio.AbstractEventLoop], url: str, channel: Channel, count: int = 1, size: int = 20
+    new_loop: NewLoop, url: str, channel: Channel, count: int = 1, size: int = 20
 ) -> list[RawReply | TransportFault]:
     async def scenario() -> list[RawReply | TransportFault]:
         async with PayoutTransport(settings_for(url, ca_bundle=channel.get("ca_bundle"))) as at_work:
@@ -312,39 +303,26 @@ def deliver_to(
         return runner.run(scenario())
 
 
-def read_to_the_end(taken: socket.socket) -> bytes:
-    pieces = []
-    while data := taken.recv(2**16):
-        pieces.append(data)
-    return b"".join(pieces)
-
-
 @pytest.mark.share(3)
 @every_loop
-def test_gateway_refusing_on_connect_gets_no_rows(
-    channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transport, "FIRST_SILENCE_S", 25)
+@pytest.mark.usefixtures("patient_connections")
+def test_gateway_refusing_on_connect_gets_no_rows(channel: Channel, new_loop: NewLoop) -> None:
     received: list[bytes] = []
 
     def reject_at_once(taken: socket.socket) -> None:
         taken.sendall(NO)
         with suppress(OSError):
-            received.append(read_to_the_end(taken))
+            while data := taken.recv(2**16):
+                received.append(data)
 
     with gateway_in_thread(reject_at_once, channel["tls"]) as url:
         results = deliver_to(new_loop, url, channel, 60)
     assert {summary(result) for result in results} == {NOT_SENT}
-    assert b"".join(received) == b""
-    for result in results:
-        verdict = classify(result, build_request(url).expected, WORDS, load_operation("payout"))
-        assert verdict.outcome.kind is OutcomeKind.NOT_SENT
+    assert received == []
 
 
 @every_loop
-def test_reply_before_whole_request_arrived_is_in_doubt(
-    channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_reply_before_request_end_is_in_doubt(channel: Channel, new_loop: NewLoop) -> None:
     """The program has written the whole request, but the kernel still holds it for a slow peer."""
 
     def answer_first_bytes(taken: socket.socket) -> None:
@@ -360,9 +338,7 @@ def test_reply_before_whole_request_arrived_is_in_doubt(
 
 
 @every_loop
-def test_reply_after_slowly_read_request_is_accepted(
-    channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_reply_to_slow_reader_is_accepted(channel: Channel, new_loop: NewLoop) -> None:
     def read_slowly(taken: socket.socket) -> None:
         left, seen = 400_000, b""
         while b"\r\n\r\n" not in seen:
@@ -377,8 +353,6 @@ def test_reply_after_slowly_read_request_is_accepted(
 
 
 # How long is listened.
-
-
 async def test_first_connection_waits_longer_than_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     listened: list[float] = []
     listen = connection.Connection.wait_for_silence

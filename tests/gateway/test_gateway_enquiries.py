@@ -155,9 +155,7 @@ def test_enquiry_silence_and_total_time_are_bounded() -> None:
     assert summary(run_test(ask_once(drip))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-def test_enquiry_reports_connection_failure_reason(
-    server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA
-) -> None:
+def test_enquiry_reports_connection_failure(server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA) -> None:
     async def client_at(url: str, **changes: Any) -> tuple[FaultKind, bool] | bytes:
         async with EnquiryClient(settings_for(url, ca_bundle=ca_bundle, **changes)) as client:
             return summary(await client.ask(build_request(url)))
@@ -178,9 +176,7 @@ def test_enquiry_reports_connection_failure_reason(
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "https_proxy", "all_proxy"])
-async def test_proxy_from_environment_is_ignored(
-    variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_environment_proxy_is_ignored(variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(stay_silent) as proxy:
         monkeypatch.setenv(variable, proxy.url)
         assert summary(await ask_once(answer, **channel)) == BODY

@@ -209,7 +209,7 @@ def check(ended: RunResult, state: str, rows: int) -> None:
     assert ended.end.failure is None
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", REPLIES)
 def test_reply_decides_row_and_run(channel: Channel, name: str) -> None:
     reply, state, rows = REPLIES[name]

@@ -74,24 +74,6 @@ async def test_cancelled_delivery_writes_no_more_of_request() -> None:
         assert 1000 + len(rest[0]) < len(HUGE)
 
 
-async def test_delivery_cancelled_in_handshake_cuts_connection() -> None:
-    met = asyncio.Event()
-    received: list[bytes] = []
-
-    async def script(peer: Peer) -> None:
-        await peer.reader.read(100)
-        met.set()
-        received.append(await peer.until_closed())
-
-    async with line_to_script(script, by_hand=True) as line:
-        delivery = asyncio.create_task(line.deliver())
-        await met.wait()
-        await cancel(delivery)
-        await line.server.finished()
-        assert line.transport._open_connections == set()
-        assert b"PAY-1" not in received[0]
-
-
 async def test_delivery_cancelled_while_connecting_leaves_no_connection(blackhole: int) -> None:
     url = f"http://127.0.0.1:{blackhole}"
     transport = PayoutTransport(settings_for(url))
@@ -116,20 +98,6 @@ async def test_closing_transport_reports_request_as_sent(channel: Channel) -> No
         assert summary(await delivery) == (FaultKind.CANCELLED, True)
         with pytest.raises(InternalError):
             await line.deliver()
-
-
-async def test_closing_transport_while_connecting_sends_nothing() -> None:
-    met = asyncio.Event()
-
-    async def script(peer: Peer) -> None:
-        met.set()
-        assert b"PAY-1" not in await peer.until_closed()
-
-    async with line_to_script(script, by_hand=True) as line:
-        delivery = asyncio.create_task(line.deliver())
-        await met.wait()
-        await line.transport.aclose()
-        assert summary(await delivery) == (FaultKind.CANCELLED, False)
 
 
 async def test_closing_transport_during_name_lookup_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,8 +85,6 @@ def test_untyped_body_other_than_json_is_not_read() -> None:
 
 
 # A keyed hash in a header
-
-
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))
 @pytest.mark.parametrize(
     ("algorithm", "digest"), [(HashAlgorithm.HMAC_SHA256, "sha256"), (HashAlgorithm.HMAC_SHA512, "sha512")]
@@ -138,8 +136,6 @@ def test_form_is_proven_by_raw_bytes() -> None:
 
 
 # A signature in a header
-
-
 def sign_body(algorithm: SignatureAlgorithm, body: bytes) -> bytes:
     match algorithm:
         case SignatureAlgorithm.RSA_SHA256:
@@ -178,8 +174,6 @@ def test_invalid_gateway_key_is_refused_by_name() -> None:
 
 
 # A hash in the format of this gateway family
-
-
 def test_sha1_hash_without_separator_proves_nothing() -> None:
     fields = ("status", "client_orderid", "{secret}")
     check = SharedSecretHash(HashAlgorithm.SHA1, fields, "", "control", SECRET)
@@ -200,8 +194,6 @@ def test_hashed_value_containing_separator_is_forged() -> None:
 
 
 # Headers
-
-
 def test_only_relevant_headers_without_secrets_are_kept() -> None:
     received = build_post(
         x_signature="s" * 2000,

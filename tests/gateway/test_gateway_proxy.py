@@ -151,7 +151,7 @@ OTHER_VARIABLES = {"NO_PROXY": "*", "no_proxy": "*", "PYTHONHTTPSVERIFY": "0", "
 
 
 @pytest.mark.parametrize("variable", PROXY_VARIABLES)
-async def test_proxy_from_environment_is_ignored(
+async def test_environment_proxy_is_ignored(
     variable: str, channel: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(expect_no_data) as proxy:
@@ -184,7 +184,6 @@ def test_environment_cannot_disable_certificate_checks(
 def test_connection_keys_are_not_logged_for_environment(
     server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "keys.log"
-    monkeypatch.setenv("SSLKEYLOGFILE", str(log))
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys.log"))
     assert summary(run_test(deliver_once(answer, tls=server_tls, ca_bundle=ca_bundle))) == BODY
-    assert not log.exists()
+    assert list(tmp_path.iterdir()) == []

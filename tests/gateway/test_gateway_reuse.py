@@ -34,22 +34,16 @@ async def deliver(line: Line) -> RawReply:
 
 
 async def test_quiet_connection_is_reused_and_marked(channel: Channel) -> None:
-    async with reusing_line(answer_every_request, channel) as line:
-        replies = [await deliver(line) for _ in range(5)]
-        assert [reply.reused_connection for reply in replies] == [False, True, True, True, True]
-        assert len(line.server.peers) == 1
-
-
-async def test_reusable_request_does_not_ask_to_close(channel: Channel) -> None:
     heads: list[dict[str, str]] = []
 
     async def script(peer: Peer) -> None:
-        heads.append(split_request(await peer.answer())[1])
+        heads.extend([split_request(await peer.answer())[1] for _ in range(5)])
 
     async with reusing_line(script, channel) as line:
-        await deliver(line)
-        await line.server.finished()
-    assert "connection" not in heads[0]
+        replies = [await deliver(line) for _ in range(5)]
+        assert [reply.reused_connection for reply in replies] == [False, True, True, True, True]
+        assert len(line.server.peers) == 1
+    assert all("connection" not in head for head in heads)
 
 
 @pytest.mark.parametrize(

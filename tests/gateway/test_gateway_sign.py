@@ -53,8 +53,6 @@ OAUTH = oauth_parameters(consumer_key="key", nonce="nonce", timestamp_s=1)
 
 
 # The base string.
-
-
 @given(TEXTS)
 def test_text_is_percent_encoded_as_in_rfc_3986(text: str) -> None:
     assert percent_encode(text) == quote(text, safe="-._~")
@@ -112,8 +110,6 @@ def test_shown_base_string_matches_signature(key: PrivateKey, profile: Signature
 
 
 # The key.
-
-
 @pytest.fixture(scope="module")
 def rsa_key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -202,7 +198,7 @@ def test_file_without_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSA
         ),
     ],
 )
-def test_key_in_other_format_names_converting_command(
+def test_key_in_other_format_names_command(
     form: str, command: str, key_file: KeyFile, rsa_key: rsa.RSAPrivateKey
 ) -> None:
     protection = BestAvailableEncryption(b"open sesame")

@@ -85,9 +85,7 @@ def test_number_of_signers_follows_cores(cores: int, signers: int) -> None:
 
 
 @pytest.mark.parametrize("cores", [2, 5])
-def test_number_of_signing_processes_follows_cores(
-    cores: int, key: PrivateKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signing_process_count_follows_cores(cores: int, key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     async def count(signers: SigningProcesses) -> int:
         return len(signers.processes)
 

@@ -34,8 +34,6 @@ Channel = dict[str, Any]
 
 
 # Time.
-
-
 @pytest.mark.parametrize(
     ("pieces", "pause_s", "comes"),
     [
@@ -45,9 +43,7 @@ Channel = dict[str, Any]
         ([REPLY[:10], REPLY[10:20], REPLY[20:]], 41, (FaultKind.TOTAL_TIMEOUT, True)),
     ],
 )
-def test_silence_ends_after_read_and_total_timeout(
-    channel: Channel, pieces: list[bytes], pause_s: float, comes: object
-) -> None:
+def test_silence_ends_after_timeouts(channel: Channel, pieces: list[bytes], pause_s: float, comes: object) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         for piece in pieces:
@@ -109,8 +105,6 @@ def test_configured_shorter_timeouts_apply() -> None:
 
 
 # Opening: nothing has left.
-
-
 def open_connection_to(url: str, *, names: dict[str, Any] | None = None, **changes: Any) -> RawReply | TransportFault:
     """Send one payout to `url`, which never answers, while the clock advances."""
 

@@ -44,8 +44,6 @@ def server_context(certificate: trustme.LeafCert, version: ssl.TLSVersion | None
 
 
 # Trust.
-
-
 @pytest.mark.parametrize("case", ["unknown authority", "self-signed", "expired", "other name", "default authorities"])
 def test_invalid_certificate_is_untrusted_and_nothing_sent(case: str, authority: trustme.CA, ca_bundle: Path) -> None:
     yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
@@ -117,8 +115,6 @@ def test_unreadable_bundle_is_refused_before_sending(tmp_path: Path, content: by
 
 
 # The handshake.
-
-
 async def reply_in_plain_http(peer: Peer) -> None:
     await peer.reader.read(100)
     await peer.send(b"HTTP/1.1 400 This is plain HTTP\r\n\r\n")
@@ -179,8 +175,6 @@ async def test_gateway_sending_after_handshake_gets_no_request(authority: trustm
 
 
 # The end of the stream.
-
-
 def test_unframed_tls_reply_needs_sender_close(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     def build_script(*, said: bool) -> Script:
         async def script(peer: Peer) -> None:
@@ -208,7 +202,7 @@ def test_foreign_bytes_in_tls_reply_leave_outcome_unknown(server_tls: ssl.SSLCon
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_finished_tls_connection_is_closed_properly(
+async def test_finished_tls_connection_is_closed(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
     context = server_context(authority.issue_cert("localhost"), version)
@@ -235,10 +229,8 @@ async def test_finished_tls_connection_is_closed_properly(
 
 
 # Sessions.
-
-
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_later_connections_resume_first_session(
+async def test_later_connection_resumes_session(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
     context = server_context(authority.issue_cert("localhost"), version)

@@ -1,6 +1,7 @@
 """One request over a new connection: the bytes sent, the reply, and every possible failure."""
 
 import asyncio
+import socket
 from contextlib import suppress
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, gateway_origin
-from paygw_batch.gateway.http.connection import _Stage
+from paygw_batch.gateway.http.connection import ConnectFailed, Connection, _Stage
 from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.support.gateway_cases import split_request
@@ -37,8 +38,6 @@ Channel = dict[str, Any]
 
 
 # What leaves.
-
-
 async def test_whole_request_arrives_exactly_once(channel: Channel) -> None:
     received: list[bytes] = []
 
@@ -128,8 +127,6 @@ async def test_request_signed_for_other_address_is_not_sent() -> None:
 
 
 # What comes back.
-
-
 @pytest.mark.parametrize("reply", [REPLY, CHUNKED, b"HTTP/1.1 102 Processing\r\n\r\n" + REPLY], ids=["1", "2", "3"])
 def test_reply_arriving_byte_by_byte_is_accepted(channel: Channel, reply: bytes) -> None:
     async def script(peer: Peer) -> None:
@@ -183,14 +180,10 @@ def test_malformed_reply_is_fault_after_first_byte(channel: Channel, reply: byte
 
 
 # The connection ends too early.
-
-
 @pytest.mark.parametrize(
     "reply", [pytest.param(REPLY, id="length", marks=pytest.mark.long), pytest.param(CHUNKED, id="chunks")]
 )
-async def test_reply_truncated_at_any_byte_is_in_doubt(
-    channel: Channel, reply: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_truncated_reply_is_in_doubt(channel: Channel, reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # Before the first answer, every connection must stay silent as long as the first one.
     monkeypatch.setattr("paygw_batch.gateway.http.transport.FIRST_SILENCE_S", 0)
 
@@ -231,3 +224,65 @@ def test_reset_during_write_is_failed_write(channel: Channel) -> None:
     assert summary(result) == (FaultKind.WRITE_FAILED, True)
     assert isinstance(result, TransportFault)
     assert result.bytes_written < len(HUGE)
+
+
+class FailingTransport(asyncio.Transport):
+    """A transport for asyncio whose socket breaks during a write, or before."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        super().__init__()
+        self.broken = broken
+        self.written: list[bytes] = []
+        self._ends = socket.socketpair()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._ends[0] if name == "socket" else default
+
+    def release(self) -> None:
+        for end in self._ends:
+            end.close()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert (high, low) == (0, None)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+        self.broken = True
+
+    def is_closing(self) -> bool:
+        return self.broken
+
+    def abort(self) -> None:
+        self.broken = True
+
+
+async def exchange_over(transport: FailingTransport) -> RawReply | TransportFault:
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, set())
+    connection.connection_made(transport)
+    with suppress(ConnectFailed):
+        await connection.wait_for_silence(0, loop.time() + 30)
+    return await connection.exchange(b"request", always, read_timeout_s=60, deadline_s=loop.time() + 120)
+
+
+@pytest.mark.parametrize(
+    ("broken_before", "fault", "written"),
+    [
+        (True, TransportFault(FaultKind.CONNECT_FAILED, first_byte_left=False, detail="lost at once"), []),
+        (
+            False,
+            TransportFault(FaultKind.WRITE_FAILED, first_byte_left=True, detail="the connection was gone"),
+            [b"request"],
+        ),
+    ],
+)
+def test_lost_connection_is_unsent_before_write(
+    fault: TransportFault, written: list[bytes], *, broken_before: bool
+) -> None:
+    transport = FailingTransport(broken=broken_before)
+    assert run_test(exchange_over(transport)) == fault
+    assert transport.written == written
+    transport.release()

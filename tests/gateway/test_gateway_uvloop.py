@@ -70,7 +70,7 @@ async def read_little_and_answer(peer: Peer) -> None:
         (read_little_and_answer, (FaultKind.EARLY_REPLY, True), {"body": HUGE}),
     ],
 )
-def test_uvloop_exchanges_end_as_on_usual_loop(
+def test_uvloop_exchange_ends_as_usual(
     channel: Channel, script: Script, expected: object, changes: dict[str, Any]
 ) -> None:
     assert play(deliver_once(script, **channel, **changes)) == expected

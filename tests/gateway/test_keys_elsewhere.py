@@ -95,21 +95,14 @@ def sign_in_processes(key: SigningKey, texts: list[str]) -> list[str]:
     return asyncio.run(sign())
 
 
-def test_published_vectors_are_signed_identically(published: SigningKey) -> None:
+def test_published_vectors_are_signed_identically(published: SigningKey, key: SigningKey) -> None:
+    texts, signatures = ([vector[name] for vector in FILE["vectors"]] for name in ("base_string", "signature"))
     with published.at_work() as sign:
-        for vector in FILE["vectors"]:
-            assert sign(vector["base_string"]) == vector["signature"], vector["name"]
+        assert [sign(text) for text in texts] == signatures
     assert published.public.fingerprint() == FILE["vectors"][0]["key_fingerprint"]
-
-
-def test_processes_sign_every_published_vector_in_order(published: SigningKey) -> None:
     assert isinstance(signers_for(published, 1), SigningProcesses)
-    result = sign_in_processes(published, [vector["base_string"] for vector in FILE["vectors"]])
-    assert result == [vector["signature"] for vector in FILE["vectors"]]
-
-
-def test_run_requests_few_signatures_ahead(published: SigningKey, key: SigningKey) -> None:
-    """A waiting signature gets old, so the run requests only enough ahead to keep the key busy."""
+    assert sign_in_processes(published, texts) == signatures
+    # A waiting signature gets old, so the run requests only enough ahead to keep the key busy.
     assert signing_lookahead(published) in {10, 20}
     assert signing_lookahead(key) is None
 
@@ -163,9 +156,7 @@ def test_custody_distinguishes_token_key_from_imported_key(token: Token) -> None
         (f"pkcs11:token={LABEL};object=short", PIN, KeyProblem.TOO_SHORT),
     ],
 )
-def test_token_problem_is_reported_in_one_sentence(
-    token: Token, uri: str, pin: str | None, problem: KeyProblem
-) -> None:
+def test_token_problem_is_told_in_one_sentence(token: Token, uri: str, pin: str | None, problem: KeyProblem) -> None:
     import_into_token(token, published_key())
     import_into_token(token, published_key(), "twin", "07")
     import_into_token(token, published_key(), "twin", "08")
