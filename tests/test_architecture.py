@@ -7,8 +7,6 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-import pytest
-
 from paygw_batch.extras import COMMANDS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "paygw_batch"
@@ -277,15 +275,11 @@ def test_journal_facts_are_pure_and_import_no_store() -> None:
             assert is_ours or parts[0] in {"core", "errors", "language"}, f"{path.name} imports {'.'.join(parts)}"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
-def test_core_imports_only_pure_modules(path: Path) -> None:
-    assert {name.split(".")[0] for name in imported_modules(path)} <= PURE
-
-
-@pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
-def test_core_contains_no_async_code(path: Path) -> None:
-    nodes = ast.walk(parse_file(path))
-    assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in nodes)
+@check_each_file
+def test_core_imports_pure_modules_and_never_awaits(path: Path) -> None:
+    if room_of(path) == "core":
+        assert {name.split(".")[0] for name in imported_modules(path)} <= PURE
+        assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in ast.walk(parse_file(path)))
 
 
 @check_each_file
@@ -296,11 +290,8 @@ def test_functions_have_at_most_sixty_lines(path: Path) -> None:
             assert lines <= 60, f"{node.name} is {lines} lines long"
 
 
-def test_every_package_has_import_rules() -> None:
+def test_import_rules_name_every_package_and_no_other() -> None:
     assert {room_of(path) for path in FILES} == set(ALLOWED)
-
-
-def test_every_package_in_import_rules_exists() -> None:
     assert set(chain.from_iterable(ALLOWED.values())) <= set(ALLOWED)
 
 

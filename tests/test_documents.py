@@ -39,12 +39,10 @@ def checkout(tmp_path: Path) -> Path:
     return copy_versioned(tmp_path, "config", "samples", "tooling/demo")
 
 
-NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-
-
 def test_readme_states_number_of_currencies() -> None:
     (output,) = re.findall(r"(\w+) African currencies", README)
-    assert output == NUMBERS[len(minor_units_by_currency())]
+    numbers = ("eight", "nine", "ten", "eleven", "twelve")
+    assert output == numbers[len(minor_units_by_currency()) - 8]
 
 
 @pytest.mark.long
@@ -113,34 +111,19 @@ def test_finance_pages_begin_without_technical_words() -> None:
         assert NO_OFFICERS_WORDS.findall(for_people) == [], name
 
 
-def test_every_command_is_documented() -> None:
+def test_interface_lists_commands_exit_codes_and_columns() -> None:
     interface = (ROOT / "docs" / "interface.md").read_text()
-    for command in COMMANDS:
-        assert re.search(rf"\| `{command}[ `]", interface), command
-
-
-def test_every_exit_code_is_documented() -> None:
-    interface = (ROOT / "docs" / "interface.md").read_text()
-    for code in ExitCode:
-        assert f"\n| {int(code)} |" in interface
-
-
-def test_reconciliation_columns_are_documented_in_order() -> None:
-    interface = " ".join((ROOT / "docs" / "interface.md").read_text().split())
-    assert ", ".join(RECONCILIATION_COLUMNS) in interface
+    assert [command for command in COMMANDS if not re.search(rf"\| `{command}[ `]", interface)] == []
+    assert [code for code in ExitCode if f"\n| {int(code)} |" not in interface] == []
+    assert ", ".join(RECONCILIATION_COLUMNS) in " ".join(interface.split())
 
 
 @pytest.mark.parametrize(
     ("section", "model"),
     [
-        ("gateway", GatewaySection),
-        ("submission", SubmissionSection),
-        ("journal", JournalSection),
-        ("retry", RetrySection),
-        ("limits", LimitsSection),
-        ("sheet", SheetSection),
-        ("sandbox", SandboxSection),
-        ("status_enquiry", StatusEnquirySection),
+        *(("gateway", GatewaySection), ("submission", SubmissionSection), ("journal", JournalSection)),
+        *(("retry", RetrySection), ("limits", LimitsSection), ("sheet", SheetSection)),
+        *(("sandbox", SandboxSection), ("status_enquiry", StatusEnquirySection)),
     ],
 )
 def test_every_key_is_documented_with_its_default(section: str, model: type[GatewaySection]) -> None:
@@ -149,9 +132,8 @@ def test_every_key_is_documented_with_its_default(section: str, model: type[Gate
         line = re.search(rf"^\| `{section}\.{key}` \| (.*?) \|", text, flags=re.MULTILINE)
         assert line, f"{section}.{key}"
         if field.default is not None:
-            assert (
-                f"{field.default:g}" if isinstance(field.default, float) else str(field.default) in line[1].strip("`")
-            )
+            shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+            assert shown in line[1].strip("`")
 
 
 BY_NAME = re.compile(

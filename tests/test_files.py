@@ -1,13 +1,15 @@
-"""Files are private to their owner, and are written whole or not at all."""
+"""Files are private to their owner, written whole or not at all, and trusted only if others cannot change them."""
 
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from paygw_batch.errors import OutputError
+from paygw_batch.approval.approval_keys import load_approval_key
+from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.files import (
     append_line,
     atomic_file,
@@ -16,6 +18,8 @@ from paygw_batch.files import (
     read_regular,
     replacement_file,
 )
+from paygw_batch.gateway.signing.key import load_private_key
+from paygw_batch.trusted_files import OtherUsers, read_trusted_file
 
 
 def test_replacing_file_keeps_old_content_until_complete(tmp_path: Path) -> None:
@@ -27,6 +31,8 @@ def test_replacing_file_keeps_old_content_until_complete(tmp_path: Path) -> None
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(OutputError, match="cannot be written: full"), atomic_file(tmp_path / "other"):
+        raise OSError(errno.ENOSPC, "full")
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -44,12 +50,6 @@ def test_failed_replacement_leaves_only_old_file(tmp_path: Path, problem: BaseEx
         write_and_fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_failed_output_file_is_explained_and_removed(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written: full"), atomic_file(tmp_path / "file"):
-        raise OSError(errno.ENOSPC, "full")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_created_files_are_private_to_owner(tmp_path: Path) -> None:
@@ -74,7 +74,6 @@ def test_create_if_missing_keeps_first_content(tmp_path: Path, monkeypatch: pyte
     create_if_missing(path, b"first")
     monkeypatch.setattr(Path, "exists", lambda _: False)  # the file appears after the second process has checked
     create_if_missing(path, b"second")
-
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -86,3 +85,68 @@ def test_pipes_are_not_read_and_links_not_written(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="symbolic links"):
         append_line(tmp_path / "link", b"a\n")
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_bytes(b"content")
+    path.chmod(0o600)
+    return path
+
+
+def test_private_file_is_read_as_trusted(secret: Path) -> None:
+    for others in OtherUsers:
+        assert read_trusted_file(secret, "it", others) == b"content"
+    secret.chmod(0o644)
+    assert read_trusted_file(secret, "it", OtherUsers.MAY_READ) == b"content"
+
+
+@pytest.mark.parametrize(
+    ("mode", "others", "hint"),
+    [
+        (0o640, OtherUsers.MAY_NOTHING, "chmod 600"),
+        (0o604, OtherUsers.MAY_NOTHING, "chmod 600"),
+        (0o660, OtherUsers.MAY_READ, "chmod go-w"),
+        (0o646, OtherUsers.MAY_READ, "chmod go-w"),
+    ],
+)
+def test_accessible_file_is_refused_with_chmod_command(secret: Path, mode: int, others: OtherUsers, hint: str) -> None:
+    secret.chmod(mode)
+    with pytest.raises(ConfigurationError, match="it is open to") as caught:
+        read_trusted_file(secret, "it", others)
+    assert caught.value.hint == f"{hint} {secret}"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: read_trusted_file(path, "it", OtherUsers.MAY_READ),
+        load_private_key,
+        lambda p: load_approval_key(p, None),
+    ],
+)
+def test_file_of_another_user_is_refused_by_readers(
+    secret: Path, read: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() == 0:
+        os.chown(secret, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ConfigurationError, match="belongs to another user") as caught:
+        read(secret)
+    assert (caught.value.hint or "").startswith("chown ")
+
+
+def test_irregular_or_large_file_is_refused_without_waiting(tmp_path: Path, secret: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path, sentence in (
+        (tmp_path, "it is not a file"),
+        (tmp_path / "pipe", "it is not a file"),
+        (tmp_path / "none", "it: no such file"),
+    ):
+        with pytest.raises(ConfigurationError, match=sentence):
+            read_trusted_file(path, "it", OtherUsers.MAY_READ)
+    secret.write_bytes(b"x" * 65_537)
+    with pytest.raises(ConfigurationError, match="too large to be a key"):
+        read_trusted_file(secret, "it", OtherUsers.MAY_NOTHING)

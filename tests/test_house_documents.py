@@ -90,11 +90,18 @@ def test_architecture_tree_matches_package() -> None:
     assert drawn == folders | {path.name for path in MODULES if path.parent == PACKAGE}
 
 
-def test_payout_walk_has_at_most_twelve_steps() -> None:
+def test_guides_are_linked_short_and_complete() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [
+        page for page in (CONTRIBUTING, ARCHITECTURE, GLOSSARY) if f"({page.relative_to(ROOT)})" not in readme
+    ] == []
     walk = section(ARCHITECTURE.read_text(encoding="utf-8"), "One payout, file by file")
     numbers = [int(number) for number in re.findall(r"^(\d+)\. ", walk, re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) <= 12
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    for heading in ("A defect or a warning", "A command", "A store for the journal"):  # others are recipes
+        assert re.search(r"^1\. ", section(text, heading), re.MULTILINE), heading
 
 
 def test_architecture_picture_matches_imports() -> None:
@@ -102,18 +109,6 @@ def test_architecture_picture_matches_imports() -> None:
     text = ARCHITECTURE.read_text(encoding="utf-8")
     hint = "run `python tooling/architecture_picture.py --write`"
     assert text == tool["replace_picture"](text, tool["render_picture"]()), hint
-
-
-def test_readme_links_to_guides() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for page in ("CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md"):
-        assert f"({page})" in readme
-
-
-def test_contributing_guide_covers_each_addition() -> None:
-    text = CONTRIBUTING.read_text(encoding="utf-8")
-    for heading in ("A defect or a warning", "A command", "A store for the journal"):  # others are recipes
-        assert re.search(r"^1\. ", section(text, heading), re.MULTILINE), heading
 
 
 def excluded_words() -> set[str]:

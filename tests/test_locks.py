@@ -4,6 +4,7 @@ import re
 import runpy
 import tomllib
 from importlib.metadata import version
+from itertools import chain
 from typing import Any
 
 from tests.support.checkout import ROOT, versioned_files
@@ -20,22 +21,21 @@ def pinned_versions(name: str) -> set[tuple[str, str]]:
     return set(PINNED.findall(read_lock(name)))
 
 
-def test_both_locks_have_same_versions() -> None:
+def test_locks_agree_and_hash_every_package() -> None:
     assert pinned_versions("requirements.lock") <= pinned_versions("requirements-dev.lock")
-
-
-def test_each_package_has_a_hash() -> None:
     for name in ("requirements.lock", "requirements-dev.lock"):
         packages = re.split(r"^(?=\S)", read_lock(name), flags=re.MULTILINE)[1:]
         assert [package for package in packages if "--hash=sha256:" not in package] == []
         assert len(packages) == len(pinned_versions(name))
 
 
+REQUIRED = [*chain(*PROJECT["project"]["optional-dependencies"].values()), *PROJECT["project"]["dependencies"]]
+
+
 def test_lock_has_every_extra_and_build_backend() -> None:
-    groups = [*PROJECT["project"]["optional-dependencies"].values(), PROJECT["project"]["dependencies"]]
-    expected = [re.split(r"[^\w.-]", item)[0] for group in groups for item in group]
-    backends = [re.split(r"[^\w.-]", item)[0] for item in PROJECT["build-system"]["requires"]]
-    assert {*expected, *backends} <= {name for name, _ in pinned_versions("requirements.lock")}
+    needed = [*REQUIRED, *PROJECT["build-system"]["requires"]]
+    expected = {re.split(r"[^\w.-]", item)[0] for item in needed}
+    assert expected <= {name for name, _ in pinned_versions("requirements.lock")}
 
 
 def test_bill_of_materials_matches_lock() -> None:
@@ -54,9 +54,7 @@ PRIVATE = re.compile(
 
 
 def test_libraries_have_upper_version_bound_unless_listed() -> None:
-    groups = [*PROJECT["project"]["optional-dependencies"].values(), PROJECT["project"]["dependencies"]]
-    open_ended = {re.split(r"[^\w.-]", item)[0] for group in groups for item in group if "<" not in item}
-    assert open_ended == UNBOUNDED
+    assert {re.split(r"[^\w.-]", item)[0] for item in REQUIRED if "<" not in item} == UNBOUNDED
 
 
 def test_private_library_import_is_single_and_version_checked() -> None:

@@ -28,9 +28,3 @@ def test_free_port_stays_reserved_before_and_between_servers() -> None:
             assert server.stdout.readline() == b"listens\n"
             assert accepts_connections(port)
         assert server.returncode == 0
-
-
-def test_free_port_skips_ports_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_port()
-    monkeypatch.setattr("tests.support.ports._port_sequence", lambda _process: iter([port - 10_240, port - 10_239]))
-    assert free_port() == port + 1

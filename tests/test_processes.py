@@ -1,4 +1,4 @@
-"""The environment of child processes, and the absence of core dumps, checked on real processes."""
+"""The environment of child processes and the absence of core dumps, on real processes, and how Python was built."""
 
 import asyncio
 import os
@@ -13,7 +13,14 @@ import pytest
 
 from paygw_batch.gateway.signing import signers
 from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, running_signers
-from paygw_batch.processes import INHERITED_VARIABLES, child_environment, python_command
+from paygw_batch.processes import (
+    INHERITED_VARIABLES,
+    PythonBuild,
+    child_environment,
+    processor_name,
+    python_build,
+    python_command,
+)
 from paygw_batch.sheet.read import parquet_trial
 from tests.support.gateway_cases import private_test_key
 from tests.support.long_part import share
@@ -55,20 +62,22 @@ def test_hook_gets_no_secret_variables(tmp_path: Path) -> None:
     assert not [name for name, value in SECRETS.items() if name in environment or value in environment]
 
 
-def test_signing_processes_get_no_secret_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signing_processes_get_no_secrets_and_dump_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**SECRETS, **USUAL}.items():
         monkeypatch.setenv(name, value)
 
-    async def environments() -> list[dict[str, str]]:
+    async def describe() -> list[tuple[dict[str, str], tuple[int, int]]]:
         async with SigningProcesses(private_test_key(tmp_path)) as at_work:
-            return [process_environment(process.pid) for process in at_work.processes]
+            pids = [process.pid for process in at_work.processes]
+            return [(process_environment(pid), resource.prlimit(pid, resource.RLIMIT_CORE)) for pid in pids]
 
-    result = asyncio.run(environments())
-    assert result
-    for item in result:
-        assert USUAL.items() <= item.items()
-        assert not SECRETS.keys() & item.keys()
-        assert item.keys() <= INHERITED_VARIABLES
+    result = asyncio.run(describe())
+    assert len(result) == signers.signer_count(signers.usable_cores())
+    for environ, core_limit in result:
+        assert USUAL.items() <= environ.items()
+        assert not SECRETS.keys() & environ.keys()
+        assert environ.keys() <= INHERITED_VARIABLES
+        assert core_limit == (0, 0)
 
 
 def test_parquet_trial_gets_no_secret_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,14 +124,6 @@ def test_api_disables_core_dumps_unless_allowed(tmp_path: Path) -> None:
     assert core_limit_after(use, tmp_path) == "0 0"
     allowed = use.replace("(config)", "(config, allow_core_dumps=True)")
     assert core_limit_after(allowed, tmp_path) == ("4096 1" if sys.platform == "linux" else "4096 0")
-
-
-def test_signing_process_disables_core_dumps(tmp_path: Path) -> None:
-    async def limits() -> list[tuple[int, int]]:
-        async with SigningProcesses(private_test_key(tmp_path)) as at_work:
-            return [resource.prlimit(process.pid, resource.RLIMIT_CORE) for process in at_work.processes]
-
-    assert asyncio.run(limits()) == [(0, 0)] * signers.signer_count(signers.usable_cores())
 
 
 # Where no process can be started that signs.
@@ -179,9 +180,10 @@ def test_fallback_to_signing_threads_is_reported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("executable", ["", "/opt/app/payroll", "/usr/bin/uwsgi"])
-def test_executable_other_than_python_signs_in_threads(
-    executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_executable_signs_in_threads(executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as frozen:
+        frozen.setattr(sys, "frozen", True, raising=False)
+        assert python_command("pass") is None
     monkeypatch.setattr(sys, "executable", executable)
     assert python_command("pass") is None
     notes: list[str] = []
@@ -194,6 +196,23 @@ def test_executable_other_than_python_signs_in_threads(
     assert len(notes) == 1
 
 
-def test_frozen_program_is_never_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert python_command("pass") is None
+@pytest.mark.parametrize(
+    ("told", "prefix", "build"),
+    [
+        ("'--prefix=/opt' '--enable-shared'", "/opt", PythonBuild(has_profiles=False, has_lto=False)),
+        ("'--enable-optimizations' '--with-lto'", "/opt", PythonBuild(has_profiles=True, has_lto=True)),
+        ("'--enable-optimizations'", "/usr", PythonBuild(has_profiles=True, has_lto=None)),
+        ("'--enable-shared'", "/usr", PythonBuild(has_profiles=None, has_lto=None)),
+        (None, "C:\\Python", PythonBuild(has_profiles=None, has_lto=None)),
+    ],
+)
+def test_python_build_is_read_from_configure_options(
+    told: str | None, prefix: str, build: PythonBuild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", {"CONFIG_ARGS": told}.get)
+    monkeypatch.setattr(sys, "base_prefix", prefix)
+    assert python_build() == build
+
+
+def test_processor_name_is_found() -> None:
+    assert processor_name()

@@ -56,19 +56,15 @@ def test_forge_files_match_schemas(schema: str, folder: str, names: str) -> None
     assert completed.returncode == 0, completed.stdout
 
 
-def test_forms_ask_for_no_real_personal_data() -> None:
-    for path in versioned_files(".github/ISSUE_TEMPLATE", "[!c]*.yml"):
-        (boxes,) = (item for item in yaml.safe_load(path.read_text())["body"] if item["type"] == "checkboxes")
-        (option,) = boxes["attributes"]["options"]
-        assert option == {"label": "There is no real person's data and no key in it.", "required": True}
-
-
-def test_commands_and_codes_in_issue_forms_exist() -> None:
+def test_issue_forms_name_commands_and_no_person() -> None:
     defects = (ROOT / "docs/defects.md").read_text()
     for path in versioned_files(".github/ISSUE_TEMPLATE", "[!c]*.yml"):
         text = path.read_text()
         assert {*re.findall(r"`paygw-batch ([a-z]+)", text)} <= set(COMMANDS)
         assert [code for code in re.findall(r"`(\w+\.\w+)`", text) if f"| `{code}` |" not in defects] == []
+        (boxes,) = (item for item in yaml.safe_load(text)["body"] if item["type"] == "checkboxes")
+        (option,) = boxes["attributes"]["options"]
+        assert option == {"label": "There is no real person's data and no key in it.", "required": True}
 
 
 def test_commit_hooks_are_part_of_check() -> None:
@@ -110,11 +106,9 @@ def test_every_python_version_is_checked() -> None:
 def test_build_writes_packages_and_parts_list(tmp_path: Path) -> None:
     completed = build(tmp_path)
     assert completed.returncode == 0, completed.stderr
-    assert {path.name for path in tmp_path.rglob("*.*")} == {
-        f"paygw_batch-{PROJECT['version']}-py3-none-any.whl",
-        f"paygw_batch-{PROJECT['version']}.tar.gz",
-        "paygw-batch.cdx.json",
-    }
+    package = f"paygw_batch-{PROJECT['version']}"
+    made = {path.name for path in tmp_path.rglob("*.*")}
+    assert made == {f"{package}-py3-none-any.whl", f"{package}.tar.gz", "paygw-batch.cdx.json"}
 
 
 def test_tag_of_different_version_builds_nothing(tmp_path: Path) -> None:
@@ -123,21 +117,13 @@ def test_tag_of_different_version_builds_nothing(tmp_path: Path) -> None:
     assert f"The tag is v99.0.0, and pyproject.toml says {PROJECT['version']}." in completed.stderr
 
 
-def test_package_metadata_is_complete_with_known_classifiers() -> None:
+def test_package_metadata_is_complete_and_current() -> None:
     assert PROJECT["authors"]
     assert PROJECT["keywords"]
     assert "Development Status :: 4 - Beta" in PROJECT["classifiers"]
     assert set(PROJECT["classifiers"]) <= trove_classifiers.classifiers
     assert {"Source", "Issues", "Changelog"} <= set(PROJECT["urls"])
-
-
-def test_forge_address_is_placeholder_only_in_pyproject() -> None:
-    texts = {path: path.read_text() for path in versioned_files() if path.suffix in {".md", ".toml", ".yml", ".yaml"}}
-    named = {path.name for path, text in texts.items() if "forge.example" in text}
-    assert named <= {"pyproject.toml"}
-
-
-def test_changelog_mentions_current_version() -> None:
-    version = re.escape(PROJECT["version"])
+    texts = [path for path in versioned_files() if path.suffix in {".md", ".toml", ".yml", ".yaml"}]
+    assert {path.name for path in texts if "forge.example" in path.read_text()} <= {"pyproject.toml"}
     first = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
-    assert re.fullmatch(rf"{version} - (unreleased|\d{{4}}-\d\d-\d\d)", first)
+    assert re.fullmatch(rf"{re.escape(PROJECT['version'])} - (unreleased|\d{{4}}-\d\d-\d\d)", first)

@@ -27,54 +27,32 @@ def writable_paths(unit: Path) -> list[Path]:
     return [*paths, *(Path("/var/lib") / name for name in result["StateDirectory"])]
 
 
-def configured_outputs() -> list[Path]:
-    """Return the files that the documents have a run write: log and metrics."""
+def test_batch_service_may_write_documented_paths() -> None:
+    allowed = writable_paths(UNITS / "paygw-batch.service")
     blocks = re.findall(r"```toml\n(.*?)```", (DOCS / "cron.md").read_text(), re.DOTALL)
     (reporting,) = (tomllib.loads(block)["reporting"] for block in blocks if "[reporting]" in block)
-    return [Path(reporting["log"]), Path(reporting["metrics"])]
-
-
-def test_batch_service_may_write_configured_paths() -> None:
-    allowed = writable_paths(UNITS / "paygw-batch.service")
-    for path in configured_outputs():
+    for path in (Path(reporting["log"]), Path(reporting["metrics"])):
         assert any(path.is_relative_to(place) for place in allowed), f"{path} is read-only for the service"
-
-
-def test_batch_service_may_write_drop_folder() -> None:
     (command,) = unit_keys(UNITS / "paygw-batch.service")["ExecStart"]
-    assert Path(command.split()[-1]) in writable_paths(UNITS / "paygw-batch.service")
+    assert Path(command.split()[-1]) in allowed  # the drop folder
 
 
-def test_console_unit_stop_leaves_runs_alive() -> None:
-    """Only the console's main process gets the signal, and other processes of the unit are not killed."""
-    result = unit_keys(UNITS / "paygw-console.service")
-    assert result["KillMode"] == ["process"]
-
-
-def test_console_and_batch_units_share_state() -> None:
+def test_console_unit_shares_state_and_leaves_runs_alive() -> None:
     pages, runs = (unit_keys(UNITS / f"paygw-{name}.service") for name in ("console", "batch"))
     for name in ("User", "StateDirectory", "LogsDirectory", "LoadCredential", "Environment"):
         assert pages[name] == runs[name]
-
-
-def test_console_unit_can_read_proc_locks() -> None:
-    """The journal's holder is read from /proc/locks, which is missing if the unit can see only processes."""
-    assert "ProcSubset" not in unit_keys(UNITS / "paygw-console.service")
+    assert pages["KillMode"] == ["process"]  # the signal reaches only the main process, and nothing else is killed
+    assert "ProcSubset" not in pages  # the journal's holder is read from /proc/locks
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
 def test_systemd_units_forbid_everything_else(unit: Path) -> None:
     result = unit_keys(unit)
     assert all(result.get(name) == ["yes"] for name in NEEDED), NEEDED - {n for n in NEEDED if result.get(n) == ["yes"]}
-    assert result["ProtectSystem"] == ["strict"]
-    assert result["CapabilityBoundingSet"] == [""]
+    assert (result["ProtectSystem"], result["CapabilityBoundingSet"]) == (["strict"], [""])
     assert result["SystemCallFilter"] == ["@system-service", "~@privileged"]
-
-
-@pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
-def test_units_permit_code_made_by_libraries(unit: Path) -> None:
-    """Polars generates code to detect the processor, so with this key it could not be imported."""
-    assert "MemoryDenyWriteExecute" not in unit_keys(unit)
+    # Polars generates code to detect the processor, so with this key it could not be imported.
+    assert "MemoryDenyWriteExecute" not in result
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
@@ -91,8 +69,6 @@ def test_systemd_units_have_low_exposure(unit: Path) -> None:
 @pytest.mark.parametrize("unit", versioned_files("docs/systemd"), ids=lambda path: path.name)
 def test_systemd_reads_every_unit_line(unit: Path) -> None:
     """systemd-analyze checks names and values of the settings. A missing program is ignored."""
-    output = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
-    )
-    result = [line for line in output.stderr.splitlines() if unit.name in line and "is not executable" not in line]
-    assert result == []
+    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stderr.splitlines()
+    assert [line for line in lines if unit.name in line and "is not executable" not in line] == []
