@@ -273,6 +273,14 @@ def test_marked_formulas_need_recalculation_before_payment(annotator: Annotator)
     assert annotator.codes(path) == []
 
 
+def test_marked_copy_keeps_truncated_number_refused(annotator: Annotator) -> None:
+    row = ["KE", "A-1", 50, "KES", "Jane", 12345678901234567890, "+254712345678", None]
+    source = workbook(annotator.folder / "bad.xlsx", [row])
+    written, path = annotator.annotate(source)
+    assert written.is_workbook
+    assert (2, "account_number.digits") in annotator.codes(path) == annotator.codes(source)
+
+
 def test_problems_beyond_limits_are_coloured(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marked_workbook, "MAX_COMMENTS", 2)
     monkeypatch.setattr(marked_workbook, "MAX_LISTED", 3)

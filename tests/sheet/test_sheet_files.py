@@ -388,6 +388,13 @@ def test_a_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: byt
         sheet(damaged, "pay.xlsx")
 
 
+def test_workbook_unpacking_beyond_limit_is_refused(sheet: MakeSheet) -> None:
+    more = {b"</sheetData>": b"</sheetData>" + b" " * 5_000_000}
+    bomb = replace_in_part(workbook(HEADINGS, CELLS), "xl/worksheets/sheet1.xml", more)
+    with pytest.raises(SheetError, match="too large once unpacked"):
+        sheet(bomb, "pay.xlsx", max_sheet_bytes=1_000_000)
+
+
 def test_zip_archive_other_than_workbook_is_refused(sheet: MakeSheet) -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
