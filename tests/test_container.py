@@ -51,18 +51,16 @@ def copied_paths() -> Iterator[tuple[str, str]]:
             yield from ((source, words[-1]) for source in words[:-1])
 
 
-def test_container_stages_name_image_version() -> None:
+def test_container_runs_program_from_pinned_parts() -> None:
     images = [line.split()[0] for line in dockerfile_instructions("FROM")]
     assert len(images) == 2
     assert [image for image in images if not BASE.fullmatch(image)] == []
-
-
-def test_container_installs_packages_by_hash_or_from_checkout() -> None:
     commands = [shlex.split(command) for line in dockerfile_instructions("RUN") for command in line.split("&&")]
     installs = [words for words in commands if words[0] == "pip"]
     assert len(installs) == 3
     for words in installs:
         assert "--require-hashes" in words or {"--no-index", "--no-deps"} <= set(words)
+    assert [json.loads(line) for line in dockerfile_instructions("ENTRYPOINT")] == [["paygw-batch"]]
 
 
 def test_image_and_pods_do_not_run_as_root() -> None:
@@ -73,10 +71,6 @@ def test_image_and_pods_do_not_run_as_root() -> None:
     for manifest in yaml.safe_load_all((ROOT / "docs/kubernetes.yaml").read_text()):
         (ids,) = re.findall(r"'runAsUser': (\d+), 'runAsGroup': (\d+)", str(manifest))
         assert ids == (str(uid), str(gid))
-
-
-def test_container_entrypoint_runs_program() -> None:
-    assert [json.loads(line) for line in dockerfile_instructions("ENTRYPOINT")] == [["paygw-batch"]]
 
 
 def test_image_build_gets_only_needed_checkout_files(tmp_path: Path) -> None:
@@ -121,18 +115,15 @@ def pods() -> list[dict[str, Any]]:
     return [workers["spec"]["template"]["spec"], refresh["spec"]["jobTemplate"]["spec"]["template"]["spec"]]
 
 
-def test_compose_file_matches_schema() -> None:
+def test_compose_file_and_manifests_match_schemas() -> None:
     compose = yaml.safe_load((DOCS / "compose.yaml").read_text())
     jsonschema.validate(compose, json.loads(COMPOSE_SCHEMA.read_text()))
     assert {"worker-1", "worker-2"} <= set(compose["services"])
-
-
-def test_manifests_match_kubernetes_schema() -> None:
     for manifest in manifests():
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
-def test_pods_outlast_longest_request_and_run_known_commands() -> None:
+def test_pods_outlast_requests_and_never_overlap() -> None:
     for pod in pods():
         assert pod["terminationGracePeriodSeconds"] > GatewaySection().total_timeout_s
         (container,) = pod["containers"]
@@ -141,7 +132,4 @@ def test_pods_outlast_longest_request_and_run_known_commands() -> None:
         assert command in COMMANDS
         named = {volume["name"] for volume in pod["volumes"]} | {"state"}
         assert {mount["name"] for mount in container["volumeMounts"]} <= named
-
-
-def test_manifests_prevent_overlapping_job_runs() -> None:
     assert manifests()[1]["spec"]["concurrencyPolicy"] == "Forbid"

@@ -36,12 +36,9 @@ def test_install_command_uses_origin_of_copy(origin: object, command: str, monke
     assert install_command("aws") == command
 
 
-def test_extra_in_image_needs_image_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_command_names_image_or_existing_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(IMAGE, "1")
     assert install_command("aws") == "docker build -t paygw-batch ."
-
-
-def test_install_command_names_existing_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(IMAGE, raising=False)
     _, path, _ = install_command("excel").split("'")
     assert Path(path.removesuffix("[excel]")).exists()

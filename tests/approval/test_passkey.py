@@ -250,14 +250,11 @@ def test_weak_key_is_refused_as_person_key(what: str) -> None:
         build_people({"ada": create_private_key(1).public.text}, {"ben": line})
 
 
-def test_rsa_passkey_signature_over_plain_text_is_refused() -> None:
+def test_plain_and_passkey_signatures_are_not_exchangeable() -> None:
     plain = base64.b64encode(passkey("rsa").raw_signature(TEXT)).decode()
     assert passkey("rsa").public.verify(base64.b64decode(plain), TEXT)
     assert not passkey("rsa").public.has_signed(TEXT, plain)
-
-
-def test_passkey_signature_is_refused_as_plain_signature() -> None:
-    """A token signs plain text with such a key. The text that a passkey signs begins with a digest instead."""
+    # A token signs plain text with such a key. The text that a passkey signs begins with a digest instead
     asserted = from_base64url(passkey("p256").sign(TEXT).signature)
     assert asserted is not None
     assert not passkey("p256").public.has_signed(TEXT, base64.b64encode(asserted).decode())
@@ -315,11 +312,15 @@ def test_document_signed_by_passkey_is_valid_after_reading(kind: Any, approver: 
     assert not is_valid(made(kind()))
 
 
-def test_challenge_is_digest_of_file_key_text() -> None:
+def test_challenge_and_code_are_derived_from_content() -> None:
     document = made(plan())
     assert approval_text(document, CLEO.public, policy(), NOW).challenge == challenge_of(
         document.approval_text(CLEO.public, "2026-11-22T08:00:00.000Z")
     )
+    assert made(plan()).code.replace(" ", "") == payout_code(plan())
+    assert made(order()).code.replace(" ", "") == order().digest()[:16]
+    assert plan().code != plan(endpoint="gateway.example/2").code
+    assert [len(part) for part in plan().code.split(" ")] == [4, 4, 4, 4]
 
 
 def test_person_counts_once_with_both_key_kinds() -> None:
@@ -358,13 +359,6 @@ def test_approval_counts_only_for_its_endpoint_and_batch(kind: Any, part: str) -
     assert not is_valid(other.model_copy(update={"approvals": document.approvals}))
     moved = document.model_copy(update={"content": document.content.model_copy(update={part: "d" * 32})})
     assert not is_valid(moved)
-
-
-def test_document_code_is_derived_from_content() -> None:
-    assert made(plan()).code.replace(" ", "") == payout_code(plan())
-    assert made(order()).code.replace(" ", "") == order().digest()[:16]
-    assert plan().code != plan(endpoint="gateway.example/2").code
-    assert [len(part) for part in plan().code.split(" ")] == [4, 4, 4, 4]
 
 
 def test_approval_signature_is_invalid_for_other_acts() -> None:

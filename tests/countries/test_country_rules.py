@@ -116,6 +116,8 @@ def test_special_cases_of_countries_are_known() -> None:
     assert {code: rule.defaults for code, rule in rules.items() if rule.defaults} == {
         "TZ": {"ipaddress": "127.0.0.1", "order_desc": "Payout"}
     }
+    rule = load_rules("payout", {})["ZA"]
+    assert (rule.missing_terms, rule.unusable, rule.purpose) == ((), "", None)
 
 
 @pytest.mark.parametrize("code", ASK_FOR_PURPOSE)
@@ -125,11 +127,6 @@ def test_country_without_purpose_names_missing_setting(code: str) -> None:
     assert without.unusable == ""
     given_one = load_rules("payout", {code: OperatorTerms(purpose="INVENTED-WALLET")})[code]
     assert (given_one.purpose, given_one.missing_terms) == ("INVENTED-WALLET", ())
-
-
-def test_south_africa_needs_no_settings() -> None:
-    rule = load_rules("payout", {})["ZA"]
-    assert (rule.missing_terms, rule.unusable, rule.purpose) == ((), "", None)
 
 
 @pytest.mark.parametrize("code", XOF_ZONE)

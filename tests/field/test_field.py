@@ -27,7 +27,6 @@ def test_every_field_file_has_expected_result() -> None:
     assert set(MADE) <= kept
 
 
-@pytest.mark.share(3)
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("sheets/")])
 def test_field_sheet_matches_expected_result(name: str, rules: Rules) -> None:
     """Compare messages (`refused`), all findings (`found`: "row code"), and cells (`values`, `proposed`)."""

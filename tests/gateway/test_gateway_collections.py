@@ -140,12 +140,9 @@ def test_control_hashes_configured_amount_form(control_amount: ControlAmount, te
     assert "Jefe" not in repr(keyed)
 
 
-def test_explanation_hides_secret() -> None:
+def test_collection_hides_secret_and_cuts_no_amount() -> None:
     assert "a secret of the tests" not in repr(PROFILE)
     assert "a secret of the tests" not in repr(supplies())
-
-
-def test_amount_with_surplus_decimals_is_never_cut() -> None:
     with pytest.raises(InternalError):
         encode_body(
             RULES["KE"], instruction_for("KE", "1.005"), order_id="COL-1", supplies=supplies(AmountForm.TWO_DECIMALS)

@@ -90,41 +90,29 @@ def test_missing_form_field_error_names_no_payee(fields: dict[str, str]) -> None
     assert "Wanjiku" not in str(caught.value)
 
 
-def test_missing_callback_address_is_named_as_setting() -> None:
+def test_unfitting_instruction_or_settings_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="server_callback_url"):
         encode("KE", supplies=Supplies({}))
     assert b"callback" not in encode("TZ", supplies=Supplies({})).body
-
-
-def test_unconfigured_or_unusable_country_sends_nothing() -> None:
     with pytest.raises(ConfigurationError, match=r"countries\.KE\.payout\.purpose"):
         encode("KE", rule_for("KE", purpose=None, missing_terms=("countries.KE.payout.purpose",)))
     with pytest.raises(ConfigurationError, match="shows no payout"):
         encode("SN", rule_for("SN", form=None, unusable="The interface shows no payout for Senegal."))
-
-
-def test_instruction_of_other_country_or_currency_is_refused() -> None:
     with pytest.raises(InternalError):
         encode_body(RULES["UG"], instruction_for("KE"), order_id="1", supplies=SUPPLIES)
     with pytest.raises(InternalError):
         encode("KE", currency="UGX")
-
-
-def test_instruction_for_unconfigured_form_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="receiver form") as caught:
         encode("KE", form="receiver")
     assert 'form = "receiver"' in caught.value.hint
 
 
-def test_invalid_unicode_is_refused_without_repetition() -> None:
+def test_refusal_and_repr_hide_payee() -> None:
     with pytest.raises(InternalError) as caught:
         encode("KE", fields={**instruction_for("KE").fields, "account_name": "Wanjiku \ud800"})
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
     assert "Wanjiku" not in str(caught.value)
-
-
-def test_repr_of_request_hides_body() -> None:
     encoded = encode("KE")
     assert "Wanjiku" not in repr(encoded)
     assert "254700123456" not in repr(encoded)

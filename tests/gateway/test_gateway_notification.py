@@ -123,13 +123,10 @@ def test_single_hash_in_any_case_is_accepted() -> None:
     assert read_proof(twice, HMAC) is Proof.FORGED
 
 
-def test_body_hash_does_not_prove_address_values() -> None:
+def test_hash_covers_body_and_not_address() -> None:
     query = "client_orderid=PAY-1&amount=1500.50&currency=KES&status=approved"
     empty = hmac.new(SECRET, b"", "sha256").hexdigest()
     assert read_proof(IncomingRequest("GET", "", query, b"", (("x-signature", empty),)), HMAC) is Proof.FORGED
-
-
-def test_form_is_proven_by_raw_bytes() -> None:
     form = b"client_orderid=PAY-1&amount=1500.50&currency=KES&status=approved"
     created = hmac.new(SECRET, form, "sha256").hexdigest()
     assert read_proof(build_post(form, "application/x-www-form-urlencoded", x_signature=created), HMAC) is Proof.PROVEN
@@ -194,7 +191,7 @@ def test_hashed_value_containing_separator_is_forged() -> None:
 
 
 # Headers
-def test_only_relevant_headers_without_secrets_are_kept() -> None:
+def test_few_relevant_headers_without_secrets_are_kept() -> None:
     received = build_post(
         x_signature="s" * 2000,
         x_request_id="r-1",
@@ -210,8 +207,5 @@ def test_only_relevant_headers_without_secrets_are_kept() -> None:
     assert kept[0] == ("x-gateway-proof", "p")
     assert dict(kept)["x-signature"] == "s" * 1000
     assert set(dict(kept)) == {"x-gateway-proof", "x-signature", "x-request-id", "date", "user-agent"}
-
-
-def test_number_of_kept_headers_is_limited() -> None:
     many = IncomingRequest("POST", "", "", b"", tuple((f"x-event-{n}", "v") for n in range(100)))
     assert len(relevant_headers(many, None)) == 30

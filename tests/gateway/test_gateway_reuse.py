@@ -125,13 +125,20 @@ async def test_request_on_ending_connection_is_doubtful_and_unrepeated(channel: 
         assert len(line.server.peers) == 1
 
 
-async def test_idle_connection_is_closed_and_not_reused(channel: Channel) -> None:
+async def test_idle_or_surplus_connection_is_closed(channel: Channel) -> None:
     async with reusing_line(answer_every_request, channel) as line:
         await deliver(line)
         advance_clock(0.9)
         assert (await deliver(line)).reused_connection
         advance_clock(1)
         assert not (await deliver(line)).reused_connection
+        await run_loop()
+        assert len(line.transport._open_connections) == 1
+    async with reusing_line(answer_every_request, channel) as line:
+        await asyncio.gather(*[deliver(line) for _ in range(8)])
+        for _ in range(4):
+            advance_clock(0.4)
+            await deliver(line)
         await run_loop()
         assert len(line.transport._open_connections) == 1
 
@@ -157,16 +164,6 @@ async def test_most_recently_used_connection_is_reused_first(channel: Channel) -
             assert (await deliver(line)).reused_connection
         assert len(set(order)) == 1
         assert len(line.server.peers) == 8
-
-
-async def test_surplus_idle_connections_are_closed(channel: Channel) -> None:
-    async with reusing_line(answer_every_request, channel) as line:
-        await asyncio.gather(*[deliver(line) for _ in range(8)])
-        for _ in range(4):
-            advance_clock(0.4)
-            await deliver(line)
-        await run_loop()
-        assert len(line.transport._open_connections) == 1
 
 
 async def test_fault_closes_connection(channel: Channel) -> None:

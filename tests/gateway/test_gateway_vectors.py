@@ -115,11 +115,8 @@ def test_openssl_computes_same_key_fingerprint(keys: Path) -> None:
     assert {vector["key_fingerprint"] for vector in FILE["vectors"]} == {fingerprint}
 
 
-def test_signing_page_states_number_of_vectors() -> None:
+def test_signing_page_shows_vector_and_their_number() -> None:
     assert f"has {len(FILE['vectors'])} of them" in PAGE.read_text(encoding="utf-8")
-
-
-def test_signing_page_shows_single_vector() -> None:
     (vector,) = (one for one in FILE["vectors"] if one["name"] == ON_THE_PAGE)
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     displayed = [vector[name] for name in ("body", "base_string", "signature")]

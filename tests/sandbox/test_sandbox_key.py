@@ -19,7 +19,7 @@ from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key, sandbox_key
 from tests.support.patience import PATIENCE_S
 
 
-def test_sandbox_key_is_created_once_and_private(tmp_path: Path) -> None:
+def test_sandbox_keys_are_created_once_and_private(tmp_path: Path) -> None:
     directory = tmp_path / "sandbox-state"
     path = sandbox_key(directory)
     content = path.read_bytes()
@@ -30,6 +30,10 @@ def test_sandbox_key_is_created_once_and_private(tmp_path: Path) -> None:
     assert isinstance(key, RSAPrivateKey)
     assert key.key_size == load_private_key(path).public.bits == 2048
     assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(directory.stat().st_mode)) == (0o600, 0o700)
+    first = sandbox_gateway_key(tmp_path).private_numbers()
+    assert sandbox_gateway_key(tmp_path).private_numbers() == first
+    for name in ("sandbox-gateway.pem", "sandbox-gateway-public.pem"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("algorithm", list(SignatureAlgorithm))
@@ -44,13 +48,6 @@ def test_notifications_have_published_signature(tmp_path: Path, algorithm: Signa
         name, value = proof.header(body, forged=forged)
         received = IncomingRequest("POST", "application/json", "", body, ((name.lower(), value),))
         assert check.proof(received, {}) is expected
-
-
-def test_sandbox_gateway_key_is_created_once(tmp_path: Path) -> None:
-    first = sandbox_gateway_key(tmp_path).private_numbers()
-    assert sandbox_gateway_key(tmp_path).private_numbers() == first
-    for name in ("sandbox-gateway.pem", "sandbox-gateway-public.pem"):
-        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
 def test_concurrent_processes_create_one_sandbox_key(tmp_path: Path) -> None:

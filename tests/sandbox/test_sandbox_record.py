@@ -94,16 +94,13 @@ def test_foreign_file_is_refused_as_record_unchanged(tmp_path: Path, content: by
     assert path.read_bytes() == content
 
 
-def test_record_with_incomplete_line_is_refused(tmp_path: Path) -> None:
+def test_incomplete_linked_or_misplaced_record_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "record.csv"
     with Record(path) as record:
         record.append(LINE)
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ConfigurationError, match="incomplete line"):
         Record(path)
-
-
-def test_link_or_directory_as_record_is_refused(tmp_path: Path) -> None:
     with Record(tmp_path / "elsewhere.csv"):
         pass
     (tmp_path / "link.csv").symlink_to(tmp_path / "elsewhere.csv")

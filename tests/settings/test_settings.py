@@ -162,21 +162,15 @@ def test_console_origin_suitable_for_passkeys_is_accepted(tmp_path: Path, origin
     assert load_settings(tmp_path / "paygw.toml", environ={}).console.origin == origin
 
 
-def test_missing_settings_file_and_directory_are_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.toml", tmp_path):
-        with pytest.raises(ConfigurationError, match=str(path)):
-            load_settings(path, environ={})
-
-
-def test_open_interface_settings_have_no_default() -> None:
+def test_missing_and_misspelt_settings_are_named(write_configuration: Path, tmp_path: Path) -> None:
     missing = load_settings(None, environ={}).missing_to_send()
     assert {"gateway.signature_profile", "outcomes", "gateway.base_url"} <= set(missing)
-
-
-def test_misspelt_environment_variables_are_listed(write_configuration: Path) -> None:
     settings = load_settings(write_configuration, environ={})
     environ = {"PAYGW_KEY_PASSPHRASE": "x", "PAYGW_CONCURENCY": "2", "PAYGW_CONFIG": "c", "HOME": "/"}
     assert unknown_variables(environ, settings) == ["PAYGW_CONCURENCY"]
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(ConfigurationError, match=str(path)):
+            load_settings(path, environ={})
 
 
 def test_default_journal_is_separate_for_each_merchant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

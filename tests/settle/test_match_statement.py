@@ -181,14 +181,11 @@ def test_statement_line_recorded_as_evidence_moves_nothing() -> None:
     assert next(iter(journal.rows(1))).state is State.IN_DOUBT
 
 
-def test_processing_or_empty_line_settles_nothing() -> None:
+def test_missing_or_unfinished_rows_stay_unsettled() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN, rows=2)
     matched = match(journal, line(status="processing"), line("ORD-3", number=3, answer=""))
     assert (matched.waiting, matched.settlements, matched.differences) == (2, [], [])
     assert [row.row for row in matched.unsettled_rows] == [2, 3]
-
-
-def test_doubtful_rows_missing_in_statement_are_listed() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN, rows=3)
     matched = match(journal, line("ORD-3", number=7), line("ORD-4", "unheard", 8))
     assert [row.row for row in matched.unsettled_rows] == [2, 4]
@@ -319,12 +316,16 @@ def test_line_is_dated_by_first_use_of_statement() -> None:
     assert only_difference(reapplied, line(status="declined")).startswith(VAGUE)
 
 
-def test_only_same_statement_file_counts_as_applied() -> None:
+def test_only_same_file_counts_as_applied() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN, minute=20)
     journal.settle([], note=StatementNote("b1", "day.csv", "f" * 64, "amina", at(7)))
     assert settled_pairs(journal, line()).resolution is Resolution.PAID
     journal.settle([], note=StatementNote("b2", "day.csv", SHA, "amina", at(7)))
     assert only_difference(journal, line())
+    journal = sent_journal(OutcomeKind.UNKNOWN)
+    one = line(time=LATER)
+    journal.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(7), ((1, 1),)))
+    assert settled_pairs(journal, one).resolution is Resolution.PAID
 
 
 LATER = "2026-11-21T08:59:00Z"
@@ -380,13 +381,6 @@ def test_claim_from_file_read_before_attempt_is_superseded(attempts: dict[int, i
     journal = sent_journal(OutcomeKind.UNKNOWN)
     claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True, attempts=attempts)
     assert getattr(judge_claim(claim, journal.orders("ORD-2"), WORDS), "finding", None) is finding
-
-
-def test_file_read_after_attempt_settles_attempt() -> None:
-    journal = sent_journal(OutcomeKind.UNKNOWN)
-    one = line(time=LATER)
-    journal.settle([], note=StatementNote("b1", "day.csv", SHA, "amina", at(7), ((1, 1),)))
-    assert settled_pairs(journal, one).resolution is Resolution.PAID
 
 
 def test_slow_clock_postpones_attempt_time() -> None:
@@ -510,12 +504,9 @@ def two_batches(kind: OutcomeKind, operation: str = "payout", amount: str = "150
     return journal
 
 
-def test_order_of_other_batch_is_only_counted() -> None:
+def test_order_of_other_batch_is_held_if_resendable() -> None:
     matched = match(two_batches(OutcomeKind.UNKNOWN), line("ORD-9"))
     assert (matched.elsewhere, matched.differences, matched.settlements, matched.blocking) == (1, [], [], [])
-
-
-def test_resendable_order_of_other_batch_is_held() -> None:
     journal = two_batches(OutcomeKind.REJECTED)
     matched = match(journal, line("ORD-9"))
     assert [difference.sentence for difference in matched.differences] == [

@@ -136,13 +136,10 @@ def test_order_on_held_ready_row_names_hold() -> None:
     assert (row.hold, row.order_id, row.attempt, row.state) == (journal.head().seq - 1, "", 0, State.READY)
 
 
-def test_order_omits_rows_of_other_batch() -> None:
+def test_order_names_own_rows_and_statement() -> None:
     assert settlement_order(doubtful(), 9, 2).numbers == [2]
     with pytest.raises(ValueError, match="at least one row"):
         settlement_order(doubtful(), 9)
-
-
-def test_order_names_statement_of_origin() -> None:
     journal = doubtful()
     assert settlement_order(journal).carried_out("amina") is None
     of_file = settlement_order(journal, statement=Statement("day.csv", "a" * 64, []))

@@ -191,15 +191,13 @@ def test_problem_list_is_never_read_as_payee_sheet(annotator: Annotator) -> None
     assert len(read_sheet(path, ReadOptions(aliases=aliases)).frame) == len(rows)
 
 
-def test_sender_worksheet_named_problems_is_kept(annotator: Annotator) -> None:
+def test_copy_keeps_worksheets_and_marks_the_named(annotator: Annotator) -> None:
     source = workbook(
         annotator.folder / "bad.xlsx", BAD, lambda book, _: book.create_sheet("problems").append(["mine"])
     )
     _, path = annotator.annotate(source)
     assert openpyxl.load_workbook(path).sheetnames == ["Sheet", "problems", "Problems 2"]
 
-
-def test_named_worksheet_is_marked(annotator: Annotator) -> None:
     def twice(book: openpyxl.Workbook, sheet: Worksheet) -> None:
         book.copy_worksheet(sheet).title = "October"
 
@@ -244,15 +242,14 @@ def test_merged_cells_show_problem_in_their_first_cell(annotator: Annotator) -> 
 
 def set_formula_values(path: Path, values: dict[str, str]) -> None:
     """Set the values of formulas, as a spreadsheet does when it saves a workbook."""
-    data = path.read_bytes()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
-        for name in old.namelist():
-            part = old.read(name)
-            for at, value in values.items() if name.endswith("sheet1.xml") else ():
-                cell, filled = f'r="{at}"'.encode(), f"<v>{value}</v>".encode()
-                head, _, tail = part.partition(cell)
-                part = head + cell + tail.replace(b"<v />", filled, 1).replace(b"<v/>", filled, 1)
-            new.writestr(name, part)
+
+    def fill(content: bytes) -> bytes:
+        for at, value in values.items():
+            head, cell, tail = content.partition(f'r="{at}"'.encode())
+            content = head + cell + re.sub(rb"<v ?/>", f"<v>{value}</v>".encode(), tail, count=1)
+        return content
+
+    replace_in_part(path, "xl/worksheets/sheet1.xml", fill)
 
 
 def test_marked_formulas_need_recalculation_before_payment(annotator: Annotator) -> None:
@@ -340,13 +337,12 @@ def test_workbook_with_hostile_parts_is_not_annotated(annotator: Annotator, name
     assert why in written.notes[0]
 
 
-def remove_from_part(path: Path, pattern: str, *, part: str) -> None:
-    """Remove the text that matches a pattern from one part of a workbook."""
+def replace_in_part(path: Path, part: str, replace: Callable[[bytes], bytes]) -> None:
+    """Replace the content of one part of a workbook."""
     data = path.read_bytes()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():
-            text = old.read(name)
-            new.writestr(name, re.sub(pattern.encode(), b"", text) if name == part else text)
+            new.writestr(name, replace(old.read(name)) if name == part else old.read(name))
 
 
 def test_workbook_with_columnless_table_is_not_annotated(annotator: Annotator) -> None:
@@ -354,14 +350,14 @@ def test_workbook_with_columnless_table_is_not_annotated(annotator: Annotator) -
         sheet.add_table(Table(displayName="Pay", ref="A1:H5"))
 
     source = workbook(annotator.folder / "bad.xlsx", BAD, add)
-    remove_from_part(source, "<tableColumns.*</tableColumns>", part="xl/tables/table1.xml")
+    replace_in_part(source, "xl/tables/table1.xml", lambda xml: re.sub(b"<tableColumns.*</tableColumns>", b"", xml))
     written, _ = annotator.annotate(source)
     assert "cannot be copied (ValueError)" in written.notes[0]
 
 
 def test_workbook_unreadable_by_library_returns_as_table(annotator: Annotator) -> None:
     source = workbook(annotator.folder / "bad.xlsx", BAD)
-    remove_from_part(source, "<cellStyleXfs.*</cellStyleXfs>", part="xl/styles.xml")
+    replace_in_part(source, "xl/styles.xml", lambda xml: re.sub(b"<cellStyleXfs.*</cellStyleXfs>", b"", xml))
     written, path = annotator.annotate(source)
     assert not written.is_workbook
     assert len(annotator.codes(path)) == len(annotator.codes(source))
@@ -399,21 +395,18 @@ def test_marked_copy_is_private_without_temporary_file(annotator: Annotator, mon
     assert sorted(os.listdir(annotator.folder)) == ["bad.xlsx", "rejects.xlsx"]  # noqa: PTH208 (hidden ones too)
 
 
-def test_the_sheet_itself_is_never_overwritten(annotator: Annotator) -> None:
+def test_own_or_changed_sheet_is_not_annotated(annotator: Annotator) -> None:
     source = workbook(annotator.folder / "rejects.xlsx", BAD)
     before = source.read_bytes()
     with pytest.raises(OutputError, match="is the sheet itself"):
         annotator.annotate(source)
     assert source.read_bytes() == before
-
-
-def test_changed_sheet_is_not_annotated(annotator: Annotator) -> None:
     source = workbook(annotator.folder / "bad.xlsx", BAD)
     validated = validate(read_sheet(source, ReadOptions()), annotator.rules)
     workbook(source, BAD[1:])
     with pytest.raises(SheetError, match="changed since it was read"):
-        write_rejects(validated, source, ReadOptions(), annotator.folder / "rejects.xlsx")
-    assert not (annotator.folder / "rejects.xlsx").exists()
+        write_rejects(validated, source, ReadOptions(), annotator.folder / "changed.xlsx")
+    assert not (annotator.folder / "changed.xlsx").exists()
 
 
 @pytest.mark.parametrize(

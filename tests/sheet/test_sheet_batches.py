@@ -59,9 +59,6 @@ def test_duplicate_id_is_defect_of_every_row(rules: Rules) -> None:
     defects = validate(build_sheet(*rows), rules).defects
     assert codes(defects) == [(row, "client_orderid.duplicate") for row in (2, 4, 6)]
     assert set(defects["message"]) == {"A is used in 3 rows (2, 4, 6). Give each row its own id."}
-
-
-def test_often_duplicated_id_defect_lists_first_rows(rules: Rules) -> None:
     defects = validate(build_sheet(*[KENYAN] * 500), rules).defects
     assert defects.height == 500
     assert defects["message"][499] == "A-1 is used in 500 rows (2, 3, 4, 5, 6, 7, ...). Give each row its own id."
@@ -117,15 +114,12 @@ def test_column_normalisation_equals_normalising_each_value(ids: list[str | None
     assert result == [None if one is None else normalise_spelling(one) for one in ids]
 
 
-def test_rows_are_refused_under_a_rewritten_id(rules: Rules) -> None:
+def test_only_valid_rows_refuse_a_rewritten_id(rules: Rules) -> None:
     ids = ["00001", "2", "1", "1.0"]
     validated = validate(build_sheet(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
     assert codes(validated.defects) == [(row, "client_orderid.rewritten") for row in (2, 4, 5)]
     assert ["of row 4" in one for one in validated.defects["message"]] == [True, False, False]
     assert validated.instructions["client_orderid"].to_list() == ["2"]
-
-
-def test_invalid_row_makes_no_other_id_rewritten(rules: Rules) -> None:
     other = {**KENYAN, "client_orderid": "1", "amount": "1,5"}
     assert codes(validate(build_sheet({**KENYAN, "client_orderid": "00001"}, other), rules).defects) == [
         (3, "amount.format")
@@ -156,7 +150,7 @@ def test_sheet_without_ids_or_reference_is_refused(rules: Rules) -> None:
     assert "--reference" in refused.value.hint
 
 
-def test_derived_ids_do_not_depend_on_other_rows(rules: Rules) -> None:
+def test_derived_ids_depend_on_own_row_alone(rules: Rules) -> None:
     others = [{**NO_IDS, "account_number": f"2547123450{n}"} for n in range(10, 20)]
     alone = validate(build_sheet(NO_IDS), rules, reference="payroll-2026-11").rows["client_orderid"][0]
     among = validate(build_sheet(*others, NO_IDS), rules, reference="payroll-2026-11")
@@ -165,6 +159,12 @@ def test_derived_ids_do_not_depend_on_other_rows(rules: Rules) -> None:
     assert among.instructions["client_orderid"].n_unique() == 11
     assert alone.startswith("payroll-2026-11-")
     assert alone.endswith("-1")
+    bad = {**NO_IDS, "amount": "0"}
+    ids = validate(build_sheet(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"}), rules, reference="R").rows[
+        "client_orderid"
+    ]
+    assert ids[1] is None
+    assert sorted(name.rsplit("-", 1)[1] for name in (ids[0], ids[2], ids[3])) == ["1", "2", "3"]
 
 
 def test_a_derived_id_never_changes(rules: Rules) -> None:
@@ -183,15 +183,6 @@ def test_sheet_ids_are_kept_despite_noted_reference(rules: Rules) -> None:
     assert codes(validated.defects) == [(3, "client_orderid.missing")]
     assert [note for note in validated.sheet.notes if "payroll-2026-11 is not used" in note]
     assert not validate(build_sheet(KENYAN), rules).sheet.notes
-
-
-def test_derived_ids_do_not_count_invalid_rows(rules: Rules) -> None:
-    bad = {**NO_IDS, "amount": "0"}
-    ids = validate(build_sheet(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"}), rules, reference="R").rows[
-        "client_orderid"
-    ]
-    assert ids[1] is None
-    assert sorted(name.rsplit("-", 1)[1] for name in (ids[0], ids[2], ids[3])) == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("reference", ["", " x", "x ", "a\nb", "é", "x" * 91])
@@ -216,16 +207,10 @@ def test_added_defects_invalidate_rows_and_change_batch(rules: Rules) -> None:
     assert after.batch != before.batch
     assert after.batch == with_defects(before, new_finding(2)).batch
     assert after.totals == before.totals
-
-
-def test_added_defect_is_listed_in_column_order(rules: Rules) -> None:
     before = validate(build_sheet({**KENYAN, "amount": "0"}), rules)
     after = with_defects(before, new_finding(2))
     assert codes(after.defects) == [(2, "client_orderid.conflict"), (2, "amount.zero")]
     assert after.rows["message"][0] == "Used before. 0: the amount must be greater than zero."
-
-
-def test_added_warnings_change_nothing_else(rules: Rules) -> None:
     before = validate(build_sheet(KENYAN), rules)
     after = with_warnings(before, new_finding(2, "row.look_alike"))
     assert codes(after.warnings) == [(2, "row.look_alike")]

@@ -63,11 +63,8 @@ def test_meaning_has_label_sentence_and_suggestion(meaning: CodeMeaning) -> None
     assert meaning.suggestion.endswith(".")
 
 
-def test_defect_meaning_names_its_column() -> None:
+def test_defects_document_and_meanings_name_columns() -> None:
     assert code_meaning("receiver_email.missing").label == "receiver_email is missing"
     with pytest.raises(KeyError):
         code_meaning("receiver_email.no_such_code")
-
-
-def test_defects_document_matches_script() -> None:
     assert SCRIPT.render_document() == (ROOT / "docs/defects.md").read_text(encoding="utf-8")

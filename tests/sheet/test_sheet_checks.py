@@ -278,9 +278,6 @@ def test_missing_values_are_derived_and_contradictions_refused(rules: Rules) -> 
         (2, "purpose.mismatch"),
         (2, "receiver_country_code.mismatch"),
     ]
-
-
-def test_south_africa_refuses_purpose(rules: Rules) -> None:
     row = {**KENYAN, "country": "ZA", "account_number": "27711234567", "phone": "+27711234567"}
     good = validate(build_sheet(row), rules)
     assert good.rows["purpose"].to_list() == [None]

@@ -122,11 +122,16 @@ def test_profile_never_reads_employee_number_as_id(name: str) -> None:
     assert not [heading for heading in ids if any(word in heading.lower() for word in ("employ", "staff", "matric"))]
 
 
-def test_unknown_profile_error_suggests_nearest() -> None:
+def test_ambiguous_headings_and_unknown_profiles_are_refused(sheet: MakeSheet) -> None:
     with pytest.raises(ConfigurationError, match="did you mean payroll-english"):
         merge_headings("payrol-english", {})
     with pytest.raises(ConfigurationError, match=r"column_profile: no profile is called '\.\./forms/account'"):
         merge_headings("../forms/account", {})
+    with pytest.raises(SheetError, match="'amount' and 'Net Pay' name the same column"):
+        sheet(lines(GOOD + ",9", header=HEADER + ",Net Pay"), aliases=merge_headings("payroll-english", {}))
+    assert merge_headings(None, {"Net Pay": "amount", "net-pay": "amount"})
+    with pytest.raises(ConfigurationError, match=r"'Net Pay' and 'NET_PAY' are the same heading"):
+        merge_headings(None, {"Net Pay": "amount", "NET_PAY": "order_desc"})
 
 
 def test_configuration_overrides_profile_and_removes_headings(sheet: MakeSheet) -> None:
@@ -136,14 +141,3 @@ def test_configuration_overrides_profile_and_removes_headings(sheet: MakeSheet) 
     assert headings["Somme"] == "amount"
     read = sheet(lines(GOOD + ",old", header=HEADER + ",Mobile"), aliases=headings)
     assert read.unknown == ("Mobile",)
-
-
-def test_two_columns_of_same_meaning_refuse_sheet(sheet: MakeSheet) -> None:
-    with pytest.raises(SheetError, match="'amount' and 'Net Pay' name the same column"):
-        sheet(lines(GOOD + ",9", header=HEADER + ",Net Pay"), aliases=merge_headings("payroll-english", {}))
-
-
-def test_heading_with_two_configured_meanings_is_refused() -> None:
-    assert merge_headings(None, {"Net Pay": "amount", "net-pay": "amount"})
-    with pytest.raises(ConfigurationError, match=r"'Net Pay' and 'NET_PAY' are the same heading"):
-        merge_headings(None, {"Net Pay": "amount", "NET_PAY": "order_desc"})

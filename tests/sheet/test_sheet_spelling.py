@@ -41,13 +41,10 @@ def test_decimal_sign_gives_each_amount_one_meaning(text: str, comma: str | None
         assert read_cells(Spelling(sign, None, is_text=True), amount=text).get("amount") == meaning
 
 
-def test_decimals_of_zero_are_cut_without_decimals() -> None:
+def test_decimals_are_cut_only_from_text() -> None:
     comma = Spelling("comma", None, is_text=True)
     assert read_cells(comma, country="SN", amount="175 000,00") == {"amount": "175000"}
     assert read_cells(comma, country="SN", amount="175 000,50") == {}
-
-
-def test_workbook_numbers_have_no_thousands_separators() -> None:
     assert read_cells(Spelling("comma", None, is_text=False), amount="12.345") == {}
 
 

@@ -200,7 +200,7 @@ def test_missing_or_oversized_statement_is_refused(tmp_path: Path, monkeypatch: 
 HEADER = ("order_id", "amount", "currency", "status")
 
 
-def test_workbook_lines_below_header_keep_row_numbers(tmp_path: Path) -> None:
+def test_workbook_header_must_be_among_first_rows(tmp_path: Path) -> None:
     path = write_workbook(
         tmp_path,
         ("November",),
@@ -214,9 +214,6 @@ def test_workbook_lines_below_header_keep_row_numbers(tmp_path: Path) -> None:
         (line.line, line.order_id, line.amount_text, line.currency, line.status) for line in read_file(path).lines
     ]
     assert result == [(4, "A-1", "1500.50", "KES", ""), (6, "A-2", "7", "KES", "ok")]
-
-
-def test_workbook_header_must_be_among_first_rows(tmp_path: Path) -> None:
     titles = [("x",)] * (HEADER_ROWS - 1)
     assert len(read_file(write_workbook(tmp_path, *titles, HEADER, ("A", "1", "KES", "ok"))).lines) == 1
     sentence, hint = refusal(write_workbook(tmp_path, *titles, ("x",), HEADER, ("A", "1", "KES", "ok")))

@@ -42,12 +42,17 @@ def test_only_implausible_name_is_warning(rules: Rules, names: tuple[str, ...], 
         assert result.payable == 1
 
 
-def test_receiver_form_names_are_checked_too(rules: Rules) -> None:
+def test_receiver_form_is_checked_for_warnings_too(rules: Rules) -> None:
     sheet = build_sheet({**TANZANIAN, "receiver_first_name": "OK", "receiver_last_name": "123"})
     assert codes(validate(sheet, rules).warnings) == [
         (2, "receiver_first_name.placeholder"),
         (2, "receiver_last_name.digits"),
     ]
+    rows = [{**TANZANIAN, "amount": "10000"}, {**TANZANIAN, "client_orderid": "B", "receiver_first_name": "Juma"}]
+    assert set(codes(validate(build_sheet(*rows), rules).warnings)) == {
+        (2, "account_name.two_names"),
+        (3, "account_name.two_names"),
+    }
 
 
 def test_account_under_two_names_warns_each_row(rules: Rules) -> None:
@@ -65,14 +70,6 @@ def test_account_under_two_names_warns_each_row(rules: Rules) -> None:
 def test_respelled_payee_name_has_no_warning(rules: Rules, other: str) -> None:
     rows = [kenyan_row("A", amount="10"), kenyan_row("B", amount="20", account_name=other)]
     assert not validate(build_sheet(*rows), rules).warnings.height
-
-
-def test_receiver_phone_counts_as_account(rules: Rules) -> None:
-    rows = [{**TANZANIAN, "amount": "10000"}, {**TANZANIAN, "client_orderid": "B", "receiver_first_name": "Juma"}]
-    assert set(codes(validate(build_sheet(*rows), rules).warnings)) == {
-        (2, "account_name.two_names"),
-        (3, "account_name.two_names"),
-    }
 
 
 def operator_rules(code: str, operator: str | None) -> Rules:
@@ -97,21 +94,15 @@ def test_number_of_other_operator_is_warning(number: str, warned: bool) -> None:
     assert not any("operator" in code for code in validate(sheet, operator_rules("KE", None)).warnings["code"])
 
 
-def test_operator_warning_names_both_operators() -> None:
+def test_operator_warning_names_operators_of_mobile_number() -> None:
     sheet = build_sheet(kenyan_row("A", account_number="254733123456", phone="254733123456"))
     (message,) = validate(sheet, operator_rules("KE", "Safaricom")).warnings["message"]
     assert "like a number of Airtel, but this row pays through Safaricom" in message
-
-
-def test_operator_warning_uses_phone_without_account() -> None:
     rules = operator_rules("TZ", "Airtel")
     assert codes(validate(build_sheet({**TANZANIAN, "receiver_phone": "0621234567"}), rules).warnings) == [
         (2, "receiver_phone.operator")
     ]
     assert not validate(build_sheet({**TANZANIAN, "receiver_phone": "0681234567"}), rules).warnings.height
-
-
-def test_bank_account_gets_no_operator_warning() -> None:
     terms = OperatorTerms(purpose="W", operator="MTN", bank_account_pattern="[0-9]{10}")
     row = kenyan_row("A", country="NG", account_number="8021234567", phone="+2348031234567")
     warnings = validate(build_sheet(row), load_rules("payout", {"NG": terms})).warnings

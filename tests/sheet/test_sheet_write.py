@@ -172,20 +172,14 @@ def test_rejects_have_sender_headings_and_problems(sheet: MakeSheet, rules: Rule
     assert frame["Note"].to_list() == ["=HYPERLINK(1)", "plain"]
 
 
-def test_rejects_keep_every_surplus_field(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
+def test_rejects_keep_surplus_fields_and_own_columns(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD + ",x")), rules)
     write_frame(rejected_rows(validated), tmp_path / "r.csv")
     assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]
     assert rejected_rows(validated)["phone"].to_list() == ["+254712345678,x"]
-
-
-def test_ignored_columns_of_rejects_file_are_noted(sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD + ",2,none", header=HEADER + ",row,problems"))
     assert read.unknown == ()
     assert read.notes == ("The columns row and problems come from a rejects file, and are ignored.",)
-
-
-def test_sender_column_named_row_survives_rejects(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", "0") + ",77", header=HEADER + ",row")), rules)
     write_frame(rejected_rows(validated), tmp_path / "r.csv")
     again = read_sheet(tmp_path / "r.csv", ReadOptions())

@@ -28,13 +28,10 @@ def test_row_states_decide_exit_code(states: dict[str, int], code: int) -> None:
     assert exit_code_for(states) == code
 
 
-def test_interruption_ranks_between_doubt_and_rejection() -> None:
+def test_exit_codes_rank_in_documented_order() -> None:
     assert exit_code_for({"paid": 3}, contradictions=1) == ExitCode.PERSON_NEEDED
     assert exit_code_for({"ready": 2, "rejected": 1}, interrupted=True) == ExitCode.INTERRUPTED
     assert exit_code_for({"ready": 2, "in_doubt": 1}, interrupted=True) == ExitCode.PERSON_NEEDED
-
-
-def test_exit_codes_rank_in_documented_order() -> None:
     remaining = set(ExitCode)
     order = []
     while remaining:
