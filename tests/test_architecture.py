@@ -261,13 +261,10 @@ def test_journal_is_imported_only_through_public_modules(path: Path) -> None:
         assert parts[0] != "journal" or is_door, f"import {parts[-1]} from paygw_batch.journal"
 
 
-def test_journal_stores_do_not_import_each_other() -> None:
+def test_journal_stores_and_facts_are_independent() -> None:
     for store, other in (("sqlite", "postgres"), ("postgres", "sqlite")):
         for path in sorted((PACKAGE / "journal" / store).rglob("*.py")):
             assert not any(parts[:2] == ("journal", other) for parts in own_imports(path)), path
-
-
-def test_journal_facts_are_pure_and_import_no_store() -> None:
     for path in (PACKAGE / "journal" / "facts.py", PACKAGE / "journal" / "audit.py"):
         assert {name.split(".")[0] for name in imported_modules(path)} <= PURE_FACTS, path
         for parts in own_imports(path):

@@ -73,10 +73,12 @@ def test_commit_hooks_are_part_of_check() -> None:
     assert [hook["entry"] for hook in local["hooks"] if hook["entry"] not in check] == []
 
 
-def test_every_action_is_pinned_to_a_commit() -> None:
+def test_workflows_pin_actions_and_try_every_python() -> None:
     lines = [line for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line]
     assert lines
     assert [line for line in lines if not PINNED.search(line)] == []
+    named = {item.rpartition(" ")[2] for item in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", item)}
+    assert named <= set(workflow("check.yml")["jobs"]["check"]["strategy"]["matrix"]["python"])
 
 
 def test_workflow_job_running_code_has_no_write_rights() -> None:
@@ -95,11 +97,6 @@ def test_programs_and_locks_in_workflows_exist() -> None:
     for name in files:
         assert (ROOT / name).exists(), name
         assert name.endswith(".lock") or os.access(ROOT / name, os.X_OK), name
-
-
-def test_every_python_version_is_checked() -> None:
-    named = {item.rpartition(" ")[2] for item in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", item)}
-    assert named <= set(workflow("check.yml")["jobs"]["check"]["strategy"]["matrix"]["python"])
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made of a commit")

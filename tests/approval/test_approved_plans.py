@@ -161,7 +161,7 @@ def content_of(made: Plan) -> PlanContent:
     return build_content_and_people(made.validated, made.sent_before, minor_units=MINOR_UNITS, **own)[0]
 
 
-def test_plan_names_payments_of_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_names_and_counts_payments_of_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = content(tmp_path / "one", *ROWS)
     assert (result.endpoint, result.journal, result.operation) == (PLACE, "a" * 32, "payout")
     assert (result.sheet, result.batch) == ("payroll.csv", sheet(tmp_path / "one", *ROWS).batch)
@@ -169,16 +169,10 @@ def test_plan_names_payments_of_sheet(tmp_path: Path, monkeypatch: pytest.Monkey
     assert content(tmp_path / "one", *ROWS) == result
     monkeypatch.setattr(approval, "_ROWS_AT_ONCE", 1)
     assert content(tmp_path / "one", *ROWS) == result
-
-
-def test_changed_account_digit_changes_payment_hash(tmp_path: Path) -> None:
     item, other = content(tmp_path / "one", *ROWS[:2]), content(tmp_path / "two", ROWS[0], "B 2000 009")
     assert item.instructions_sha256 != other.instructions_sha256
     assert item.totals == other.totals == {"KES": "3000.50"}
     assert payments_sha256(item) != payments_sha256(other)
-
-
-def test_plan_counts_amended_payments(tmp_path: Path) -> None:
     journal = in_memory_journal()
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     submit(planned(sheet(tmp_path, "A 1000 001"), journal), journal, declined)

@@ -19,8 +19,25 @@ def data(tmp_path: Path) -> Path:
     return shutil.copytree(config_dir(), tmp_path / "config")
 
 
-def test_copied_data_loads_as_original(data: Path) -> None:
+def test_country_file_changes_fields_of_its_forms(data: Path) -> None:
     assert load_rules("payout", {}, data=data) == load_rules("payout", {})
+    with (data / "countries/KE.toml").open("a", encoding="utf-8") as file:
+        file.write('fields = { phone = "optional", purpose = "optional" }\n')
+    rule = load_rules("payout", {}, data=data)["KE"]
+    assert not {"phone", "purpose"} & rule.required
+    assert (rule.omitted, rule.missing_terms) == (frozenset(), ())
+    path = data / "countries/TZ.toml"
+    path.write_text(path.read_text(encoding="utf-8") + "max_characters = { order_desc = 5 }\n", encoding="utf-8")
+    assert load_rules("payout", {}, data=data)["TZ"].max_characters == {"order_desc": 5}
+    for terms in (OperatorTerms(order_desc="Salary"), OperatorTerms(defaults={"order_desc": "Salary"})):
+        with pytest.raises(ConfigurationError, match="Salary: write at most 5 characters"):
+            load_rules("payout", {"TZ": terms}, data=data)
+    path = data / "countries/CI.toml"
+    path.write_text(path.read_text(encoding="utf-8") + 'fields = { phone = "never" }\n', encoding="utf-8")
+    usable = load_rules("payout", {"CI": OperatorTerms(form="account", purpose="X")}, data=data)["CI"]
+    assert "phone" not in usable.required
+    with pytest.raises(ConfigurationError, match="the receiver form has no field 'phone'"):
+        load_rules("payout", {"CI": OperatorTerms(form="receiver", purpose="X")}, data=data)
 
 
 @pytest.mark.parametrize(
@@ -92,32 +109,6 @@ def test_country_without_operations_or_misnamed_is_refused(data: Path) -> None:
     (data / "mobile-numbers.toml").unlink()
     with pytest.raises(ConfigurationError, match=r"config/mobile-numbers\.toml cannot be read"):
         load_rules("payout", {}, data=data)
-
-
-def test_country_file_field_missing_in_form_is_refused(data: Path) -> None:
-    path = data / "countries/CI.toml"
-    path.write_text(path.read_text(encoding="utf-8") + 'fields = { phone = "never" }\n', encoding="utf-8")
-    usable = load_rules("payout", {"CI": OperatorTerms(form="account", purpose="X")}, data=data)["CI"]
-    assert "phone" not in usable.required
-    with pytest.raises(ConfigurationError, match="the receiver form has no field 'phone'"):
-        load_rules("payout", {"CI": OperatorTerms(form="receiver", purpose="X")}, data=data)
-
-
-def test_optional_field_is_sent_and_not_required(data: Path) -> None:
-    with (data / "countries/KE.toml").open("a", encoding="utf-8") as file:
-        file.write('fields = { phone = "optional", purpose = "optional" }\n')
-    rule = load_rules("payout", {}, data=data)["KE"]
-    assert not {"phone", "purpose"} & rule.required
-    assert (rule.omitted, rule.missing_terms) == (frozenset(), ())
-
-
-def test_country_length_limit_applies_to_operator_values(data: Path) -> None:
-    path = data / "countries/TZ.toml"
-    path.write_text(path.read_text(encoding="utf-8") + "max_characters = { order_desc = 5 }\n", encoding="utf-8")
-    assert load_rules("payout", {}, data=data)["TZ"].max_characters == {"order_desc": 5}
-    for terms in (OperatorTerms(order_desc="Salary"), OperatorTerms(defaults={"order_desc": "Salary"})):
-        with pytest.raises(ConfigurationError, match="Salary: write at most 5 characters"):
-            load_rules("payout", {"TZ": terms}, data=data)
 
 
 def test_country_may_lack_an_operation(data: Path) -> None:

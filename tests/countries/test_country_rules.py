@@ -159,11 +159,8 @@ def test_operator_terms_override_rule_defaults() -> None:
     rules = load_rules("payout", terms)
     assert rules["TZ"].defaults == {"ipaddress": "192.0.2.7", "order_desc": "Wages"}
     assert (rules["KE"].min_amount, rules["KE"].max_amount) == (Decimal(10), Decimal("10.00"))
-
-
-def test_bank_account_pattern_anchors_all_alternatives() -> None:
-    terms = OperatorTerms(purpose="INVENTED", bank_account_pattern="[0-9]{10}|[0-9]{13}")
-    pattern = f"^{load_rules('payout', {'KE': terms})['KE'].bank_account_pattern}$"
+    banked = OperatorTerms(purpose="INVENTED", bank_account_pattern="[0-9]{10}|[0-9]{13}")
+    pattern = f"^{load_rules('payout', {'KE': banked})['KE'].bank_account_pattern}$"
     assert re.search(pattern, "0123456789")
     assert re.search(pattern, "0123456789012")
     assert not re.search(pattern, "0123456789x")

@@ -124,28 +124,19 @@ def test_samples_readme_states_totals_and_defects() -> None:
     assert f"its {fine.height} rows without a defect" in readme
 
 
-def test_make_sheet_is_deterministic() -> None:
+def test_make_sheet_is_repeatable_and_spoils_a_share(tmp_path: Path) -> None:
     make_sheet = MAKE_SHEET.make_sheet
     assert_frame_equal(make_sheet(500, seed=3, bad_share=0.1), make_sheet(500, seed=3, bad_share=0.1))
     assert not make_sheet(500, seed=3).equals(make_sheet(500, seed=4, prefix="S3"))
-
-
-def test_bad_share_damages_expected_number_of_rows() -> None:
     make_sheet = MAKE_SHEET.make_sheet
     clean, spoilt = make_sheet(5_000, bad_share=0.0), make_sheet(5_000, bad_share=0.2)
     key = pl.concat_str(pl.all().fill_null("-"), separator="|")
     changed = (clean.select(key).to_series() != spoilt.select(key).to_series()).sum()
     assert 800 < changed < 1_200
     assert clean["client_orderid"].equals(spoilt["client_orderid"])
-
-
-def test_a_large_sheet_has_no_payee_twice() -> None:
     sheet = MAKE_SHEET.make_sheet(50_000)
     accounts = sheet["account_number"].drop_nulls()
     assert accounts.n_unique() == accounts.len()
     assert set(sheet.dtypes) == {pl.String}
-
-
-def test_make_sheet_refuses_unsupported_file_ending(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"must end in \.csv or \.parquet"):
         MAKE_SHEET.write(MAKE_SHEET.make_sheet(1), tmp_path / "sheet.xls")

@@ -215,14 +215,11 @@ def test_reply_on_reused_connection_must_name_payout(echo: dict[str, Any]) -> No
 
 
 # Evidence.
-def test_outcome_keeps_gateway_codes_and_message() -> None:
+def test_outcome_keeps_first_codes_and_message() -> None:
     body = {"status": "declined", "paynet-order-id": 987654321, "reference": "not this one"}
     result = classify_reply({**body, "error-code": "51", "error-message": "Insufficient balance"}, 422).outcome
     evidence: dict[str, Any] = {"gateway_reference": "987654321", "error_code": "51", "message": "Insufficient balance"}
     assert result == Outcome(OutcomeKind.REJECTED, gateway_status="declined", http_status=422, **evidence)
-
-
-def test_first_reply_field_with_value_is_used() -> None:
     reply: dict[str, Any] = {
         "status": "odd",
         "paynet-order-id": None,
@@ -294,12 +291,16 @@ def test_requested_pause_is_limited(http_status: int, asked: str, advice: Advice
     assert verdict.outcome.kind is (OutcomeKind.REJECTED if http_status == 429 else OutcomeKind.UNKNOWN)
 
 
-def test_retry_date_is_relative_to_reply_date() -> None:
+def test_pause_follows_reply_date_or_default() -> None:
     retry_after = ("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT")
     headers = (("date", "Sat, 21 Nov 2026 12:00:00 GMT"), retry_after)
     assert classify_reply({}, 429, headers, now=NOW.replace(year=2030)).advice == PauseRun(30.0)
     assert classify_reply({}, 429, headers).advice == PauseRun(30.0)
     assert classify_reply({}, 503, (retry_after,)).advice == PauseRun(UNSTATED_PAUSE_S)
+    assert classify_reply({}, 429).advice == PauseRun(UNSTATED_PAUSE_S)
+    assert classify_reply({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(UNSTATED_PAUSE_S)
+    assert classify_reply({}, 503).advice == ContinueRun()
+    assert classify_reply(GOOD, 200, (("retry-after", "60"),)).advice == ContinueRun()
 
 
 @pytest.mark.parametrize(
@@ -318,13 +319,6 @@ def test_gateway_clock_is_read_from_single_date(headers: tuple[tuple[str, str], 
     result = reply_date(RawReply(200, headers, b""))
     assert result == stated
     assert result is None or result.tzinfo is UTC
-
-
-def test_too_many_requests_pauses_run_without_stated_time() -> None:
-    assert classify_reply({}, 429).advice == PauseRun(UNSTATED_PAUSE_S)
-    assert classify_reply({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(UNSTATED_PAUSE_S)
-    assert classify_reply({}, 503).advice == ContinueRun()
-    assert classify_reply(GOOD, 200, (("retry-after", "60"),)).advice == ContinueRun()
 
 
 # Whatever comes.

@@ -30,7 +30,7 @@ def read_body(encoded: EncodedBody) -> list[tuple[str, str]]:
     return pairs
 
 
-def test_account_form_is_encoded_in_interface_order() -> None:
+def test_account_form_has_interface_order_and_required_fields() -> None:
     assert encode("KE").body.decode() == (
         '{"account_name":"Wanjiku Kamau","account_number":"254700123456","amount":1500.50,'
         '"client_orderid":"PAY-KE-0001","currency":"KES","phone":"+254700123456","purpose":"OPERATOR-KE",'
@@ -38,6 +38,14 @@ def test_account_form_is_encoded_in_interface_order() -> None:
     )
     assert "محمد أحمد".encode() in encode("EG").body
     assert b"\\u" not in encode("EG").body
+    rule = rule_for("KE", omitted=frozenset({"phone", "purpose"}))
+    kept = ["account_name", "account_number", "amount", "client_orderid", "currency", "server_callback_url"]
+    assert [name for name, _ in encode("KE", rule).params] == kept
+    assert b"purpose" not in encode("ZA").body
+    rule = rule_for("KE", required=RULES["KE"].required - {"phone"})
+    fields = {"account_name": "A B", "account_number": "254700123456"}
+    assert b"phone" not in encode("KE", rule, fields=fields).body
+    assert b"phone" not in encode("KE", rule, fields={**fields, "phone": ""}).body
 
 
 @given(AMOUNTS)
@@ -67,20 +75,6 @@ def test_signed_pairs_match_body_order(amount: str, name: str, country: str) -> 
     encoded = encode(country, amount=amount, fields={**instruction_for(country).fields, own: name})
     in_body = [(field, value.removeprefix("#") if field == "amount" else value) for field, value in read_body(encoded)]
     assert list(encoded.params) == in_body
-
-
-def test_omitted_fields_are_not_sent() -> None:
-    rule = rule_for("KE", omitted=frozenset({"phone", "purpose"}))
-    kept = ["account_name", "account_number", "amount", "client_orderid", "currency", "server_callback_url"]
-    assert [name for name, _ in encode("KE", rule).params] == kept
-    assert b"purpose" not in encode("ZA").body
-
-
-def test_optional_field_may_be_absent_or_empty() -> None:
-    rule = rule_for("KE", required=RULES["KE"].required - {"phone"})
-    fields = {"account_name": "A B", "account_number": "254700123456"}
-    assert b"phone" not in encode("KE", rule, fields=fields).body
-    assert b"phone" not in encode("KE", rule, fields={**fields, "phone": ""}).body
 
 
 @pytest.mark.parametrize("fields", [{}, {"account_name": "Wanjiku"}, {"account_name": "", "account_number": "1"}])

@@ -78,7 +78,7 @@ async def test_proxy_carries_tls_and_sees_no_payout(opened: bytes, server_tls: s
         assert heard == [b"CONNECT " + place + b" HTTP/1.1\r\nHost: " + place + b"\r\nUser-Agent: paygw-batch\r\n\r\n"]
 
 
-async def test_fault_behind_proxy_reports_whether_request_left(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+async def test_proxy_fault_reports_whether_request_left(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def drop_connection(peer: Peer) -> None:
         await peer.request()
         peer.cut()
@@ -87,6 +87,10 @@ async def test_fault_behind_proxy_reports_whether_request_left(server_tls: ssl.S
         assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.CONNECTION_LOST, True)
     async with serving(hang_up) as gateway, serving(tunnel([])) as proxy:
         assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.TLS_FAILED, False)
+    async with serving(expect_no_data) as proxy:
+        pass
+    async with serving(expect_no_data) as gateway:
+        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
 
 
 def proxy_with_reply(reply: bytes) -> Script:
@@ -133,13 +137,6 @@ def test_proxy_reply_length_is_limited() -> None:
             reader.feed(b"X: y\r\n")
     assert reader.problem
     assert not reader.is_open
-
-
-async def test_refused_proxy_connection_is_proxy_fault(ca_bundle: Path) -> None:
-    async with serving(expect_no_data) as proxy:
-        pass
-    async with serving(expect_no_data) as gateway:
-        assert summary(await deliver_through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
 
 
 # The environment.

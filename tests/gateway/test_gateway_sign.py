@@ -158,15 +158,12 @@ def test_accessible_key_is_refused_with_chmod_command(key_file: KeyFile, mode: i
     assert caught.value.hint == f"chmod 600 '{path}'"
 
 
-def test_short_key_or_other_kind_is_refused(key_file: KeyFile) -> None:
+def test_unfit_key_file_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey) -> None:
     short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 (it is refused)
     with pytest.raises(ConfigurationError, match="1024 bits; at least 2048"):
         load_private_key(key_file(pem(short)))
     with pytest.raises(ConfigurationError, match="not an RSA key"):
         load_private_key(key_file(pem(ec.generate_private_key(ec.SECP256R1()))))
-
-
-def test_file_without_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey) -> None:
     public = rsa_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     whole, unreadable = pem(rsa_key), "does not contain a readable private key"
     for content, sentence in [

@@ -123,7 +123,7 @@ def open_connection_to(url: str, *, names: dict[str, Any] | None = None, **chang
     return run_test(scenario())
 
 
-def test_unresolvable_host_name_sends_nothing() -> None:
+def test_unreachable_host_gets_nothing(blackhole: int) -> None:
     names = {"gateway.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known")}
     result = open_connection_to("https://gateway.example", names=names)
     assert summary(result) == (FaultKind.NAME_NOT_RESOLVED, False)
@@ -131,18 +131,12 @@ def test_unresolvable_host_name_sends_nothing() -> None:
         FaultKind.NAME_NOT_RESOLVED,
         False,
     )
-
-
-def test_refused_or_failed_connection_sends_nothing() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         assert summary(open_connection_to(f"http://127.0.0.1:{port}")) == (FaultKind.CONNECT_REFUSED, False)
         assert summary(open_connection_to(f"https://localhost:{port}")) == (FaultKind.CONNECT_REFUSED, False)
     assert summary(open_connection_to("https://255.255.255.255")) == (FaultKind.CONNECT_FAILED, False)
-
-
-def test_unanswered_connection_sends_nothing(blackhole: int) -> None:
     assert summary(open_connection_to(f"http://127.0.0.1:{blackhole}")) == (FaultKind.CONNECT_TIMEOUT, False)
     assert summary(open_connection_to(f"http://127.0.0.1:{blackhole}", total_timeout_s=20)) == (
         FaultKind.TOTAL_TIMEOUT,
@@ -205,9 +199,6 @@ async def test_probe_connects_and_sends_nothing(channel: Channel) -> None:
         assert line.transport._open_connections == set()
         await line.server.finished()
         assert received == [b""]
-
-
-async def test_probe_reports_reason_for_failed_connection() -> None:
     async with serving(hang_up) as server:
         async with PayoutTransport(settings_for(server.url.replace("http:", "https:"))) as transport:
             fault = await transport.probe()

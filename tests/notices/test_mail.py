@@ -33,7 +33,7 @@ def build_server(
     return MailServer(host, port, has_tls=bool(more.pop("tls", "")), trust=context, timeout_s=timeout_s, **more)
 
 
-def test_mail_is_sent_after_starttls_and_sign_in(trust: Trust) -> None:
+def test_mail_is_sent_by_starttls_or_tls(trust: Trust) -> None:
     with mail_server(trust.context()) as mails:
         assert build_server(trust, mails.port, user=USER, password=PASSWORD).send(sample_mail()) is None
     (taken,) = mails.taken
@@ -44,9 +44,6 @@ def test_mail_is_sent_after_starttls_and_sign_in(trust: Trust) -> None:
     assert text is not None
     assert html is not None
     assert (text.get_content().strip(), html.get_content().strip()) == ("in words", "<p>in words</p>")
-
-
-def test_mail_is_sent_over_tls_from_first_byte(trust: Trust) -> None:
     mail = sample_mail(attachment=Attachment("rows.csv", b"1"))
     with mail_server(trust.context(), from_the_start=True) as mails:
         assert build_server(trust, mails.port, tls="yes").send(mail) is None

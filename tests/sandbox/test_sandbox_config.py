@@ -25,7 +25,7 @@ def test_sandbox_configuration_is_complete_without_real_codes(settings: Settings
         assert all(part.startswith("SANDBOX-") for part in (rule.purpose or "SANDBOX-").split("/"))
 
 
-def test_sandbox_statuses_map_to_documented_outcomes(settings: Settings) -> None:
+def test_sandbox_maps_statuses_and_has_no_key(settings: Settings) -> None:
     assert settings.words() == {
         "approved": OutcomeKind.PAID,
         "processing": OutcomeKind.ACCEPTED,
@@ -33,9 +33,6 @@ def test_sandbox_statuses_map_to_documented_outcomes(settings: Settings) -> None
         "filtered": OutcomeKind.REJECTED,
         "error": OutcomeKind.REJECTED,
     }
-
-
-def test_sandbox_configuration_has_no_key(settings: Settings) -> None:
     assert settings.gateway.private_key is None
     assert settings.journal_path().resolve() == FILE.parent.parent / "sandbox-state" / "journal.sqlite3"
 

@@ -54,6 +54,7 @@ def test_record_keeps_lines_across_runs_and_is_private(tmp_path: Path) -> None:
     )
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
+    assert LINE.account_number not in repr(LINE)
 
 
 text_on_one_line = st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), max_size=20)
@@ -223,7 +224,3 @@ def test_compare_command_refuses_other_files(tmp_path: Path, capsys: pytest.Capt
     for files in ([], [record, record], [missing, record], [record, missing]):
         assert main(files) == 2
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_record_line_repr_hides_account() -> None:
-    assert LINE.account_number not in repr(LINE)

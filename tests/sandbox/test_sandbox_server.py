@@ -141,13 +141,20 @@ def test_delay_rule_waits_after_recording_order(make_config: MakeConfig, merchan
         assert client.recv(12) == b"HTTP/1.1 200"
 
 
-def test_repeated_order_is_paid_and_recorded_twice(sandbox: RunningSandbox, merchant: Merchant) -> None:
+def test_orders_may_repeat_and_share_connection(sandbox: RunningSandbox, merchant: Merchant) -> None:
     for _ in range(2):
         reply, _ = post(merchant, sandbox.base_url, payout_fields("TWICE"))
         assert reply.status == 200
     first, second = sandbox.recorded("TWICE")
     assert first.committed == second.committed == "yes"
     assert first.reference != second.reference
+    with socket.create_connection(split_address(sandbox.base_url), timeout=PATIENCE_S) as client:
+        for number in range(5):
+            client.sendall(raw_request(merchant, sandbox.base_url, payout_fields(f"KEPT-{number}"), close=False))
+            reply = HTTPResponse(client)
+            reply.begin()
+            assert parse_exact(reply.read())["client_orderid"] == f"KEPT-{number}"
+            reply.close()
 
 
 def test_refused_order_is_answered_and_not_recorded(sandbox: RunningSandbox, merchant: Merchant) -> None:
@@ -194,16 +201,6 @@ def test_oversized_or_incomplete_order_is_not_recorded(sandbox: RunningSandbox, 
     reply, _ = post(merchant, sandbox.base_url, payout_fields("AFTER-HALF"))
     assert reply.status == 200
     assert sandbox.recorded("HALF") == []
-
-
-def test_connection_serves_many_requests(sandbox: RunningSandbox, merchant: Merchant) -> None:
-    with socket.create_connection(split_address(sandbox.base_url), timeout=PATIENCE_S) as client:
-        for number in range(5):
-            client.sendall(raw_request(merchant, sandbox.base_url, payout_fields(f"KEPT-{number}"), close=False))
-            reply = HTTPResponse(client)
-            reply.begin()
-            assert parse_exact(reply.read())["client_orderid"] == f"KEPT-{number}"
-            reply.close()
 
 
 def test_parallel_orders_are_answered_and_recorded_once(sandbox: RunningSandbox, merchant: Merchant) -> None:

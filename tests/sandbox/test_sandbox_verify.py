@@ -81,15 +81,12 @@ def test_malformed_signature_is_refused(verifier: Verifier, merchant: Merchant, 
     assert (verdict.http_status, verdict.code) == (401, "signature")
 
 
-def test_only_request_with_right_signature_uses_nonce(verifier: Verifier, merchant: Merchant) -> None:
+def test_nonce_is_used_by_signed_requests_alone(verifier: Verifier, merchant: Merchant) -> None:
     request = build_request(merchant, KENYA)
     tampered = replace(request, body=encode_body(KENYA | {"amount": "9"}))
     assert require_refusal(verifier.verify(tampered)).code == "signature"
     assert isinstance(verifier.verify(request), Order)
     assert require_refusal(verifier.verify(request)).code == "nonce"
-
-
-def test_refused_form_uses_nonce(verifier: Verifier, merchant: Merchant) -> None:
     overrides = {"oauth_nonce": "n" * 32}
     for fields, code in ((KENYA | {"phone": ""}, "phone"), (KENYA, "nonce")):
         assert require_refusal(verifier.verify(build_request(merchant, fields, overrides=overrides))).code == code

@@ -72,13 +72,17 @@ def refusal_message(tmp_path: Path, text: str, **environ: str) -> str:
     return caught.value.message
 
 
-def test_every_documented_key_is_read(write_configuration: Path) -> None:
+def test_file_settings_are_read_and_overridden(write_configuration: Path) -> None:
     settings = load_settings(write_configuration, environ={})
     kinds = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
     assert (settings.gateway.endpoint_id, settings.submission.quarantine_h, settings.words()) == ("1234", 24, kinds)
     assert settings.terms("payout")["KE"].purpose == "WALLET"
     assert settings.terms("payout")["KE"].max_amount == Decimal(250000)
     assert settings.missing_to_send() == []
+    environ = {"PAYGW_CONCURRENCY": "3", "PAYGW_RATE_PER_S": "2.5"}
+    settings = load_settings(write_configuration, environ=environ, flags={("submission", "concurrency"): 7})
+    assert settings.submission.concurrency == 7
+    assert settings.submission.rate_per_s == 2.5
 
 
 def test_paths_are_relative_to_configuration_file(write_configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,13 +94,6 @@ def test_paths_are_relative_to_configuration_file(write_configuration: Path, mon
     assert settings.known_journals_directory() != folder
     elsewhere = load_settings(write_configuration, environ={"PAYGW_JOURNAL": str(folder / "other.sqlite3")})
     assert elsewhere.journal_path() == folder / "other.sqlite3"
-
-
-def test_option_overrides_environment_and_file_settings(write_configuration: Path) -> None:
-    environ = {"PAYGW_CONCURRENCY": "3", "PAYGW_RATE_PER_S": "2.5"}
-    settings = load_settings(write_configuration, environ=environ, flags={("submission", "concurrency"): 7})
-    assert settings.submission.concurrency == 7
-    assert settings.submission.rate_per_s == 2.5
 
 
 @pytest.mark.parametrize("name", sorted(environment_keys()))
@@ -173,7 +170,7 @@ def test_missing_and_misspelt_settings_are_named(write_configuration: Path, tmp_
             load_settings(path, environ={})
 
 
-def test_default_journal_is_separate_for_each_merchant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_journal_is_separate_for_each_merchant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     environs = [
         {"PAYGW_BASE_URL": url, "PAYGW_ENDPOINT_ID": endpoint, "PAYGW_CONSUMER_KEY": key}
@@ -185,9 +182,6 @@ def test_default_journal_is_separate_for_each_merchant(monkeypatch: pytest.Monke
     assert len(places) == 4
     assert all(place.is_relative_to(state_directory()) for place in places)
     assert state_directory().is_relative_to(tmp_path)
-
-
-def test_other_port_changes_endpoint_but_not_journal() -> None:
     result = [
         load_settings(None, environ={"PAYGW_BASE_URL": f"https://a.example{port}", "PAYGW_ENDPOINT_ID": "1"})
         for port in ("", ":443", ":8443")

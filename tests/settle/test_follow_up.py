@@ -116,7 +116,7 @@ def answer(status: str, *, is_not_found: bool = False) -> EnquiryAnswer:
 NO_ANSWER = EnquiryAnswer(None, "connect.refused", ContinueRun(), has_replied=False)
 
 
-def test_enquiry_answer_is_recorded_and_moves_row() -> None:
+def test_enquiry_answer_moves_only_its_attempt() -> None:
     scenario = Scenario(answer("approved"))
     scenario.run(lambda: bool(scenario.kept), claim())
     ((_, expected),) = scenario.asked
@@ -127,9 +127,6 @@ def test_enquiry_answer_is_recorded_and_moves_row() -> None:
     ruling = judge_claim(kept.claim, [candidate()], WORDS)
     assert not isinstance(ruling, Deferral)
     assert ruling.finding is Finding.MOVED
-
-
-def test_enquiry_answer_does_not_settle_later_attempt() -> None:
     scenario = Scenario(answer("declined"))
     scenario.run(lambda: bool(scenario.kept), claim("declined"))
     later = candidate(intended_at="2026-11-22T05:00:00.000Z")
@@ -139,13 +136,10 @@ def test_enquiry_answer_does_not_settle_later_attempt() -> None:
     assert ruling.outcome is None
 
 
-def test_unanswered_enquiry_is_repeated_up_to_limit() -> None:
+def test_enquiry_is_repeated_until_answer_or_limit() -> None:
     scenario = Scenario(NO_ANSWER, answer("processing"), NO_ANSWER)
     scenario.run(lambda: len(scenario.asked) == MAX_ENQUIRIES, claim())
     assert scenario.kept == []
-
-
-def test_enquiry_continues_until_new_answer() -> None:
     scenario = Scenario(NO_ANSWER, answer("processing"), answer("not-found", is_not_found=True))
     scenario.run(lambda: bool(scenario.kept), claim(), claim("declined"), claim())  # the order is queued once
     assert len(scenario.asked) == 3

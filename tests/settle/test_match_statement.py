@@ -236,16 +236,13 @@ def test_statement_line_with_different_amount_is_difference(
     assert len(matched.settlements) == (sentence is None and kind is OutcomeKind.UNKNOWN)
 
 
-def test_order_named_twice_is_not_settled() -> None:
+def test_repeated_or_missing_order_id_is_difference() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
     matched = match(journal, line(), line(number=3, status="declined"))
     assert [difference.sentence for difference in matched.differences] == [
         "The statement has 2 lines for ORD-2: which one is right?"
     ] * 2
     assert ([difference.line for difference in matched.differences], matched.settlements) == ([2, 3], [])
-
-
-def test_each_line_without_order_id_is_difference() -> None:
     matched = match(sent_journal(OutcomeKind.UNKNOWN), line(""), line("", number=3))
     differences = [(difference.line, difference.order_id, difference.sentence) for difference in matched.differences]
     assert differences == [(number, "", "The line has no order id.") for number in (2, 3)]

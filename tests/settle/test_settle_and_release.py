@@ -128,7 +128,7 @@ def test_wrong_clock_settles_and_releases_nothing() -> None:
         check_releasable(journal, journal.batches()[0], [3], quarantine_h=24, now=lambda: early)
 
 
-def test_settlements_are_recorded_with_person_time_reason() -> None:
+def test_settlements_are_recorded_with_reason_and_documents() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED)
     write(journal, word(2, Resolution.PAID), word(3, Resolution.NOT_RECEIVED), word(4, basis=Basis.GATEWAY))
     assert [row.state for row in journal.rows(1)] == [State.PAID, State.READY, State.REJECTED]
@@ -137,9 +137,6 @@ def test_settlements_are_recorded_with_person_time_reason() -> None:
     assert [(deed.row, deed.attempt, deed.by, deed.at, deed.said) for deed in deeds] == [
         (row, 1, "amina", "2026-11-23T08:01:00.000Z", "Ticket 4711") for row in (2, 3, 4)
     ]
-
-
-def test_settlement_records_its_statement_and_order() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     note, order = StatementNote("b1", "day.csv", "a" * 64, "amina"), SignedOrder("b1", "{}")
     settle(journal, journal.batches()[0], [word(2)], by="amina", now=lambda: LATER, carried_out=note, order=order)
@@ -184,7 +181,7 @@ def test_rows_not_rejected_are_refused_with_reason() -> None:
     )
 
 
-def test_row_rejected_by_person_is_releasable_after_quarantine() -> None:
+def test_row_rejected_by_person_waits_for_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED)
     write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
     early = OPENS - timedelta(milliseconds=1)
@@ -194,6 +191,11 @@ def test_row_rejected_by_person_is_releasable_after_quarantine() -> None:
     )
     releasable(journal, 3, 4, now=early)
     releasable(journal, 2, 3, 4, now=OPENS)
+    journal = journal_of(OutcomeKind.REJECTED)
+    journal.release(1, None, suffix=True, by="amina", at=at(5))
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    write(journal, word(2), now=LEFT + timedelta(hours=1))
+    assert "from 2026-11-22T08:10:00.000Z (" in release_refusal(journal, 2, now=OPENS)
 
 
 @pytest.mark.parametrize(("rows", "waiting"), [(None, [2, 3]), ([3, 4], [3]), ([4], []), ([], [])])
@@ -213,14 +215,6 @@ def test_rejected_held_unsent_row_skips_quarantine() -> None:
     check(journal, word(2, Resolution.PAID))
     write(journal, word(2), now=LEFT + timedelta(hours=1))
     releasable(journal, 2, now=LEFT + timedelta(hours=2))
-
-
-def test_quarantine_counts_from_latest_attempt() -> None:
-    journal = journal_of(OutcomeKind.REJECTED)
-    journal.release(1, None, suffix=True, by="amina", at=at(5))
-    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    write(journal, word(2), now=LEFT + timedelta(hours=1))
-    assert "from 2026-11-22T08:10:00.000Z (" in release_refusal(journal, 2, now=OPENS)
 
 
 def test_settlement_needs_few_database_statements() -> None:

@@ -209,7 +209,7 @@ def test_copy_keeps_worksheets_and_marks_the_named(annotator: Annotator) -> None
     assert annotator.codes(path, sheet_name="October") == annotator.codes(source, sheet_name="October")
 
 
-def test_hidden_cells_are_shown_only_with_problems(annotator: Annotator) -> None:
+def test_hidden_or_merged_cells_show_problems(annotator: Annotator) -> None:
     def hide(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet.row_dimensions[2].hidden = sheet.row_dimensions[3].hidden = True
         sheet.column_dimensions["F"].hidden = sheet.column_dimensions["G"].hidden = True
@@ -219,6 +219,10 @@ def test_hidden_cells_are_shown_only_with_problems(annotator: Annotator) -> None
     assert [sheet.row_dimensions[row].hidden for row in (2, 3)] == [True, False]
     assert [sheet.column_dimensions[column].hidden for column in "FG"] == [False, True]
     assert coloured_cells(path, YELLOW) == {"A2"}
+    source = workbook(annotator.folder / "bad.xlsx", BAD, lambda _, sheet: sheet.merge_cells("D4:E4"))
+    _, path = annotator.annotate(source)
+    sheet = openpyxl.load_workbook(path).worksheets[0]
+    assert "account_name is missing" in sheet["D4"].comment.text
 
 
 def test_marked_copy_keeps_hidden_row_refused(annotator: Annotator) -> None:
@@ -231,13 +235,6 @@ def test_marked_copy_keeps_hidden_row_refused(annotator: Annotator) -> None:
     assert write_rejects(strict, source, ReadOptions(), path).is_workbook
     again = warnings_as_defects(validate(read_sheet(path, ReadOptions()), annotator.rules))
     assert codes(again.defects) == codes(strict.defects) == [(2, "row.hidden")]
-
-
-def test_merged_cells_show_problem_in_their_first_cell(annotator: Annotator) -> None:
-    source = workbook(annotator.folder / "bad.xlsx", BAD, lambda _, sheet: sheet.merge_cells("D4:E4"))
-    _, path = annotator.annotate(source)
-    sheet = openpyxl.load_workbook(path).worksheets[0]
-    assert "account_name is missing" in sheet["D4"].comment.text
 
 
 def set_formula_values(path: Path, values: dict[str, str]) -> None:
@@ -290,7 +287,7 @@ def test_problems_beyond_limits_are_coloured(annotator: Annotator, monkeypatch: 
     assert sum(isinstance(value, int) for value in first_column) == 3
 
 
-def test_marked_copy_keeps_rich_text_and_tables(annotator: Annotator) -> None:
+def test_copy_keeps_rich_text_and_names_losses(annotator: Annotator) -> None:
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["H2"].value = CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
         sheet.add_table(Table(displayName="Pay", ref="A1:H90000"))
@@ -301,6 +298,10 @@ def test_marked_copy_keeps_rich_text_and_tables(annotator: Annotator) -> None:
     sheet = openpyxl.load_workbook(path, rich_text=True).worksheets[0]
     assert sheet["H2"].value == CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
     assert list(sheet.tables) == ["Pay"]
+    source = workbook(annotator.folder / "bad.xlsx", BAD)
+    add_part(source, "xl/media/image1.png", "picture")
+    written, _ = annotator.annotate(source)
+    assert written == RejectsFile(is_workbook=True, notes=("The copy does not have the workbook's pictures.",))
 
 
 # Workbooks that cannot be annotated become tables
@@ -372,13 +373,6 @@ def test_marked_copy_reading_differently_is_withheld(annotator: Annotator, monke
     written, _ = annotator.annotate(workbook(annotator.folder / "bad.xlsx", BAD))
     assert not written.is_workbook
     assert "would read differently" in written.notes[0]
-
-
-def test_parts_missing_from_copy_are_named(annotator: Annotator) -> None:
-    source = workbook(annotator.folder / "bad.xlsx", BAD)
-    add_part(source, "xl/media/image1.png", "picture")
-    written, _ = annotator.annotate(source)
-    assert written == RejectsFile(is_workbook=True, notes=("The copy does not have the workbook's pictures.",))
 
 
 # Files
@@ -466,22 +460,24 @@ def test_refused_csv_rows_are_corrected_in_marked_workbook(annotator: Annotator)
     )
     assert annotator.codes(path) == []
     assert read_sheet(path, ReadOptions()).frame["Note"].to_list() == ["=1+1", "plain"]
-
-
-def test_whole_row_defect_marks_no_added_columns(annotator: Annotator) -> None:
     path = write_bad_rejects(annotator, f"{HEADER}\n{GOOD.replace('1500.50', '0')}\n{GOOD},one,field,too,many\n")
     sheet = openpyxl.load_workbook(path).worksheets[0]
-    colour_red = {cell.column for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == RED}
-    assert not colour_red & {1, 2}
+    assert not {cell.column for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == RED} & {1, 2}
 
 
-def test_many_refused_rows_become_table_without_marks(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sheet_of_many_cells_gets_no_marks(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 10)
     source, path = annotator.folder / "bad.csv", annotator.folder / "r.xlsx"
     source.write_text(BAD_CSV)
     written = write_rejects(validate(read_sheet(source, ReadOptions()), annotator.rules), source, ReadOptions(), path)
     assert written.notes == ("r.xlsx has no marks: it has more than 10 cells.",)
     assert read_sheet(path, ReadOptions()).frame.height == 2
+    monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 5)
+    source = annotator.folder / "good.csv"
+    source.write_text(f"{HEADER}\n{GOOD}\n")
+    with pytest.raises(OutputError, match="has no marked workbook"):
+        annotator.write_corrected(source)
+    assert not (annotator.folder / "marked.xlsx").exists()
 
 
 # There is no T, because a row for TZ needs columns that this sheet lacks.
@@ -554,12 +550,3 @@ def test_unwritable_correction_gives_table_of_all_rows(annotator: Annotator) -> 
     assert book.sheetnames == ["Payees", "Problems"]
     assert [cell.value for cell in book["Payees"]["A"]] == ["row", 2, 3, 4, 5]
     assert book["Payees"]["J3"].value == "mine"
-
-
-def test_sheet_of_many_cells_has_no_marked_workbook(annotator: Annotator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 5)
-    source = annotator.folder / "good.csv"
-    source.write_text(f"{HEADER}\n{GOOD}\n")
-    with pytest.raises(OutputError, match="has no marked workbook"):
-        annotator.write_corrected(source)
-    assert not (annotator.folder / "marked.xlsx").exists()

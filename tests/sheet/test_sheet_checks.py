@@ -251,18 +251,12 @@ def test_instruction_has_exact_form_fields(rules: Rules) -> None:
         "receiver_phone": "0621234567",
     }
     assert validated.instructions["payee"].to_list() == ["254712345678", "0621234567"]
-
-
-def test_configured_defaults_are_not_part_of_content(rules: Rules) -> None:
     written = {**TANZANIAN, "client_orderid": "A-3", "order_desc": "Payout"}
     sheet = build_sheet(TANZANIAN, written)
     fields, content = (validate(sheet, rules).instructions[name].to_list() for name in ("fields", "content"))
     assert fields[0] == fields[1]
     assert content[0] != content[1]
     assert "127.0.0.1" not in content[0]
-
-
-def test_receiver_row_shows_receiver_name_and_phone(rules: Rules) -> None:
     row = validate(build_sheet(TANZANIAN), rules).rows.row(0, named=True)
     assert (row["account_name"], row["account_number"], row["phone"]) == ("Asha Mushi", None, "0621234567")
     bad = validate(build_sheet({**TANZANIAN, "receiver_email": "x"}), rules).rows.row(0, named=True)

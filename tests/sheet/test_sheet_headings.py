@@ -22,13 +22,10 @@ def suggested_columns(**headings: tuple[str, ...]) -> list[str]:
     return [one.column for one in suggest_columns(seen, PAYOUT)]
 
 
-def test_every_column_of_common_payroll_is_suggested() -> None:
+def test_columns_are_suggested_by_heading_and_cells() -> None:
     assert suggested_columns(
         Employee_Name=("Jane Wanjiku",), Country=("KE",), Mobile_Number=("0712345678",), Net_Pay=("1500",), Ccy=("KES",)
     ) == ["account_name", "country", "phone", "amount", "currency"]
-
-
-def test_cells_reveal_column_of_unknown_heading() -> None:
     assert suggested_columns(Where=("KE", "UG"), Line=("254712345678", "0712 345 679"), Money=("KES", "UGX")) == [
         "country",
         "phone",

@@ -145,12 +145,9 @@ def test_damaged_samples_get_clean_verdict(start: int) -> None:
     assert verdicts.total() == 50
 
 
-def test_seed_always_gives_same_sheet() -> None:
+def test_hostile_sheets_repeat_and_find_losses(tmp_path: Path) -> None:
     assert hostile_sheet(7).content == hostile_sheet(7).content
     assert hostile_sheet(7).content != hostile_sheet(8).content
-
-
-def test_hostile_sheet_test_detects_lost_row(tmp_path: Path) -> None:
     content = lines(GOOD, GOOD.replace("A-1", "A-2")).encode()
     assert verdict_on(tmp_path / "pay.csv", HostileSheet(".csv", content, 2)) == "read"
     with pytest.raises(AssertionError, match="3 rows went in, 2 came out"):

@@ -62,7 +62,7 @@ def refusal(path: Path, aliases: Mapping[str, str] | None = None) -> tuple[str, 
     return result.value.message, result.value.hint
 
 
-def test_statement_columns_are_read_as_written(tmp_path: Path) -> None:
+def test_statement_lines_are_read_as_written(tmp_path: Path) -> None:
     text = (
         "Order ID,amount,currency,status,time,sent_at,other\n"
         " A-1 , 1500.50 , kes , approved , 2026-11-21 , 2026-11-21T08:01:00Z , x\n"
@@ -81,9 +81,6 @@ def test_statement_columns_are_read_as_written(tmp_path: Path) -> None:
         ],
     )
     assert statement_from_json(statement_to_json(result)) == result
-
-
-def test_statement_answer_and_amount_text_are_kept(tmp_path: Path) -> None:
     (line,) = read_file(write_file(tmp_path, "client_orderid;amount;currency;answer\nA-1;1,500;KES;paid\n")).lines
     assert (line.status, line.answer, line.amount, line.amount_text) == (None, "paid", None, "1,500")
     again = statement_from_json(statement_to_json(Statement("Zo\u00eb.csv", "0", [line])))
@@ -183,12 +180,9 @@ def test_file_other_than_statement_is_refused(tmp_path: Path, text: str, sentenc
     assert refusal(write_file(tmp_path, text)) == (sentence, hint)
 
 
-def test_unclosed_quote_error_names_line(tmp_path: Path) -> None:
+def test_unreadable_statement_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sentence, _ = refusal(write_file(tmp_path, 'order_id,amount,currency,status\n"A"x,1,KES,ok\n'))
     assert sentence.startswith("day.csv, line 2: this is not CSV (")
-
-
-def test_missing_or_oversized_statement_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "none.csv"
     assert refusal(path)[0] == f"{path} cannot be read: no such file or directory."
     text = "order_id,amount,currency,status\nA,1,KES,ok\n"
@@ -221,16 +215,13 @@ def test_workbook_header_must_be_among_first_rows(tmp_path: Path) -> None:
     assert hint == COLUMNS_HINT
 
 
-def test_single_visible_worksheet_with_header_is_read(tmp_path: Path) -> None:
+def test_doubtful_statement_workbook_is_refused(tmp_path: Path) -> None:
     line = ("A", "1", "KES", "ok")
     assert len(read_file(write_workbook(tmp_path, HEADER, line, further={"Old": "hidden"})).lines) == 1
     assert refusal(write_workbook(tmp_path, HEADER, line, further={"More": "visible"})) == (
         "day.xlsx: several worksheets look like a statement: 'Orders', 'More'.",
         "Save the right one as CSV.",
     )
-
-
-def test_lost_cell_value_is_refused_in_statement_columns(tmp_path: Path) -> None:
     formula = "=1+1"
     beside = write_workbook(tmp_path, HEADER, ("A", "1", "KES", "ok", formula))
     assert len(read_file(beside).lines) == 1

@@ -128,12 +128,9 @@ def test_each_format_recognises_its_own_tables(tmp_path: Path, form: TableFormat
     assert not form.recognise(path, ["row", "amount"])
 
 
-def test_checking_writability_leaves_no_file(tmp_path: Path) -> None:
+def test_check_leaves_no_file_and_refuses_overlong(tmp_path: Path) -> None:
     check_writable(tmp_path / "out.csv")
     assert not list(tmp_path.iterdir())
-
-
-def test_overlong_workbook_is_refused_before_writing(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="at most 1048575 rows"):
         write_frame(pl.DataFrame({"a": pl.repeat("x", 1_048_576, eager=True)}), tmp_path / "out.xlsx")
 
@@ -161,7 +158,7 @@ def test_corrected_rejects_can_be_submitted(sheet: MakeSheet, rules: Rules, tmp_
     assert validate(again, rules).defects["code"].to_list() == first.defects["code"].to_list()
 
 
-def test_rejects_have_sender_headings_and_problems(sheet: MakeSheet, rules: Rules) -> None:
+def test_rejects_keep_sender_columns_and_problems(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     frame = rejected_rows(validate(sheet(MIXED, aliases=ALIASES), rules))
     assert frame.columns == ["row", "problems", *MIXED.splitlines()[0].split(",")]
     assert frame["row"].to_list() == [3, 4]
@@ -170,9 +167,6 @@ def test_rejects_have_sender_headings_and_problems(sheet: MakeSheet, rules: Rule
         "5: the minimum amount for Kenya is 10. account_name is missing.",
     ]
     assert frame["Note"].to_list() == ["=HYPERLINK(1)", "plain"]
-
-
-def test_rejects_keep_surplus_fields_and_own_columns(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD + ",x")), rules)
     write_frame(rejected_rows(validated), tmp_path / "r.csv")
     assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]

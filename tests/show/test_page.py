@@ -57,17 +57,11 @@ def test_style_sheet_names_states_and_darkens_screens_only() -> None:
     assert re.findall("@media.*dark.*", STYLE_SHEET) == ["@media screen and (prefers-color-scheme: dark) {"]
 
 
-def test_remittance_page_loads_no_other_file() -> None:
+def test_templates_are_complete_and_load_nothing() -> None:
     text = remittance_page([], None)
     assert "default-src 'none'; style-src 'unsafe-inline'" in text
     assert STYLE_SHEET in text
     assert not re.search(r"<(a|link|script|img)\b|url\(|@import", text)
-
-
-def test_sentence_marks_only_commands_as_markup() -> None:
     assert str(PARTS.sentence("Run `a <b>` now & then")) == "<p>Run <code>a &lt;b&gt;</code> now &amp; then</p>"
-
-
-def test_missing_template_name_raises_error() -> None:
     with pytest.raises(UndefinedError, match="advices"):
         page(PageKind.REMITTANCE)
