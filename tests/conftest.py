@@ -68,7 +68,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Skip tests once the run's time is over."""
     long_part.skip_when_time_is_over()
 
 

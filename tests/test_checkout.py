@@ -38,7 +38,6 @@ READERS = (
 
 @pytest.fixture(scope="module")
 def used_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the checkout under git, with leftovers of its use."""
     place = copy_versioned(tmp_path_factory.mktemp("used"), "")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     for words in (["init", "--quiet"], ["add", "--all", "--force"]):

@@ -26,7 +26,6 @@ class Tree:
     root: Path
 
     def run(self, *words: str | Path, code: int = 0) -> str:
-        """Run a command in the copy, and return its output."""
         environ = {
             "HOME": str(self.root.parent),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -38,7 +37,6 @@ class Tree:
         return completed.stdout + completed.stderr
 
     def paygw(self, *words: str | Path, code: int = 0) -> str:
-        """Run the program with the sandbox's configuration."""
         return self.run(sys.executable, "-m", "paygw_batch", "--config", "config/sandbox.toml", *words, code=code)
 
     def json(self, *words: str | Path, code: int = 0) -> Any:

@@ -35,7 +35,6 @@ def shell_lines(text: str) -> list[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Return a folder with the files that a command of the README expects."""
     return copy_versioned(tmp_path, "config", "samples", "tooling/demo")
 
 

@@ -57,9 +57,7 @@ def test_paths_in_documents_exist(document: Path) -> None:
 
 @pytest.mark.parametrize("document", [ARCHITECTURE, CONTRIBUTING], ids=lambda path: path.name)
 def test_modules_in_guides_exist(document: Path) -> None:
-    named = [
-        path for path in SHORT_PATH.findall(document.read_text(encoding="utf-8")) if not PLACE_HOLDERS.search(path)
-    ]
+    named = [one for one in SHORT_PATH.findall(document.read_text(encoding="utf-8")) if not PLACE_HOLDERS.search(one)]
     assert len(named) > 10
     assert [path for path in named if not path_exists(path)] == []
 
@@ -76,25 +74,19 @@ def test_architecture_page_names_file_for_each_question(question: str) -> None:
 
 def test_architecture_tree_matches_package() -> None:
     text = ARCHITECTURE.read_text(encoding="utf-8")
-    tree = next(
-        block for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if block.startswith("paygw_batch/")
-    )
+    tree = next(one for one in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if one.startswith("paygw_batch/"))
     drawn, above = set(), [""]
     for indent, name in re.findall(r"^( +)([\w.]+/?) +\S", tree, re.MULTILINE):
         depth = len(indent) // 2
         above = [*above[:depth], f"{above[depth - 1]}{name}"]
         drawn.add(above[depth])
-    folders = {
-        f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE
-    }
+    folders = {f"{one.parent.relative_to(PACKAGE)}/" for one in PACKAGE.rglob("__init__.py") if one.parent != PACKAGE}
     assert drawn == folders | {path.name for path in MODULES if path.parent == PACKAGE}
 
 
 def test_guides_are_linked_short_and_complete() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [
-        page for page in (CONTRIBUTING, ARCHITECTURE, GLOSSARY) if f"({page.relative_to(ROOT)})" not in readme
-    ] == []
+    assert [one for one in (CONTRIBUTING, ARCHITECTURE, GLOSSARY) if f"({one.relative_to(ROOT)})" not in readme] == []
     walk = section(ARCHITECTURE.read_text(encoding="utf-8"), "One payout, file by file")
     numbers = [int(number) for number in re.findall(r"^(\d+)\. ", walk, re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))

@@ -39,8 +39,6 @@ class FailedForGood(Exception):
 
 
 class Step:
-    """A task in the replacement of Airflow."""
-
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
         self.then: Step | None = None
@@ -52,7 +50,6 @@ class Step:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """Return the tasks of the recipe for Airflow, in their order."""
     created: list[Step] = []
 
     def task(call: Callable[[], None] | None = None, **_options: object) -> Any:

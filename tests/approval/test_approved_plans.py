@@ -89,9 +89,8 @@ CHANGED = "a row, a payee or an option has changed since the plan was made"
 )
 def test_plan_with_different_content_is_refused(changes: dict[str, object], sentence: str) -> None:
     document = approve(plan(), CLEO, policy(), NOW)
-    assert refusal_message(document, document.content.model_copy(update=changes)) == (
-        f"The plan does not match: {sentence}."
-    )
+    message = refusal_message(document, document.content.model_copy(update=changes))
+    assert message == f"The plan does not match: {sentence}."
 
 
 def test_used_plan_opens_no_batch_again() -> None:

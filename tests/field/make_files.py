@@ -242,7 +242,6 @@ MADE: Mapping[str, Callable[[], bytes]] = {
 
 
 def write_files() -> None:
-    """Write all files."""
     for name, content in MADE.items():
         path = FILES / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,6 @@ def supplies(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PRO
 def prepare_golden_request(
     key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
 ) -> PreparedRequest:
-    """Return the golden request of `country`."""
     signer = Signer(
         url=URL, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, supplies=supplies(form), profile=profile, key=key
     )
@@ -86,7 +85,6 @@ def prepare_golden_request(
 
 
 def golden_path(profile: SignatureProfile, country: str, form: AmountForm) -> Path:
-    """Return the path of the golden request of `country`."""
     return GOLDEN / "payin" / f"{profile.value}-{form.value}-{country}.http"
 
 

@@ -42,7 +42,6 @@ UNNAMED = b'{"status": "declined"}'
 
 
 async def ask_once(script: Script, *, tls: ssl.SSLContext | None = None, **changes: Any) -> RawReply | TransportFault:
-    """Send one enquiry to a server that follows `script`, with changed settings."""
     async with serving(script, tls=tls) as server, EnquiryClient(settings_for(server.url, **changes)) as client:
         return await client.ask(build_request(server.url))
 

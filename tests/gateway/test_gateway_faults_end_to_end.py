@@ -57,7 +57,6 @@ ROWS = 3
 
 
 def http_reply(body: bytes, status: int = 200, *fields: bytes, length: int | None = None) -> bytes:
-    """Return a reply as the bytes that are sent."""
     size = len(body) if length is None else length
     lines = [b"HTTP/1.1 %d X" % status, b"Content-Length: %d" % size, *fields, b"", body]
     return b"\r\n".join(lines)

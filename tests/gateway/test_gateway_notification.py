@@ -61,9 +61,8 @@ def read_proof(received: IncomingRequest, check: AuthenticityCheck | None) -> Pr
     ],
 )
 def test_json_notification_is_read_under_every_type(content_type: str) -> None:
-    assert read_notification(build_post(content_type=content_type), NAMES, None) == Claim(
-        "PAY-1", "1500.50", "KES", "approved"
-    )
+    received = build_post(content_type=content_type)
+    assert read_notification(received, NAMES, None) == Claim("PAY-1", "1500.50", "KES", "approved")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ Channel = dict[str, Any]
 
 
 async def answer_every_request(peer: Peer) -> None:
-    """Answer one request after another."""
     while True:
         try:
             await peer.answer()

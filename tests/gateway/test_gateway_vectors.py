@@ -90,9 +90,7 @@ def test_standard_library_computes_same_control(vector: dict[str, Any]) -> None:
 def test_vector_parameters_match_base_string_order(vector: dict[str, Any]) -> None:
     encoded = [one["encoded"] for one in vector["parameters"]]
     assert encode_rfc_3986("&".join(encoded)) == vector["base_string"].split("&")[2]
-    assert encoded == [
-        f"{encode_rfc_3986(one['name'])}={encode_rfc_3986(one['value'])}" for one in vector["parameters"]
-    ]
+    assert encoded == [f"{encode_rfc_3986(it['name'])}={encode_rfc_3986(it['value'])}" for it in vector["parameters"]]
     assert encoded == sorted(encoded, key=lambda text: tuple(text.split("=")))
 
 
@@ -113,10 +111,8 @@ def test_openssl_and_page_command_match_vectors(keys: Path) -> None:
     (command,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     for vector in FILE["vectors"]:
         environ = {"BASE_STRING": vector["base_string"], "PATH": "/usr/bin:/bin"}
-        completed = subprocess.run(
-            ["sh", "-c", command], cwd=keys, env=environ, capture_output=True, text=True, check=True
-        )
-        assert completed.stdout.strip() == vector["signature"]
+        done = subprocess.run(["sh", "-c", command], cwd=keys, env=environ, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == vector["signature"]
 
 
 def test_signing_page_shows_vector_and_their_number() -> None:

@@ -300,11 +300,9 @@ def test_throttled_signing_is_retried(kms: Kms) -> None:
     kms.key("payouts", published_key())
     key = load_kms_key("alias/payouts", 4)
     kms.refusals = {SIGN: deque(["", "ThrottlingException"] * 12)}
-    vectors = FILE["vectors"]
-    assert sign_in_processes(key, [vector["base_string"] for vector in vectors]) == [
-        vector["signature"] for vector in vectors
-    ]
-    assert kms.calls[SIGN] == 12 + len(vectors) + 1  # and the trial signature
+    texts, signatures = ([vector[name] for vector in FILE["vectors"]] for name in ("base_string", "signature"))
+    assert sign_in_processes(key, texts) == signatures
+    assert kms.calls[SIGN] == 12 + len(texts) + 1  # and the trial signature
 
 
 def test_permanent_throttling_ends_with_error(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:

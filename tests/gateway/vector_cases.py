@@ -37,13 +37,11 @@ PAGE = VECTORS.with_name("signing.md")
 
 
 def instruction_named(country: str, name: str, **changes: Any) -> Instruction:
-    """Return a valid instruction whose payee is called `name`."""
     made = instruction_for(country, **changes)
     return replace(made, fields={**made.fields, "account_name": name})
 
 
 def build_collection(country: str, **changes: str) -> Instruction:
-    """Return a valid collection, built by hand."""
     rule = PAYIN_RULES[country]
     number = f"+{rule.numbers.dialling_code}700123456"
     fields = {
@@ -166,5 +164,4 @@ def vectors(key: PrivateKey) -> dict[str, Any]:
 
 
 def as_text(file: dict[str, Any]) -> str:
-    """Return the file's text."""
     return json.dumps(file, ensure_ascii=False, indent=1) + "\n"

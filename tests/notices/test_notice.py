@@ -57,9 +57,7 @@ def test_every_occasion_has_text_for_every_channel(occasion: Occasion, language:
     with language_context(language):
         words = notice_words(build_notice(occasion), content)
         text, page = mail_text(words), mail_page(words)
-        slack, teams = (
-            json.loads(webhook_body(build_notice(occasion), content, style)) for style in ("slack", "teams")
-        )
+        slack, teams = (json.loads(webhook_body(build_notice(occasion), content, kind)) for kind in ("slack", "teams"))
     for shown in (text, page, slack["text"], json.dumps(teams, ensure_ascii=False)):
         assert "\x1b" not in shown
         assert "\u202e" not in shown

@@ -15,7 +15,6 @@ from tests.pins.outputs import GROUPS
 
 
 def main() -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.pins", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--write", action="store_true")

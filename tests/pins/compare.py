@@ -35,7 +35,6 @@ def build_pin(text: str) -> dict[str, str | int]:
 
 
 def load_pins() -> dict[str, dict[str, str | int]]:
-    """Load the pins."""
     found: dict[str, dict[str, str | int]] = json.loads(PINS.read_text(encoding="utf-8")) if PINS.exists() else {}
     return found
 
@@ -51,7 +50,6 @@ def write_pins(found: Mapping[str, str], *, is_all: bool) -> None:
 
 
 def save_outputs(found: Mapping[str, str], directory: Path) -> None:
-    """Write every output to a file of its own."""
     for name, text in found.items():
         path = directory / f"{name.replace(':', '/')}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,6 @@ class Clock(dt.datetime):
 
     @classmethod
     def now(cls, tz: dt.tzinfo | None = None) -> Self:
-        """Return the time of this clock."""
         return cls.fromtimestamp(_time(), tz)
 
 

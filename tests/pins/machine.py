@@ -49,7 +49,6 @@ class Machine:
         (self.home / "paygw.toml").write_text(f"{text}\n{extra}", encoding="utf-8")
 
     def run(self, *words: str | Path, config: bool = True) -> str:
-        """Run a command, and return its exit code and output."""
         config_options = ["--config", str(self.home / "paygw.toml")] if config else []
         environ = {
             "HOME": str(self.home),
@@ -109,7 +108,6 @@ def query_rows(journal: Path, query: str) -> Sequence[str]:
 
 @contextmanager
 def machine(**changes: str) -> Iterator[Machine]:
-    """Yield a machine, and delete it afterwards."""
     with TemporaryDirectory(prefix="paygw-pins-") as directory:
         home = Path(directory).resolve()
         new_machine = Machine(home)

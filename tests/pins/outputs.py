@@ -217,7 +217,6 @@ def refusals() -> Iterator[Output]:
 
 
 def words() -> Iterator[Output]:
-    """Yield help texts and templates."""
     with machine() as own:
         yield "help", own.run("--help", config=False)
         for command in COMMANDS:

@@ -61,16 +61,13 @@ class Recording:
         self.now_s = MONDAY_S
 
     def arguments(self, *words: str) -> list[str]:
-        """Return the command line of the next command."""
         self.now_s += HOUR_S
         return [sys.executable, str(CLOCK), str(self.now_s), "--config", str(self.home / "paygw.toml"), *words]
 
     def environ(self) -> dict[str, str]:
-        """Return the environment of a separate machine."""
         return {**os.environ, "HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state"), "NO_COLOR": "1"}
 
     def do(self, *words: str, expect: int) -> None:
-        """Run a command to its end."""
         result = subprocess.run(
             self.arguments(*words), cwd=self.checkout, env=self.environ(), capture_output=True, text=True, check=False
         )
@@ -85,12 +82,10 @@ class Recording:
         )
 
     def has(self, command: str) -> bool:
-        """Return whether that commit has a command."""
         places = (self.checkout / "paygw_batch" / "cli", self.checkout / "paygw_batch" / "cli" / "commands")
         return any((place / f"{command}.py").exists() for place in places)
 
     def sheet(self, name: str, rows: list[str], heading: str = HEADING) -> str:
-        """Write a sheet, and return its path."""
         path = self.home / name
         path.write_text("\n".join([heading, *rows]) + "\n")
         return str(path)
@@ -112,7 +107,6 @@ class Recording:
         return port
 
     def batch_of(self, sheet: str) -> str:
-        """Return the id of a sheet's batch."""
         with closing(sqlite3.connect(self.home / "journal.sqlite3")) as connection:
             query = "SELECT batch FROM batch WHERE sheet_name = ? ORDER BY number DESC"
             (batch,) = connection.execute(query, (sheet,)).fetchone()
@@ -120,7 +114,6 @@ class Recording:
 
 
 def sheet_rows(amounts: list[str], prefix: str) -> list[str]:
-    """Return a row of a Kenyan sheet for each amount."""
     return [
         f"KE,{prefix}-{n},{amount},KES,Jane Wanjiku,254712345{n:03},+254712345{n:03}"
         for n, amount in enumerate(amounts, 1)
@@ -128,7 +121,6 @@ def sheet_rows(amounts: list[str], prefix: str) -> list[str]:
 
 
 def record(recording: Recording) -> None:
-    """Record the week."""
     recording.configure()
     rows = sheet_rows(AMOUNTS, "PAY")
     defective = ["KE,PAY-90,1,00.5,KES,Jane,12,+1", "KE,PAY-91,0,KES,,254712345091,+254712345091"]
@@ -186,7 +178,6 @@ def is_in_flight(journal: Path) -> bool:
 
 
 def notify(port: int, form: str) -> None:
-    """Send a notification as the gateway would."""
     url = f"http://127.0.0.1:{port}/paygw/{TOKEN}"
     with urllib.request.urlopen(urllib.request.Request(url, form.encode())) as reply:
         print("notified", reply.status)  # noqa: T201 (a script)
@@ -209,7 +200,6 @@ def pack_recording(home: Path, target: Path) -> None:
 
 
 def main() -> None:
-    """Record a journal as the command line requests."""
     checkout, name = Path(sys.argv[1]).absolute(), sys.argv[2]
     with tempfile.TemporaryDirectory(prefix="paygw-recorded-") as directory:
         home = Path(directory).resolve()

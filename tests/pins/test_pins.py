@@ -20,8 +20,7 @@ def test_changed_output_is_detected_and_named() -> None:
     assert not compare.find_differences(outputs, ["words"])
     changed = {**outputs, "words:help": outputs["words:help"] + "."}
     assert compare.find_differences(changed, ["words"])[0].startswith("words:help: changed")
-    assert (
-        compare.find_differences({**outputs, "words:new": "x"}, ["words"])[0] == "words:new: is made, and is not pinned"
-    )
+    further = {**outputs, "words:new": "x"}
+    assert compare.find_differences(further, ["words"])[0] == "words:new: is made, and is not pinned"
     del changed["words:help"]
     assert compare.find_differences(changed, ["words"])[0] == "words:help: is pinned, and is not made any more"

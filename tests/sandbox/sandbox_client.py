@@ -12,8 +12,6 @@ from tests.support.patience import PATIENCE_S, wait_until
 
 @dataclass(frozen=True)
 class RunningSandbox:
-    """A running sandbox and its record."""
-
     base_url: str
     record_path: Path
 
@@ -26,7 +24,6 @@ def connection(base_url: str) -> HTTPConnection:
 
 
 def post(merchant: Merchant, base_url: str, fields: dict[str, str], **headers: str) -> tuple[HTTPResponse, bytes]:
-    """Send a good request, and return the response with its body."""
     body = encode_body(fields)
     authorization = merchant.authorization(base_url + PATH, fields, body, now_s=time.time())
     all_headers = {"Content-Type": "application/json", "Accept": "application/json", "Authorization": authorization}

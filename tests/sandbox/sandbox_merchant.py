@@ -166,7 +166,6 @@ def build_request(
 def raw_request(
     merchant: Merchant, base_url: str, fields: Mapping[str, str], *, close: bool = True, now_s: float | None = None
 ) -> bytes:
-    """Return the bytes of a good request to `base_url`, signed now."""
     body = encode_body(fields)
     now_s = time.time() if now_s is None else now_s
     head = [
@@ -182,24 +181,20 @@ def raw_request(
 
 
 def payout_fields(order_id: str, amount: str = "1500.50", code: str = "KE") -> dict[str, str]:
-    """Return a good payout with this order id and amount."""
     return GOOD[code] | {"client_orderid": order_id, "amount": amount}
 
 
 def split_address(base_url: str) -> tuple[str, int]:
-    """Return the host and port of a base URL."""
     host, _, port = base_url.removeprefix("http://").partition(":")
     return host, int(port)
 
 
 def require_refusal(verdict: object) -> Refusal:
-    """Return the verdict, which must be a refusal."""
     assert isinstance(verdict, Refusal), verdict
     return verdict
 
 
 def parse_fields(body: bytes) -> Mapping[str, str]:
-    """Return the fields of a body, which must be valid."""
     fields = parse_body(body)
     assert not isinstance(fields, Refusal), fields
     return fields

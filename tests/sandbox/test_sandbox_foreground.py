@@ -31,7 +31,6 @@ print("left")
 
 @pytest.fixture
 def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], RunningSandbox]]:
-    """Run the sandbox in the foreground of a separate process."""
     public_key = tmp_path / "merchant.pub"
     public_key.write_bytes(merchant.public_key_pem())
     record_path = tmp_path / "record.csv"

@@ -27,7 +27,6 @@ from tests.support.patience import PATIENCE_S
 
 @pytest.fixture(scope="module")
 def sandbox(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
-    """Run the sandbox with its shipped behaviour."""
     record_path = tmp_path_factory.mktemp("sandbox") / "state" / "record.csv"
     with running_sandbox(make_config(record_path)) as base_url:
         yield RunningSandbox(base_url, record_path)

@@ -101,12 +101,10 @@ def sent_journal(kind: OutcomeKind, *, rows: int = 1, minute: int = 1) -> Sqlite
 
 
 def settle_row(journal: SqliteJournal, resolution: Resolution, *, attempt: int = 1, minute: int = 3) -> None:
-    """Settle row 2 by a person's decision."""
     journal.settle([Entry(1, attempt, Resolved(resolution, "Ticket 1", "amina"), at(minute))])
 
 
 def release_rejected_rows(journal: SqliteJournal, *, suffix: bool, minute: int = 5) -> None:
-    """Release all rejected rows."""
     assert journal.release(1, None, suffix=suffix, by="amina", at=at(minute), cutoff=at(59)) == 1
 
 

@@ -234,9 +234,8 @@ def test_order_is_valid_only_for_its_batch(make: Make, ordered: Ordered) -> None
 def order_with_changed_rows(order: Any, **changes: object) -> Any:
     """Return a signed and approved order whose rows have other values."""
     rows = [row.model_copy(update=changes) for row in order.content.rows]
-    return approved(
-        sign_document(order.model_copy(update={"content": order.content.model_copy(update={"rows": rows})}), ADA)
-    )
+    content = order.content.model_copy(update={"rows": rows})
+    return approved(sign_document(order.model_copy(update={"content": content}), ADA))
 
 
 def test_settlement_order_is_refused_after_row_changes() -> None:

@@ -25,8 +25,6 @@ def rules() -> Rules:
 
 @pytest.fixture
 def sheet(tmp_path: Path) -> MakeSheet:
-    """Write bytes or text to a file and read it as a sheet."""
-
     def make(content: bytes | str, name: str = "pay.csv", **options: object) -> Sheet:
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -73,13 +73,11 @@ class HostileSheet:
 
 @cache
 def rules() -> Rules:
-    """The rules of all countries, with sample terms."""
     return complete_rules("W")
 
 
 @cache
 def samples() -> list[list[list[str]]]:
-    """All sample sheets as rows of cells, starting with the header."""
     results = []
     for path in versioned_files("samples", "*.csv"):
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -90,7 +88,6 @@ def samples() -> list[list[list[str]]]:
 
 
 def hostile_sheet(seed: int) -> HostileSheet:
-    """Return the hostile sheet of a seed."""
     chance = Random(seed)  # noqa: S311 (it must be repeatable)
     header, *body = chance.choice(samples())
     rows = chance.sample(body, min(len(body), chance.randint(1, ROWS)))
@@ -274,7 +271,6 @@ def play(seeds: range) -> tuple[Counter[str], list[str]]:
 
 
 def main() -> int:
-    """Play seeds, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sheet.hostile", description=__doc__)
     parser.add_argument("--sheets", type=int, default=10_000, help="how many (default: %(default)s)")
     parser.add_argument("--start", type=int, default=0, help="the first seed")

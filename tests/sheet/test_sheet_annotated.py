@@ -63,8 +63,6 @@ def workbook(path: Path, rows: list[list[Any]], change: Change | None = None) ->
 
 
 class Annotator:
-    """Validates, annotates and corrects workbooks in one folder."""
-
     def __init__(self, folder: Path, rules: Rules) -> None:
         self.folder = folder
         self.rules = rules
@@ -192,9 +190,7 @@ def test_problem_list_is_never_read_as_payee_sheet(annotator: Annotator) -> None
 
 
 def test_copy_keeps_worksheets_and_marks_the_named(annotator: Annotator) -> None:
-    source = workbook(
-        annotator.folder / "bad.xlsx", BAD, lambda book, _: book.create_sheet("problems").append(["mine"])
-    )
+    source = workbook(annotator.folder / "bad.xlsx", BAD, lambda it, _: it.create_sheet("problems").append(["mine"]))
     _, path = annotator.annotate(source)
     assert openpyxl.load_workbook(path).sheetnames == ["Sheet", "problems", "Problems 2"]
 
@@ -339,7 +335,6 @@ def test_workbook_with_hostile_parts_is_not_annotated(annotator: Annotator, name
 
 
 def replace_in_part(path: Path, part: str, replace: Callable[[bytes], bytes]) -> None:
-    """Replace the content of one part of a workbook."""
     data = path.read_bytes()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():

@@ -327,8 +327,7 @@ def test_column_is_required_only_if_rows_need_it(rules: Rules) -> None:
 
 
 def test_totals_count_every_row_and_every_readable_amount(rules: Rules) -> None:
-    totals = validate(
-        build_sheet(KENYAN, {**KENYAN, "amount": "0.50"}, {**KENYAN, "amount": "1,000"}, TANZANIAN), rules
-    ).totals
+    sheet = build_sheet(KENYAN, {**KENYAN, "amount": "0.50"}, {**KENYAN, "amount": "1,000"}, TANZANIAN)
+    totals = validate(sheet, rules).totals
     assert totals.rows == 4
     assert totals.sums == {"KES": Decimal("1501.00"), "TZS": Decimal(20000)}

@@ -338,7 +338,6 @@ def test_hidden_rows_and_worksheets_are_reported(sheet: MakeSheet) -> None:
 
 
 def replace_in_part(content: bytes, path: str, change: dict[bytes, bytes]) -> bytes:
-    """Replace texts in one part of a workbook."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
         for info in old.infolist():

@@ -204,9 +204,7 @@ def test_workbook_header_must_be_among_first_rows(tmp_path: Path) -> None:
         (None,),
         ("A-2", 7, "KES", "ok"),
     )
-    result = [
-        (line.line, line.order_id, line.amount_text, line.currency, line.status) for line in read_file(path).lines
-    ]
+    result = [(one.line, one.order_id, one.amount_text, one.currency, one.status) for one in read_file(path).lines]
     assert result == [(4, "A-1", "1500.50", "KES", ""), (6, "A-2", "7", "KES", "ok")]
     titles = [("x",)] * (HEADER_ROWS - 1)
     assert len(read_file(write_workbook(tmp_path, *titles, HEADER, ("A", "1", "KES", "ok"))).lines) == 1

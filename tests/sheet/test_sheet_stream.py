@@ -27,14 +27,12 @@ from tests.support.sheet_values import GOOD, HEADER, lines
 
 @contextmanager
 def small_pieces() -> Iterator[None]:
-    """Make pieces of a sheet only a few rows long."""
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr(tally, "ROWS_AT_ONCE", 7)
         yield
 
 
 def good_rows(count: int, first: int = 1) -> list[str]:
-    """Return good rows, each with its own order id and phone."""
     return [GOOD.replace("A-1", f"A-{n}").replace("712345678", f"7123{n:05}") for n in range(first, first + count)]
 
 
@@ -54,7 +52,6 @@ def checked_counts(result: Findings) -> tuple[object, ...]:
 
 
 def sheet_results(result: Validated) -> tuple[object, ...]:
-    """Return all results of a sheet."""
     sheet = result.sheet
     return (
         (sheet.name, sheet.sha256, dict(sheet.headers), sheet.unknown, sheet.notes, sheet.defects.rows()),

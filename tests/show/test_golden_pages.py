@@ -44,7 +44,6 @@ OUTCOMES: Mapping[int, tuple[OutcomeKind, Mapping[str, object]]] = {
 
 
 def sheet_rows() -> pl.DataFrame:
-    """Return the report's sheet as the journal stores it."""
     lines = []
     for row in range(2, 9):
         instruction = new_instruction(row)
