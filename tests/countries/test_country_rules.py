@@ -14,34 +14,28 @@ from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import FieldKind, Form, FormField, OperatorTerms, Rules
 from paygw_batch.errors import ConfigurationError
 
+
 # These come from the gateway's interface (sections 1, 2.2, 2.4) and ISO 4217, deliberately not from the data files.
+def from_sheet(**kinds: FieldKind) -> tuple[FormField, ...]:
+    return tuple(FormField(name, kind, from_sheet=True) for name, kind in kinds.items())
+
+
+SENT = {"amount": FieldKind.AMOUNT, "client_orderid": FieldKind.ORDER_ID, "currency": FieldKind.CURRENCY}
 ACCOUNT = Form(
     "account",
     (
-        FormField("account_name", FieldKind.TEXT, from_sheet=True),
-        FormField("account_number", FieldKind.WALLET, from_sheet=True),
-        FormField("amount", FieldKind.AMOUNT, from_sheet=True),
-        FormField("client_orderid", FieldKind.ORDER_ID, from_sheet=True),
-        FormField("currency", FieldKind.CURRENCY, from_sheet=True),
-        FormField("phone", FieldKind.INTERNATIONAL_PHONE, from_sheet=True),
-        FormField("purpose", FieldKind.PURPOSE, from_sheet=True),
+        *from_sheet(account_name=FieldKind.TEXT, account_number=FieldKind.WALLET, **SENT),
+        *from_sheet(phone=FieldKind.INTERNATIONAL_PHONE, purpose=FieldKind.PURPOSE),
         FormField("server_callback_url", FieldKind.OPERATOR_URL, from_sheet=False),
     ),
 )
 RECEIVER = Form(
     "receiver",
     (
-        FormField("amount", FieldKind.AMOUNT, from_sheet=True),
-        FormField("client_orderid", FieldKind.ORDER_ID, from_sheet=True),
-        FormField("currency", FieldKind.CURRENCY, from_sheet=True),
-        FormField("ipaddress", FieldKind.IPV4, from_sheet=True),
-        FormField("order_desc", FieldKind.TEXT, from_sheet=True),
-        FormField("purpose", FieldKind.PURPOSE, from_sheet=True),
-        FormField("receiver_country_code", FieldKind.COUNTRY, from_sheet=True),
-        FormField("receiver_email", FieldKind.EMAIL, from_sheet=True),
-        FormField("receiver_first_name", FieldKind.TEXT, from_sheet=True),
-        FormField("receiver_last_name", FieldKind.TEXT, from_sheet=True),
-        FormField("receiver_phone", FieldKind.LOCAL_PHONE, from_sheet=True),
+        *from_sheet(**SENT, ipaddress=FieldKind.IPV4, order_desc=FieldKind.TEXT, purpose=FieldKind.PURPOSE),
+        *from_sheet(receiver_country_code=FieldKind.COUNTRY, receiver_email=FieldKind.EMAIL),
+        *from_sheet(receiver_first_name=FieldKind.TEXT, receiver_last_name=FieldKind.TEXT),
+        *from_sheet(receiver_phone=FieldKind.LOCAL_PHONE),
     ),
     (("account_name", ("receiver_first_name", "receiver_last_name")), ("phone", ("receiver_phone",))),
 )

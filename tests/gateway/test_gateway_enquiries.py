@@ -38,7 +38,6 @@ WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
 OK = b"HTTP/1.1 200 OK\r\n"
 GZIP = OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
 BOMB = gzip.compress(bytes(10_000_000))
-UNNAMED = b'{"status": "declined"}'
 
 
 async def ask_once(script: Script, *, tls: ssl.SSLContext | None = None, **changes: Any) -> RawReply | TransportFault:
@@ -125,7 +124,7 @@ def test_truncated_enquiry_reply_is_no_answer(channel: Channel, cut: int) -> Non
     assert result.first_byte_left
 
 
-@pytest.mark.parametrize("said", [UNNAMED, b"null"])
+@pytest.mark.parametrize("said", [b'{"status": "declined"}', b"null"])
 def test_early_reply_to_enquiry_decides_nothing(said: bytes) -> None:
     """Httpx cannot detect that the reply is early, but the reply does not name the order."""
 

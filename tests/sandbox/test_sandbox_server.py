@@ -232,6 +232,11 @@ def test_end_cuts_connections_and_frees_port(make_config: MakeConfig, merchant: 
         socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
 
 
+def test_exception_inside_sandbox_context_is_raised(make_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), running_sandbox(make_config(tmp_path / "record.csv")):
+        raise ZeroDivisionError
+
+
 def test_delayed_answer_does_not_delay_end(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     threads_before = set(threading.enumerate())
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 3600\n")

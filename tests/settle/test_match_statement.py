@@ -100,10 +100,6 @@ def sent_journal(kind: OutcomeKind, *, rows: int = 1, minute: int = 1) -> Sqlite
     return journal
 
 
-def settle_row(journal: SqliteJournal, resolution: Resolution, *, attempt: int = 1, minute: int = 3) -> None:
-    journal.settle([Entry(1, attempt, Resolved(resolution, "Ticket 1", "amina"), at(minute))])
-
-
 def release_rejected_rows(journal: SqliteJournal, *, suffix: bool, minute: int = 5) -> None:
     assert journal.release(1, None, suffix=suffix, by="amina", at=at(minute), cutoff=at(59)) == 1
 
@@ -119,7 +115,7 @@ def twice_sent_journal(*, suffix: bool = False) -> SqliteJournal:
 def test_statement_does_not_settle_attempt_sent_after_comparison() -> None:
     journal = sent_journal(OutcomeKind.UNKNOWN)
     matched = match(journal, line(status="declined"))
-    settle_row(journal, Resolution.REJECTED)
+    journal.settle([Entry(1, 1, Resolved(Resolution.REJECTED, "Ticket 1", "amina"), at(3))])
     release_rejected_rows(journal, suffix=False)
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     with pytest.raises(StaleRows):

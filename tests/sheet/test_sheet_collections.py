@@ -170,13 +170,11 @@ def test_batch_id_changes_with_operation_and_fields(sheet: Path) -> None:
 
 @pytest.mark.parametrize("operation", ["payin", "payout"])
 def test_countries_sharing_currency_must_share_purpose(operation: str) -> None:
-    terms = {code: OperatorTerms(purpose=f"P-{code}", form=form_name(operation)) for code in ("CI", "SN")}
+    terms = {
+        code: OperatorTerms(purpose=f"P-{code}", form="account" if operation == "payout" else None)
+        for code in ("CI", "SN")
+    }
     named = rf"countries\.CI\.{operation}\.purpose, countries\.SN\.{operation}\.purpose"
     with pytest.raises(ConfigurationError, match=named):
         load_rules(operation, terms)
     load_rules(operation, {code: replace(one, purpose="P") for code, one in terms.items()})
-
-
-def form_name(operation: str) -> str | None:
-    """The form in the interface for a collection, or in the operator's terms for a payout."""
-    return "account" if operation == "payout" else None
