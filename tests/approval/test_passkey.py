@@ -93,10 +93,16 @@ def is_accepted_by_webauthn(key: PublicKey, signature: PasskeySignature, data: b
 
 
 @KINDS
-def test_both_libraries_accept_passkey_signature(name: str) -> None:
+def test_both_libraries_accept_only_signed_text(name: str) -> None:
     signature = passkey(name).sign(TEXT)
     assert is_valid_assertion(passkey(name).public, signature, TEXT, CONSOLE)
     assert is_accepted_by_webauthn(passkey(name).public, signature, TEXT, CONSOLE)
+    signature = passkey(name).sign(TEXT)
+    for other in flip_each_bit(TEXT):
+        assert not is_valid_assertion(passkey(name).public, signature, other, CONSOLE)
+    for material in flip_each_bit(passkey(name).public.material):
+        key = parse_public_key(base64.b64encode(material).decode())
+        assert key in {None, passkey(name).public} or not is_valid_assertion(key, signature, TEXT, CONSOLE)
 
 
 @KINDS
@@ -106,16 +112,6 @@ def test_assertion_with_flipped_bit_is_refused(name: str, part: str) -> None:
     for other in flip_each_bit(from_base64url(getattr(signature, part)) or b""):
         changed = signature.model_copy(update={part: to_base64url(other)})
         assert not is_valid_assertion(passkey(name).public, changed, TEXT, CONSOLE), other
-
-
-@KINDS
-def test_flipped_bit_of_text_or_key_is_refused(name: str) -> None:
-    signature = passkey(name).sign(TEXT)
-    for other in flip_each_bit(TEXT):
-        assert not is_valid_assertion(passkey(name).public, signature, other, CONSOLE)
-    for material in flip_each_bit(passkey(name).public.material):
-        key = parse_public_key(base64.b64encode(material).decode())
-        assert key in {None, passkey(name).public} or not is_valid_assertion(key, signature, TEXT, CONSOLE)
 
 
 def test_assertion_for_different_origin_is_refused() -> None:

@@ -51,11 +51,22 @@ def is_valid(document: SignedDocument, *, needed: int = 1, now: datetime = NOW) 
 
 
 @KINDS
-def test_document_approved_by_second_person_is_valid(made: Callable[[], SignedDocument]) -> None:
+def test_approved_document_is_valid_until_expiry(made: Callable[[], SignedDocument]) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     assert is_valid(document)
     assert not is_valid(made())
     assert [person.name for person in verify_signatures(document, policy(), NOW).valid] == ["cleo"]
+    document = approve(made(), CLEO, policy(), NOW)
+    hours = timedelta(hours=1)
+    assert is_valid(document, now=NOW - timedelta(minutes=4))
+    assert not is_valid(document, now=NOW - timedelta(minutes=6))
+    assert is_valid(document, now=NOW + 71 * hours)
+    assert not is_valid(document, now=NOW + 72 * hours)
+    document = approve(approve(made(), CLEO, policy(), NOW), BEN, policy(), NOW + timedelta(hours=1))
+    result = verify_signatures(document, policy(), NOW + timedelta(hours=1))
+    assert (result.maker.name, document.made_at, list(result.problems)) == ("ada", "2026-11-21T08:00:00.000Z", [])
+    approval_times = {person.name: approval.approved_at for person, approval in result.valid.items()}
+    assert approval_times == {"cleo": "2026-11-21T08:00:00.000Z", "ben": "2026-11-21T09:00:00.000Z"}
 
 
 def changed_texts(text: str) -> list[str]:
@@ -149,16 +160,6 @@ def test_approval_of_plan_is_invalid_for_order() -> None:
     assert len(firsts | {order().signed_text().split(b"\n")[0], same.signed_text().split(b"\n")[0]}) == 4
 
 
-@KINDS
-def test_approval_is_valid_until_expiry(made: Callable[[], SignedDocument]) -> None:
-    document = approve(made(), CLEO, policy(), NOW)
-    hours = timedelta(hours=1)
-    assert is_valid(document, now=NOW - timedelta(minutes=4))
-    assert not is_valid(document, now=NOW - timedelta(minutes=6))
-    assert is_valid(document, now=NOW + 71 * hours)
-    assert not is_valid(document, now=NOW + 72 * hours)
-
-
 def test_document_needs_reachable_number_of_approvers() -> None:
     document = approve(approve(plan(), CLEO, policy(2), NOW), CLEO, policy(2), NOW)
     assert len(document.approvals) == 1
@@ -227,15 +228,6 @@ def test_signed_text_matches_expected_bytes(made: Callable[[], SignedDocument], 
 def test_non_ascii_letter_is_signed_as_escape() -> None:
     content = plan().content.model_copy(update={"sheet": "Zo\u00eb.csv"})
     assert b'"sheet":"Zo\\u00eb.csv"' in build_plan(content, [], ADA.public, NOW).signed_text()
-
-
-@KINDS
-def test_document_lists_maker_and_approvers_with_times(made: Callable[[], SignedDocument]) -> None:
-    document = approve(approve(made(), CLEO, policy(), NOW), BEN, policy(), NOW + timedelta(hours=1))
-    result = verify_signatures(document, policy(), NOW + timedelta(hours=1))
-    assert (result.maker.name, document.made_at, list(result.problems)) == ("ada", "2026-11-21T08:00:00.000Z", [])
-    approval_times = {person.name: approval.approved_at for person, approval in result.valid.items()}
-    assert approval_times == {"cleo": "2026-11-21T08:00:00.000Z", "ben": "2026-11-21T09:00:00.000Z"}
 
 
 def test_uncounted_approval_names_reason() -> None:

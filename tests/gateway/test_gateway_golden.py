@@ -38,17 +38,8 @@ RECEIVER_FORM = [
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_payout_request_matches_golden_bytes(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
+def test_golden_payout_request_has_interface_form(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
     assert request_bytes(prepare_golden_request(key, profile, country)) == golden_path(profile, country).read_bytes()
-
-
-def test_every_country_and_profile_has_golden_request() -> None:
-    kept = {path.name for path in GOLDEN.glob("*.http")}
-    assert kept == {golden_path(profile, country).name for profile in SignatureProfile for country in RULES}
-
-
-@pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_golden_head_has_only_interface_headers(profile: SignatureProfile, country: str) -> None:
     first, headers, body = split_request(golden_path(profile, country).read_bytes())
     assert first == "POST /paynet/api/v4/payout/1234 HTTP/1.1"
     authorization = headers.pop("authorization")
@@ -71,10 +62,6 @@ def test_golden_head_has_only_interface_headers(profile: SignatureProfile, count
         ("oauth_version", "1.0"),
     ]
     assert oauth[2][0] == "oauth_signature"
-
-
-@pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_golden_body_pays_instruction(profile: SignatureProfile, country: str) -> None:
     _, _, body = split_request(golden_path(profile, country).read_bytes())
     pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=str, parse_float=str)
     instruction = instruction_for(country)
@@ -91,6 +78,11 @@ def test_golden_body_pays_instruction(profile: SignatureProfile, country: str) -
     if country != "TZ":
         expected["server_callback_url"] = CALLBACK_URL
     assert dict(pairs) == expected
+
+
+def test_every_country_and_profile_has_golden_request() -> None:
+    kept = {path.name for path in GOLDEN.glob("*.http")}
+    assert kept == {golden_path(profile, country).name for profile in SignatureProfile for country in RULES}
 
 
 @pytest.mark.parametrize("country", RULES)
