@@ -1,4 +1,4 @@
-"""Cancelled deliveries, and transports that are closed during a delivery."""
+"""Deliveries that are given up: cancelled, closed, out of time, or without a connection."""
 
 import asyncio
 import socket
@@ -8,18 +8,26 @@ import pytest
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.http.connection import Connection
-from paygw_batch.gateway.http.transport import PayoutTransport
-from paygw_batch.gateway.message import FaultKind
+from paygw_batch.gateway.http.transport import ADDRESS_LIFETIME_S, PayoutTransport
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.support.gateway_server import (
+    BODY,
     HUGE,
+    REPLY,
     JumpingLoop,
     Peer,
+    advance_clock,
     always,
+    answer,
     build_request,
+    deliver_once,
+    hang_up,
     line_to_script,
     pause_reading,
     resume_reading,
     run_loop,
+    run_test,
+    serving,
     settings_for,
     summary,
 )
@@ -142,3 +150,175 @@ async def test_closing_transport_never_hangs(monkeypatch: pytest.MonkeyPatch) ->
     transport = PayoutTransport(settings_for("http://127.0.0.1:1"))
     transport._open_connections.add(Connection(asyncio.get_running_loop(), set()))
     await transport.aclose()
+
+
+# Time.
+@pytest.mark.parametrize(
+    ("pieces", "pause_s", "comes"),
+    [
+        ([REPLY], 59, BODY),
+        ([REPLY], 61, (FaultKind.READ_TIMEOUT, True)),
+        ([REPLY[:10], REPLY[10:20], REPLY[20:]], 39, BODY),
+        ([REPLY[:10], REPLY[10:20], REPLY[20:]], 41, (FaultKind.TOTAL_TIMEOUT, True)),
+    ],
+)
+def test_silence_ends_after_timeouts(channel: Channel, pieces: list[bytes], pause_s: float, comes: object) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        for piece in pieces:
+            advance_clock(pause_s)
+            await run_loop()
+            await peer.send(piece)
+        await peer.until_closed()
+
+    assert summary(run_test(deliver_once(script, **channel))) == comes
+
+
+def test_endless_interim_replies_end_at_total_time() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        for byte in b"HTTP/1.1 100 Continue\r\n\r\n" * 8:
+            advance_clock(1)
+            await peer.send(bytes([byte]))
+        await peer.until_closed()
+
+    assert summary(run_test(deliver_once(script))) == (FaultKind.TOTAL_TIMEOUT, True)
+
+
+def test_stalled_request_write_times_out(channel: Channel) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.reader.readexactly(1000)
+        pause_reading(peer)
+        advance_clock(61)
+        await asyncio.Event().wait()
+
+    result = run_test(deliver_once(script, body=HUGE, **channel))
+    assert summary(result) == (FaultKind.WRITE_TIMEOUT, True)
+    assert isinstance(result, TransportFault)
+    assert result.bytes_written < len(HUGE)
+
+
+def test_reply_silence_is_counted_from_end_of_write() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.reader.readexactly(1000)
+        pause_reading(peer)
+        advance_clock(50)
+        await run_loop()
+        resume_reading(peer)
+        await peer.reader.readuntil(b"xxx\r")
+        advance_clock(50)
+        await run_loop()
+        await peer.send(REPLY)
+
+    assert summary(run_test(deliver_once(script, body=HUGE + b"\r", limit=2**26))) == BODY
+
+
+def test_configured_shorter_timeouts_apply() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        advance_clock(0.2)
+        await peer.until_closed()
+
+    assert summary(run_test(deliver_once(script, read_timeout_s=0.1))) == (FaultKind.READ_TIMEOUT, True)
+    assert summary(run_test(deliver_once(script, total_timeout_s=0.1))) == (FaultKind.TOTAL_TIMEOUT, True)
+
+
+# Opening: nothing has left.
+def open_connection_to(url: str, *, names: dict[str, Any] | None = None, **changes: Any) -> RawReply | TransportFault:
+    """Send one payout to `url`, which never answers, while the clock advances."""
+
+    async def scenario() -> RawReply | TransportFault:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        loop.names.update(names or {})
+        async with PayoutTransport(settings_for(url, **changes)) as transport:
+            delivery = asyncio.create_task(transport.deliver(build_request(url), always))
+            while not delivery.done():
+                await asyncio.sleep(0.01)
+                advance_clock(1)
+            assert transport._open_connections == set()
+            return await delivery
+
+    return run_test(scenario())
+
+
+def test_unreachable_host_gets_nothing(blackhole: int) -> None:
+    names = {"gateway.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known")}
+    result = open_connection_to("https://gateway.example", names=names)
+    assert summary(result) == (FaultKind.NAME_NOT_RESOLVED, False)
+    assert summary(open_connection_to("https://gateway.example", names={"gateway.example": []})) == (
+        FaultKind.NAME_NOT_RESOLVED,
+        False,
+    )
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        assert summary(open_connection_to(f"http://127.0.0.1:{port}")) == (FaultKind.CONNECT_REFUSED, False)
+        assert summary(open_connection_to(f"https://localhost:{port}")) == (FaultKind.CONNECT_REFUSED, False)
+    assert summary(open_connection_to("https://255.255.255.255")) == (FaultKind.CONNECT_FAILED, False)
+    assert summary(open_connection_to(f"http://127.0.0.1:{blackhole}")) == (FaultKind.CONNECT_TIMEOUT, False)
+    assert summary(open_connection_to(f"http://127.0.0.1:{blackhole}", total_timeout_s=20)) == (
+        FaultKind.TOTAL_TIMEOUT,
+        False,
+    )
+
+
+async def test_next_address_is_tried_after_refusal() -> None:
+    async with line_to_script(answer) as line:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        loop.names["localhost"] = ["127.0.0.2", "127.0.0.1"]
+        assert isinstance(await line.deliver(), RawReply)
+        assert len(line.server.peers) == 1
+
+
+async def test_name_lookup_is_cached_for_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    look_up = JumpingLoop.getaddrinfo
+
+    async def count_lookup(self: JumpingLoop, host: str, port: int, **options: Any) -> Any:
+        asked.append(host)
+        return await look_up(self, host, port, **options)
+
+    monkeypatch.setattr(JumpingLoop, "getaddrinfo", count_lookup)
+    async with line_to_script(answer) as line:
+        for _ in range(3):
+            assert isinstance(await line.deliver(), RawReply)
+        assert (asked.count("localhost"), len(line.server.peers)) == (1, 3)
+        advance_clock(ADDRESS_LIFETIME_S)
+        assert isinstance(await line.deliver(), RawReply)
+        assert asked.count("localhost") == 2
+
+
+async def test_dead_or_unresolved_name_is_resolved_again() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, JumpingLoop)
+    failures: list[tuple[list[str] | OSError, FaultKind]] = [
+        (["127.0.0.2"], FaultKind.CONNECT_REFUSED),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), FaultKind.NAME_NOT_RESOLVED),
+        ([], FaultKind.NAME_NOT_RESOLVED),
+    ]
+    for names, kind in failures:
+        async with line_to_script(answer) as line:
+            loop.names["localhost"] = names
+            assert summary(await line.deliver()) == (kind, False)
+            loop.names["localhost"] = ["127.0.0.1"]
+            assert isinstance(await line.deliver(), RawReply)
+
+
+async def test_probe_connects_and_sends_nothing(channel: Channel) -> None:
+    received: list[bytes] = []
+
+    async def script(peer: Peer) -> None:
+        received.append(await peer.until_closed())
+
+    async with line_to_script(script, **channel) as line:
+        assert await line.transport.probe() is None
+        await run_loop()
+        assert line.transport._open_connections == set()
+        await line.server.finished()
+        assert received == [b""]
+    async with serving(hang_up) as server:
+        async with PayoutTransport(settings_for(server.url.replace("http:", "https:"))) as transport:
+            fault = await transport.probe()
+        assert fault == TransportFault(FaultKind.TLS_FAILED, first_byte_left=False, detail="the connection was closed")
