@@ -84,7 +84,7 @@ def test_other_encoding_is_tried_only_when_configured(sheet: MakeSheet) -> None:
         pytest.param(f"{HEADER},note,note\n{GOOD},a,b\n", "name the same column", id="an unknown heading twice"),
         pytest.param(lines(GOOD).replace("Kamau", "Kam\x00au"), "line 2: .* NUL byte", id="a NUL byte"),
         pytest.param(lines(GOOD).encode("utf-16-le"), "NUL byte", id="UTF-16 without a byte order mark"),
-        pytest.param(lines(GOOD).encode() + b"KE,\xc3", "the text is not UTF-8", id="half a letter at the end"),
+        pytest.param(lines(GOOD).encode() + b"KE,\xc3", "line 3: the text is not UTF-8", id="half a letter at the end"),
         pytest.param(lines(GOOD).replace("Kamau", '"Kam\nau"'), UNCLOSED, id="a line break"),
         pytest.param(lines(GOOD, GOOD, GOOD).replace("Wanjiru", '"Wanjiru', 1), UNCLOSED, id="one quote"),
         pytest.param(

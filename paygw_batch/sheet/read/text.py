@@ -122,13 +122,14 @@ def _find_invalid_byte(data: bytes) -> int | None:
     if data.isascii():
         return None
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
-    at = 0
+    end = 0
     try:
-        for at in range(0, len(data), _CHUNK_BYTES):
-            decoder.decode(data[at : at + _CHUNK_BYTES])
-        decoder.decode(b"", final=True)
+        while end < len(data):
+            start, end = end, min(end + _CHUNK_BYTES, len(data))
+            decoder.decode(data[start:end], final=end == len(data))
     except UnicodeDecodeError as error:
-        return min(at + error.start, len(data))
+        # `error.object` begins before this chunk if the one before it ended within a letter.
+        return end - len(error.object) + error.start
     return None
 
 
