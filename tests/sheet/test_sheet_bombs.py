@@ -121,6 +121,7 @@ def test_tightly_packed_workbook_is_refused_before_unpacking(bomb: str, tmp_path
 
 
 WITHIN_THE_RATIO: dict[str, Callable[[], Parts]] = {
+    "many comments": lambda: workbook(first=worksheet(ROWS, *[(b"<!--" + b" " * 1_000 + b"-->") * 1_000] * 60)),
     "shared strings": lambda: workbook(strings=[b"<si/>" * 100_000] * 6),
     "one long string in every cell": lambda: workbook(
         strings=[b"<si><t>", b"y" * 30_000, b"</t></si>"],
