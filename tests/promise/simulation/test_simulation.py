@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,6 +61,13 @@ def test_simulated_forgers_try_every_danger() -> None:
 def test_formerly_failing_seed_passes(seed: int) -> None:
     """Their causes are in docs/decisions/0208; that of 900,519 is in tests/promise/campaign/RESULTS.md."""
     play(seed)
+
+
+def test_planted_bugs_replace_existing_parts() -> None:
+    scenario = Mock()
+    scenario.patch.side_effect = lambda owner, name, _: getattr(owner, name)
+    for bug in BUGS.values():
+        bug.plant(scenario)
 
 
 @pytest.mark.share(9)
