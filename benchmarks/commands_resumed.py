@@ -14,7 +14,7 @@ from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.data import config_dir
 from paygw_batch.journal.values import DueRow, Entry
-from paygw_batch.opening.given_sheet import SheetSource, rules_of
+from paygw_batch.opening.given_sheet import SheetSource, rules_for
 from paygw_batch.opening.open_journal import file_location
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.submit.plan import open_planned_batch, plan_submission
@@ -32,7 +32,7 @@ def open_sent_batch(sheet: Path, journal: Path, environment: Mapping[str, str]) 
     settings = load_settings(
         config_dir() / "sandbox.toml", environ=environment, flags={("journal", "path"): str(journal)}
     )
-    rules = rules_of(settings, "payout")
+    rules = rules_for(settings, "payout")
     validated = SheetSource(settings, rules, sheet).validated()
     held = file_location(settings).open_to_write("a benchmark")
     try:

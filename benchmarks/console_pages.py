@@ -20,8 +20,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.commands import ROOT, Office, memory_mib
-from paygw_batch.approval.approval_keys import PublicKey, public_key_of
-from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInMethod, WebSessions
+from paygw_batch.approval.approval_keys import PublicKey, encode_public_key
+from paygw_batch.console.passkey_access import SignedInKey, SignInMethod, StoredSessions, WebSessions
 from paygw_batch.console.permissions import load_members
 from paygw_batch.countries.data import config_dir
 from paygw_batch.opening.open_journal import open_journal_to_read
@@ -149,7 +149,7 @@ def served_pages(place: Office) -> Iterator[ServedPages]:
     """Serve the pages of an office's journal in a separate process, with a person signed in."""
     port = free_port()
     config = place.directory / "console.toml"
-    keys = {name: public_key_of(Ed25519PrivateKey.generate().public_key()) for name in (MAKER, APPROVER)}
+    keys = {name: encode_public_key(Ed25519PrivateKey.generate().public_key()) for name in (MAKER, APPROVER)}
     makers, approvers = (f'{name} = "{keys[name].text}"' for name in (MAKER, APPROVER))
     people = f"[approval.makers]\n{makers}\n[approval.approvers]\n{approvers}\n"
     config.write_text(f"{(config_dir() / 'sandbox.toml').read_text(encoding='utf-8')}\n{people}", encoding="utf-8")
@@ -172,7 +172,7 @@ def _create_session(place: Office, config: Path, key: PublicKey) -> str:
     members = load_members(settings)
     maker = next(member for member in members if member.name == MAKER)
     sessions = WebSessions(
-        KeptSessions(place.journal),
+        StoredSessions(place.journal),
         members=members,
         keys={key: maker},
         ways=frozenset(SignInMethod),

@@ -122,7 +122,7 @@ async def _run_trial(trial: Trial, merchant: Merchant, journal: Journal, batch: 
     signer, noted = merchant.signer(trial.base_url), _OutcomeTimes()
     if trial.key is not None:
         signer = replace(signer, key=trial.key.load())
-    with gc_paused(), journal.for_engine() as given:
+    with gc_paused(), journal.open_engine_journal() as given:
         async with signers_for(signer.key, trial.rows) as signers, PayoutTransport(reached) as transport:
             engine = Engine(
                 journal=given,
@@ -132,7 +132,7 @@ async def _run_trial(trial: Trial, merchant: Merchant, journal: Journal, batch: 
                 pace=Pace(trial.concurrency),
                 runtime=Runtime(lambda: datetime.now(UTC), elapsed_s, partial(secrets.token_hex, 16), random.random),
                 progress=noted,
-                departs_within_s=reached.connect_timeout_s + reached.total_timeout_s,
+                send_within_s=reached.connect_timeout_s + reached.total_timeout_s,
                 signing_lookahead=signing_lookahead(signer.key),
             )
             started_s, cpu_s = time.perf_counter(), time.process_time()

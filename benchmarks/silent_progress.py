@@ -13,5 +13,5 @@ class SilentProgress:
     def record_outcome(self, due: DueRow, outcome: Outcome) -> None:
         """Ignore the outcome of a row."""
 
-    def note(self, sentence: str) -> None:
+    def echo(self, sentence: str) -> None:
         """Ignore a note."""

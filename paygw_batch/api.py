@@ -41,7 +41,7 @@ from paygw_batch.errors import (
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowState
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import SendJob, open_gateway
-from paygw_batch.opening.given_sheet import Reading, SheetSource, minor_units_of, require_complete, rules_of
+from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rule_minor_units, rules_for
 from paygw_batch.opening.open_journal import (
     find_batch,
     journal_for_document,
@@ -56,7 +56,7 @@ from paygw_batch.sheet.check.validate import warnings_as_defects
 from paygw_batch.sheet.findings import empty_findings
 from paygw_batch.show.batch_status import MAX_MATCHES, batch_status, parse_payment_search
 from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
-from paygw_batch.show.remittance import payee_of
+from paygw_batch.show.remittance import build_payee
 from paygw_batch.submit.approvals import newest_shared_plan, require_in_force, share_plan
 from paygw_batch.submit.background_run import BackgroundRun, RowOutcome, RunHandle, WorkerOutcomes
 from paygw_batch.submit.plan import Plan
@@ -306,7 +306,7 @@ class Payouts:
         flags = {} if journal is None else {("journal", "path"): str(_require_path(journal, "journal").absolute())}
         self._config = _require_path(config, "config")
         self._settings = load_settings(self._config, environ=self._environ, flags=flags)
-        self._rules = rules_of(self._settings, PAYOUT)
+        self._rules = rules_for(self._settings, PAYOUT)
 
     def submit(
         self,
@@ -342,11 +342,11 @@ class Payouts:
             require_complete(self._settings, self._rules, set())
             submission = Submission.read(source, choices, plan_file)
             for note in submission.validated.sheet.notes:
-                handle.note(note)
+                handle.echo(note)
             submission.require_allowed()
             with (
                 open_gateway(self._settings, self._rules, self._environ) as gateway,
-                open_journal_for_run(self._settings, _HOLDER, handle.note, wait=wait) as journal,
+                open_journal_for_run(self._settings, _HOLDER, handle.echo, wait=wait) as journal,
             ):
                 result = submit_sheet(submission, gateway, journal, _NO_CONVERSATION, partial(_send_batch, handle))
             return _build_refused(result) if isinstance(result, RefusedSheet) else result
@@ -472,7 +472,7 @@ class Payouts:
         module = self._environ.get(MODULE_VARIABLE)
         approved = approve(document, load_person_key(_require_path(key, "key"), passphrase, module), policy, utc_now())
         write_document(approved, file)
-        share_plan(self._settings, approved, None if shared is None else shared.kept)
+        share_plan(self._settings, approved, None if shared is None else shared.stored)
         return _build_planned(approved, file, policy)
 
     def reconcile(self, batch: str) -> Finished:
@@ -493,7 +493,7 @@ class Payouts:
         def perform(handle: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
             find = partial(self._find_payout_batch, batch=batch)
-            with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, handle.note, wait=wait) as task:
+            with open_batch_to_continue(self._settings, _HOLDER, find, self._environ, handle.echo, wait=wait) as task:
                 before(task)
                 return _send_batch(handle, task)
 
@@ -502,7 +502,7 @@ class Payouts:
     def _batch_state(self, journal: JournalReader, record: BatchRecord) -> BatchState:
         status = batch_status(self._settings, journal, record)
         payments = journal.payments(record.number, [entry.row.row for entry in status.rows])
-        units = minor_units_of(self._rules)
+        units = rule_minor_units(self._rules)
         summary = status.summary
         return BatchState(
             conclusion=Conclusion[summary.exit_code.name],
@@ -524,24 +524,26 @@ class Payouts:
         return record
 
     def _build_source(
-        self, sheet: SheetLike, options: SheetReading | SheetChoices, **decided: Any
+        self, sheet: SheetLike, options: SheetReading | SheetChoices, **decisions: Any
     ) -> tuple[SheetSource, Choices]:
         choices = dict[str, Any](options)
         if unknown := choices.keys() - SheetChoices.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
-        path = _path_of(sheet, choices.pop("name", None))
+        path = _sheet_path(sheet, choices.pop("name", None))
         reading = Reading(**{word: choices.pop(word) for word in SheetReading.__annotations__ if word in choices})
         choices["new_payees"] = tuple(choices.get("new_payees", ()))
-        source = SheetSource(self._settings, self._rules, path, reading, _frame_of(sheet))
-        return source, Choices(**decided, **choices)
+        source = SheetSource(self._settings, self._rules, path, reading, _read_frame(sheet))
+        return source, Choices(**decisions, **choices)
 
 
 def _send_batch(handle: RunHandle, job: SendJob, plan: Plan | None = None) -> Finished:
     handle.set_batch(job.batch.batch)
     rows = WorkerOutcomes(job.journal, job.batch, handle)
-    end = send(*(job, handle, handle.watch), wait_for_room=handle.wait_for_room, counted=rows.counted, begin=rows.begin)
+    end = send(
+        *(job, handle, handle.watch), wait_for_room=handle.wait_for_room, on_counts=rows.record_counts, begin=rows.begin
+    )
     rows.end()
-    result = batch_result(job.journal, job.batch, job.rules, end, known=job.known)
+    result = batch_result(job.journal, job.batch, job.rules, end, known_count=job.known)
     return _build_finished(result, empty_findings() if plan is None else plan.warnings, handle.notes())
 
 
@@ -561,15 +563,15 @@ def _build_finished(result: BatchResult, warnings: pl.DataFrame, notes: tuple[st
     )
 
 
-def _build_refused(refused: RefusedSheet) -> Refused:
-    defects, warnings = refused.plan.validated.defects, refused.plan.warnings
-    if refused.question is not None:
-        return Refused(refused.question.message, defects, warnings, refused.question.code)
+def _build_refused(sheet: RefusedSheet) -> Refused:
+    defects, warnings = sheet.plan.validated.defects, sheet.plan.warnings
+    if sheet.question is not None:
+        return Refused(sheet.question.message, defects, warnings, sheet.question.code)
     message = say_count(
         defects["row"].n_unique(),
         "{count:,} of {rows} has defects. Nothing was sent.",
         "{count:,} of {rows} have defects. Nothing was sent.",
-        rows=say_count(refused.plan.validated.height, "{count:,} row", "{count:,} rows"),
+        rows=say_count(sheet.plan.validated.height, "{count:,} row", "{count:,} rows"),
     )
     return Refused(message, defects, warnings)
 
@@ -580,7 +582,7 @@ def _discard_note(_sentence: str) -> None:
 
 def _build_waiting_row(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
     amount = from_minor(row.minor, minor_units=minor_units[row.currency])
-    payee = payee_of(payment.form, payment.fields)
+    payee = build_payee(payment.form, payment.fields)
     since = row.intended_at if row.state in DISPLAYED_IN_DOUBT else row.updated_at
     return WaitingRow(
         row.row,
@@ -598,9 +600,9 @@ def _build_waiting_row(row: RowState, payment: FoundPayment, minor_units: Mappin
 
 def _build_planned(document: PlanDocument, path: Path, policy: ApprovalPolicy) -> Planned:
     content = document.content
-    needed = policy.needed if needs_approval(content, policy) else 0
+    needed_count = policy.needed if needs_approval(content, policy) else 0
     return Planned(
-        path, content.batch, content.sheet, content.rows, dict(content.totals), len(document.approvals), needed
+        path, content.batch, content.sheet, content.rows, dict(content.totals), len(document.approvals), needed_count
     )
 
 
@@ -618,7 +620,7 @@ def _json_value(value: object) -> object:
             return value
 
 
-def _frame_of(sheet: SheetLike) -> pl.DataFrame | None:
+def _read_frame(sheet: SheetLike) -> pl.DataFrame | None:
     """Return a frame of any library as a polars frame, or None for a file. A stream is read here, only once."""
     if isinstance(sheet, Path | str):
         return None
@@ -638,7 +640,7 @@ def _frame_of(sheet: SheetLike) -> pl.DataFrame | None:
         raise SheetError(say("The frame cannot be read: {reason}.", reason=str(error).partition("\n")[0])) from None
 
 
-def _path_of(sheet: SheetLike, name: str | None) -> Path:
+def _sheet_path(sheet: SheetLike, name: str | None) -> Path:
     """Return the path of a sheet. A frame counts as a file of its `name` in the current directory."""
     if isinstance(sheet, Path | str):
         if name is not None:
@@ -650,7 +652,7 @@ def _path_of(sheet: SheetLike, name: str | None) -> Path:
 
 
 def _require_path(path: Path | str, name: str) -> Path:
-    """Return a path that the caller named. Raises `UsageError` for an empty text, to Python the current directory."""
+    """Return a path that the caller named. Raises `UsageError` for an empty string, to Python the current directory."""
     if not str(path).strip() or "\0" in str(path):
         raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Name the file."))
     return Path(path)

@@ -19,13 +19,13 @@ _ELAPSED_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def timestamp(now: datetime) -> str:
-    """Return a time as facts and files show it: UTC, ISO 8601, with milliseconds and `Z`."""
+    """Format a time for facts and files: UTC, ISO 8601, with milliseconds and `Z`."""
     in_utc = now if now.tzinfo is UTC else now.astimezone(UTC)
     return in_utc.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def format_minute(time: str | None) -> str:
-    """Return a time of `timestamp` as people read it: to the minute, in UTC. Return "" for None."""
+    """Format a time of `timestamp` for people, in UTC to the minute. Returns "" for None."""
     return (time or "")[:16].replace("T", " ")
 
 

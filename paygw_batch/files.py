@@ -44,13 +44,13 @@ class ProtectedFile:
     path: Path
     has_neighbours: bool = False
     is_directory: bool = False
-    but_for: Sequence[Path] = ()
+    exceptions: Sequence[Path] = ()
 
     def is_overwritten_by(self, path: Path) -> bool:
         """Return whether writing to `path` would overwrite this file, under any name, link or spelling."""
         if self.is_directory:
             resolved = _resolve_path(path)  # a link may have the name of an excepted file, and lead to a protected one
-            is_excepted = any(resolved == _resolve_path(file.parent) / file.name for file in self.but_for)
+            is_excepted = any(resolved == _resolve_path(file.parent) / file.name for file in self.exceptions)
             return not is_excepted and any(_is_same_file(parent, self.path) for parent in resolved.parents)
         if _is_same_file(path, self.path):
             return True
@@ -59,31 +59,31 @@ class ProtectedFile:
             return False
         # Neither file can be compared by its inode here: one of them does not exist yet, or the names only begin alike.
         # The names are compared without case, because on some disks case makes no difference.
-        own, other = own_path.name.casefold(), other_path.name.casefold()
-        if other == own:
+        own_name, other_name = own_path.name.casefold(), other_path.name.casefold()
+        if other_name == own_name:
             return not own_path.exists() and not other_path.exists()
-        extends_name = other.startswith((f"{own}-", f"{own}.", f".{own}."))
+        extends_name = other_name.startswith((f"{own_name}-", f"{own_name}.", f".{own_name}."))
         return self.has_neighbours and extends_name
 
 
-def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, force: bool = False) -> None:
-    """Raise `OutputError` unless each of `outputs` can be written, and overwrites no file that must remain.
+def check_outputs(outputs: Sequence[Output], protected_files: Sequence[ProtectedFile], *, force: bool = False) -> None:
+    """Raise `OutputError` unless each of `outputs` can be written without overwriting protected files.
 
-    An existing file is replaced if it is empty, if this program wrote it, or with `force`. The files in `kept` are
-    never replaced.
+    An existing file is replaced if it is empty, if this program wrote it, or with `force`. `protected_files` are never
+    replaced.
     """
     for index, output in enumerate(outputs):
-        about = {"named": output.named, "path": output.path}
-        for protected_file in kept:
+        values = {"named": output.named, "path": output.path}
+        for protected_file in protected_files:
             if protected_file.is_overwritten_by(output.path):
                 raise OutputError(
-                    say("{named} {path} would overwrite {what}.", **about, what=say(protected_file.what)),
+                    say("{named} {path} would overwrite {what}.", **values, what=say(protected_file.what)),
                     hint=say("Nothing was read or sent. Name another file."),
                 )
         for other in outputs[:index]:
             if ProtectedFile("", other.path).is_overwritten_by(output.path):
                 raise OutputError(
-                    say("{named} and {other} both name {path}.", **about, other=other.named),
+                    say("{named} and {other} both name {path}.", **values, other=other.named),
                     hint=say("Name two different files."),
                 )
         if output.needed:
@@ -94,7 +94,7 @@ def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, f
                     say("{path} already exists.", path=output.path), hint=say("Name a file that does not exist yet.")
                 )
             raise OutputError(
-                say("{named} {path} already exists, and this program did not write it.", **about),
+                say("{named} {path} already exists, and this program did not write it.", **values),
                 hint=say(
                     "Nothing was read or sent. Name another file, or overwrite it with --force if the command "
                     "has that option."
@@ -113,7 +113,7 @@ def check_writable(path: Path) -> None:
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
-    """Return up to `max_bytes` from the start of a file. Raises `OSError`, also if `path` is no regular file."""
+    """Return up to `max_bytes` from the start of a file. Raises `OSError`, also if `path` is not a regular file."""
     with open(path, "rb", opener=open_nonblocking) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file")
@@ -121,7 +121,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def read_head(path: Path, max_bytes: int) -> bytes:
-    """Return the beginning of a file, or an empty text if the file cannot be read."""
+    """Return the beginning of a file, or an empty string if the file cannot be read."""
     try:
         return read_regular(path, max_bytes)
     except OSError:
@@ -129,7 +129,7 @@ def read_head(path: Path, max_bytes: int) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write `data` to `path` with `mode`, whole or not at all. Raises `OutputError`."""
+    """Write `data` to `path` atomically with `mode`. Raises `OutputError`."""
     with atomic_file(path) as file:
         os.fchmod(file.fileno(), mode)
         file.write(data)
@@ -174,7 +174,7 @@ def replacement_file(path: Path, *, only_new: bool = False) -> Iterator[IO[bytes
 
 
 def create_temporary_file(path: Path) -> Path:
-    """Make an empty file (mode 0600) beside `path`, which the caller renames once it is complete. Raises `OSError`."""
+    """Create an empty file (mode 0600) beside `path`, for the caller to rename when complete. Raises `OSError`."""
     descriptor, temporary = _create_part_file(path)
     os.close(descriptor)
     return temporary

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from paygw_batch.approval.approval_keys import PublicKey
 from paygw_batch.approval.order import NOTHING_FORGOTTEN, ForgetOrder, build_forget_order, verify_forget_order
-from paygw_batch.approval.policy import policy_of, require_maker, require_policy
+from paygw_batch.approval.policy import approval_policy, require_maker, require_policy
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ApprovalError, InternalError, UsageError
 from paygw_batch.journal import ForgettablePayments, FoundPayment, Journal, JournalReader, RemainingData
 from paygw_batch.language import say, say_count
-from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settle.kept_documents import is_kept
+from paygw_batch.settle.kept_documents import is_recorded
 from paygw_batch.show.batch_status import is_number, number_spellings, parse_payment_search
 from paygw_batch.show.next_step import order_steps
-from paygw_batch.show.remittance import payee_of
+from paygw_batch.show.remittance import build_payee
 
 _MAX_PAYMENTS = 100_000
 """The maximum number of payments that one person may have."""
@@ -64,7 +64,7 @@ def forget_cutoff(settings: Settings, date_text: str | None) -> str:
 def choose_payments(
     settings: Settings, journal: JournalReader, *, before: str | None, person: str | None
 ) -> ForgettablePayments:
-    """Return the payments whose payees may be forgotten now: those before a date, or those of one person."""
+    """Return the payments whose payees may be forgotten now, before a date or of one person."""
     until, recent = _quarantine_bounds(settings, journal)
     if person is None:
         return journal.forgettable_payments(before=forget_cutoff(settings, before), cutoff=until, recent=recent)
@@ -79,23 +79,23 @@ def _quarantine_bounds(settings: Settings, journal: JournalReader) -> tuple[str,
     return clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now), recent
 
 
-def forget_by_one_person(settings: Settings, journal: Journal, chosen: ForgettablePayments, by: str) -> Forgotten:
+def forget_by_one_person(settings: Settings, journal: Journal, payments: ForgettablePayments, by: str) -> Forgotten:
     """Forget people on one person's decision. Raises `ApprovalError` if two people must agree."""
-    if policy_of(settings) is not None:
+    if approval_policy(settings) is not None:
         raise ApprovalError(
             say("The configuration has [approval]: two people decide who is forgotten."),
             hint=f"{say(NOTHING_FORGOTTEN)} {order_steps('forget')}",
         )
-    return Forgotten(chosen, journal.forget(chosen, by=by, at=timestamp(utc_now())))
+    return Forgotten(payments, journal.forget(payments, by=by, at=timestamp(utc_now())))
 
 
 def draft_forget_order(
-    settings: Settings, journal: JournalReader, chosen: ForgettablePayments, maker: PublicKey
+    settings: Settings, journal: JournalReader, payments: ForgettablePayments, maker: PublicKey
 ) -> ForgetOrder:
     require_maker(maker, require_policy(settings), say("No order was written."))
-    if not chosen.batches:
+    if not payments.batches:
         raise UsageError(say("There is no one to forget, so no order was written."))
-    return build_forget_order(journal, chosen, endpoint=settings.endpoint(), maker=maker, now=utc_now())
+    return build_forget_order(journal, payments, endpoint=settings.endpoint(), maker=maker, now=utc_now())
 
 
 def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
@@ -103,11 +103,11 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
 
     Carrying the order out again only removes what remains of them in the journal's log. Nobody else is forgotten.
     """
-    if is_kept(journal, order):
+    if is_recorded(journal, order):
         no_payments = ForgettablePayments(order.content.before, {}, ())
         return Forgotten(no_payments, journal.forget(no_payments, by=by, at=timestamp(utc_now())))
     until, recent = _quarantine_bounds(settings, journal)
-    chosen, decided, signed_order = verify_forget_order(
+    payments, decided, signed_order = verify_forget_order(
         order,
         journal,
         require_policy(settings),
@@ -118,14 +118,14 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
         recent=recent,
     )
     at = timestamp(utc_now())
-    return Forgotten(chosen, journal.forget(chosen, by=decided, at=at, order=signed_order))
+    return Forgotten(payments, journal.forget(payments, by=decided, at=at, order=signed_order))
 
 
-def remaining_files(journal: JournalReader, chosen: ForgettablePayments) -> Sequence[Path]:
+def remaining_files(journal: JournalReader, payments: ForgettablePayments) -> Sequence[Path]:
     """Return the remaining files of the forgotten batches: the sheets, and the outputs beside the sheets."""
     paths: dict[Path, None] = {}
     for record in journal.batches():
-        if record.number in chosen.batches and record.sheet_path:
+        if record.number in payments.batches and record.sheet_path:
             sheet = Path(record.sheet_path)
             outputs = sorted(sheet.parent.glob(f"{glob.escape(sheet.stem)}.*")) if sheet.parent.is_dir() else []
             paths |= dict.fromkeys(outputs)
@@ -133,13 +133,13 @@ def remaining_files(journal: JournalReader, chosen: ForgettablePayments) -> Sequ
 
 
 def _payments_to_person(settings: Settings, journal: JournalReader, search_text: str) -> Sequence[int]:
-    """Return the numbers of the payments to one person whose name, number or address is exactly `typed`."""
-    numbers = [rule.numbers for rule in rules_of(settings, PAYOUT).values()]
+    """Return the numbers of the payments to the one person whose name, number or address is `search_text`."""
+    numbers = [rule.numbers for rule in rules_for(settings, PAYOUT).values()]
     search = parse_payment_search(search_text, numbers)
     spellings = frozenset(number_spellings(search_text, numbers)) if is_number(search_text) else frozenset[str]()
     payments = journal.find_payments(search, limit=_MAX_PAYMENTS)
     matching = [payment for payment in payments if _is_payment_to(payment, search_text, spellings)]
-    people = {payee_of(payment.form, payment.fields).number for payment in matching}
+    people = {build_payee(payment.form, payment.fields).number for payment in matching}
     if len(people) > 1 and not spellings:
         raise UsageError(
             say_count(
@@ -162,7 +162,7 @@ def _payments_to_person(settings: Settings, journal: JournalReader, search_text:
 def _is_payment_to(payment: FoundPayment, search_text: str, spellings: frozenset[str]) -> bool:
     if spellings:
         return any(re.sub(r"\D", "", value) in spellings for value in payment.fields.values())
-    name = payee_of(payment.form, payment.fields).name
+    name = build_payee(payment.form, payment.fields).name
     return _normalise(search_text) in {_normalise(name), *map(_normalise, payment.fields.values())}
 
 

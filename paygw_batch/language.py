@@ -33,7 +33,7 @@ def languages() -> tuple[str, ...]:
 
 
 def language() -> str:
-    """Return the code of the language in which sentences are said now."""
+    """Return the code of the current language."""
     return _context_language.get(_ProcessLanguage.name)
 
 
@@ -60,9 +60,9 @@ def language_context(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def thousands_separator(sign: str) -> Iterator[None]:
+def thousands_separator(separator: str) -> Iterator[None]:
     """Use this thousands separator in this context instead of the language's, so that a page has only one."""
-    token = _context_separator.set(sign)
+    token = _context_separator.set(separator)
     try:
         yield
     finally:
@@ -92,7 +92,7 @@ def say_all(*templates: str) -> tuple[str, ...]:
 
 
 def mark(template: str) -> str:
-    """Return a template unchanged. This notes a constant for the catalogue; `say` translates it when it is shown."""
+    """Return a template unchanged, and mark it for the catalogue. `say` translates it when it is shown."""
     return template
 
 
@@ -114,7 +114,7 @@ THOUSANDS = mark(",")
 
 
 def format_number(count: int) -> str:
-    """Return a whole number as people read it in the chosen language."""
+    """Format a whole number in the chosen language."""
     return localise_number(f"{count:,}")
 
 

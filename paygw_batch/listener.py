@@ -76,8 +76,8 @@ class ListenerApp:
         self,
         path: str,
         *,
-        read: Callable[[IncomingRequest], Claim | str],
-        keep: Callable[[str], Awaitable[None]],
+        read_claim: Callable[[IncomingRequest], Claim | str],
+        store: Callable[[str], Awaitable[None]],
         limits: Limits,
         now: Callable[[], str],
         monotonic_s: Callable[[], float],
@@ -86,8 +86,8 @@ class ListenerApp:
         self.counts: Counter[str] = Counter()
         self.follow_up: Callable[[Claim], None] = _no_follow_up
         self._path = path.encode()
-        self._read = read
-        self._keep = keep
+        self._read = read_claim
+        self._keep = store
         self._limits = limits
         self._now = now
         self._header = header
@@ -123,16 +123,16 @@ class ListenerApp:
         query = request.scope["query_string"].decode("latin-1")
         return await self._store(IncomingRequest(request.method, content_type, query, body, headers))
 
-    async def _store(self, received: IncomingRequest) -> int:
-        """Make a notification durable, and return the HTTP status of the answer."""
-        reading = self._read(received)
+    async def _store(self, request: IncomingRequest) -> int:
+        """Store a notification durably, and return the HTTP status of the response."""
+        reading = self._read(request)
         if isinstance(reading, str):
             self.counts["unreadable"] += 1
             if self.counts["unreadable"] > MAX_UNREADABLE:
                 return 400
         try:
             # The notification is made durable before the answer, because after a 200 the gateway need not repeat it.
-            await self._keep(encode_notification(self._build_notification(received, reading)))
+            await self._keep(encode_notification(self._build_notification(request, reading)))
         except JournalError:
             return 503
         self.counts["kept"] += 1
@@ -140,19 +140,19 @@ class ListenerApp:
             self.follow_up(reading)
         return 400 if isinstance(reading, str) else 200
 
-    def _build_notification(self, received: IncomingRequest, reading: Claim | str) -> Notification:
+    def _build_notification(self, request: IncomingRequest, reading: Claim | str) -> Notification:
         is_read = isinstance(reading, Claim)
         max_bytes = self._limits.max_body_bytes if is_read else MAX_UNREADABLE_BYTES
         return Notification(
             received_at=self._now(),
-            method=received.method,
-            content_type=received.content_type[:MAX_UNREADABLE_BYTES],
-            query=received.query[:max_bytes],
-            body=received.body[:max_bytes],
-            length=len(received.body),
+            method=request.method,
+            content_type=request.content_type[:MAX_UNREADABLE_BYTES],
+            query=request.query[:max_bytes],
+            body=request.body[:max_bytes],
+            length=len(request.body),
             problem="" if isinstance(reading, Claim) else reading,
             claim=reading if isinstance(reading, Claim) else Claim(None),
-            headers=relevant_headers(received, self._header),
+            headers=relevant_headers(request, self._header),
         )
 
     def _take_allowance(self) -> bool:
@@ -201,7 +201,7 @@ class GroupedWriter:
         await asyncio.shield(self._write)  # the write continues for other requests if this one is cancelled
 
     def close(self) -> None:
-        """Wait for the write under way, and end the thread."""
+        """Wait for the current write and end the thread."""
         self._thread.shutdown()
 
     async def _store_waiting(self) -> None:

@@ -35,7 +35,7 @@ def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ())
 
 
 def python_command(program: str) -> list[str] | None:
-    """Return the command that runs `program`, a text, in a Python that finds the same modules as this process.
+    """Return the command that runs the source code `program` in a Python with this process's modules.
 
     Returns None if this process is not a plain Python. A frozen program, or one that embeds an interpreter, would start
     itself instead.
@@ -67,12 +67,12 @@ GC_THRESHOLD = 50_000
 @contextmanager
 def gc_paused() -> Iterator[None]:
     """Inside the block, collect garbage only after every `GC_THRESHOLD` new objects."""
-    before = gc.get_threshold()
-    gc.set_threshold(max(GC_THRESHOLD, before[0]), *before[1:])
+    threshold = gc.get_threshold()
+    gc.set_threshold(max(GC_THRESHOLD, threshold[0]), *threshold[1:])
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*threshold)
 
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -99,5 +99,5 @@ def processor_name() -> str:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, "") or platform.processor() or platform.machine()

@@ -29,7 +29,7 @@ class TrustedFile:
     distrust: ConfigurationError | None
 
 
-def read_and_check_access(path: Path, name: str, others: OtherUsers, *, max_bytes: int) -> TrustedFile:
+def read_and_check_access(path: Path, name: str, users: OtherUsers, *, max_bytes: int) -> TrustedFile:
     """Return the first `max_bytes` of a file, and the reason not to trust it if others than its owner may access it.
 
     The owner must be this user or root. Somebody else who may write to the directory can replace the file, but not with
@@ -49,16 +49,16 @@ def read_and_check_access(path: Path, name: str, others: OtherUsers, *, max_byte
         ) from None
     if content is None:
         raise ConfigurationError(say("{name} is not a file.", name=name))
-    is_secret = others is OtherUsers.MAY_NOTHING
+    is_secret = users is OtherUsers.MAY_NOTHING
     fault = say("open to users other than its owner") if is_secret else say("open to changes by others")
-    return TrustedFile(content, _distrust(path, name, status, others, say("{name} is {what}.", name=name, what=fault)))
+    return TrustedFile(content, _distrust(path, name, status, users, say("{name} is {what}.", name=name, what=fault)))
 
 
 def _distrust(
-    path: Path, name: str, status: os.stat_result, others: OtherUsers, problem: str
+    path: Path, name: str, status: os.stat_result, users: OtherUsers, problem: str
 ) -> ConfigurationError | None:
-    """Return the reason not to trust a file or directory: its owner, or its mode, for which the reason is `problem`."""
-    forbidden, mode = others.value
+    """Return the reason to distrust a file or directory: its owner, or `problem` with its mode."""
+    forbidden, mode = users.value
     if status.st_uid not in {os.geteuid(), 0}:
         return ConfigurationError(
             say("{name} belongs to another user.", name=name), hint=f"chown {os.geteuid()} {shlex.quote(str(path))}"
@@ -68,9 +68,9 @@ def _distrust(
     return None
 
 
-def read_trusted_file(path: Path, name: str, others: OtherUsers) -> bytes:
+def read_trusted_file(path: Path, name: str, users: OtherUsers) -> bytes:
     """Return the content of a file with a key or a secret. Raises `ConfigurationError` for a file not to be trusted."""
-    file = read_and_check_access(path, name, others, max_bytes=_MAX_SECRET_BYTES + 1)
+    file = read_and_check_access(path, name, users, max_bytes=_MAX_SECRET_BYTES + 1)
     if file.distrust is not None:
         raise file.distrust
     if len(file.content) > _MAX_SECRET_BYTES:
@@ -79,7 +79,7 @@ def read_trusted_file(path: Path, name: str, others: OtherUsers) -> bytes:
 
 
 def check_directory(path: Path) -> None:
-    """Raise `ConfigurationError` unless `path` is a directory, no link, that only this user or root may change.
+    """Raise `ConfigurationError` unless `path` is a directory (not a link) that only this user or root may change.
 
     Somebody else could take files out of any other directory, or put them back.
     """

@@ -21,7 +21,7 @@ logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = "") -> socket.socket:
-    """Return a socket that listens on the loopback address. Port 0 picks a free port.
+    """Open a listening socket on the loopback address. Port 0 picks a free port.
 
     Raises `ConfigurationError` with `hint` if the port cannot be used. `who` names the server in the message.
     """

@@ -142,11 +142,11 @@ def limit_sentences(rule: CountryRule) -> list[str]:
 
 def render_document() -> str:
     """Return the whole document."""
-    rules_of = {name: list(load_rules(name, {}).values()) for name in operation_names()}
-    every_rule = [rule for rules in rules_of.values() for rule in rules]
+    rules_for = {name: list(load_rules(name, {}).values()) for name in operation_names()}
+    every_rule = [rule for rules in rules_for.values() for rule in rules]
     forms = sorted({rule.form for rule in every_rule if rule.form}, key=lambda form: form.name)
     text = _HEAD
-    for name, rules in rules_of.items():
+    for name, rules in rules_for.items():
         operation = load_operation(name)
         text += _OPERATION.format(title=_TITLES[name], command=operation.command, path=operation.path)
         text += "".join(map(country_row, rules))

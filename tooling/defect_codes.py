@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paygw_batch.countries.load import load_rules, operation_names
 from paygw_batch.countries.rules import CountryRule, Rules
-from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, code_meaning
 from paygw_batch.sheet.check.checks import warning_checks
@@ -59,7 +59,7 @@ def rule_variants() -> Iterator[Rules]:
     settings = load_settings(ROOT / "config/sandbox.toml", environ={})
     for operation in operation_names():
         yield load_rules(operation, {})
-        yield {code: _with_operator_terms(rule) for code, rule in rules_of(settings, operation).items()}
+        yield {code: _with_operator_terms(rule) for code, rule in rules_for(settings, operation).items()}
 
 
 def _with_operator_terms(rule: CountryRule) -> CountryRule:

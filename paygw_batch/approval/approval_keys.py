@@ -88,15 +88,15 @@ class PublicKey:
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey | EllipticCurvePublicKey)
 
     def has_signed(self, data: bytes, signature: str) -> bool:
-        """Return whether `signature` is this key's over exactly `data`, in the spelling that `ApprovalKey.sign` writes.
+        """Return whether this key signed exactly `data`. The signature must have the spelling of `ApprovalKey.sign`.
 
         A passkey signs more than the text, so `is_valid_assertion` checks its signatures.
         """
         try:
-            plain = base64.b64decode(signature, validate=True)
+            raw = base64.b64decode(signature, validate=True)
         except (binascii.Error, ValueError):
             return False
-        return self.can_sign_text and base64.b64encode(plain).decode("ascii") == signature and self.verify(plain, data)
+        return self.can_sign_text and base64.b64encode(raw).decode("ascii") == signature and self.verify(raw, data)
 
     def verify(self, signature: bytes, data: bytes) -> bool:
         """Return whether this key signed exactly `data`, by Ed25519, ECDSA, or RSA PKCS#1 v1.5 with SHA-256."""
@@ -116,8 +116,8 @@ class PublicKey:
         return True
 
 
-def public_key_of(key: PersonKey) -> PublicKey:
-    """Return a key in the encoding in which this program compares keys."""
+def encode_public_key(key: PersonKey) -> PublicKey:
+    """Return a key in the encoding that is used to compare keys."""
     return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
@@ -154,11 +154,11 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
             say("{path} is not an Ed25519 key.", path=path),
             hint=say("{how_to_make_one} makes one.", how_to_make_one=MAKE_KEY_COMMAND),
         )
-    return ApprovalKey(public_key_of(key.public_key()), key.sign)
+    return ApprovalKey(encode_public_key(key.public_key()), key.sign)
 
 
 def parse_public_key(text: str) -> PublicKey | None:
-    """Return the public key in a line of text, or None if a person may not have such a key.
+    """Parse a public key from a line of text. Returns None if people may not use this kind of key.
 
     Accepted are Ed25519, P-256, and RSA of at least 2048 bits, as `openssl pkey -pubout` or a browser's
     `getPublicKey()` writes them. Line breaks, padding and unused bits at the end make no difference.
@@ -171,24 +171,24 @@ def parse_public_key(text: str) -> PublicKey | None:
 
 
 def parse_der_public_key(der: bytes) -> PublicKey | None:
-    """Return the public key in DER (SubjectPublicKeyInfo), or None if a person may not have such a key."""
+    """Parse a public key in DER (SubjectPublicKeyInfo). Returns None if people may not use this kind of key."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):
         return None
     match key:
         case Ed25519PublicKey():
-            return public_key_of(key)
+            return encode_public_key(key)
         case EllipticCurvePublicKey() if isinstance(key.curve, SECP256R1):
-            return public_key_of(key)
+            return encode_public_key(key)
         case RSAPublicKey() if MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:
-            return public_key_of(key) if key.public_numbers().e == RSA_EXPONENT else None
+            return encode_public_key(key) if key.public_numbers().e == RSA_EXPONENT else None
         case _:
             return None
 
 
 def parse_pem_public_key(pem: bytes) -> PublicKey | None:
-    """Return the public key in a PEM file, or None if a person may not have such a key."""
+    """Parse a public key in PEM. Returns None if people may not use this kind of key."""
     match = _PEM.fullmatch(pem)
     return None if match is None else parse_public_key(match[1].decode("ascii", "replace"))
 
@@ -238,7 +238,7 @@ class People:
 
     listed: tuple[Person, ...]
 
-    def owner_of(self, key: PublicKey) -> Person | None:
+    def find_owner(self, key: PublicKey) -> Person | None:
         return next((person for person in self.listed if key in person.keys), None)
 
     def maker_with(self, key: PublicKey) -> Person | None:
@@ -260,7 +260,7 @@ class People:
 
 
 def normalise_name(name: str) -> str:
-    """Return a name in the form for comparing names, which is the same for names that people read as the same.
+    """Return the form of a name for comparisons: equal for names that look the same to people.
 
     The form has NFKC and case folding, no invisible characters, and single spaces.
     """
@@ -276,8 +276,8 @@ def build_people(makers: KeysByName, approvers: KeysByName) -> People:
     """
     names: dict[str, str] = {}
     keys_by_name: dict[str, dict[str, tuple[PublicKey, ...]]] = {}
-    for section, listed in (("makers", makers), ("approvers", approvers)):
-        for name, texts in listed.items():
+    for section, members in (("makers", makers), ("approvers", approvers)):
+        for name, texts in members.items():
             normal_name = normalise_name(name)
             if not normal_name:
                 raise ConfigurationError(
@@ -345,7 +345,7 @@ _HINTS = {
 
 
 def load_person_key(key: Path, passphrase: bytes | None, module: str | None) -> ApprovalKey:
-    """Return a person's key from a file, or from a token that the PKCS#11 module at `module` reaches.
+    """Load a person's key from a file, or from a token through the PKCS#11 library `module`.
 
     Raises `ConfigurationError` if the key cannot be used.
     """
@@ -369,8 +369,8 @@ def _load_token_key(uri: str, module: str | None, pin: str | None) -> ApprovalKe
         key = token_key.load_person_token_key(token_key.TokenLocation(address, Path(module), pin))
     except KeyUnusable as error:
         raise _person_key_error(error) from None
-    public = parse_der_public_key(key.public)
-    if public is None:
+    public_key = parse_der_public_key(key.public)
+    if public_key is None:
         raise _person_key_error(KeyUnusable(uri, KeyProblem.WRONG_KIND))
 
     def sign(data: bytes) -> bytes:
@@ -379,7 +379,7 @@ def _load_token_key(uri: str, module: str | None, pin: str | None) -> ApprovalKe
         except KeyUnusable as error:
             raise _person_key_error(error) from None
 
-    return ApprovalKey(public, sign)
+    return ApprovalKey(public_key, sign)
 
 
 def _person_key_error(error: KeyUnusable) -> ConfigurationError:
@@ -424,18 +424,18 @@ class RelyingParty:
         return urlsplit(self.origin).hostname or ""
 
 
-def challenge_of(data: bytes) -> str:
-    """Return the challenge with which a passkey signs `data`: the SHA-256 of `data`, in base64url."""
+def passkey_challenge(data: bytes) -> str:
+    """Return the challenge for a passkey to sign `data`: the SHA-256 of `data`, in base64url."""
     return to_base64url(hashlib.sha256(data).digest())
 
 
 def to_base64url(data: bytes) -> str:
-    """Return bytes as WebAuthn writes them: base64url without padding."""
+    """Encode bytes like WebAuthn, in base64url without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def from_base64url(text: str) -> bytes | None:
-    """Return the bytes that `to_base64url` writes as `text`, or None. Any other spelling is invalid."""
+    """Decode text written by `to_base64url`. Returns None for any other spelling."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
@@ -447,19 +447,19 @@ def is_valid_assertion(key: PublicKey, signature: PasskeySignature, data: bytes,
     """Return whether the owner of `key`, present and verified at a page of `party`, signed exactly `data`."""
     client_data = from_base64url(signature.client_data)
     authenticator_data = from_base64url(signature.authenticator_data)
-    plain = from_base64url(signature.signature)
-    if client_data is None or authenticator_data is None or plain is None:
+    decoded = from_base64url(signature.signature)
+    if client_data is None or authenticator_data is None or decoded is None:
         return False
     return (
-        is_client_data(client_data, "webauthn.get", challenge_of(data), party)
+        is_client_data(client_data, "webauthn.get", passkey_challenge(data), party)
         and len(authenticator_data) == _AUTHENTICATOR_DATA_BYTES
         and not authenticator_data[_HASH_BYTES] & _HAS_MORE_DATA
         and is_user_verified(authenticator_data, party)
-        and key.verify(plain, authenticator_data + hashlib.sha256(client_data).digest())
+        and key.verify(decoded, authenticator_data + hashlib.sha256(client_data).digest())
     )
 
 
-def claimed_party(signature: PasskeySignature) -> RelyingParty | None:
+def parse_claimed_party(signature: PasskeySignature) -> RelyingParty | None:
     """Return the console that the browser named in an assertion, or None if it named none.
 
     This serves to check whether an assertion is consistent. Only the configured console decides whether it is valid.
@@ -470,7 +470,7 @@ def claimed_party(signature: PasskeySignature) -> RelyingParty | None:
 
 
 def is_client_data(client_data: bytes, kind: str, challenge: str, party: RelyingParty) -> bool:
-    """Return whether a browser recorded this for this kind of act and this challenge, on a page of `party` itself.
+    """Return whether a browser recorded this kind of action and challenge on a page of `party` itself.
 
     Browsers may add unknown members. A page in the frame of another page is refused; the browser records that.
     """
@@ -487,7 +487,7 @@ def is_client_data(client_data: bytes, kind: str, challenge: str, party: Relying
 
 
 def is_user_verified(authenticator_data: bytes, party: RelyingParty) -> bool:
-    """Return whether an authenticator confirms that its owner was present and verified, for a passkey of `party`."""
+    """Return whether an authenticator confirms its owner's presence and verification for `party`."""
     if len(authenticator_data) < _AUTHENTICATOR_DATA_BYTES:
         return False
     flags = authenticator_data[_HASH_BYTES]

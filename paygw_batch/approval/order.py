@@ -35,7 +35,7 @@ class Order(SignedDocument):
 
     @property
     def batch(self) -> str:
-        """The batch under which the journal keeps the order; empty if the order is about several batches."""
+        """The batch under which the journal keeps the order. Empty if the order is about several batches."""
         return ""
 
     @property
@@ -45,7 +45,7 @@ class Order(SignedDocument):
 
     @abstractmethod
     def changes(self, actual: Any) -> Sequence[str]:
-        """Return the differences from `actual`, the content that the order would have now."""
+        """Return the differences from `actual`, the content of an order created now."""
 
 
 def require_same_journal(order: Order, journal: JournalReader, endpoint: str) -> None:
@@ -66,20 +66,20 @@ def require_same_journal(order: Order, journal: JournalReader, endpoint: str) ->
 def require_agreement(
     order: Order, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
-    """Return who decided, as the journal records it, and the signed order to keep. `by` is who carries it out.
+    """Return the decider for the journal, and the signed order to store. `by` carries the order out.
 
     Raises `ApprovalError` if the order was withdrawn, or if too few people approve it.
     """
     require_not_withdrawn(order, journal.withdrawals())
     signatures = require_signatures(order, policy, now)
     approvers, digest = ", ".join(person.name for person in signatures.valid), order.digest()
-    counted = order.model_copy(update={"approvals": list(signatures.valid.values())})
+    valid_order = order.model_copy(update={"approvals": list(signatures.valid.values())})
     decider = encode_record("agreed", by, digest, signatures.maker.name, approvers)
-    return decider, SignedOrder(order.batch, counted.model_dump_json(), sha256=digest)
+    return decider, SignedOrder(order.batch, valid_order.model_dump_json(), sha256=digest)
 
 
 def require_unchanged(order: Order, actual: Any) -> None:
-    """Raise `ApprovalError` unless the content of an order is the content that it would have now."""
+    """Raise `ApprovalError` if an order created now would have different content."""
     if actual != order.content:
         changes = "; ".join(order.changes(actual))
         raise ApprovalError(
@@ -171,14 +171,14 @@ def verify_forget_order(
     cutoff: str,
     recent: str,
 ) -> tuple[ForgettablePayments, str, SignedOrder]:
-    """Return the payments whose payees an order forgets now, who decided (as recorded), and the signed order to keep.
+    """Return the payments that an order forgets now, the decider for the journal, and the signed order to store.
 
     Raises `ApprovalError` unless the order is approved, and would forget the same payments as when it was made.
     """
     require_same_journal(order, journal, endpoint)
     decider, signed_order = require_agreement(order, journal, policy, now, by=by)
     content = order.content
-    chosen = content.instructions or None
-    payments = journal.forgettable_payments(chosen, before=content.before, cutoff=cutoff, recent=recent)
+    numbers = content.instructions or None
+    payments = journal.forgettable_payments(numbers, before=content.before, cutoff=cutoff, recent=recent)
     require_unchanged(order, _build_forget_content(journal, payments, endpoint))
     return payments, decider, signed_order

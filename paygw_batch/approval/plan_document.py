@@ -153,7 +153,7 @@ class PlanDocument(SignedDocument):
         if hashlib.sha256(self.people.encode()).hexdigest() != self.content.people_sha256:
             raise ValueError("the list of people is not the one that the content names")
 
-    def findings_of(self, *codes: str) -> Sequence[PlanFinding]:
+    def select_findings(self, *codes: str) -> Sequence[PlanFinding]:
         return [finding for finding in self.findings if finding.code in codes]
 
     @property
@@ -190,7 +190,7 @@ def build_content_and_people(
     journal_id: str,
     minor_units: Mapping[str, int],
 ) -> tuple[PlanContent, str]:
-    """Return the payments of a planned sheet that would be sent, and the list of their people. `known` rows are not."""
+    """Return the payments of a planned sheet that would be sent, and their people. `known` rows are not sent."""
     known_rows = {row.row for row in known}
     digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
     sums: Counter[str] = Counter()
@@ -231,9 +231,9 @@ def _people_csv(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Map
     names = rows.select("row", name=pl.col("account_name").fill_null(""))
     digits = pl.col("currency").replace_strict(minor_units, return_dtype=pl.Int64, default=0)
     factor = pl.lit(10, pl.Int64).pow(digits)
-    whole, rest = pl.col("minor") // factor, (pl.col("minor") % factor).cast(pl.String)
+    whole, fraction = pl.col("minor") // factor, (pl.col("minor") % factor).cast(pl.String)
     decimals = (
-        pl.when(digits > 0).then(pl.concat_str(pl.lit("."), rest.str.pad_start(digits, "0"))).otherwise(pl.lit(""))
+        pl.when(digits > 0).then(pl.concat_str(pl.lit("."), fraction.str.pad_start(digits, "0"))).otherwise(pl.lit(""))
     )
     amount = pl.concat_str(whole.cast(pl.String), decimals)
     with_names = instructions.join(names, on="row", how="left", maintain_order="left")
@@ -251,7 +251,7 @@ def build_plan(
     answered: Sequence[str] = (),
     against: str = "",
 ) -> PlanDocument:
-    """Return a plan that its maker has yet to sign, with findings in the current language.
+    """Return an unsigned plan with findings in the current language.
 
     `people` is the list that the content covers. `answered` has the keys of the questions that the maker answered.
     `against` is a batch with which the sheet was compared.
@@ -271,7 +271,7 @@ def build_plan(
 
 
 def payout_code(document: PlanDocument) -> str:
-    """Return the 16 hex digits that two people compare. They change if any payment or finding changes.
+    """Return the 16 hex digits that two people compare. Any change of a payment or finding changes them.
 
     They are the same before and after the plan is signed.
     """
@@ -280,7 +280,7 @@ def payout_code(document: PlanDocument) -> str:
 
 
 def payments_sha256(content: PlanContent) -> str:
-    """Return the SHA-256 of a plan's payments, in hex. It is used to find other plans of the same payments."""
+    """Return the SHA-256 of a plan's payments in hex, for finding other plans of the same payments."""
     return hashlib.sha256(content.model_dump_json().encode()).hexdigest()
 
 
@@ -292,26 +292,31 @@ def needs_approval(content: PlanContent, policy: ApprovalPolicy) -> bool:
 
 
 def check_plan(
-    document: PlanDocument, content: PlanContent, policy: ApprovalPolicy, now: datetime, *, used: BatchRecord | None
+    document: PlanDocument,
+    content: PlanContent,
+    policy: ApprovalPolicy,
+    now: datetime,
+    *,
+    opened_batch: BatchRecord | None,
 ) -> PlanApproval:
-    """Return who prepared and approved exactly `content`.
+    """Return who prepared and approved this exact `content`.
 
-    `used` is the batch that the plan has already opened, if any. Raises `ApprovalError` if the plan is used, has other
-    content, or is approved by fewer people than the policy needs.
+    `opened_batch` is the batch that the plan has already opened, if any. Raises `ApprovalError` if there is one, if the
+    content differs, or if fewer people approved the plan than the policy needs.
     """
-    if used is not None:
+    if opened_batch is not None:
         raise ApprovalError(
             say(
                 "The plan was already used at {opened_at} for batch {batch} ({sheet_name}), "
                 "and a plan can be used only once.",
-                opened_at=used.opened_at,
-                batch=used.batch,
-                sheet_name=used.sheet_name,
+                opened_at=opened_batch.opened_at,
+                batch=opened_batch.batch,
+                sheet_name=opened_batch.sheet_name,
             ),
             hint=say(
                 "Nothing was sent. `paygw-batch resume {batch}` continues that batch; anything else needs a new "
                 "plan, and its own approvals.",
-                batch=used.batch,
+                batch=opened_batch.batch,
             ),
         )
     require_same_content(document, content)
@@ -334,7 +339,7 @@ def require_same_content(document: PlanDocument, content: PlanContent) -> None:
 
 
 def require_same_findings(document: PlanDocument, recomputed: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
-    """Raise `ApprovalError` unless a plan has exactly the findings `again`, which were computed again, in their order.
+    """Raise `ApprovalError` unless a plan has exactly the findings `recomputed`, in the same order.
 
     The order matters, because people read the first of many findings, and trust each sentence as the program's own.
     `asked` has the keys of the sheet's questions; the plan's maker must have answered exactly these.
@@ -354,17 +359,17 @@ def require_same_findings(document: PlanDocument, recomputed: Sequence[PlanFindi
     )
 
 
-def _describe_difference(planned: PlanContent, actual: PlanContent) -> str:
-    if planned.endpoint != actual.endpoint:
-        return say("it is for {endpoint}, but this is {actual}", endpoint=planned.endpoint, actual=actual.endpoint)
-    if planned.journal != actual.journal:
-        journals = {"journal": planned.journal[:8], "actual": actual.journal[:8]}
+def _describe_difference(expected: PlanContent, actual: PlanContent) -> str:
+    if expected.endpoint != actual.endpoint:
+        return say("it is for {endpoint}, but this is {actual}", endpoint=expected.endpoint, actual=actual.endpoint)
+    if expected.journal != actual.journal:
+        journals = {"journal": expected.journal[:8], "actual": actual.journal[:8]}
         return say("it is for the journal {journal}, but this is the journal {actual}", **journals)
-    if planned.totals != actual.totals:
-        return say("it pays {planned}, but {actual} would be paid now", planned=_sums(planned), actual=_sums(actual))
-    if planned.rows != actual.rows:
+    if expected.totals != actual.totals:
+        return say("it pays {planned}, but {actual} would be paid now", planned=_sums(expected), actual=_sums(actual))
+    if expected.rows != actual.rows:
         return say_count(
-            planned.rows,
+            expected.rows,
             "it pays {count:,} row, but {actual:,} would be paid now",
             "it pays {count:,} rows, but {actual:,} would be paid now",
             actual=actual.rows,

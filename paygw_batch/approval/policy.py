@@ -20,7 +20,7 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 
-def policy_of(settings: Settings) -> ApprovalPolicy | None:
+def approval_policy(settings: Settings) -> ApprovalPolicy | None:
     """Return the approval policy, or None if the configuration asks for no approval.
 
     Raises `ConfigurationError` if people cannot be distinguished, or if nothing could ever be approved.
@@ -29,19 +29,19 @@ def policy_of(settings: Settings) -> ApprovalPolicy | None:
     if not section.approvers:
         return None
     people = build_people(section.makers, section.approvers)
-    policy = ApprovalPolicy(section.needed, section.from_amount, section.expires_h, people, party_of(settings))
+    policy = ApprovalPolicy(section.needed, section.from_amount, section.expires_h, people, relying_party(settings))
     require_reachable_approval(policy)
     return policy
 
 
-def party_of(settings: Settings) -> RelyingParty | None:
-    """Return the console as passkeys know it, or None if the configuration lacks its address."""
+def relying_party(settings: Settings) -> RelyingParty | None:
+    """Return the relying party of passkeys (the console), or None if its address is not configured."""
     return None if settings.console.origin is None else RelyingParty(settings.console.origin)
 
 
 def require_policy(settings: Settings) -> ApprovalPolicy:
     """Return the approval policy. Raises `ConfigurationError` if the configuration has none."""
-    policy = policy_of(settings)
+    policy = approval_policy(settings)
     if policy is None:
         raise ConfigurationError(
             say("The configuration has no [approval]."),
@@ -51,7 +51,7 @@ def require_policy(settings: Settings) -> ApprovalPolicy:
 
 
 def configured_people(settings: Settings) -> People:
-    """Return everyone who is configured to prepare or approve, even if nothing could be approved yet.
+    """Return all configured makers and approvers, even if nothing could be approved yet.
 
     Raises `ConfigurationError` if the configuration names nobody, or if people cannot be distinguished.
     """
@@ -77,7 +77,7 @@ MAX_WORDS = 2_000
 
 
 def identify_person(name: str | None) -> str:
-    """Return who decides: the login of this process, which the environment cannot change, and a name if one is given.
+    """Return who decides: this process's login, which the environment cannot change, and an optional name.
 
     The login names the account that was used. People who share an account are distinguished only by the name that they
     give with --by.

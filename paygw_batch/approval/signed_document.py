@@ -24,9 +24,9 @@ from paygw_batch.approval.approval_keys import (
     Person,
     PublicKey,
     RelyingParty,
-    challenge_of,
     is_valid_assertion,
     parse_canonical_key,
+    passkey_challenge,
 )
 from paygw_batch.clock import timestamp
 from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
@@ -133,7 +133,7 @@ Document = TypeVar("Document", bound=SignedDocument)
 
 
 def encode_signed_text(domain: str, body: Mapping[str, object]) -> bytes:
-    """Return the text that a signature covers: the kind of text (`domain`), and its values."""
+    """Return the text that a signature covers: its kind (`domain`) and its values."""
     return f"{domain}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
 
 
@@ -146,8 +146,8 @@ class Signatures:
     problems: Sequence[str]
 
 
-def sign_document(unsigned: Document, key: ApprovalKey) -> Document:
-    return unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())})
+def sign_document(document: Document, key: ApprovalKey) -> Document:
+    return document.model_copy(update={"signature": key.sign(document.signed_text())})
 
 
 def sign_by_passkey(unsigned: Document, signature: PasskeySignature, policy: ApprovalPolicy) -> Document:
@@ -170,7 +170,7 @@ class ApprovalText:
 
     @property
     def challenge(self) -> str:
-        return challenge_of(self.text)
+        return passkey_challenge(self.text)
 
 
 def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPolicy, now: datetime) -> ApprovalText:
@@ -180,7 +180,7 @@ def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPoli
     maker tries to approve it with any key.
     """
     maker = _require_maker(document, policy)
-    owner = policy.people.owner_of(key)
+    owner = policy.people.find_owner(key)
     if owner == maker:
         raise ApprovalError(
             say(
@@ -230,8 +230,8 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
 
 def _add_approval(document: Document, approval: Approval, policy: ApprovalPolicy) -> Document:
     person = _find_owner(approval.key, policy.people)
-    others = [other for other in document.approvals if _find_owner(other.key, policy.people) != person]
-    return document.model_copy(update={"approvals": [*others, approval]})
+    other_approvals = [other for other in document.approvals if _find_owner(other.key, policy.people) != person]
+    return document.model_copy(update={"approvals": [*other_approvals, approval]})
 
 
 def verify_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
@@ -281,7 +281,7 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
 
 
 def require_journal(document: SignedDocument, journal_id: str, nothing_done: str) -> None:
-    """Raise `ApprovalError` for a document of another journal than `journal_id`."""
+    """Raise `ApprovalError` if a document belongs to another journal than `journal_id`."""
     if document.content.journal != journal_id:
         raise ApprovalError(
             say(
@@ -317,8 +317,8 @@ def owner_name(key: str, people: People) -> str:
 
 
 def _find_owner(key: str, people: People) -> Person | None:
-    public = parse_canonical_key(key)
-    return None if public is None else people.owner_of(public)
+    public_key = parse_canonical_key(key)
+    return None if public_key is None else people.find_owner(public_key)
 
 
 def _require_maker(document: SignedDocument, policy: ApprovalPolicy) -> Person:
@@ -349,7 +349,7 @@ def _find_approver(
 ) -> Person | str:
     """Return the person who gave a valid approval, or the reason why the approval is not valid."""
     key = parse_canonical_key(approval.key)
-    if key is not None and policy.people.owner_of(key) == maker:
+    if key is not None and policy.people.find_owner(key) == maker:
         return say("is by the maker of the {noun}", noun=say(document.noun))
     person = None if key is None else policy.people.approver_with(key)
     if key is None or person is None:
@@ -369,7 +369,7 @@ def _find_approver(
 
 
 def read_document(path: Path, *kinds: type[Document], data: bytes | None = None) -> Document:
-    """Return the document of one of `kinds` in the file `path`, or in `data`, which is stored elsewhere by that name.
+    """Read a document of one of `kinds` from the file `path`, or from `data` stored elsewhere under that name.
 
     Raises `ApprovalError` if the document is missing, unreadable, or made by another version of this program.
     """
@@ -420,17 +420,17 @@ class _DocumentKind(BaseModel):
 
 
 def write_document(document: SignedDocument, path: Path) -> None:
-    """Write a document to `path`, whole or not at all."""
+    """Write a document to `path` atomically."""
     write_atomically(path, (document.model_dump_json(indent=1) + "\n").encode())
 
 
 def require_reachable_approval(policy: ApprovalPolicy) -> None:
     """Raise `ConfigurationError` if no plan, by any maker, could ever have enough approvals by others."""
-    others = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
-    if others < policy.needed:
+    max_approvers = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
+    if max_approvers < policy.needed:
         raise ConfigurationError(
             say_count(
-                others,
+                max_approvers,
                 "[approval] needed is {needed}, but at most {count} other person may approve a maker's plan.",
                 "[approval] needed is {needed}, but at most {count} other people may approve a maker's plan.",
                 needed=policy.needed,

@@ -74,7 +74,7 @@ class HelpCommand(click.Command):
             formatter.write_dl(list(self.option_lines(ctx).values()))
 
     def option_lines(self, ctx: click.Context) -> dict[str, tuple[str, str]]:
-        """Return the names and the help of each option, by parameter name."""
+        """Return each option's names and help, keyed by parameter name."""
         lines = {}
         for option in self.get_params(ctx):
             if not isinstance(option, click.Option):
@@ -111,15 +111,15 @@ class HelpGroup(HelpCommand, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command called. Fails for an unknown name, and suggests the nearest one or all known ones."""
+        """Return the named command. Fails for an unknown name and suggests the nearest or all known ones."""
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not ctx.resilient_parsing:
             suggestion = self.aliases.get(name) or next(iter(get_close_matches(name, names, n=1)), None)
             if suggestion is not None:
                 ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=name, near=suggestion))
             if self.commands:
-                known = ", ".join(f"{ctx.info_name} {command}" for command in self.commands)
-                ctx.fail(say("No such command {name!r}. There are: {known}.", name=name, known=known))
+                known_commands = ", ".join(f"{ctx.info_name} {command}" for command in self.commands)
+                ctx.fail(say("No such command {name!r}. There are: {known}.", name=name, known=known_commands))
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -22,7 +22,7 @@ class NamedFile(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path, or fail like click (exit code 2) if it is empty."""
+        """Return the path. Fails like click (exit code 2) if it is empty."""
         if not os.fsdecode(value).strip():
             self.fail(say("the path is empty. Name the file or folder."), param, ctx)
         return super().convert(value, param, ctx)

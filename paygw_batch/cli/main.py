@@ -202,7 +202,7 @@ def _print_summary(message: str, exit_code: int, code: str = "") -> None:
     from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (as heavy as a command)
     from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
-    summary = Summary(ExitCode(exit_code), message, further={"code": code} if code else {})
+    summary = Summary(ExitCode(exit_code), message, extra={"code": code} if code else {})
     click.echo(json_line(summary), nl=False, file=standard_output().file)
 
 

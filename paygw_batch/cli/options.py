@@ -104,7 +104,7 @@ plan_page_option = click.option(
 by_option = click.option("--by", metavar="NAME", help="Your name, for the record. Your login is always recorded.")
 
 
-def settings_of(
+def settings_for(
     invocation: Invocation,
     flags: Mapping[tuple[str, str], object | None] | None = None,
     *,
@@ -122,7 +122,7 @@ def settings_of(
     return load_settings(invocation.config, environ=os.environ, flags=overrides, distrusts=distrusts)
 
 
-def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
+def output_guard(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
     """Return the guard that keeps this invocation's outputs from overwriting other files."""
     return OutputGuard(settings, invocation.config, force)
 
@@ -184,7 +184,7 @@ def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete
     batches: list[CompletionItem[str]] = []
     with suppress(PaygwError):
         config: Path | None = parameters.get("config") or find_user_configuration()
-        settings = settings_of(Invocation(config, parameters.get("journal"), as_json=False, quiet=True, verbose=False))
+        settings = settings_for(Invocation(config, parameters.get("journal"), as_json=False, quiet=True, verbose=False))
         with open_journal_to_read(settings) as journal:
             batches = [
                 CompletionItem(record.batch, help=record.sheet_name)

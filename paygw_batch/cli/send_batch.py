@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import ResultOptions, guard_of
+from paygw_batch.cli.options import ResultOptions, output_guard
 from paygw_batch.cli.screen.progress_bar import RunProgress
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.sheet_questions import read_with_answers, show_findings, show_totals
@@ -22,7 +22,7 @@ from paygw_batch.engine.ports import Progress
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob
-from paygw_batch.opening.given_sheet import SheetSource, minor_units_of, require_gateway
+from paygw_batch.opening.given_sheet import SheetSource, require_gateway, rule_minor_units
 from paygw_batch.opening.open_journal import find_batch, open_journal_for_run
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.write.rejects import write_rejects
@@ -31,7 +31,7 @@ from paygw_batch.show.summary import ExitCode, Summary, worst_code
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.results import (
     ResultFiles,
-    continued_by_workers_summary,
+    continued_summary,
     default_output_path,
     handover_summary,
     summary_after,
@@ -53,7 +53,7 @@ SHOW_CURSOR = "\x1b[?25h"
 
 @contextmanager
 def report_run(settings: Settings, command: str, screen: Screen) -> Iterator[RunReport]:
-    """Report a run to log, metrics and hook, including its sentences on the screen."""
+    """Report a run to the log, the metrics and the hook, and log its sentences on the screen."""
     with report_run_end(settings, command, screen.note_on_stderr, interruption.sentence) as report:
         screen.listener = report.log_sentence
         try:
@@ -97,7 +97,7 @@ def continue_batch(
 
     If `batch` is None, it is the only one with rows to send. `find`, if given, returns the batch instead.
     """
-    guard = guard_of(invocation, settings, force=results.force)
+    guard = output_guard(invocation, settings, force=results.force)
     guard.check(RequestedOutput("--out", results.out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
     require_gateway(settings)
 
@@ -123,13 +123,13 @@ def send_and_reconcile(task: SendJob, files: ResultFiles, screen: Screen) -> Sum
     """
     with RunProgress(screen.err) as progress:
         try:
-            end = send(task, progress, lambda run: drain_on_signals(run, progress), counted=progress.counted)
+            end = send(task, progress, lambda run: drain_on_signals(run, progress), on_counts=progress.record_counts)
         finally:
             interruption.raise_on_second_signal()
     if task.choices.sent_by is BatchSender.WORKERS_LATER:
         return handover_summary(task)
     if end.is_under_way and end.interrupted:
-        return continued_by_workers_summary(task)
+        return continued_summary(task)
     summary = reconcile(task.settings, task.rules, task.journal, task.batch, files, screen, end, known=task.known)
     if interruption.is_signalled:  # the signal arrived while the results were written
         return replace(summary, exit_code=worst_code({summary.exit_code, ExitCode.INTERRUPTED}))
@@ -149,7 +149,7 @@ def drain_on_signals(run: Drainable, progress: Progress) -> None:
             if sys.stderr.isatty():
                 os.write(2, f"{SHOW_CURSOR}\n".encode())
             exit_interrupted(say("Stopped at once. Rows in flight are now in doubt."), say(RETRY_HINT))
-        progress.note(
+        progress.echo(
             say("Detached: the workers continue this batch.")
             if run.continues_after_drain
             else say(
@@ -177,21 +177,21 @@ def reconcile(
 ) -> Summary:
     """Write the reconciliation file of a batch, show its totals, and return its summary."""
     totals = write_results(
-        *(journal, batch, minor_units_of(rules)),
+        *(journal, batch, rule_minor_units(rules)),
         out=files.out,
         report=files.report,
         quarantine_h=settings.submission.quarantine_h,
         for_excel=files.for_excel,
     )
     show_totals(screen, totals.lines)
-    summary = summary_after(journal, batch, totals, end, known=known)
+    summary = summary_after(journal, batch, totals, end, known_count=known)
     message = f"{summary.message} {say('The reconciliation is in {out}.', out=files.out)}"
     return replace(summary, message=message, reconciliation=files.out)
 
 
-def read_submission(screen: Screen, given_sheet: SheetSource, choices: Choices, plan: Path) -> Submission:
+def read_submission(screen: Screen, sheet_source: SheetSource, choices: Choices, plan: Path) -> Submission:
     """Read a sheet, ask its open questions, and return its submission."""
-    return read_with_answers(screen, partial(Submission.read, choices=choices, plan=plan), given_sheet)[0]
+    return read_with_answers(screen, partial(Submission.read, choices=choices, plan=plan), sheet_source)[0]
 
 
 def submit_and_report(
@@ -210,7 +210,7 @@ def submit_and_report(
 
     def send(task: SendJob, plan: Plan) -> Summary:
         for question in plan.questions:
-            screen.insist(question.message)
+            screen.say_if_quiet(question.message)
         summary = send_and_reconcile(task, files, screen)
         if plan.known_row_count and not (summary.sent_this_run or summary.is_under_way or summary.states.get("ready")):
             nothing_sent = say_count(
@@ -218,7 +218,7 @@ def submit_and_report(
                 "Nothing was sent: {count:,} row was sent before.",
                 "Nothing was sent: {count:,} rows were sent before.",
             )
-            screen.insist(nothing_sent)
+            screen.say_if_quiet(nothing_sent)
             summary = replace(summary, message=f"{nothing_sent} {summary.message}")
         return add_warnings(summary, plan)
 
@@ -229,8 +229,8 @@ def submit_and_report(
     if isinstance(result, Summary):
         return result
     if files.rejects is not None and result.question is None:
-        given_sheet = submission.given
-        screen.notes(write_rejects(result.plan.validated, given_sheet.path, given_sheet.options, files.rejects).notes)
+        sheet_source = submission.source
+        screen.notes(write_rejects(result.plan.validated, sheet_source.path, sheet_source.options, files.rejects).notes)
     return refusal_summary(result, submission)
 
 

@@ -47,8 +47,8 @@ answers_options = bundle_options(
 """Adds the options that answer a sheet's open questions, which the command receives as one argument, `reading`."""
 
 
-def read_with_answers(screen: Screen, read: Callable[[SheetSource], T], sheet: SheetSource) -> tuple[T, SheetSource]:
-    """Read a sheet, asking its open questions. Return the result of `read`, and the sheet with the answers.
+def read_with_answers(screen: Screen, reader: Callable[[SheetSource], T], sheet: SheetSource) -> tuple[T, SheetSource]:
+    """Read a sheet, asking its open questions. Return the result of `reader`, and the sheet with the answers.
 
     Raises `SheetQuestion` if no one can be asked, or if the answer is no.
     """
@@ -56,7 +56,7 @@ def read_with_answers(screen: Screen, read: Callable[[SheetSource], T], sheet: S
     sheet = replace(sheet, asks=screen.can_ask())
     while True:
         try:
-            result = read(sheet)
+            result = reader(sheet)
         except SheetQuestion as question:
             option = question.asks.value
             answer = None if option in answers else _ask_question(screen, question, sheet.operation)

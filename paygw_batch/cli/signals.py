@@ -86,7 +86,7 @@ class Interruption:
         The results of the run are known by then, and its exit code must report them: rows in doubt matter more than an
         interruption.
         """
-        self._set_handlers(self._note_signal)
+        self._set_handlers(self._record_signal)
 
     def _set_handlers(self, handler: Callable[[int, FrameType | None], None]) -> None:
         if self._handles_signals:
@@ -103,7 +103,7 @@ class Interruption:
     def sentence(self) -> str:
         return say("Interrupted.") if self.has_sent else say("Interrupted: nothing was sent.")
 
-    def _note_signal(self, _signal: int, _frame: FrameType | None) -> None:
+    def _record_signal(self, _signal: int, _frame: FrameType | None) -> None:
         self.is_signalled = True
         self.restore_handlers()
 
@@ -112,13 +112,13 @@ class Interruption:
         self.is_signalled = True
         raise KeyboardInterrupt
 
-    def _resend_lost_signal(self, lost: "sys.UnraisableHookArgs") -> None:
-        """Resend a signal whose exception was lost, because a waiting command would never notice it.
+    def _resend_lost_signal(self, unraisable: "sys.UnraisableHookArgs") -> None:
+        """Resend a signal whose exception was lost. Otherwise a waiting command would never notice it.
 
         It is sent as SIGTERM, because the background processes of a shell ignore SIGINT.
         """
-        if not issubclass(lost.exc_type, KeyboardInterrupt):
-            sys.__unraisablehook__(lost)
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            sys.__unraisablehook__(unraisable)
             return
         signal.signal(signal.SIGALRM, lambda _number, _frame: signal.raise_signal(signal.SIGTERM))
         signal.setitimer(signal.ITIMER_REAL, SIGNAL_CHECK_INTERVAL_S / 10)
@@ -128,7 +128,7 @@ interruption = Interruption()
 
 
 def exit_interrupted(sentence: str, hint: str) -> NoReturn:
-    """Report that the command was interrupted, and exit."""
+    """Report that the command was interrupted and exit."""
     interruption.ignore()
     os.write(2, f"{say('Error: ')}{sentence}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def call_workers(url: str, run: SharedRun) -> None:
-    """Call a waiting worker to a run. If that fails, workers find the run themselves shortly after."""
+    """Notify a waiting worker of a run. If that fails, workers soon find the run themselves."""
     pool = pool_options(url, _configure_connection, _TimedConnection)
     app = App(connector=SyncPsycopgConnector(**pool, min_size=1, max_size=1, num_workers=1))
     with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued), app.open():
@@ -43,7 +43,7 @@ def call_workers(url: str, run: SharedRun) -> None:
 
 
 def share_lock(run: SharedRun) -> str:
-    """Return the lock that keeps two jobs from waiting for the same run."""
+    """Return the lock that prevents two jobs from waiting for the same run."""
     return f"{SHARE} {run.number}"
 
 

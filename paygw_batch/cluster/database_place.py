@@ -40,7 +40,15 @@ from paygw_batch.journal.sent_log import (
     unwritable_message,
     writer_names,
 )
-from paygw_batch.journal.values import AcceptedRows, ConcurrentNote, EndpointNote, Identity, KeptPlan, NewNotice, Remark
+from paygw_batch.journal.values import (
+    AcceptedRows,
+    ConcurrentNote,
+    EndpointNote,
+    Identity,
+    NewNotice,
+    Remark,
+    StoredPlan,
+)
 from paygw_batch.language import say
 
 __all__ = ["MissingHost", "ReplicationState", "Server", "WorkerJournal"]
@@ -52,8 +60,8 @@ try:
     from paygw_batch.journal.postgres.accepted_loss import (
         LossWriter,
         put_unfinished_in_doubt,
-        write_accepted,
-        write_retired,
+        record_accepted_loss,
+        record_retirement,
     )
     from paygw_batch.journal.postgres.fact_writer import ConcurrentNoteWriter, FactWriter, acquire_decision_lock
     from paygw_batch.journal.postgres.guarded_session import GuardedSession
@@ -133,10 +141,10 @@ class DatabasePlace(JournalPlace):
         return True
 
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:  # noqa: ARG002 - nobody sees it
-        known, now = self.known, self.now()
+        known_journals, now = self.known_journals, self.now()
         with ExitStack() as stack:
-            stack.enter_context(known.hold_lock(now))
-            check_other_journals(self._others(), beside, command="journal new")
+            stack.enter_context(known_journals.hold_lock(now))
+            check_other_journals(self._other_merchant_journals(), beside, command="journal new")
             session = stack.enter_context(self._session(write=True))
             key = self.endpoint.consumer_key_sha256
             identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.place, key)
@@ -144,20 +152,20 @@ class DatabasePlace(JournalPlace):
                 schema.check_version(session.connection, self.server)
                 self._require_merchant(session)
                 return None
-            known.register(KnownJournal(identity.journal_id, (self.endpoint,), identity.home, now))
+            known_journals.register(KnownJournal(identity.journal_id, (self.endpoint,), identity.home, now))
         return identity
 
     def upgrade(self) -> tuple[int, int, bool]:
         """Upgrade the tables to this program's version, and grant the roles their rights on new tables.
 
-        Return the old and the new version, and whether the job tables were upgraded. Raises `JournalError` for anyone
+        Return the old and new versions, and whether the job tables were upgraded. Raises `JournalError` for anyone
         but the owner of the tables.
         """
         with self._session(write=True) as session:
             with suppress(JournalOutdated):
                 schema.check_version(session.connection, self.server)
             self._require_merchant(session)
-            if schema.role_of(session.connection) is not schema.JournalRole.OWNER:
+            if schema.session_role(session.connection) is not schema.JournalRole.OWNER:
                 raise JournalError(
                     say(
                         "The role of [journal] url does not own the tables in {place}, so it cannot upgrade them.",
@@ -169,10 +177,10 @@ class DatabasePlace(JournalPlace):
                     ),
                 )
             jobs = schema.jobs_version_in(session.connection)
-            before = schema.upgrade_tables(session.connection, self.server, self.now())
+            old_version = schema.upgrade_tables(session.connection, self.server, self.now())
             if schema.has_rights(session.connection):
                 schema.grant_rights(session.connection)
-            return before, schema.newest_version(), schema.jobs_version_in(session.connection) != jobs
+            return old_version, schema.newest_version(), schema.jobs_version_in(session.connection) != jobs
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> PostgresJournal:
         return self._open_journal(PostgresJournal, command, kind)
@@ -194,13 +202,13 @@ class DatabasePlace(JournalPlace):
         return PostgresReader(session, identity)
 
     def holder(self) -> LockHolder | None:
-        """Return the process that holds the decision lock, or else one that sends."""
+        """Return the process that holds the decision lock, or else a sending process."""
         with self._session(write=False) as session:
             schema.check_version(session.connection, self.server)
             return workers.current_holder(session.connection)
 
     def workers(self) -> Sequence[WorkerLife]:
-        """Return the living workers of all hosts, and dead ones that left rows in flight."""
+        """Return the live workers of all hosts, and dead ones that left rows in flight."""
         with closing(self.open_to_read()) as journal:
             return journal.workers()
 
@@ -231,7 +239,7 @@ class DatabasePlace(JournalPlace):
                 yield tables
 
     @contextmanager
-    def only_one(self, name: str) -> Iterator[None]:
+    def run_exclusively(self, name: str) -> Iterator[None]:
         """Run the block with this name in only one process of all hosts. Raises `JournalHeld` in any other process.
 
         If the connection is lost, both may continue. This is harmless: the journal alone decides which rows are sent.
@@ -262,15 +270,15 @@ class DatabasePlace(JournalPlace):
     @contextmanager
     def _connect_note_recorder(self) -> Iterator[RecordNotes]:
         with self._checked_session(write=True) as (session, identity):
-            self._roll_call(identity).missing(session.connection)  # this registers the host for later roll-calls
+            self._roll_call(identity).register(session.connection)  # this registers the host for later roll-calls
             folder = self._folder(identity)
             with closing(ConcurrentNoteWriter(session.connection, identity, self.intent_lives_s)) as writer:
 
                 def record_notes(notes: Sequence[ConcurrentNote]) -> None:
                     with translating_errors(self.server), time_limit(session.connection, self.server.commit_limit_s):
-                        noted = writer.record_notes(notes)
+                        fact = writer.record_notes(notes)
                     try:
-                        log_concurrent_fact(folder, *noted)
+                        log_concurrent_fact(folder, *fact)
                     except OSError as error:
                         message = unwritable_message(self.server.place, log_failure_reason(error))
                         raise JournalUnwritable(message) from None
@@ -289,7 +297,7 @@ class DatabasePlace(JournalPlace):
             return workers.read_gate(session.connection)
 
     def grant_rights(self) -> list[str]:
-        """Create the journal's roles and grant their rights; return the roles' names. Only the owner can do this."""
+        """Create the journal's roles, grant their rights and return their names. Only the owner can do this."""
         with self._checked_session(write=True) as (session, _):
             return schema.grant_rights(session.connection)
 
@@ -300,7 +308,7 @@ class DatabasePlace(JournalPlace):
         lost. A role that only reads is not checked for that.
         """
         with self._session(write=False) as session:
-            role = schema.role_of(session.connection)
+            role = schema.session_role(session.connection)
         if role is not schema.JournalRole.READER:
             Session(self.server, write=True).close()
         return role
@@ -309,21 +317,21 @@ class DatabasePlace(JournalPlace):
         with self._session(write=False) as session:
             return replication_state(session.connection)
 
-    def newest_plan(self, code: str) -> KeptPlan | None:
+    def newest_plan(self, code: str) -> StoredPlan | None:
         """Return the newest plan with this code in the database, or None."""
         with self._checked_session(write=False) as (session, _):
-            return next((KeptPlan(*columns) for columns in fetch(session.connection, _NEWEST_PLAN, (code,))), None)
+            return next((StoredPlan(*columns) for columns in fetch(session.connection, _NEWEST_PLAN, (code,))), None)
 
-    def plans_of(self, payments: str) -> list[KeptPlan]:
-        """Return the plans in the database whose payments have this digest, newest first."""
+    def find_plans(self, payments: str) -> list[StoredPlan]:
+        """Return the plans with this digest of payments, newest first."""
         with self._checked_session(write=False) as (session, _):
-            return [KeptPlan(*columns) for columns in fetch(session.connection, _PLANS_OF_PAYMENTS, (payments,))]
+            return [StoredPlan(*columns) for columns in fetch(session.connection, _PLANS_OF_PAYMENTS, (payments,))]
 
-    def keep_plan(
+    def store_plan(
         self,
         code: str,
         content: str,
-        before: KeptPlan | None = None,
+        before: StoredPlan | None = None,
         *,
         payments: str = "",
         notices: Sequence[NewNotice] = (),
@@ -388,20 +396,20 @@ class DatabasePlace(JournalPlace):
     def roll_call(self) -> Sequence[MissingHost]:
         """Answer the roll-call for this host, and return the missing hosts. Raises `JournalTooOld`."""
         with self._session(write=True) as session:
-            return self._roll_call(self._require_right_journal(session)).missing(session.connection)
+            return self._roll_call(self._require_right_journal(session)).register(session.connection)
 
-    def retire(self, named: str, *, by: str) -> tuple[MissingHost, int]:
-        """Retire a host that has not answered the roll-call; return it, and the number of its rows in doubt.
+    def retire(self, name: str, *, by: str) -> tuple[MissingHost, int]:
+        """Retire a host that has not answered the roll-call. Return it and the number of its rows in doubt.
 
-        `named` is its name or id. Raises `UsageError` if no such host is missing, or several are, or if it is alive,
-        because a living host accepts its own loss. Raises `JournalHeld` while another process has a row in flight.
+        `name` is its name or id. Raises `UsageError` if no such host is missing, or several are, or if it is alive,
+        because a live host accepts its own loss. Raises `JournalHeld` while another process has a row in flight.
         """
         with self._session(write=True) as session, ExitStack() as cleanup:
             identity = self._require_right_journal(session)
             roll_call = self._roll_call(identity)
             with suppress(JournalTooOld):  # the missing host may be this one, which is refused below
-                roll_call.missing(session.connection)
-            host = _find_missing_host(missing_hosts(session.connection), named)
+                roll_call.register(session.connection)
+            host = _find_missing_host(missing_hosts(session.connection), name)
             if host.lives or host.host_id == roll_call.host_id:
                 raise UsageError(
                     say("The host {name} is alive: it knows which of its rows were sent.", name=host.name),
@@ -414,7 +422,7 @@ class DatabasePlace(JournalPlace):
             # The rows come before the host. Once the host is retired, the roll-call no longer waits for it, and other
             # hosts send again. By then every row that it may have sent must be in doubt.
             rows = put_unfinished_in_doubt(session.connection, writer, self.now())
-            write_retired(session.connection, host.host_id, by)
+            record_retirement(session.connection, host.host_id, by)
         return host, rows
 
     def accept_loss(self, *, by: str) -> AcceptedLoss:
@@ -429,7 +437,7 @@ class DatabasePlace(JournalPlace):
             if roll_call.is_retired(session.connection):
                 raise roll_call.retired_error()
             with suppress(JournalTooOld, SentLogDamaged):
-                return AcceptedLoss(0, AcceptedRows(), is_guess=False, missing=roll_call.missing(session.connection))
+                return AcceptedLoss(0, AcceptedRows(), is_guess=False, missing=roll_call.register(session.connection))
             folder = self._folder(identity)
             for name in writer_names(folder):
                 if name != NOTES:
@@ -438,10 +446,10 @@ class DatabasePlace(JournalPlace):
             is_guess = not loss.is_whole or roll_call.is_older(session.connection)
             writer = self._create_loss_writer(session, identity, "journal roll-call", cleanup)
             accepting = LossWriter(session.connection, identity, writer, loss, by=by, at=now)
-            rows = accepting.write_guess() if is_guess else accepting.write()
-            write_accepted(session.connection, roll_call.host_id, by)
+            rows = accepting.write_estimate() if is_guess else accepting.write()
+            record_accepted_loss(session.connection, roll_call.host_id, by)
             log_accepted_loss(folder, writer_names(folder), partial(newest_fact, session.connection))
-            return AcceptedLoss(loss.commits, rows, is_guess, roll_call.missing(session.connection))
+            return AcceptedLoss(loss.commits, rows, is_guess, roll_call.register(session.connection))
 
     def _open_journal(self, journal: type[J], command: str, kind: HolderKind) -> J:
         now = self.now()
@@ -470,7 +478,7 @@ class DatabasePlace(JournalPlace):
             # The entry keeps people from creating a second journal for this merchant by mistake.
             every_name = tuple(dict.fromkeys((*names, self.endpoint)))
             entry = KnownJournal(identity.journal_id, every_name, identity.home, identity.created_at)
-            self.known.remember(entry, now)
+            self.known_journals.remember(entry, now)
             cleanup.pop_all()
         return journal(session, identity, writer)
 
@@ -498,7 +506,7 @@ class DatabasePlace(JournalPlace):
     def _require_readable(self, session: Session) -> Identity:
         """Return the journal's identity. Raises `JournalError` if the journal must not be read."""
         identity = self._require_right_journal(session)
-        check_sent_log(session.connection, self.server, self.known.folder(identity.journal_id))
+        check_sent_log(session.connection, self.server, self.known_journals.folder(identity.journal_id))
         return identity
 
     def _require_right_journal(self, session: Session) -> Identity:
@@ -506,9 +514,9 @@ class DatabasePlace(JournalPlace):
         schema.check_version(session.connection, self.server)
         identity = self._require_merchant(session)
         schema.check_moved(session.connection)
-        for entry in self.known.entries():
+        for entry in self.known_journals.entries():
             is_here = entry.path == identity.home and not entry.is_lost
-            if is_here and entry.journal_id != identity.journal_id and entry.pays((self.endpoint,)):
+            if is_here and entry.journal_id != identity.journal_id and entry.belongs_to((self.endpoint,)):
                 raise JournalTooOld(
                     say("This is not the journal that this machine last sent rows from."),
                     hint=say("Nothing was sent. Bring the database back, or name the right one in [journal] url."),
@@ -526,20 +534,20 @@ class DatabasePlace(JournalPlace):
 
     def _folder(self, identity: Identity) -> Path:
         """Return the folder of this journal on this host, and create it if it is missing."""
-        folder = self.known.folder(identity.journal_id)
+        folder = self.known_journals.folder(identity.journal_id)
         make_directory(folder)
         check_directory(folder)
         return folder
 
-    def _others(self) -> list[KnownJournal]:
+    def _other_merchant_journals(self) -> list[KnownJournal]:
         """Return the merchant's known journals, except the one in this database."""
         try:
             with closing(Session(self.server, write=False)) as session:
                 schema.check_version(session.connection, self.server)
-                ours = schema.identity_in(session.connection, self.server).journal_id
+                own_id = schema.identity_in(session.connection, self.server).journal_id
         except (JournalMissing, psycopg.Error):
-            ours = ""
-        return list(self.known.merchant_journals((self.endpoint,), except_id=ours))
+            own_id = ""
+        return list(self.known_journals.merchant_journals((self.endpoint,), except_id=own_id))
 
 
 class WaitingRuns:
@@ -568,8 +576,8 @@ class WaitingRuns:
             self._session = None
 
 
-def _find_missing_host(missing: Sequence[MissingHost], named: str) -> MissingHost:
-    matching = [host for host in missing if named in {host.host_id, host.name}]
+def _find_missing_host(missing: Sequence[MissingHost], name: str) -> MissingHost:
+    matching = [host for host in missing if name in {host.host_id, host.name}]
     if len(matching) == 1:
         return matching[0]
     missing_text = ", ".join(
@@ -578,10 +586,10 @@ def _find_missing_host(missing: Sequence[MissingHost], named: str) -> MissingHos
     )
     if matching:
         raise UsageError(
-            say("Several missing hosts are called {named}: {known}.", named=named, known=missing_text),
+            say("Several missing hosts are called {named}: {known}.", named=name, known=missing_text),
             hint=say("Name one by its id."),
         )
     raise UsageError(
-        say("No host called {named} is missing from the roll-call. Nothing was changed.", named=named),
+        say("No host called {named} is missing from the roll-call. Nothing was changed.", named=name),
         hint=say("Hosts that are missing: {known}.", known=missing_text or say("none")),
     )

@@ -136,12 +136,12 @@ class JobWorker:
         self,
         url: str,
         silent_s: float,
-        scheduled: Sequence[ScheduledCommand],
+        commands: Sequence[ScheduledCommand],
         program: Sequence[str],
         tend: "WaitingRuns",
     ) -> None:
         self._silent_s, self._program, self._find_waiting_runs = silent_s, list(program), tend
-        self._by_queue = {entry.name: entry for entry in scheduled}
+        self._by_queue = {entry.name: entry for entry in commands}
         pool = pool_options(url, configure_async_connection, TimedAsyncConnection)
         self._connector = PsycopgConnector(**pool, min_size=1, max_size=4)
         self._jobs = _RepeatingJobManager(self._connector)
@@ -157,7 +157,7 @@ class JobWorker:
         self._scheduled = App(connector=self._connector, worker_defaults=options)
         self._shares.job_manager = self._scheduled.job_manager = self._jobs
         self._task = self._shares.task(name=SHARE, queue=SHARE)(self._request_share)
-        for entry in scheduled:
+        for entry in commands:
             self._schedule(entry)
         self._messages: SimpleQueue[RequestedShare | JobsFailure | None] = SimpleQueue()
         self._children: set[asyncio.subprocess.Process] = set()
@@ -174,7 +174,7 @@ class JobWorker:
         self._thread.start()
 
     def next(self) -> RequestedShare | JobsFailure | None:
-        """Return the next share or trouble, or None after a second or after `wake`."""
+        """Return the next share or failure, or None after a second or after `wake`."""
         # The system may give a signal to any thread, and does so once a frozen process continues. Python calls the
         # handler when the main thread runs next, which would never happen during an endless wait.
         with suppress(Empty):
@@ -185,12 +185,12 @@ class JobWorker:
         """End the wait in `next`. A signal handler may call it at any moment."""
         self._messages.put(None)
 
-    def call(self, run: SharedRun) -> None:
+    def request_worker(self, run: SharedRun) -> None:
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._call_soon, run)
+            self._loop.call_soon_threadsafe(self._schedule_request, run)
 
     def close(self) -> None:
-        """Take no more jobs, ask the commands of the timetable to end, and wait for them."""
+        """Stop taking jobs, ask running timetable commands to end, and wait for them."""
         with suppress(RuntimeError):  # the loop has ended too
             self._loop.call_soon_threadsafe(self._is_ending.set)
         while self._thread.is_alive():
@@ -231,9 +231,9 @@ class JobWorker:
         while not self._is_ending.is_set():
             began_s = time.monotonic()
             working = asyncio.create_task(app.run_worker_async(**options))
-            ending = asyncio.create_task(self._is_ending.wait())
-            await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
-            ending.cancel()
+            end_task = asyncio.create_task(self._is_ending.wait())
+            await asyncio.wait([working, end_task], return_when=asyncio.FIRST_COMPLETED)
+            end_task.cancel()
             working.cancel()  # the worker then takes no further job, and waits for its jobs under way
             (result,) = await asyncio.gather(working, return_exceptions=True)
             if isinstance(result, Exception) and not self._is_ending.is_set():
@@ -254,12 +254,12 @@ class JobWorker:
             await asyncio.wait_for(self._is_ending.wait(), seconds)
 
     async def _tend_runs(self) -> None:
-        """Requeue the jobs of dead workers, and call workers to waiting runs, until this process ends."""
+        """Requeue the jobs of dead workers, and request workers for waiting runs, until this process ends."""
         while not self._is_ending.is_set():
             with suppress(ConnectorException, psycopg.Error, JournalError):
                 await self._requeue_dead_jobs()
                 for run in await asyncio.to_thread(self._find_waiting_runs):
-                    await self._call(run)
+                    await self._request_worker(run)
             await self._wait(TEND_EVERY_S)
 
     async def _requeue_dead_jobs(self) -> None:
@@ -269,13 +269,13 @@ class JobWorker:
         for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._silent_s):
             await self._jobs.retry_job(job, retry_at=_EPOCH if job.id in late else None)
 
-    def _call_soon(self, run: SharedRun) -> None:
-        task = self._loop.create_task(self._call(run))
+    def _schedule_request(self, run: SharedRun) -> None:
+        task = self._loop.create_task(self._request_worker(run))
         self._calls.add(task)  # the loop keeps no reference, so the task could be collected
         task.add_done_callback(self._calls.discard)
 
-    async def _call(self, run: SharedRun) -> None:
-        """Call a worker to a run, unless a job for the run is queued."""
+    async def _request_worker(self, run: SharedRun) -> None:
+        """Request a worker for a run, unless a job for the run is queued."""
         with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued):
             lock = share_lock(run)
             if not await self._jobs.list_jobs_async(queueing_lock=lock, status=Status.TODO.value):
@@ -295,7 +295,7 @@ class JobWorker:
         self._scheduled.periodic_registry.periodic_tasks[name, ""] = periodic_task_for(entry, task(self._run_command))
 
     async def _run_command(self, context: JobContext, *, timestamp: int = 0) -> None:
-        """Run the command that this host's configuration has for a job's queue, never a command that the job names.
+        """Run the command that is configured on this host for a job's queue, never a command named by the job.
 
         `timestamp` is the time at which the job was due. A job that comes too late runs nothing.
         """
@@ -324,7 +324,7 @@ class JobWorker:
             raise CommandFailed
 
     async def _record_missed(self, entry: ScheduledCommand, due_at: datetime, now: datetime) -> None:
-        """Record a missed time, and queue the jobs that became due meanwhile, which this job blocked."""
+        """Record a missed run, and queue the jobs that this job blocked meanwhile."""
         await self._connector.execute_query_async(_INSERT_MISSED, job=entry.name, missed_at=due_at)
         deferrer = PeriodicDeferrer(self._scheduled.periodic_registry, MAX_LATENESS_S)
         await deferrer.defer_jobs(list(deferrer.get_previous_tasks(now.timestamp())))
@@ -358,7 +358,7 @@ class _RepeatingJobManager(JobManager):
         queue: str | None = None,
         lock: str | None = None,
     ) -> None:
-        """Queue a job again, unless the next job of its name waits already and serves as the next try."""
+        """Requeue a job, unless the next job of its name already waits and serves as the retry."""
         try:
             await _write_until_answered(partial(super().retry_job, job, retry_at, priority, queue, lock))
         except UniqueViolation:

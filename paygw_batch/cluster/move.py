@@ -108,31 +108,31 @@ class JournalMove:
     counts: Mapping[str, int]
 
 
-def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> JournalMove:
-    """Move the journal in a file to the database of `place`, or continue such a move.
+def move_journal(source: FilePlace, target: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> JournalMove:
+    """Move the journal from a file to the database `target`, or continue such a move.
 
     Waiting notifications are judged first. Raises `JournalHeld` while a run holds the file, and `JournalError` if
-    either place refuses, which leaves the file unchanged.
+    either location refuses. The file is then unchanged.
     """
-    path, now = file_place.path, place.now()
+    path, now = source.path, target.now()
     if not path.parent.exists() or not check_journal_files(path):
         raise JournalMissing(
             say("There is no journal at {path}.", path=path),
             hint=say("Name the file: `paygw-batch journal move FILE`."),
         )
     counts: Mapping[str, int] = {}
-    with closing(Session(place.server, write=True)) as session, translating_errors(place.server):
-        if not _read_moved_place(path):
-            counts = _copy_and_mark(file_place, place, session, words, now=now, by=by)
+    with closing(Session(target.server, write=True)) as session, translating_errors(target.server):
+        if not _read_move_destination(path):
+            counts = _copy_and_mark(source, target, session, words, now=now, by=by)
         with closing(RunLock(lock_path(path), now=now, command=_COMMAND)), closing(connect(path, write=False)) as file:
-            identity, end, moved_place = load_identity(file), chain_end(file), move_destination(file)
-            if moved_place != place.server.place:
+            identity, end, destination = load_identity(file), chain_end(file), move_destination(file)
+            if destination != target.server.place:
                 raise JournalError(
                     say(
                         "The journal {path} was moved to {moved_place}, and not to {place}.",
                         path=path,
-                        moved_place=moved_place,
-                        place=place.server.place,
+                        moved_place=destination,
+                        place=target.server.place,
                     )
                 )
             # The file is marked by now, so no run can send from it. Only now may the copy pay: otherwise both could
@@ -140,19 +140,21 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
                     say(
-                        "The database {place} does not contain the copy of {path}.", place=place.server.place, path=path
+                        "The database {place} does not contain the copy of {path}.",
+                        place=target.server.place,
+                        path=path,
                     ),
                     hint=say(
                         "Nothing is paid from either. Name the database that it was moved to in "
                         "[journal] url; if that database is lost, restore it."
                     ),
                 )
-            _record_new_place(place, identity, now)
+            _record_new_location(target, identity, now)
     return JournalMove(identity, end.seq, counts)
 
 
-def _read_moved_place(path: Path) -> str:
-    """Return the place to which the file was moved, or an empty string if it was not."""
+def _read_move_destination(path: Path) -> str:
+    """Return the database that the file was moved to, or an empty string."""
     try:
         with closing(connect(path, write=False)) as file:
             return move_destination(file)
@@ -161,22 +163,22 @@ def _read_moved_place(path: Path) -> str:
 
 
 def _copy_and_mark(
-    file_place: FilePlace,
-    place: DatabasePlace,
+    source: FilePlace,
+    target: DatabasePlace,
     session: Session,
     words: Mapping[str, OutcomeKind],
     *,
     now: str,
     by: str,
 ) -> Mapping[str, int]:
-    """Copy the journal while no run can hold it, mark the file, and return the counts of the copy."""
-    with closing(file_place.open_to_write(_COMMAND)) as journal:
+    """Copy the journal while no run can hold it, mark the file as moved, and return the copy's counts."""
+    with closing(source.open_to_write(_COMMAND)) as journal:
         journal.mark_interrupted(now)
         journal.judge_arrivals(words, at=now)
-        with journal.move_transaction(place.server.place), closing(connect(file_place.path, write=False)) as file:
+        with journal.move_transaction(target.server.place), closing(connect(source.path, write=False)) as file:
             file.execute("BEGIN")
             counts = journal.verify()
-            process = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.intent_lives_s)
+            process = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", target.intent_lives_s)
             copied = copy_journal(session.connection, file, process, at=now, by=by)
             if {name: counts[name] for name in counts.keys() & copied.keys()} != {
                 name: copied[name] for name in counts.keys() & copied.keys()
@@ -197,10 +199,10 @@ def copy_journal(
         fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
         if version_in(connection):
             step = move_step(connection)
-            ((ours,),) = fetch(connection, "SELECT journal_id FROM identity")
-            if step is None or step.step != COPIED or ours != identity.journal_id:
+            ((our_id,),) = fetch(connection, "SELECT journal_id FROM identity")
+            if step is None or step.step != COPIED or our_id != identity.journal_id:
                 raise JournalError(
-                    say("There is already a journal in the database: {ours}. Nothing was moved.", ours=ours),
+                    say("There is already a journal in the database: {ours}. Nothing was moved.", ours=our_id),
                     hint=say("A database holds one journal. Name an empty one in [journal] url."),
                 )
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(SCHEMA)))
@@ -220,7 +222,7 @@ def copy_journal(
 
 
 def _database_lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield the lines of a table of the file in the form of the table in the database."""
+    """Yield the lines of a table of the file, converted for the same table of the database."""
     for columns in stored:
         line: list[Any] = [strip_nul(value) if isinstance(value, str) else value for value in columns]
         match table:
@@ -236,7 +238,7 @@ def _database_lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Seq
 
 
 def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: str, by: str) -> bool:
-    """Put the copy into use, once the file can pay nothing. Returns whether the copy is in use."""
+    """Activate the copy once the file can no longer pay. Return whether the copy is active."""
     if not version_in(connection):
         return False
     step = move_step(connection)
@@ -251,9 +253,9 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
     return True
 
 
-def _record_new_place(place: DatabasePlace, identity: Identity, now: str) -> None:
-    """Record the journal's new place, so that no copy of the file is mistaken for the journal."""
-    with place.known.hold_lock(now):
-        before = place.known.entry(identity.journal_id)
-        names = (place.endpoint,) if before is None else before.names
-        place.known.write(KnownJournal(identity.journal_id, names, place.server.place, identity.created_at))
+def _record_new_location(target: DatabasePlace, identity: Identity, now: str) -> None:
+    """Record the journal's new location, so that no copy of the file is mistaken for the journal."""
+    with target.known_journals.hold_lock(now):
+        entry = target.known_journals.entry(identity.journal_id)
+        names = (target.endpoint,) if entry is None else entry.names
+        target.known_journals.write(KnownJournal(identity.journal_id, names, target.server.place, identity.created_at))

@@ -44,20 +44,20 @@ class SharedPacing(LocalPacing):
         self._changed: Callable[[], None]
         self._stop_run: Callable[[str], None]
 
-    def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        self._changed, self._stop_run = changed, stop
+    def begin(self, on_change: Callable[[], None], stop: Callable[[str], None]) -> None:
+        self._changed, self._stop_run = on_change, stop
         self._answered_s = asyncio.get_running_loop().time()
         self._ask_task = asyncio.create_task(self._ask_until_end())
 
     async def end(self) -> None:
-        """Report the last outcomes, and leave this share to the other processes."""
+        """Report the last outcomes and return this share to the other processes."""
         if self._ask_task is not None:
             self._wake.set()
             self._has_ended = True
             with suppress(asyncio.CancelledError):
                 await self._ask_task
 
-    def learn(self, outcome: Outcome) -> str | None:
+    def observe(self, outcome: Outcome) -> str | None:
         """Count the outcome for this run and for the gate."""
         gate_outcome = _to_gate_outcome(outcome)
         if gate_outcome is not None:
@@ -68,7 +68,7 @@ class SharedPacing(LocalPacing):
                 self._outcomes.append(gate_outcome)
             if gate_outcome.kind is not CountedKind.ANSWERED:
                 self._wake.set()
-        reason = super().learn(outcome)
+        reason = super().observe(outcome)
         if reason is not None:
             self.stop_all_workers(reason)
         return reason
@@ -110,13 +110,13 @@ class SharedPacing(LocalPacing):
         loop = asyncio.get_running_loop()
         # A pause is reported once. If every call repeated it, it would grow by the duration of each call.
         reported_rest_s, self._unreported_rest_s = self._unreported_rest_s, 0.0
-        sent, self._outcomes = self._outcomes, []
+        outcomes, self._outcomes = self._outcomes, []
         pace, rest_s = self._pace, max(0.0, reported_rest_s - loop.time())
-        report = GateReport(pace.stop_after_in_doubt, pace.stop_after_rejected, rest_s, self._stop, tuple(sent))
+        report = GateReport(pace.stop_after_in_doubt, pace.stop_after_rejected, rest_s, self._stop, tuple(outcomes))
         try:
             share = await loop.run_in_executor(thread, self._gate.ask, report)
         except JournalError as error:
-            self._outcomes[:0] = sent
+            self._outcomes[:0] = outcomes
             self._unreported_rest_s = max(reported_rest_s, self._unreported_rest_s)
             self._handle_missing_answer(loop.time(), error)
             return
@@ -140,7 +140,7 @@ class SharedPacing(LocalPacing):
         super().pause(now_s, share.rest_s)
 
     def _handle_missing_answer(self, now_s: float, error: PaygwError) -> None:
-        """Start no row with outdated limits, and stop the run if no new limits arrive."""
+        """Start no rows with outdated limits, and stop the run if no new limits arrive."""
         if now_s - self._answered_s > STALE_S:
             self._window.limit = 0
         if now_s - self._answered_s > GIVE_UP_S and not self._has_ended:
@@ -152,7 +152,7 @@ def _unreadable_limits(reason: str) -> str:
 
 
 def _to_gate_outcome(outcome: Outcome) -> CountedOutcomes | None:
-    """Return the outcome in the gate's terms, or None if nothing was sent."""
+    """Convert an outcome for the gate. Returns None if nothing was sent."""
     match outcome.kind:
         case OutcomeKind.ACCEPTED | OutcomeKind.PAID:
             return CountedOutcomes(CountedKind.ANSWERED, "", 1)

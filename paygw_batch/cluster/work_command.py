@@ -15,7 +15,7 @@ import click
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, Number
-from paygw_batch.cli.options import complete_batches, guard_of, program_command, settings_of
+from paygw_batch.cli.options import complete_batches, output_guard, program_command, settings_for
 from paygw_batch.cli.screen.progress_bar import RunProgress
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import drain_on_signals, report_run
@@ -28,7 +28,7 @@ from paygw_batch.errors import JournalError, JournalHeld, UsageError
 from paygw_batch.journal import BatchRecord, SharedRun, TallyKind
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import SendJob, open_gateway
-from paygw_batch.opening.given_sheet import require_gateway, rules_of
+from paygw_batch.opening.given_sheet import require_gateway, rules_for
 from paygw_batch.opening.open_journal import find_batch, require_workers
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.batch_status import batch_summary
@@ -75,8 +75,8 @@ class BatchServer:
         self._batches: dict[int, ExitCode] = {}
 
     def serve(self) -> Summary:
-        """Work until the end, and return the summary. A signal is a normal end at any time."""
-        before = [(number, signal.getsignal(number)) for number in HANDLED_SIGNALS]
+        """Work until the end and return the summary. A signal ends the work normally at any time."""
+        handlers = [(number, signal.getsignal(number)) for number in HANDLED_SIGNALS]
         try:
             self._handle_signals(self._end_now)
             if self._share is not None:
@@ -88,7 +88,7 @@ class BatchServer:
         except KeyboardInterrupt:
             self._is_ending = True
         finally:
-            for number, handler in before:
+            for number, handler in handlers:
                 signal.signal(number, handler)
             interruption.raise_on_second_signal()
         return self._summary()
@@ -108,10 +108,12 @@ class BatchServer:
             scheduled_commands,
         )
 
-        place = require_workers(self._settings)
-        place.check_jobs()
+        database = require_workers(self._settings)
+        database.check_jobs()
         scheduled = list(scheduled_commands(self._settings.timetable))
-        jobs = JobWorker(place.server.url, place.intent_lives_s, scheduled, self._program, place.waiting_runs())
+        jobs = JobWorker(
+            database.server.url, database.intent_lives_s, scheduled, self._program, database.waiting_runs()
+        )
         jobs.start()
         return jobs
 
@@ -120,12 +122,12 @@ class BatchServer:
         self._is_ending = True
         self._wake()
         if self._journal is not None:
-            self._journal.hurry()
+            self._journal.shorten_waits()
         if self._engine is not None:
             self._engine.drain()
 
     def _summary(self) -> Summary:
-        sent = say_count(
+        message = say_count(
             self._sent,
             "The worker has stopped: it sent {count:,} row.",
             "The worker has stopped: it sent {count:,} rows.",
@@ -134,7 +136,7 @@ class BatchServer:
         if not self._is_done:
             # The program that started a share of one batch must not see it as done, and then starts another share.
             codes = {ExitCode.DONE if self._batch_name is None else ExitCode.STOPPED_EARLY}
-        return Summary(worst_code(codes), sent, sent_this_run=self._sent)
+        return Summary(worst_code(codes), message, sent_this_run=self._sent)
 
     def _serve_jobs(self, journal: "WorkerJournal", jobs: "JobWorker") -> None:
         while not self._is_ending:
@@ -155,14 +157,14 @@ class BatchServer:
                         )
 
     def _serve_job(self, journal: "WorkerJournal", jobs: "JobWorker", number: int) -> None:
-        """Send a share of this run or of a more urgent one, and call workers to the remaining rows."""
-        joined = journal.join_run([run for run in journal.runs() if run.is_urgent or run.number == number])
-        if joined is None:
+        """Send a share of this run or of a more urgent one, and call workers for the remaining rows."""
+        joined_run = journal.join_run([run for run in journal.runs() if run.is_urgent or run.number == number])
+        if joined_run is None:
             return
-        jobs.call(joined)
-        self._send(journal, joined)
+        jobs.request_worker(joined_run)
+        self._send(journal, joined_run)
         for run in journal.waiting_runs():
-            jobs.call(run)
+            jobs.request_worker(run)
 
     def _serve_share(self, journal: "WorkerJournal") -> None:
         if self._batch_name is not None and self._batch_number is None:
@@ -176,8 +178,8 @@ class BatchServer:
                 self._read_exit_codes(journal)
                 self._is_done = True
                 return
-            if (joined := journal.join_run(runs)) is not None:
-                self._send(journal, joined)
+            if (joined_run := journal.join_run(runs)) is not None:
+                self._send(journal, joined_run)
             else:
                 time.sleep(max(0.0, min(LOOK_EVERY_S, self._remaining_s())))
         if self._batch_number is not None:
@@ -190,7 +192,7 @@ class BatchServer:
 
     def _send(self, journal: "WorkerJournal", run: SharedRun) -> None:
         record = _find_record(journal, run.batch)
-        rules = rules_of(self._settings, record.operation)
+        rules = rules_for(self._settings, record.operation)
         with open_gateway(self._settings, rules, os.environ) as gateway:
             end, dates = self._send_share(SendJob(self._settings, rules, gateway, journal, record), journal)
         if end.stop_reason is not None:
@@ -213,8 +215,8 @@ class BatchServer:
     def _send_share(self, task: SendJob, journal: "WorkerJournal") -> tuple[RunEnd, DateWatch]:
         due = journal.tallies(task.batch.number, kind=TallyKind.DUE)
         require_sendable(task, {tally.country for tally in due})
-        if wrong := clock_problem(task):
-            raise JournalError(wrong, hint=say("Set the clock of this host right, and start the worker again."))
+        if problem := clock_problem(task):
+            raise JournalError(problem, hint=say("Set the clock of this host right, and start the worker again."))
         dates = DateWatch(utc_now)
         due_rows = sum(tally.count for tally in due)
         try:
@@ -290,10 +292,10 @@ def work_command(invocation: Invocation, *, batch: str | None, once: bool, secon
             say("BATCH and --for need --once."), hint=say("A worker without --once sends until it is interrupted.")
         )
     screen = Screen(invocation)
-    settings = settings_of(invocation)
+    settings = settings_for(invocation)
     require_workers(settings)
     require_gateway(settings)
-    guard_of(invocation, settings).check(reporting=True)
+    output_guard(invocation, settings).check(reporting=True)
     with report_run(settings, "work", screen) as report, measure_workers(settings):
         share = Share(batch, seconds) if once else None
         report.summary = BatchServer(settings, screen, share, program_command(invocation)).serve()

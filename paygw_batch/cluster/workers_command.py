@@ -8,7 +8,7 @@ import click
 from paygw_batch.approval.policy import identify_person
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, WholeNumber
-from paygw_batch.cli.options import by_option, complete_batches, settings_of
+from paygw_batch.cli.options import by_option, complete_batches, settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.core.shown_states import STOPPED_BY_PERSON
 from paygw_batch.engine.pacing import stop_sentence
@@ -33,11 +33,11 @@ _TO_MINUTES, _TO_SECONDS = 16, 19
 def workers_command(invocation: Invocation, *, batch: str | None) -> None:
     """List the workers of all hosts (last seen, batch, rows sent) and the timetable's jobs."""
     screen = Screen(invocation, is_read_only=batch is None)
-    settings = settings_of(invocation)
+    settings = settings_for(invocation)
     if batch is not None:
         screen.finish(Summary(ExitCode.DONE, _stop_batch(settings, batch)))
-    place = require_workers(settings)
-    workers, jobs = place.workers(), place.timetable_jobs()
+    database = require_workers(settings)
+    workers, jobs = database.workers(), database.timetable_jobs()
     lines = [
         (
             worker.host,
@@ -60,7 +60,7 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
         Summary(
             ExitCode.DONE,
             message,
-            further={"workers": [asdict(worker) for worker in workers], "jobs": [asdict(job) for job in jobs]},
+            extra={"workers": [asdict(worker) for worker in workers], "jobs": [asdict(job) for job in jobs]},
         )
     )
 
@@ -75,9 +75,9 @@ def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
     return folders.get(job.name, job.name), state, ended, job.host or "", code, missed
 
 
-def _cut_time(at: str, length: int) -> str:
+def _cut_time(time: str, length: int) -> str:
     """Return a time without its year, cut to a length, because the table's lines have 80 columns."""
-    return f"{at[5:length].replace('T', ' ')}Z"
+    return f"{time[5:length].replace('T', ' ')}Z"
 
 
 def _stop_batch(settings: Settings, batch: str) -> str:
@@ -113,25 +113,25 @@ def limits_command(
     New limits apply at once, even to runs under way. The journal records who set them, and when.
     """
     screen = Screen(invocation)
-    settings = settings_of(invocation)
+    settings = settings_for(invocation)
     if rate is not None and not (rate == 0 or MIN_RATE_PER_S <= rate <= MAX_RATE_PER_S):
         raise UsageError(
             say("--rate must be 0, or from {slowest:g} to {fastest:,}.", slowest=MIN_RATE_PER_S, fastest=MAX_RATE_PER_S)
         )
-    place = require_database(
+    database = require_database(
         settings,
         say("The journal is a file: one process sends, and its limits are in the configuration."),
         say("Set rate_per_s and concurrency in [submission]. Workers share limits if [journal] url names a database."),
     )
     if rate is None and concurrency is None and not as_configured:
-        state, is_set = place.limits(), False
+        state, is_set = database.limits(), False
     else:
         change = LimitChange(identify_person(by), rate, concurrency, as_configured)
-        state, is_set = place.change_limits(change), True
+        state, is_set = database.change_limits(change), True
     if not screen.as_json:
         _show_limits(screen, state, settings)
     message = say("The limits are set.") if is_set else say("These are the limits shared by all workers.")
-    screen.finish(Summary(ExitCode.DONE, message, further={"limits": _limits_as_json(state, settings)}))
+    screen.finish(Summary(ExitCode.DONE, message, extra={"limits": _limits_as_json(state, settings)}))
 
 
 def _show_limits(screen: Screen, state: GateState, settings: Settings) -> None:
@@ -151,7 +151,7 @@ def _show_limits(screen: Screen, state: GateState, settings: Settings) -> None:
             say("pause requested by the gateway"),
             say("until {time}", time=state.rest_until) if state.rest_until else "-",
         ),
-        (say("sending"), _sending(state)),
+        (say("sending"), _sending_state(state)),
     ]
     screen.table("", (say("limit"), say("in force")), rows)
     workers = [
@@ -166,7 +166,7 @@ def _limit_text(limit: str, *, is_configured: bool) -> str:
     return say("{limit} (configured here; not set)", limit=limit) if is_configured else limit
 
 
-def _sending(state: GateState) -> str:
+def _sending_state(state: GateState) -> str:
     if state.stop is None:
         return say("allowed")
     return say(
@@ -177,7 +177,7 @@ def _sending(state: GateState) -> str:
 
 
 def _limits_as_json(state: GateState, settings: Settings) -> dict[str, object]:
-    """Return the limits as the JSON output has them, where an empty text is null."""
+    """Return the limits as the JSON output has them, where an empty string is null."""
     gate = {name: None if value == "" else value for name, value in asdict(state).items() if name != "stop"}
     configured = {"rate_per_s": settings.submission.rate_per_s, "concurrency": settings.submission.concurrency}
     return {**gate, "configured": configured, "stop_reason": None if state.stop is None else stop_sentence(state.stop)}

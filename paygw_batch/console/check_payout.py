@@ -39,13 +39,13 @@ from paygw_batch.errors import PaygwError, QuestionKind, SheetError, SheetQuesti
 from paygw_batch.files import write_atomically
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import say
-from paygw_batch.opening.given_sheet import Reading, SheetSource, minor_units_of, require_complete, suggest_reference
+from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rule_minor_units, suggest_reference
 from paygw_batch.opening.open_journal import journal_for_document
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, code_meaning
 from paygw_batch.sheet.check.corrections import Corrections, write_corrections
 from paygw_batch.sheet.check.spelling import AS_WRITTEN, replace_cells
-from paygw_batch.sheet.columns import REQUIRED_COLUMNS, column_label, columns_of_operation
+from paygw_batch.sheet.columns import REQUIRED_COLUMNS, column_label, operation_columns
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.guesses import HeadingSuggestion, suggest_columns
 from paygw_batch.sheet.read.headings import HEADER_ROWS, FileHeading, HeadingError, MissingColumns, UnknownHeadings
@@ -67,16 +67,16 @@ def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: 
     folder.write_check_result(_check_sheet(folder, settings, rules, maker))
 
 
-def recheck_kept_sheet(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> bool:
-    """Check a payout again from its kept sheet and write the result.
+def recheck_cached_sheet(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> bool:
+    """Recheck a payout from its cached sheet and write the result.
 
     Only rows that changed since the last check are compared with the journal. No plan is drafted, because only
-    `check_payout` reads the file itself. Returns False without a check if no sheet was kept, or if it was read
+    `check_payout` reads the file itself. Returns False without a check if no sheet was cached, or if it was read
     differently.
     """
-    if (kept_sheet := _read_kept_sheet(folder)) is None:
+    if (cached_sheet := _read_cached_sheet(folder)) is None:
         return False
-    corrections, sheet = kept_sheet
+    corrections, sheet = cached_sheet
     try:
         require_complete(settings, rules, set())
         submission = _submission(folder, _source(folder, settings, rules, corrections), sheet)
@@ -88,15 +88,15 @@ def recheck_kept_sheet(folder: PayoutFolder, settings: Settings, rules: Rules, m
     return True
 
 
-def has_kept_sheet(folder: PayoutFolder) -> bool:
-    """Return whether `recheck_kept_sheet` can check a payout."""
-    return _read_kept_values(folder) is not None
+def has_cached_sheet(folder: PayoutFolder) -> bool:
+    """Return whether `recheck_cached_sheet` can check a payout."""
+    return _read_cached_values(folder) is not None
 
 
 def fill_memory(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> None:
     """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
-    if (kept_sheet := _read_kept_sheet(folder)) is not None:
-        corrections, sheet = kept_sheet
+    if (cached_sheet := _read_cached_sheet(folder)) is not None:
+        corrections, sheet = cached_sheet
         submission = _submission(folder, _source(folder, settings, rules, corrections), sheet)
         with journal_for_document(settings, "console") as journal:
             plan_sheet(submission, journal, memory=memory)
@@ -104,43 +104,43 @@ def fill_memory(folder: PayoutFolder, settings: Settings, rules: Rules, memory: 
 
 _FRAMES = ("frame", "defects", "warnings")
 _VALUES = "sheet.json"
-MAX_KEPT_ROWS = 200_000
+MAX_STORED_ROWS = 200_000
 """Maximum number of rows of a kept sheet. A larger one does not fit in the memory of the console process."""
 
 
-def _keep_sheet(folder: PayoutFolder, corrections: Corrections, sheet: Sheet) -> None:
-    """Save a sheet as it was read, so that a correction can be checked without a new process."""
-    folder.kept.mkdir(mode=0o700, exist_ok=True)
-    (folder.kept / _VALUES).unlink(missing_ok=True)
-    if sheet.frame.height > MAX_KEPT_ROWS:
+def _cache_sheet(folder: PayoutFolder, corrections: Corrections, sheet: Sheet) -> None:
+    """Cache a sheet after reading, so that corrections can be checked without a new process."""
+    folder.cache.mkdir(mode=0o700, exist_ok=True)
+    (folder.cache / _VALUES).unlink(missing_ok=True)
+    if sheet.frame.height > MAX_STORED_ROWS:
         return
     for name in _FRAMES:
-        getattr(sheet, name).write_ipc(folder.kept / f"{name}.arrow", compression="lz4")
+        getattr(sheet, name).write_ipc(folder.cache / f"{name}.arrow", compression="lz4")
     values = {field.name: getattr(sheet, field.name) for field in fields(sheet) if field.name not in _FRAMES}
     content = {"reading": folder.reading(corrections), "sheet": values}
-    write_atomically(folder.kept / _VALUES, json.dumps(content, default=dict).encode())
+    write_atomically(folder.cache / _VALUES, json.dumps(content, default=dict).encode())
 
 
-def _read_kept_sheet(folder: PayoutFolder) -> tuple[Corrections, Sheet] | None:
-    """Return the corrections and the kept sheet, or None if no sheet was kept or it was read differently."""
-    if (kept := _read_kept_values(folder)) is None:
+def _read_cached_sheet(folder: PayoutFolder) -> tuple[Corrections, Sheet] | None:
+    """Return the corrections and the cached sheet, or None if there is none or it was read differently."""
+    if (kept := _read_cached_values(folder)) is None:
         return None
     corrections, kept_values = kept
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in kept_values.items()
     }
-    return corrections, Sheet(**values | {name: pl.read_ipc(folder.kept / f"{name}.arrow") for name in _FRAMES})
+    return corrections, Sheet(**values | {name: pl.read_ipc(folder.cache / f"{name}.arrow") for name in _FRAMES})
 
 
-def _read_kept_values(folder: PayoutFolder) -> tuple[Corrections, dict[str, Any]] | None:
-    """Return the corrections and the kept sheet's values without its frames, or None as `_read_kept_sheet` does."""
+def _read_cached_values(folder: PayoutFolder) -> tuple[Corrections, dict[str, Any]] | None:
+    """Return the corrections and the cached sheet's values without frames, or None like `_read_cached_sheet`."""
     if (corrections := folder.corrections) is None:
         return None
     try:
-        kept: dict[str, Any] = json.loads((folder.kept / _VALUES).read_bytes())
+        values: dict[str, Any] = json.loads((folder.cache / _VALUES).read_bytes())
     except FileNotFoundError:
         return None
-    return (corrections, kept["sheet"]) if kept["reading"] == folder.reading(corrections) else None
+    return (corrections, values["sheet"]) if values["reading"] == folder.reading(corrections) else None
 
 
 def _check_sheet(
@@ -153,11 +153,11 @@ def _check_sheet(
             corrections = Corrections(sheet_digest(folder.sheet))
             write_corrections(corrections, folder.corrections_file)
             corrections, sheet = _read_with_earlier_answers(folder, settings, rules, corrections)
-        given_sheet = _source(folder, settings, rules, corrections)
-        sheet = sheet or given_sheet.read()
-        _keep_sheet(folder, corrections, sheet)
+        sheet_source = _source(folder, settings, rules, corrections)
+        sheet = sheet or sheet_source.read()
+        _cache_sheet(folder, corrections, sheet)
         with journal_for_document(settings, "console") as journal:
-            return _check_against_journal(folder, corrections, _submission(folder, given_sheet, sheet), journal, maker)
+            return _check_against_journal(folder, corrections, _submission(folder, sheet_source, sheet), journal, maker)
     except PaygwError as error:
         options = _source(folder, settings, rules, None).options
         return unreadable_result(error, partial(read_headings, folder.sheet, options))
@@ -180,12 +180,12 @@ def _read_with_earlier_answers(
     tried: list[Any] = []
     signed = (other for other in payout_folders(folder.path.parent) if other.plan_file.exists())
     for other in islice(signed, _MAX_CONSIDERED):
-        if (earlier_mending := other.corrections) is None or len(tried) == _MAX_READINGS:
+        if (earlier_corrections := other.corrections) is None or len(tried) == _MAX_READINGS:
             continue
-        earlier, renamed = other.uploaded, replace(corrections, headings=earlier_mending.headings)
-        old_answers = {name: getattr(earlier, name) for name in QuestionKind} | {"reference": _next_reference(earlier)}
+        upload, renamed = other.uploaded, replace(corrections, headings=earlier_corrections.headings)
+        old_answers = {name: getattr(upload, name) for name in QuestionKind} | {"reference": _next_reference(upload)}
         old_answers = {name: None if answer == AS_WRITTEN else answer for name, answer in old_answers.items()}
-        if earlier.is_one_of_several:  # Then the sender must say again which worksheets are to be paid.
+        if upload.is_one_of_several:  # Then the sender must say again which worksheets are to be paid.
             old_answers["worksheet"] = None
         answers: dict[str, Any] = {name: getattr(uploaded, name) or answer for name, answer in old_answers.items()}
         reading_key = (answers["worksheet"], answers["encoding"], renamed.columns, merge_headings := other.headings)
@@ -193,31 +193,31 @@ def _read_with_earlier_answers(
             continue
         tried.append(reading_key)
         with suppress(SheetError):
-            given_sheet = SheetSource(settings, rules, folder.sheet, Reading(**answers, corrections=renamed))
-            sheet, names = given_sheet.read(), partial(list_worksheets, options=given_sheet.options)
+            sheet_source = SheetSource(settings, rules, folder.sheet, Reading(**answers, corrections=renamed))
+            sheet, names = sheet_source.read(), partial(list_worksheets, options=sheet_source.options)
             # If the workbook has other worksheets now, the sender may want one of those to be paid.
-            is_same_workbook = not earlier.worksheet or names(folder.sheet) == names(other.sheet)
+            is_same_workbook = not upload.worksheet or names(folder.sheet) == names(other.sheet)
             if {*sheet.headers.values()} == merge_headings and is_same_workbook:
-                folder.write_upload(replace(uploaded, **answers, like=earlier.display_name))
+                folder.write_upload(replace(uploaded, **answers, like=upload.display_name))
                 write_corrections(renamed, folder.corrections_file)
                 return renamed, sheet
     return corrections, None
 
 
-def _next_reference(earlier: UploadedSheet) -> str | None:
-    """Return this month's payment run name if the `earlier` payout used the usual name for its month."""
+def _next_reference(previous: UploadedSheet) -> str | None:
+    """Return this month's payment run name if the `previous` payout used the usual name for its month."""
     suggested = suggest_reference(PAYOUT, utc_now())
-    is_usual = earlier.reference == suggest_reference(PAYOUT, datetime.fromisoformat(earlier.at))
-    return suggested if is_usual and earlier.reference != suggested else None
+    is_usual = previous.reference == suggest_reference(PAYOUT, datetime.fromisoformat(previous.at))
+    return suggested if is_usual and previous.reference != suggested else None
 
 
-def _submission(folder: PayoutFolder, given_sheet: SheetSource, sheet: Sheet) -> Submission:
-    return Submission(given_sheet, given_sheet.validated(sheet), folder.uploaded.choices, folder.plan_file)
+def _submission(folder: PayoutFolder, sheet_source: SheetSource, sheet: Sheet) -> Submission:
+    return Submission(sheet_source, sheet_source.validated(sheet), folder.uploaded.choices, folder.plan_file)
 
 
 def unreadable_result(error: PaygwError, headings_of: Callable[[], Sequence[FileHeading]] = tuple) -> UnreadableSheet:
     """Return the result for a sheet that could not be checked. `headings_of` reads its headings."""
-    columns = columns_of_operation(PAYOUT)
+    columns = operation_columns(PAYOUT)
     headings: Sequence[FileHeading] = ()
     if isinstance(error, HeadingError):
         headings = error.headings
@@ -227,8 +227,8 @@ def unreadable_result(error: PaygwError, headings_of: Callable[[], Sequence[File
     guesses = suggest_columns(headings, columns)
     result = UnreadableSheet(error.message, error.page_hint, guesses, columns)
     if isinstance(error, UnknownHeadings | MissingColumns) and headings:
-        needed = error.columns if isinstance(error, MissingColumns) else REQUIRED_COLUMNS
-        return replace(result, asks=HEADINGS_QUESTION, message=_headings_message(guesses, needed))
+        required = error.columns if isinstance(error, MissingColumns) else REQUIRED_COLUMNS
+        return replace(result, asks=HEADINGS_QUESTION, message=_headings_message(guesses, required))
     if not isinstance(error, SheetQuestion):
         return result
     suggested = (suggest_reference(PAYOUT, utc_now()),) if error.asks is QuestionKind.REFERENCE else ()
@@ -241,12 +241,12 @@ def unreadable_result(error: PaygwError, headings_of: Callable[[], Sequence[File
     )
 
 
-def _headings_message(guesses: Sequence[HeadingSuggestion], needed: Sequence[str]) -> str:
+def _headings_message(guesses: Sequence[HeadingSuggestion], required: Sequence[str]) -> str:
     """Return a sentence about a sheet with the sender's own headings: guessed, or not assigned yet."""
     columns = {guess.column for guess in guesses}
     if any(guess.column == "phone" and not guess.is_known for guess in guesses):
         columns.add("account_number")  # a guessed phone column may also serve as the account
-    missing = [column_label(name) for name in needed if name not in columns]
+    missing = [column_label(name) for name in required if name not in columns]
     if not missing:
         return say("The sheet has its own headings. Our guesses are filled in below.")
     return say("No column has been chosen yet for: {columns}. Choose it below.", columns=", ".join(missing))
@@ -264,9 +264,9 @@ def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Pa
     Raises `OutputError` if the sheet cannot be written as a workbook.
     """
     corrections = folder.corrections
-    given_sheet = _source(folder, settings, rules, corrections)
+    sheet_source = _source(folder, settings, rules, corrections)
     edits = () if corrections is None else corrections.edits
-    write_marked_workbook(given_sheet.validated(), given_sheet.path, given_sheet.options, path, edits)
+    write_marked_workbook(sheet_source.validated(), sheet_source.path, sheet_source.options, path, edits)
 
 
 def _check_against_journal(
@@ -284,8 +284,8 @@ def _check_against_journal(
     findings, sheet = pl.concat([defects, warnings]).sort("row", maintain_order=True), plan.validated.sheet
     findings.write_parquet(folder.path / FINDINGS_FILE)
     replace_cells(sheet.frame, plan.validated.read, "value").write_parquet(folder.path / ROWS_FILE)
-    left_out = {row.row for row in corrections.left_out}
-    to_correct = findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
+    excluded_rows = {row.row for row in corrections.left_out}
+    to_correct = findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(excluded_rows)))
     open_questions = plan.unanswered_questions(submission.choices)
     has_new_rows = plan.existing is None and plan.known_row_count < plan.validated.payable
     is_ready = to_correct.is_empty() and not open_questions and has_new_rows and not submission.wrong_totals
@@ -295,7 +295,7 @@ def _check_against_journal(
         # A draft that says the same stays, because a form that shows it is refused for a draft of another time.
         if isinstance(drafted, PreparedPlan) and not _is_same_plan(drafted.document, folder.draft):
             folder.write_draft(drafted.document)
-    columns, first = columns_of_operation(PAYOUT), sheet.frame.head(HEADER_ROWS)
+    columns, first = operation_columns(PAYOUT), sheet.frame.head(HEADER_ROWS)
     names = {name: sheet.headers.get(name) or column_label(name) for name in columns}
     return CheckedSheet(
         batch=plan.validated.batch,
@@ -306,12 +306,15 @@ def _check_against_journal(
         is_ready=is_ready,
         is_drafted=is_ready and maker is not None,
         batches=batches,
-        questions=_asked(plan, open_questions),
-        left_out=sorted(left_out),
+        questions=_asked_questions(plan, open_questions),
+        left_out=sorted(excluded_rows),
         mended=[(edit.row, edit.column) for edit in corrections.edits],
-        kinds=[*_kinds(to_correct, names), *_kinds(findings.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names)],
+        kinds=[
+            *_finding_kinds(to_correct, names),
+            *_finding_kinds(findings.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names),
+        ],
         wrong_totals=submission.wrong_totals,
-        totals=_payable_totals(plan, minor_units_of(submission.given.rules)),
+        totals=_payable_totals(plan, rule_minor_units(submission.source.rules)),
         of_sheet=findings.filter((pl.col("row") == 0) & ~pl.col("is_defect") & ~pl.col("code").is_in(QUESTION_CODES))[
             "message"
         ].to_list(),
@@ -329,14 +332,16 @@ def _is_same_plan(document: PlanDocument, draft: PlanDocument | None) -> bool:
     return draft is not None and document.model_copy(update={"made_at": draft.made_at}) == draft
 
 
-def _asked(plan: Plan, left: Sequence[OpenQuestion]) -> Sequence[AskedQuestion]:
+def _asked_questions(plan: Plan, still_open: Sequence[OpenQuestion]) -> Sequence[AskedQuestion]:
     return [
-        AskedQuestion(one.key, one.message, [person[-1] for person in one.people], one.question, one not in left)
-        for one in plan.questions
+        AskedQuestion(
+            entry.key, entry.message, [person[-1] for person in entry.people], entry.question, entry not in still_open
+        )
+        for entry in plan.questions
     ]
 
 
-def _kinds(findings: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FindingKind]:
+def _finding_kinds(findings: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FindingKind]:
     """Return the kinds of defects and warnings, most frequent first."""
     counts = findings.group_by("code", "is_defect").agg(pl.col("row").n_unique()).iter_rows()
     return [
@@ -357,10 +362,10 @@ def kind_meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tup
 
 def _payable_totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
     """Return the number and the sum of the rows to be sent, as (currency, rows, sum)."""
-    sent = [row.row for row in plan.sent_before]
+    sent_rows = [row.row for row in plan.sent_before]
     sums: dict[str, tuple[int, int]] = {}
     for part in plan.validated.parts():
-        unsent = exclude_rows(part.instructions, sent).group_by("currency").agg(pl.len(), pl.col("minor").sum())
+        unsent = exclude_rows(part.instructions, sent_rows).group_by("currency").agg(pl.len(), pl.col("minor").sum())
         for currency, rows, minor in unsent.iter_rows():
             row_count, total = sums.get(currency, (0, 0))
             sums[currency] = row_count + rows, total + minor

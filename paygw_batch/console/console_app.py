@@ -32,7 +32,7 @@ from paygw_batch.console.pages import (
 )
 from paygw_batch.console.pages.agreement import AgreementForms
 from paygw_batch.console.pages.orders import OrderAgreement
-from paygw_batch.console.passkey_access import KeptSessions, SignInMethod, WebSessions, passkey_access
+from paygw_batch.console.passkey_access import SignInMethod, StoredSessions, WebSessions, passkey_access
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Action, load_members
 from paygw_batch.console.rendering import STATIC, create_environment, request_locale
@@ -41,7 +41,7 @@ from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, AsgiReceive, 
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import say
-from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.opening.open_journal import journal_for_document
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.submit.compare_sheet import ComparisonMemory
@@ -56,8 +56,8 @@ ROUTES = (
     WebRoute("/language", signing_in.choose_language, None, "choose language", "POST"),
     WebRoute("/invitation/{token}", signing_in.show_invitation, None, "open invitation"),
     WebRoute("/invitation/{token}", signing_in.accept_invitation, None, "take invitation", "POST", form=""),
-    WebRoute("/session", signing_in.send_session_left, Action.STAY, "ask for time left", is_poll=True),
-    WebRoute("/session/stay", signing_in.send_session_left, Action.STAY, "ask for time left"),
+    WebRoute("/session", signing_in.send_session_seconds, Action.STAY, "ask for time left", is_poll=True),
+    WebRoute("/session/stay", signing_in.send_session_seconds, Action.STAY, "ask for time left"),
     WebRoute("/sign-out", signing_in.sign_out, Action.STAY, "sign out", "POST"),
     WebRoute("/", overview_page.show_overview, Action.LOOK, "open overview"),
     WebRoute("/new", new_payout_page.show_new_payout, Action.PREPARE, "open new payout"),
@@ -134,7 +134,7 @@ ROUTES = (
     WebRoute("/orders/{order}/sign-again", _ORDER.sign_again, Action.ORDER, "sign order again", "POST"),
     WebRoute("/orders/{order}/agree", _ORDER.approve, Action.AGREE, "agree to order", "POST"),
     WebRoute("/orders/{order}/send-back", _ORDER.send_back, Action.AGREE, "send order back", "POST"),
-    WebRoute("/orders/{order}/take-back", _ORDER.take_back, Action.ORDER, "take order back", "POST"),
+    WebRoute("/orders/{order}/take-back", _ORDER.remove_own_document, Action.ORDER, "take order back", "POST"),
     WebRoute("/orders/{order}/carry-out", _ORDER.start, Action.SETTLE, "carry order out", "POST"),
     WebRoute("/payees", overview_page.search_payees, Action.LOOK, "search payees"),
     WebRoute("/payees/advice", overview_page.download_payee_advice, Action.DOWNLOAD, "remittance advice"),
@@ -165,19 +165,19 @@ def build_console(settings: Settings, *, config: Path | None, environ: Mapping[s
         options += ["--journal", str(settings.journal_path())]
     with journal_for_document(settings, "console", must_be_known=False):  # Create the sandbox's journal.
         pass
-    kept = KeptSessions(settings.journal_path())
-    access = passkey_access(settings, members, kept)
+    sessions = StoredSessions(settings.journal_path())
+    access = passkey_access(settings, members, sessions)
     is_secure = public_origin is not None and public_origin.startswith("https:")
     local_origins = set() if is_secure else {f"http://{name}:{port}" for name in LOOPBACK_NAMES}
     origins = local_origins if public_origin is None else {public_origin, *local_origins}
     return Console(
         settings=settings,
         config=config.absolute(),
-        rules=rules_of(settings, PAYOUT),
+        rules=rules_for(settings, PAYOUT),
         members=members,
         access=access,
         sessions=WebSessions(
-            kept,
+            sessions,
             members=members,
             keys=access.keys,
             ways={SignInMethod.PASSKEY, SignInMethod.LIST} if settings.uses_sandbox else {SignInMethod.PASSKEY},
@@ -232,11 +232,11 @@ def serve_console(
     settings: Settings,
     config: Path | None,
     environ: Mapping[str, str],
-    tell: Callable[[str], None],
+    echo: Callable[[str], None],
     *,
     reload_settings: Callable[[], Settings],
 ) -> None:
-    """Serve the pages until SIGINT or SIGTERM. `tell` is called with their address once they are ready.
+    """Serve the pages until SIGINT or SIGTERM. `echo` is called with their address once they are ready.
 
     `reload_settings` is called after a change of `config`, since people get keys while the pages are served.
     """
@@ -257,20 +257,20 @@ def serve_console(
             stack.callback(console.sessions.close)
             return console_app(console)
 
-        app = ReloadingApp(config, build_app(settings), lambda: build_app(reload_settings()), tell)
-        asyncio.run(serve_pages(app, listener, ready=lambda: tell(say("The pages are at {place}.", place=address))))
+        app = ReloadingApp(config, build_app(settings), lambda: build_app(reload_settings()), echo)
+        asyncio.run(serve_pages(app, listener, ready=lambda: echo(say("The pages are at {place}.", place=address))))
 
 
 class ReloadingApp:
     """An ASGI application that rebuilds the pages when the configuration file changes.
 
-    If the new file is invalid, the old pages are kept and `tell` is called with the reason.
+    If the new file is invalid, the old pages are kept and `echo` is called with the reason.
     """
 
     def __init__(
-        self, config: Path | None, pages: AsgiApp, build: Callable[[], AsgiApp], tell: Callable[[str], None]
+        self, config: Path | None, pages: AsgiApp, build: Callable[[], AsgiApp], echo: Callable[[str], None]
     ) -> None:
-        self._config, self._pages, self._build, self._tell = config, pages, build, tell
+        self._config, self._pages, self._build, self._echo = config, pages, build, echo
         self._current_version = self._config_version()
         self._building = asyncio.Lock()
 
@@ -286,7 +286,7 @@ class ReloadingApp:
         try:
             self._pages = self._build()
         except PaygwError as error:
-            self._tell(
+            self._echo(
                 say(
                     "The changed configuration cannot be used: {reason} The pages continue as before.",
                     reason=error.message,

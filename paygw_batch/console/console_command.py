@@ -9,7 +9,7 @@ import click
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, WholeNumber
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.errors import ConfigurationError, UsageError
@@ -44,7 +44,7 @@ def console_command(invocation: Invocation, *, port: int | None, host: str) -> N
 
     screen = Screen(invocation)
     flags: Any = {("console", "port"): port}
-    load_settings = partial(settings_of, invocation, flags)
+    load_settings = partial(settings_for, invocation, flags)
     serve_console(load_settings(), invocation.config, os.environ, screen.say, reload_settings=load_settings)
     interruption.restore_handlers()
     screen.finish(Summary(ExitCode.DONE, say("The pages have stopped. Running payouts continue.")))

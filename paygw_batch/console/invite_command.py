@@ -8,7 +8,7 @@ from paygw_batch.approval.approval_keys import normalise_name
 from paygw_batch.approval.policy import identify_person, require_line
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.passkey_access import INVITATION_H, RANDOM_BYTES, Invitations, invitation_folder
@@ -32,7 +32,7 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
     configuration under the person's name: no page does that.
     """
     screen = Screen(invocation)
-    settings = settings_of(invocation)
+    settings = settings_for(invocation)
     if settings.console.origin is None:
         raise ConfigurationError(
             say("The configuration has no [console] origin."),
@@ -42,7 +42,7 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
     token = secrets.token_urlsafe(RANDOM_BYTES)
     with journal_for_document(settings, "invite", must_be_known=False):
         note = AuditNote(identify_person(None), "invite", "", AuditResult.DONE)
-        journal_location(settings).note_act(note, timestamp(utc_now()))
+        journal_location(settings).add_audit_entry(note, timestamp(utc_now()))
     expires_at = Invitations(invitation_folder(settings)).invite(member.name, token, utc_now())
     link = f"{settings.console.origin}/invitation/{token}"
     screen.finish(
@@ -54,7 +54,7 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
                 invited=member.name,
                 hours=INVITATION_H,
             ),
-            further={"link": link, "name": member.name, "expires_at": expires_at},
+            extra={"link": link, "name": member.name, "expires_at": expires_at},
         )
     )
 

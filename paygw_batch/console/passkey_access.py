@@ -24,15 +24,15 @@ from paygw_batch.approval.approval_keys import (
     PasskeySignature,
     PublicKey,
     RelyingParty,
-    challenge_of,
     from_base64url,
     is_client_data,
     is_user_verified,
     is_valid_assertion,
     normalise_name,
     parse_public_key,
+    passkey_challenge,
 )
-from paygw_batch.approval.policy import configured_people, party_of
+from paygw_batch.approval.policy import configured_people, relying_party
 from paygw_batch.clock import timestamp
 from paygw_batch.console.permissions import Member, role_lists
 from paygw_batch.errors import ConfigurationError, JournalError, SessionsBroken
@@ -68,7 +68,7 @@ _DELETE_OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM se
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSession:
+class StoredSession:
     """A stored session: who signed in, how and when, and the last use.
 
     `key` and `credential` identify the passkey. They are empty if the person signed in without a passkey.
@@ -82,7 +82,7 @@ class KeptSession:
     seen_s: float
 
 
-class KeptSessions:
+class StoredSessions:
     """The sessions of one journal's console, stored next to the journal. Thread-safe.
 
     Raises `SessionsBroken` if the file cannot be used.
@@ -101,19 +101,19 @@ class KeptSessions:
             )
             self.secret: bytes = self._execute("SELECT value FROM secret")[0][0]
 
-    def begin(self, digest: bytes, session: KeptSession, *, replaces: bytes) -> None:
+    def begin(self, digest: bytes, session: StoredSession, *, replaces: bytes) -> None:
         """Store a new session and end the session that it `replaces`."""
         with self._transaction():
             self._execute("DELETE FROM session WHERE digest = ?", replaces)
             self._execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", digest, *astuple(session))
             self._execute(_DELETE_OLDEST, _MAX_SESSIONS)
 
-    def session(self, digest: bytes) -> KeptSession | None:
-        """Return the session whose id has this digest, or None if there is no such session."""
+    def session(self, digest: bytes) -> StoredSession | None:
+        """Return the session with this digest of its id, or None if it does not exist."""
         query = "SELECT person, way, key, credential, started_s, seen_s FROM session WHERE digest = ?"
         with self._transaction():
             rows = self._execute(query, digest)
-        return KeptSession(*rows[0]) if rows else None
+        return StoredSession(*rows[0]) if rows else None
 
     def use(self, digest: bytes, at_s: float) -> None:
         with self._transaction():
@@ -123,16 +123,16 @@ class KeptSessions:
         with self._transaction():
             self._execute("DELETE FROM session WHERE digest = ?", digest)
 
-    def end_matching(self, is_over: Callable[[KeptSession], bool]) -> None:
+    def end_sessions(self, is_over: Callable[[StoredSession], bool]) -> None:
         """End every session for which `is_over` is true."""
         query = "SELECT digest, person, way, key, credential, started_s, seen_s FROM session"
         with self._transaction():
             for digest, *columns in self._execute(query):
-                if is_over(KeptSession(*columns)):
+                if is_over(StoredSession(*columns)):
                     self._execute("DELETE FROM session WHERE digest = ?", digest)
 
     def end_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
-        """Record that a sign-in was used and return whether it was the first use. Old records are removed."""
+        """Record the use of a sign-in, and return whether it was the first. Old records are removed."""
         with self._transaction():
             self._execute("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
             self._execute("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
@@ -204,7 +204,7 @@ class WebSessions:
 
     def __init__(
         self,
-        kept: KeptSessions,
+        sessions: StoredSessions,
         *,
         members: Iterable[Member],
         keys: Mapping[PublicKey, Member],
@@ -213,54 +213,54 @@ class WebSessions:
         max_age_s: float,
         now_s: Callable[[], float],
     ) -> None:
-        self._kept = kept
+        self._store = sessions
         self._members = {member.name: member for member in members}
         self._keys = {key.text: (key, member) for key, member in keys.items()}
         self._ways = frozenset(ways)
         self._idle_s = idle_s
-        self._at_most_s = max_age_s
+        self._max_age_s = max_age_s
         self._now_s = now_s
-        kept.end_matching(lambda session: self._is_over(session, now_s()))
+        sessions.end_sessions(lambda session: self._is_over(session, now_s()))
 
     def sign_in(self, member: Member, previous_id: str, way: SignInMethod, passkey: SignedInKey | None = None) -> str:
         """Begin a session and return its id. The browser's previous session ends."""
         session_id, now_s = secrets.token_urlsafe(RANDOM_BYTES), self._now_s()
         key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
-        session = KeptSession(member.name, way, key, credential, now_s, now_s)
-        self._kept.begin(_digest(session_id), session, replaces=_digest(previous_id))
+        session = StoredSession(member.name, way, key, credential, now_s, now_s)
+        self._store.begin(_digest(session_id), session, replaces=_digest(previous_id))
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
         """Return a session by its id, or None if it has ended. A poll does not prolong it."""
         digest = _digest(session_id)
-        session = self._kept.session(digest) if session_id else None
+        session = self._store.session(digest) if session_id else None
         if session is None:
             return None
         now_s = self._now_s()
         if self._is_over(session, now_s):
-            self._kept.end(digest)
+            self._store.end(digest)
             return None
         if not is_poll and now_s - session.seen_s > _MIN_USE_INTERVAL_S:
             with suppress(SessionsBroken):  # On a full disk, people can read until their session ends.
-                self._kept.use(digest, now_s)
+                self._store.use(digest, now_s)
         key = self._keys.get(session.key)
         passkey = None if key is None else SignedInKey(key[0], session.credential)
         idle_s = now_s - session.seen_s if is_poll else 0
-        left_s = min(self._idle_s - idle_s, self._at_most_s - (now_s - session.started_s))
+        left_s = min(self._idle_s - idle_s, self._max_age_s - (now_s - session.started_s))
         # The token is derived from the session's id, so it need not be stored. It reveals nothing about the id.
         csrf_token = hmac.new(session_id.encode(), b"forms", hashlib.sha256).hexdigest()
         return WebSession(self._members[session.person], csrf_token, passkey, max(left_s, 0))
 
     def sign_out(self, session_id: str) -> None:
-        self._kept.end(_digest(session_id))
+        self._store.end(_digest(session_id))
 
     def close(self) -> None:
         """Close the sessions file. Its sessions continue after a restart."""
-        self._kept.close()
+        self._store.close()
 
-    def _is_over(self, session: KeptSession, now_s: float) -> bool:
+    def _is_over(self, session: StoredSession, now_s: float) -> bool:
         idle_s, age_s = now_s - session.seen_s, now_s - session.started_s
-        if idle_s > self._idle_s or age_s > self._at_most_s or min(idle_s, age_s) < -_CLOCK_STEP_S:
+        if idle_s > self._idle_s or age_s > self._max_age_s or min(idle_s, age_s) < -_CLOCK_STEP_S:
             return True
         if session.way not in self._ways or session.person not in self._members:
             return True
@@ -307,8 +307,8 @@ class Invitations:
         with self._lock:
             invitation = self.invitation(token, now)
             if invitation is None:
-                used = self._read(used_path, now)
-                return (used["name"], False) if used is not None and used["fingerprint"] == fingerprint else None
+                use = self._read(used_path, now)
+                return (use["name"], False) if use is not None and use["fingerprint"] == fingerprint else None
             self._write(used_path, {**invitation, "fingerprint": fingerprint})
             try:
                 self._path(token).unlink()
@@ -338,7 +338,7 @@ ALGORITHMS = (-7, -8, -257)
 
 
 def invitation_challenge(token: str) -> str:
-    return challenge_of(f"paygw-batch invitation 1\n{token}".encode())
+    return passkey_challenge(f"paygw-batch invitation 1\n{token}".encode())
 
 
 def parse_new_passkey(form: Mapping[str, str], token: str, party: RelyingParty) -> PublicKey | None:
@@ -377,8 +377,8 @@ class OpenSignIns:
     the page many times cannot fill the disk or displace other people's sign-ins.
     """
 
-    def __init__(self, kept: KeptSessions, *, now_s: Callable[[], float], new_nonce: Callable[[], str]) -> None:
-        self._kept = kept
+    def __init__(self, sessions: StoredSessions, *, now_s: Callable[[], float], new_nonce: Callable[[], str]) -> None:
+        self._store = sessions
         self._now_s = now_s
         self._new_nonce = new_nonce
 
@@ -395,16 +395,16 @@ class OpenSignIns:
         now_s = self._now_s()
         if abs(now_s - int(signed_part.rpartition(".")[2])) > SIGN_IN_S:
             return False
-        return self._kept.end_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _SIGN_IN_MEMORY_S)
+        return self._store.end_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _SIGN_IN_MEMORY_S)
 
     def _code(self, signed_part: str) -> str:
-        return hmac.new(self._kept.secret, signed_part.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._store.secret, signed_part.encode(), hashlib.sha256).hexdigest()
 
 
 def find_signing_key(
     nonce: str, signature: PasskeySignature, keys: Iterable[PublicKey], party: RelyingParty
 ) -> PublicKey | None:
-    """Return the key that signed the sign-in with this nonce, or None if none of `keys` did."""
+    """Return the key in `keys` that signed the sign-in with this nonce, or None."""
     return next((key for key in keys if is_valid_assertion(key, signature, sign_in_text(nonce), party)), None)
 
 
@@ -418,12 +418,12 @@ class PasskeyAccess:
     invitations: Invitations
 
 
-def passkey_access(settings: Settings, members: tuple[Member, ...], kept: KeptSessions) -> PasskeyAccess:
+def passkey_access(settings: Settings, members: tuple[Member, ...], sessions: StoredSessions) -> PasskeyAccess:
     """Build the services for signing in by passkey. Raises `ConfigurationError` if two people have the same key."""
     return PasskeyAccess(
-        party=party_of(settings),
+        party=relying_party(settings),
         keys=_key_owners(settings, members),
-        sign_ins=OpenSignIns(kept, now_s=time.time, new_nonce=lambda: secrets.token_urlsafe(RANDOM_BYTES)),
+        sign_ins=OpenSignIns(sessions, now_s=time.time, new_nonce=lambda: secrets.token_urlsafe(RANDOM_BYTES)),
         invitations=Invitations(invitation_folder(settings)),
     )
 

@@ -45,16 +45,16 @@ class PayoutCounts:
     def record_version(self, batch: str, language: str, version: str) -> None:
         self._versions[batch, language] = (self._monotonic_s(), version)
 
-    def rate(self, batch: str, answered: int) -> float:
-        """Return the recent rate in rows per second, or 0 if unknown. `answered` counts the rows answered so far."""
+    def rate(self, batch: str, answered_rows: int) -> float:
+        """Return the recent rate in rows per second, or 0 if unknown. `answered_rows` is the number so far."""
         with self._locks[batch]:
             samples, now_s = self._samples[batch], self._monotonic_s()
-            while samples and (now_s - samples[0][0] > WINDOW_S or samples[0][1] > answered):
+            while samples and (now_s - samples[0][0] > WINDOW_S or samples[0][1] > answered_rows):
                 samples.popleft()
             if not samples or now_s - samples[-1][0] >= MAX_AGE_S:
-                samples.append((now_s, answered))
+                samples.append((now_s, answered_rows))
             passed_s = now_s - samples[0][0]
-            return (answered - samples[0][1]) / passed_s if passed_s >= _MIN_WINDOW_S else 0.0
+            return (answered_rows - samples[0][1]) / passed_s if passed_s >= _MIN_WINDOW_S else 0.0
 
     def tallies(self, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> Sequence[StateTally]:
         """Return a payout's row counts. For a poll, they may be up to a second old."""

@@ -187,14 +187,14 @@ class NamedFolder:
 
     @classmethod
     def list_newest_first(cls, directory: Path, moment: Callable[[Self], Any]) -> Sequence[Self]:
-        """Return the folders of a directory by `moment`, newest first, without those whose `moment` is None."""
-        dated = list[tuple[Any, Self]]()
+        """Return the folders in a directory by `moment`, newest first, except those without a `moment`."""
+        folders_by_date = list[tuple[Any, Self]]()
         with suppress(FileNotFoundError):
             for path in [path for path in directory.iterdir() if (path / cls.MARKER_FILE).exists()]:
                 with suppress(FileNotFoundError):  # Another request may have removed or moved the folder.
-                    dated.append((moment(folder := cls(path)), folder))
-        dated = [entry for entry in dated if entry[0] is not None]
-        return [folder for _, folder in sorted(dated, key=itemgetter(0), reverse=True)]
+                    folders_by_date.append((moment(folder := cls(path)), folder))
+        folders_by_date = [entry for entry in folders_by_date if entry[0] is not None]
+        return [folder for _, folder in sorted(folders_by_date, key=itemgetter(0), reverse=True)]
 
     @property
     def number(self) -> str:
@@ -249,8 +249,8 @@ class PayoutFolder(NamedFolder):
         return (self.path / ROWS_FILE).exists()
 
     @property
-    def kept(self) -> Path:
-        """The folder of the sheet as it was read."""
+    def cache(self) -> Path:
+        """The folder with the cached sheet."""
         return self.path / "read"
 
     def reading(self, corrections: Corrections) -> str:
@@ -275,7 +275,7 @@ class PayoutFolder(NamedFolder):
         """The corrections, or None if the sheet was never read."""
         return read_corrections(self.corrections_file) if self.corrections_file.exists() else None
 
-    def replace_mending(self, corrections: Corrections) -> None:
+    def replace_corrections(self, corrections: Corrections) -> None:
         """Replace the corrections, after removing the check result and the plan of the old cells."""
         self.remove_plan()
         self.remove_check_result()
@@ -292,10 +292,10 @@ class PayoutFolder(NamedFolder):
         killed, the folder has one of the two files, without corrections.
         """
         old_sheet, name, corrections = self.sheet, plain_file_name(name), self.corrections
-        left_out = [] if corrections is None else sorted(row.row for row in corrections.left_out)
+        excluded_rows = [] if corrections is None else sorted(row.row for row in corrections.left_out)
         self.remove_plan()
         self.remove_check_result()
-        self.write_upload(replace(self.uploaded, look_again=left_out))
+        self.write_upload(replace(self.uploaded, look_again=excluded_rows))
         for result in (self.path / ROWS_FILE, self.path / FINDINGS_FILE, self.corrections_file):
             result.unlink(missing_ok=True)
         move_upload(content, old_sheet.with_name(name))
@@ -314,7 +314,7 @@ class PayoutFolder(NamedFolder):
         (self.path / _CHECKED).unlink(missing_ok=True)
 
     @property
-    def checked(self) -> CheckedSheet | UnreadableSheet | None:
+    def check_result(self) -> CheckedSheet | UnreadableSheet | None:
         """The check result of the current sheet, or None until it is checked."""
         try:
             content = json.loads((self.path / _CHECKED).read_bytes())
@@ -334,7 +334,7 @@ class PayoutFolder(NamedFolder):
     @property
     def headings(self) -> set[str]:
         """The sender's own headings. Empty if the sheet could not be read."""
-        return set(result.headings.values()) if isinstance(result := self.checked, CheckedSheet) else set()
+        return set(result.headings.values()) if isinstance(result := self.check_result, CheckedSheet) else set()
 
     @property
     def batch_and_upload(self) -> tuple[str, UploadedSheet | None]:
@@ -449,5 +449,5 @@ def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
 @lru_cache(maxsize=10_000)
 def _read_batch_and_upload(path: Path, *_versions: tuple[int, int]) -> tuple[str, UploadedSheet]:
     folder = PayoutFolder(path)
-    checked = folder.checked
+    checked = folder.check_result
     return checked.batch if isinstance(checked, CheckedSheet) else "", folder.uploaded

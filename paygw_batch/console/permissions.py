@@ -120,7 +120,7 @@ _ROLES: Mapping[Action, frozenset[Role]] = MappingProxyType(
 
 
 def may(member: Member, act: Action, maker: str | None = None) -> bool:
-    """Return whether a person may do an action, on a payout or order prepared by `maker` if there is one.
+    """Return whether a person may do an action, optionally on a payout or order prepared by `maker`.
 
     Only its maker may change a payout or order, and the maker must not approve it.
     """

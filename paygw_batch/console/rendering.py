@@ -72,21 +72,21 @@ _DATE_FORMATS = mark_all(
 )
 
 
-def next_page_links(after: int, next_after: int, anchor: str = "", /, **kept: str) -> Sequence[tuple[str, str]]:
+def next_page_links(after: int, next_after: int, anchor: str = "", /, **params: str) -> Sequence[tuple[str, str]]:
     """Return the links from the page of rows after `after` to the first and the next page.
 
     `next_after` is the last row on this page, or 0 if there is no next page.
     """
     labels = {say("First page"): 0 if after else None, say("Next page"): next_after or None}
-    return page_links("after", labels, anchor, **kept)
+    return page_links("after", labels, anchor, **params)
 
 
 def page_links(
-    name: str, positions: Mapping[str, int | None], anchor: str = "", /, **kept: str
+    name: str, positions: Mapping[str, int | None], anchor: str = "", /, **params: str
 ) -> Sequence[tuple[str, str]]:
-    """Return labelled links to positions in a list. Each query has the position as `name`, and `kept`."""
+    """Return labelled links to positions in a list. Each query has the position as `name`, and `params`."""
     return [
-        (f"?{urlencode({key: value for key, value in {**kept, name: position}.items() if value})}#{anchor}", label)
+        (f"?{urlencode({key: value for key, value in {**params, name: position}.items() if value})}#{anchor}", label)
         for label, position in positions.items()
         if position is not None
     ]
@@ -124,14 +124,14 @@ def request_locale(request: Request, zone: str | None) -> Iterator[None]:
 _NARROW_SPACE = "\u202f"
 
 
-def format_time(at: str | None) -> str:
+def format_time(time: str | None) -> str:
     """Format a time as `22 Nov 2026, 23:26 EAT` in the zone of the pages. Other text is returned unchanged."""
-    if not at:
+    if not time:
         return ""
     try:
-        moment = datetime.fromisoformat(at).astimezone(_zone.get())
+        moment = datetime.fromisoformat(time).astimezone(_zone.get())
     except ValueError:
-        return at
+        return time
     return f"{_format_date(moment)}, {moment:%H:%M %Z}"
 
 
@@ -143,26 +143,26 @@ def format_date(text: str) -> str:
         return text
 
 
-def format_date_in_zone(at: str) -> str:
+def format_date_in_zone(time: str) -> str:
     """Format the date of a time as `22 Nov 2026` in the zone of the pages."""
-    return format_date(local_date(at))
+    return format_date(local_date(time))
 
 
-def local_date(at: str) -> str:
+def local_date(time: str) -> str:
     """Return the date of a time in the zone of the pages, as `2026-11-22`."""
-    return datetime.fromisoformat(at).astimezone(_zone.get()).date().isoformat()
+    return datetime.fromisoformat(time).astimezone(_zone.get()).date().isoformat()
 
 
 def _format_date(moment: date) -> str:
     return say(_DATE_FORMATS[moment.month - 1], day=moment.day, year=moment.year)
 
 
-def format_age(at: str) -> str:
+def format_age(time: str) -> str:
     """Format how long ago a time was, in days, hours or minutes. Other text is returned unchanged."""
     try:
-        age_s = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+        age_s = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
     except ValueError:
-        return at
+        return time
     if age_s >= _DAY_S:
         return say_count(int(age_s // _DAY_S), "{count:,} day ago", "{count:,} days ago")
     if age_s >= _HOUR_S:
@@ -173,9 +173,9 @@ def format_age(at: str) -> str:
 _HOUR_S, _DAY_S = 3_600, 86_400
 
 
-def _percentage(part: int, whole: int) -> int:
+def _percentage(part: int, total: int) -> int:
     """Return a part in per cent, rounded down, so that only the whole is 100."""
-    return part * 100 // whole if whole else 0
+    return part * 100 // total if total else 0
 
 
 LANGUAGE_COOKIE = "language"

@@ -15,7 +15,7 @@ from paygw_batch.console.check_payout import check_payout, mark_payout
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.language import ENGLISH, language, set_language
-from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.processes import child_environment, forbid_core_dumps
 from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
 
@@ -77,11 +77,11 @@ def check() -> None:
     maker = parse_public_key(key)
     if maker is None:
         sys.exit(2)
-    check_payout(PayoutFolder(Path(folder)), settings, rules_of(settings, PAYOUT), maker)
+    check_payout(PayoutFolder(Path(folder)), settings, rules_for(settings, PAYOUT), maker)
 
 
 def mark() -> None:
     """Mark the sheet of a payout. Process arguments: the configuration, the journal, the folder, the workbook."""
     settings = limit_this_process()
     folder, path = sys.argv[3:]
-    mark_payout(PayoutFolder(Path(folder)), settings, rules_of(settings, PAYOUT), Path(path))
+    mark_payout(PayoutFolder(Path(folder)), settings, rules_for(settings, PAYOUT), Path(path))

@@ -113,7 +113,7 @@ def pause_run(directory: Path, batch: str, shown_run: str) -> StartedRun:
 
 
 def last_summary(directory: Path, batch: str) -> Mapping[str, object] | None:
-    """Return the summary that a batch's last run wrote when it ended, or None if there is none."""
+    """Return the final summary of a batch's last run, or None if there is none."""
     try:
         with _summary_path(directory, batch).open("rb") as file:
             summary = json.loads(file.read(_MAX_SUMMARY_BYTES))

@@ -38,7 +38,7 @@ from paygw_batch.journal import AuditNote, AuditResult, BatchRecord, JournalRead
 from paygw_batch.language import language, mark, mark_all, say
 from paygw_batch.opening.open_journal import journal_for_planning, journal_location
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.show.remittance import mask_number
 from paygw_batch.submit.compare_sheet import ComparisonMemory
 
@@ -67,13 +67,13 @@ def _subject_parts(path: Mapping[str, Any], form: Mapping[str, str]) -> Iterator
         yield "sheet", number
     if "row" not in path and parse_row_number(row) is not None:
         yield "row", row
-    if column in columns_of_operation(PAYOUT):
+    if column in operation_columns(PAYOUT):
         yield "column", column
 
 
-def parse_subject(thing: str) -> Mapping[str, str]:
+def parse_subject(text: str) -> Mapping[str, str]:
     """Parse a subject of `describe_subject` into its parts, such as `sheet`, `batch`, `row`. Empty for other text."""
-    pairs = (part.partition(" ") for part in thing.split(", "))
+    pairs = (part.partition(" ") for part in text.split(", "))
     return {name: value for name, _, value in pairs if value}
 
 
@@ -145,8 +145,8 @@ class PageOutdated(PaygwError):
 class FieldRefused(UsageError):
     """This cannot be used."""
 
-    def __init__(self, field: str, message: str, **further: Any) -> None:
-        super().__init__(message, **further)
+    def __init__(self, field: str, message: str, **extra: Any) -> None:
+        super().__init__(message, **extra)
         self.field = field
 
 
@@ -194,7 +194,7 @@ class Visit:
         return may(self.member, act, maker)
 
     def require(self, act: Action, maker: str, sentence: str) -> None:
-        """Raise `ActRefused` with `sentence` unless the person may do this to a payout prepared by `maker`."""
+        """Raise `ActRefused` with `sentence` unless the person may do this, on a payout by `maker` if given."""
         if not self.may(act, maker):
             raise ActRefused(sentence)
 
@@ -211,10 +211,10 @@ class Visit:
         """Record an action of the person, or of `who`, in the audit trail. Raises `AuditUnwritable` if that fails."""
         name = "" if self.session is None else self.session.member.name
         note = AuditNote(name if who is None else who, act, thing, result, said)
-        journal_location(self.console.settings).note_act(note, timestamp(self.console.now()))
+        journal_location(self.console.settings).add_audit_entry(note, timestamp(self.console.now()))
 
     @property
-    def thing(self) -> str:
+    def subject(self) -> str:
         """The subject of the request, as the audit trail names it."""
         return describe_subject(self.request.path_params, self.form)
 
@@ -328,7 +328,7 @@ class WebRoute:
                 if refusal is None and self.method == "POST":
                     visit = await _with_form(visit, is_signed_in=self.act is not None)
                 if refusal is None and self.is_recorded_first:
-                    await run_in_threadpool(visit.record_action, self.audit_action, visit.thing, AuditResult.DONE)
+                    await run_in_threadpool(visit.record_action, self.audit_action, visit.subject, AuditResult.DONE)
                     visit = replace(visit, was_recorded=True)
                 return await run_in_threadpool(self.handler, visit) if refusal is None else refusal
             except PaygwError as error:
@@ -337,9 +337,9 @@ class WebRoute:
                 with suppress(AuditUnwritable):
                     await run_in_threadpool(self._record_refusal, visit, error)
                 message = say("The file is too large, or took too long to upload.")
-                answer = _problem_page(visit, 413, say("This cannot be done now"), message)
-                answer.headers["connection"] = "close"  # The rest of the body is not read.
-                return answer
+                response = _problem_page(visit, 413, say("This cannot be done now"), message)
+                response.headers["connection"] = "close"  # The rest of the body is not read.
+                return response
             except Exception as error:  # noqa: BLE001 (shows no details, and logs a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _format_trace(error))
                 return _problem_page(visit, 500, say("Something went wrong"))
@@ -381,14 +381,14 @@ class WebRoute:
         field_name = error.field if isinstance(error, FieldRefused) else ""
         with_refusal = replace(visit, refusal=Refusal(error.message, error.page_hint, field_name))
         try:
-            answer = page_with_form(with_refusal)
+            response = page_with_form(with_refusal)
         except PaygwError:
             return error_page(visit, error)
-        return answer if answer.status_code == _CONFLICT else error_page(visit, error)
+        return response if response.status_code == _CONFLICT else error_page(visit, error)
 
     def _record_refusal(self, visit: Visit, error: Exception) -> None:
-        said = f"{RECORDED_BEFORE if visit.was_recorded else ''}{type(error).__name__}"
-        visit.record_action(self.audit_action, visit.thing, AuditResult.REFUSED, said=said)
+        words = f"{RECORDED_BEFORE if visit.was_recorded else ''}{type(error).__name__}"
+        visit.record_action(self.audit_action, visit.subject, AuditResult.REFUSED, said=words)
 
     def _refusal_response(self, visit: Visit) -> Response | None:
         """Return the response to a request without a session, or None if the request may proceed.
@@ -414,10 +414,10 @@ class WebRoute:
             return visit.page("forward.html", address=requested)
         values = {"to": requested if requested != "/" else "", "ended": "yes" if session_cookie(visit) else ""}
         query = urlencode({name: value for name, value in values.items() if value})
-        answer = visit.redirect(f"/sign-in?{query}" if query else "/sign-in")
+        response = visit.redirect(f"/sign-in?{query}" if query else "/sign-in")
         if session_cookie(visit):
-            delete_session_cookie(visit, answer)
-        return answer
+            delete_session_cookie(visit, response)
+        return response
 
 
 def _with_session(visit: Visit, *, is_poll: bool = False) -> Visit:
@@ -444,8 +444,8 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
             status, heading = 403, say("You don't have permission to do this")
         case _:
             status, heading = 409, say("This cannot be done now")
-    is_of_form = status == 409 and visit.request.method == "POST"  # noqa: PLR2004 (as above)
-    return _problem_page(visit, status, heading, error.message, error.page_hint, can_reload=is_of_form)
+    is_form_post = status == 409 and visit.request.method == "POST"  # noqa: PLR2004 (as above)
+    return _problem_page(visit, status, heading, error.message, error.page_hint, can_reload=is_form_post)
 
 
 def _problem_page(
@@ -481,8 +481,8 @@ def home_path(member: Member) -> str:
     return "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
 
 
-def delete_session_cookie(visit: Visit, answer: Response) -> None:
-    answer.delete_cookie(
+def delete_session_cookie(visit: Visit, response: Response) -> None:
+    response.delete_cookie(
         visit.console.cookie, path="/", secure=visit.console.is_secure, httponly=True, samesite="strict"
     )
 
@@ -518,7 +518,7 @@ def open_payout(visit: Visit) -> Iterator[tuple[JournalReader, BatchRecord]]:
 
 @contextmanager
 def temporary_upload(visit: Visit, upload: UploadFile) -> Iterator[Path]:
-    """Yield the path of a temporary copy of the upload, which is removed afterwards if it still exists."""
+    """Yield the path of a temporary copy of the upload. It is removed afterwards if it still exists."""
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(dir=visit.console.directory, prefix=".upload-", delete=False) as file:
         try:
@@ -529,9 +529,9 @@ def temporary_upload(visit: Visit, upload: UploadFile) -> Iterator[Path]:
             Path(file.name).unlink(missing_ok=True)
 
 
-def require_extension(extension: str, *known: str) -> str:
-    """Return `extension` unchanged. Raises `PageNotFound` unless it is `known` and can be written."""
-    if extension not in known or (extension == "xlsx" and not can_write_workbooks()):
+def require_extension(extension: str, *extensions: str) -> str:
+    """Return `extension` unchanged. Raises `PageNotFound` unless it is `extensions` and can be written."""
+    if extension not in extensions or (extension == "xlsx" and not can_write_workbooks()):
         raise PageNotFound(say("This file does not exist."))
     return extension
 

@@ -57,19 +57,19 @@ class ControlTotals:
     sums: Mapping[str, Decimal] | None = None
 
 
-def find_differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
-    """Return one plain sentence for each stated figure that differs from the sheet's."""
+def find_differences(expected: ControlTotals, actual: ControlTotals) -> list[str]:
+    """Return a sentence for each stated figure that differs from the sheet's."""
     lines = []
-    if stated.rows is not None and stated.rows != actual.rows:
+    if expected.rows is not None and expected.rows != actual.rows:
         sentence = say_count(
-            stated.rows,
+            expected.rows,
             "You expected {count:,} row; the sheet has {actual:,}.",
             "You expected {count:,} rows; the sheet has {actual:,}.",
             actual=actual.rows,
         )
         lines.append(sentence)
     sums = actual.sums or {}
-    for currency, amount in (stated.sums or {}).items():
+    for currency, amount in (expected.sums or {}).items():
         has = sums.get(currency)
         if has is None:
             lines.append(
@@ -101,7 +101,7 @@ class Instruction:
     `amount` keeps the sheet's own digits, because these are sent. `fields` holds the further columns of the form as
     they are sent (`account_number`, `receiver_phone`, ...). Values from the operator's configuration (`purpose`,
     `server_callback_url`) are not part of an instruction. They are added when a request is encoded, so that a corrected
-    configuration applies to every row that has not left.
+    configuration applies to every row that was not sent.
     """
 
     client_orderid: str
@@ -121,7 +121,7 @@ PAYEE_FIELD_SUFFIXES = ("name", "_number", "phone", "email")
 
 
 def attempt_order_id(client_orderid: str, generation: int) -> str:
-    """Return the order id under which an instruction is sent in its `generation` (1, and one more for each release)."""
+    """Return the order id of an instruction's `generation` (1, and one more for each release)."""
     return client_orderid if generation == 1 else f"{client_orderid}-r{generation}"
 
 
@@ -158,7 +158,7 @@ def _hex_digest(text: str, digits: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
-def reference_of(order_id: str) -> str | None:
+def derived_reference(order_id: str) -> str | None:
     """Return the reference that an order id was derived from. Returns None for an id that was not derived.
 
     An id that only looks derived does not have the right check.

@@ -49,7 +49,7 @@ class EndpointIdentity:
         """The endpoint as journals name it: `HOST[:PORT]/ENDPOINT_ID`."""
         return f"{self.host}/{self.endpoint_id}"
 
-    def is_of_same_merchant(self, other: "EndpointIdentity") -> bool:
+    def has_same_merchant(self, other: "EndpointIdentity") -> bool:
         """Return whether both endpoints belong to one merchant at one gateway.
 
         Two of host, id and consumer key must be equal. So each of the three can change, while the other two still
@@ -59,13 +59,13 @@ class EndpointIdentity:
         has_same_host = _split_port(self.host)[0] == _split_port(other.host)[0]
         return [self.endpoint_id == other.endpoint_id, has_same_host, has_same_key].count(True) > 1
 
-    def is_of_merchant(self, names: Iterable["EndpointIdentity"]) -> bool:
-        """Return whether the endpoint belongs to the merchant that is known by any of `names`."""
-        return any(self.is_of_same_merchant(other) for other in names)
+    def matches_merchant(self, names: Iterable["EndpointIdentity"]) -> bool:
+        """Return whether the endpoint belongs to the merchant with one of these names."""
+        return any(self.has_same_merchant(other) for other in names)
 
 
 def canonical_host(host: str) -> str:
-    """Return the one spelling of a host name or address.
+    """Return the canonical spelling of a host name or address.
 
     It is in lower case and without the dot at the end. Names are in their `xn--` form, addresses in their shortest
     form. All names and addresses of loopback become `THIS_MACHINE`.
@@ -87,11 +87,11 @@ def _append_port(host: str, port: int | None) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _split_port(place: str) -> tuple[str, int | None]:
+def _split_port(host_and_port: str) -> tuple[str, int | None]:
     """Return the host and the port of an address. An IPv6 address is in brackets if a port follows."""
-    host, _, port = place.rpartition(":")
+    host, _, port = host_and_port.rpartition(":")
     is_host = host.endswith("]") or (host and ":" not in host)
-    return (host.strip("[]"), int(port)) if is_host and port.isdigit() else (place, None)
+    return (host.strip("[]"), int(port)) if is_host and port.isdigit() else (host_and_port, None)
 
 
 def _encode_idna(text: str) -> str:

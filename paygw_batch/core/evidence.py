@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 
 from paygw_batch.core.batch import attempt_order_id
-from paygw_batch.core.lifecycle import TRANSITIONS, Concluded, Standing, State, kind_of
+from paygw_batch.core.lifecycle import TRANSITIONS, Concluded, Standing, State, fact_kind
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
@@ -39,7 +39,7 @@ class EvidenceSource(StrEnum):
     REPLY = "reply"
     """The head of a reply to a request of ours."""
     WITNESS = "witness"
-    """The record, on a host, of orders that left in commits which the journal has lost."""
+    """The record, on a host, of orders that were sent in commits which the journal has lost."""
 
 
 class Finding(StrEnum):
@@ -146,7 +146,7 @@ def match_attempt(times: StatedTimes, intended_at: str | None) -> AttemptMatch:
 class Claim:
     """A claim of the gateway about an order. A value is None if the gateway does not state it; `amount` is text.
 
-    `is_current`: it gives the present state, as a statement does, so it cannot come late.
+    `is_current`: it gives the current state, as a statement does, so it cannot come late.
     """
 
     order_id: str | None
@@ -198,8 +198,8 @@ class Candidate:
     standing: Standing
     sent_order_id: str | None
     """The order id of the instruction's latest attempt."""
-    has_left_once: bool
-    """Whether no attempt before the latest one can have left."""
+    was_sent_once: bool
+    """Whether no attempt before the latest one can have been sent."""
     intended_at: str | None = None
     """The time of the instruction's latest intent."""
     endpoint_id: str | None = None
@@ -241,11 +241,11 @@ def judge_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[st
         proven = meaning if claim.proof in {Proof.PROVEN, Proof.VOUCHED} else None
         numbers = tuple(other.number for other in others)
         return Ruling(Finding.AMBIGUOUS, candidate.number, candidate.standing.attempt, proven, others=numbers)
-    standing = candidate.standing
+    current = candidate.standing
     if claim.is_not_found:
-        return Ruling(Finding.NOT_FOUND, candidate.number, standing.attempt)
+        return Ruling(Finding.NOT_FOUND, candidate.number, current.attempt)
     if meaning is None:
-        return Ruling(Finding.UNLISTED, candidate.number, standing.attempt)
+        return Ruling(Finding.UNLISTED, candidate.number, current.attempt)
     finding, attempt = _proven_finding(claim, meaning, candidate)
     outcome = None
     if finding in {Finding.MOVED, Finding.CONTRADICTING}:
@@ -258,7 +258,7 @@ def judge_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[st
 
 
 def _select_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate] | Ruling:
-    """Return the instructions that a claim may be about (at least one), or the ruling that it is about none."""
+    """Return the instructions that a claim may be about, or a ruling if it is about none."""
     if claim.order_id is None:
         return Ruling(Finding.UNREADABLE)
     if not candidates:
@@ -273,13 +273,13 @@ def matching_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequen
     return [candidate for candidate in candidates if _has_same_amount(claim, candidate)]
 
 
-def unknown_attempt_candidates(first: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the instructions that an unknown later attempt may be of: those whose first attempt left as `first`.
+def unknown_attempt_candidates(first_id: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the instructions that may have an unknown later attempt: those first sent as `first_id`.
 
     A journal that was restored from a copy does not know the attempts since then. The gateway may have paid one of
     them.
     """
-    matching = (candidate for candidate in candidates if candidate.client_orderid == first)
+    matching = (candidate for candidate in candidates if candidate.client_orderid == first_id)
     return [replace(candidate, is_attempt_unknown=True) for candidate in matching]
 
 
@@ -295,35 +295,35 @@ def _has_same_amount(claim: Claim, candidate: Candidate) -> bool:
 
 
 def _proven_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
-    """Return the finding that a claim would have if it were proven, and the attempt that it is about."""
-    standing = candidate.standing
+    """Return the finding for a claim, assuming it is proven, and the attempt that it is about."""
+    current = candidate.standing
     if _is_unknown_attempt(claim, candidate):
-        return Finding.CONTRADICTING, max(standing.attempt - candidate.is_attempt_unknown, 0)
+        return Finding.CONTRADICTING, max(current.attempt - candidate.is_attempt_unknown, 0)
     if candidate.sent_order_id is None:
         # The row was never sent. The gateway has the order from another sender, so a person must check the row first.
-        return (Finding.LATE if meaning is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
+        return (Finding.LATE if meaning is OutcomeKind.REJECTED else Finding.CONTRADICTING), current.attempt
     if claim.order_id != candidate.sent_order_id:
         # If a person settled the attempt before as not paid, its "accepted" is not late: that person was wrong.
-        is_conclusive = claim.is_current or standing.possible_duplicate_of is not None
+        is_conclusive = claim.is_current or current.possible_duplicate_of is not None
         has_it = meaning in GATEWAY_HAS_ORDER if is_conclusive else meaning is OutcomeKind.PAID
-        return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
+        return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(current.attempt - 1, 0)
     if _match_claim(claim, candidate) is AttemptMatch.EARLIER:
         if meaning not in GATEWAY_HAS_ORDER:
-            return Finding.SUPERSEDED, max(standing.attempt - 1, 0)
+            return Finding.SUPERSEDED, max(current.attempt - 1, 0)
         if is_only_attempt(candidate):
-            return Finding.AMBIGUOUS, standing.attempt  # no earlier attempt left from here, so a person must find out
-        return Finding.CONTRADICTING, standing.attempt - 1
-    return _latest_attempt_finding(claim, meaning, candidate), standing.attempt
+            return Finding.AMBIGUOUS, current.attempt  # no earlier attempt left from here, so a person must find out
+        return Finding.CONTRADICTING, current.attempt - 1
+    return _latest_attempt_finding(claim, meaning, candidate), current.attempt
 
 
 def _match_claim(claim: Claim, candidate: Candidate) -> AttemptMatch:
-    """Return the attempt that a claim means. The order in the journal decides first: no clock can change it."""
-    if came_first(claim.attempts, candidate.number, candidate.standing.attempt):
+    """Return the attempt that a claim is about. The order in the journal decides first: no clock changes it."""
+    if predates_attempt(claim.attempts, candidate.number, candidate.standing.attempt):
         return AttemptMatch.EARLIER
     return match_attempt(claim.times, candidate.intended_at)
 
 
-def came_first(attempts: Mapping[int, int], instruction: int, attempt: int) -> bool:
+def predates_attempt(attempts: Mapping[int, int], instruction: int, attempt: int) -> bool:
     """Return whether a claim was first read before an attempt was intended.
 
     `attempts` has the number of attempts of each instruction at that time.
@@ -332,14 +332,14 @@ def came_first(attempts: Mapping[int, int], instruction: int, attempt: int) -> b
 
 
 def _is_unknown_attempt(claim: Claim, candidate: Candidate) -> bool:
-    """Return whether a claim is about an attempt that is unknown here, because none under its order id left from here.
+    """Return whether a claim is about an attempt that was not sent from here, and is unknown.
 
-    Such a claim must hold the row, even if it says "rejected": the next attempt would leave under the same id, and the
+    Such a claim must hold the row, even if it says "rejected": the next attempt would have the same id, and the
     answer to the unknown attempt would be taken for the answer to the next.
     """
-    standing = candidate.standing
-    own_id = attempt_order_id(candidate.client_orderid, standing.generation)
-    is_fresh = standing.state is State.READY and standing.possible_duplicate_of is None and claim.order_id == own_id
+    current = candidate.standing
+    own_id = attempt_order_id(candidate.client_orderid, current.generation)
+    is_fresh = current.state is State.READY and current.possible_duplicate_of is None and claim.order_id == own_id
     return candidate.is_attempt_unknown or is_fresh
 
 
@@ -361,19 +361,19 @@ def _latest_attempt_finding(claim: Claim, meaning: OutcomeKind, candidate: Candi
         # A rejection may answer an earlier attempt under the same id, while the latest one is being paid. In a
         # statement a "paid" may be about either attempt too, so a person must read that.
         return Finding.AMBIGUOUS
-    is_legal = (state, kind_of(Concluded(Outcome(meaning)))) in TRANSITIONS
+    is_legal = (state, fact_kind(Concluded(Outcome(meaning)))) in TRANSITIONS
     return Finding.MOVED if is_legal else Finding.CONTRADICTING
 
 
 def is_only_attempt(candidate: Candidate) -> bool:
     """Return whether only the latest attempt can have been sent under its order id."""
-    standing, duplicate_of = candidate.standing, candidate.standing.possible_duplicate_of
-    if duplicate_of is not None and (duplicate_of == 0 or duplicate_of < standing.attempt):
+    current, duplicate_of = candidate.standing, candidate.standing.possible_duplicate_of
+    if duplicate_of is not None and (duplicate_of == 0 or duplicate_of < current.attempt):
         # A person settled an earlier attempt, or one that was not ours, and the gateway may report on that again.
         return False
-    if candidate.has_left_once:
+    if candidate.was_sent_once:
         return True
     if duplicate_of is not None:
         return False
-    own_id = attempt_order_id(candidate.client_orderid, standing.generation)
-    return standing.generation == 1 or candidate.sent_order_id == own_id
+    own_id = attempt_order_id(candidate.client_orderid, current.generation)
+    return current.generation == 1 or candidate.sent_order_id == own_id

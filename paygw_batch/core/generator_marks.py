@@ -19,5 +19,5 @@ class PageKind(StrEnum):
 
     @property
     def generator(self) -> str:
-        """The line in the head of a page that names the program that wrote it."""
+        """The line in a page's head that names this program as its generator."""
         return f'<meta name="generator" content="paygw-batch {self}">'

@@ -1,7 +1,7 @@
 """The state machine of an instruction: its states, its facts, and the table of moves.
 
-An instruction starts READY. Before a request may leave, INTENDED is made durable; any reply or fault is one more fact.
-A row may be sent if and only if it is READY. There are only three ways back to READY: proof that nothing left
+An instruction starts READY. Before a request may be sent, INTENDED is made durable; any reply or fault is one more
+fact. A row may be sent if and only if it is READY. There are only three ways back to READY: proof that nothing was sent
 (NOT_SENT), a person with evidence (RESOLVED_NOT_RECEIVED), and a person who releases a rejected row (RELEASED). A move
 that is missing from the table is illegal. It is either a late or contradicting message, which is kept as evidence and
 changes nothing, or an error in our own code.
@@ -20,11 +20,11 @@ class State(StrEnum):
     """The state of an instruction. Each member says how the state is reached, and some the effect of a crash in it."""
 
     READY = "ready"
-    """Nothing has left for the row, or a person has cleared it to be sent. A crash in this state has no effect."""
+    """Nothing was sent for the row, or a person has cleared it to be sent. A crash in this state has no effect."""
     IN_FLIGHT = "in_flight"
     """The row's intent is durable, and its outcome is not. A crash in this state puts it in doubt."""
     IN_DOUBT = "in_doubt"
-    """A request may have left, and its fate is unknown. Only evidence ends this state: the gateway's or a person's."""
+    """A request may have been sent, and its fate is unknown. Only evidence from the gateway or a person ends it."""
     ACCEPTED = "accepted"
     """The gateway has the order; its final answer is awaited."""
     PAID = "paid"
@@ -96,7 +96,7 @@ STATE_AFTER: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, ki
 
 
 class Intended(NamedTuple):
-    """An attempt is about to leave, under this order id, with this nonce and timestamp.
+    """An attempt is about to be sent, under this order id, with this nonce and timestamp.
 
     `endpoint_id` is the id of the endpoint that it is sent to, or None if only a host's sent log has the attempt.
     """
@@ -145,7 +145,7 @@ class Resolved:
     by: str
     basis: Basis = Basis.PERSON
     order: str = ""
-    """The digest of the signed order that asked for the settlement; empty if one person was enough."""
+    """The digest of the signed order that asked for the settlement. Empty if one person was enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Released:
     order_id: str
     by: str
     order: str = ""
-    """The digest of the signed order that asked for the release; empty if one person was enough."""
+    """The digest of the signed order that asked for the release. Empty if one person was enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +198,8 @@ _INTENDED, _RELEASED = FactKind.INTENDED, FactKind.RELEASED
 """The two kinds of every payout, as constants: naming a member of an enum costs a function call in Python 3.11."""
 
 
-def kind_of(fact: Fact) -> FactKind:
-    """Return the kind of a fact, by which the table of moves has it."""
+def fact_kind(fact: Fact) -> FactKind:
+    """Return the kind of a fact, which is its key in the table of moves."""
     match fact:
         case Intended():
             return _INTENDED
@@ -255,7 +255,7 @@ class Move(NamedTuple):
     """A line of the table of moves, with the other effects of a move.
 
     `attempts` and `generations` are added to those of the row. `is_marking`: the attempt becomes a possible duplicate.
-    `is_sending`: from now on the attempt may have left.
+    `is_sending`: from now on the attempt may have been sent.
     """
 
     before: State

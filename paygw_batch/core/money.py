@@ -32,12 +32,12 @@ def to_minor(amount: Decimal, *, minor_units: int) -> int:
 
 
 def from_minor(minor: int, *, minor_units: int) -> str:
-    """Return the text of `minor` whole minor units, always with all decimals of the currency."""
+    """Format an amount in minor units, with all decimals of the currency."""
     return format(Decimal(minor).scaleb(-minor_units, _EXACT), "f")
 
 
 def format_amount(amount: str) -> str:
-    """Return an amount as people read it, such as `1,234.50`. Other text is returned unchanged.
+    """Format an amount for people, such as `1,234.50`. Other text is returned unchanged.
 
     The language decides how thousands are separated and how decimals are marked. Files that a program reads have
     neither.

@@ -9,7 +9,7 @@ class OutcomeKind(StrEnum):
     """The five results that an attempt can have."""
 
     NOT_SENT = "not_sent"
-    """It is proven that no byte of the request left. The row may be tried again."""
+    """It is proven that no byte of the request was sent. The row may be tried again."""
     ACCEPTED = "accepted"
     """The gateway has the order; its final answer is awaited."""
     PAID = "paid"
@@ -17,7 +17,7 @@ class OutcomeKind(StrEnum):
     REJECTED = "rejected"
     """The gateway rejected the order for good."""
     UNKNOWN = "unknown"
-    """A byte may have left, and nobody knows whether the gateway paid."""
+    """A byte may have been sent, and nobody knows whether the gateway paid."""
 
     __hash__ = str.__hash__  # a member equals its text, so it hashes alike; Enum's hash differs, and is slow
 
@@ -54,7 +54,7 @@ class ContinueRun:
 
 @dataclass(frozen=True, slots=True)
 class RetrySoon:
-    """Nothing left, and another try soon may succeed."""
+    """Nothing was sent, and another try soon may succeed."""
 
 
 @dataclass(frozen=True, slots=True)

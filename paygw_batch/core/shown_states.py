@@ -68,9 +68,9 @@ _FOR_OFFICERS: Mapping[str, str] = MappingProxyType(
 
 
 def encode_record(code: str, *values: str | int | None) -> str:
-    """Return a code and its values as the journal keeps them. A value that is missing is None."""
-    plain = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
-    return _encode([code, *plain])
+    """Encode a code and its values for the journal. A missing value is None."""
+    cleaned = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
+    return _encode([code, *cleaned])
 
 
 STOPPED_BY_PERSON = encode_record("stopped_by_person")
@@ -78,12 +78,12 @@ STOPPED_BY_PERSON = encode_record("stopped_by_person")
 
 
 def encode_text(text: str) -> str:
-    """Return a text of the gateway or a person as the journal keeps it: unchanged, unless it looks like a code."""
+    """Encode a text from the gateway or a person for the journal: unchanged, unless it looks like a code."""
     return encode_record(_TEXT, text) if text.startswith(CODED) else text
 
 
 def decode_record(text: str) -> tuple[str, Sequence[Any]]:
-    """Return the code of a kept text, and its values. The code of a text of the gateway or a person is `text`."""
+    """Return the code and values of a stored text. Text from the gateway or a person has the code `text`."""
     if not text.startswith(CODED):
         return _TEXT, (text,)
     code, *values = json.loads(text)
@@ -91,7 +91,7 @@ def decode_record(text: str) -> tuple[str, Sequence[Any]]:
 
 
 def render_record(text: str, *, is_for_officers: bool = False) -> str:
-    """Return a kept text in the chosen language; for officers, without codes, logins and digests."""
+    """Return a stored text in the chosen language, for officers without codes, logins and digests."""
     code, values = decode_record(text)
     if code == _TEXT:
         return str(values[0])
@@ -107,7 +107,7 @@ def render_record(text: str, *, is_for_officers: bool = False) -> str:
 
 
 def format_decider(by: str, *, is_for_officers: bool = False) -> str:
-    """Return who decided, in the chosen language: a person, or a person who carried out an order of others."""
+    """Describe who decided, in the chosen language: a person, or one who carried out an order of others."""
     if _is_order_decision(by):
         return render_record(by, is_for_officers=is_for_officers)
     return decider_name(by) if is_for_officers else by
@@ -122,7 +122,7 @@ def parse_agreement(by: str) -> tuple[str, str] | None:
 
 
 def decider_name(by: str) -> str:
-    """Return the name, or else the login, of the person who decided or who carried out an order."""
+    """Return the name (or else the login) of the person who decided or carried out an order."""
     person = str(decode_record(by)[1][0]) if _is_order_decision(by) else by
     return person.rpartition(LOGIN)[0] or person
 
@@ -180,7 +180,7 @@ _OTHER_CODES = mark_all("replaced", "held", "not sent", "unknown", "not received
 
 
 def state_label(state: str) -> str:
-    """Return the words for a state, or for another code of ours."""
+    """Return the label of a state or another of our codes."""
     return say(_STATES[state][0] if state in _STATES else state.replace("_", " "))
 
 
@@ -206,7 +206,7 @@ def format_finding_count(count: int, finding: str) -> str:
 
 
 def display_state(state: State) -> str:
-    """Return the state that a person is shown for an instruction.
+    """Return the state to display for an instruction.
 
     Outside its run, a row in flight is shown as in doubt. A replaced row is no longer part of its batch.
     """

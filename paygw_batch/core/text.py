@@ -31,7 +31,7 @@ _FURTHER_INVISIBLE = frozenset(
 
 
 def normalise_spelling(text: str) -> str:
-    """Return one spelling for all texts that differ only in case, Unicode form, width, hyphens or invisible characters.
+    """Return the same spelling for texts that differ only in case, Unicode form, hyphens or invisible characters.
 
     Case is folded as `str.casefold` does, and the form is NFKC. The result is only for comparing: it is never shown and
     never sent. It is its own spelling: `normalise_spelling(normalise_spelling(text)) == normalise_spelling(text)`.
@@ -39,8 +39,8 @@ def normalise_spelling(text: str) -> str:
     if text.isascii():
         return text.lower()
     # One step can enable another: a letter that case folding takes apart may join the mark that follows it.
-    while (once := _normalise_once(text)) != text:
-        text = once
+    while (normalised := _normalise_once(text)) != text:
+        text = normalised
     return text
 
 
@@ -97,7 +97,7 @@ _PART_OF_DATE = re.compile(r"[0-9]+|[^\W0-9_]+")
 
 
 def repair_order_id(order_id: str) -> str:
-    """Return one text for all ids that differ only as programs and retyping change them, or in their spelling.
+    """Return the same text for ids that differ only in spelling or by the changes of programs and retyping.
 
     A spreadsheet drops leading zeros (00001), and adds `.0` or separators of thousands. People write `/`, `.` or `_`
     for `-`, and O for 0. The result is only for comparing payments that are equal otherwise: it is never shown and
@@ -109,9 +109,9 @@ def repair_order_id(order_id: str) -> str:
 
 
 def are_damaged_variants(first: str, second: str) -> bool:
-    """Return whether two order ids are one after repair, as a number (12.10, 1E+05, 5%) or as a date (3-1, 3-Jan).
+    """Return whether two order ids match after repair, as a number (12.10, 1E+05, 5%) or a date (3-1, 3-Jan).
 
-    Two numbers of the same length are one too if a spreadsheet made zeros of all digits of one after its fifteenth.
+    Numbers of the same length also match if a spreadsheet replaced one's digits after the fifteenth by zeros.
     """
     first, second = first.removeprefix(_OF_TIMES), second.removeprefix(_OF_TIMES)
     if (left := _NUMBER.fullmatch(first)) and (right := _NUMBER.fullmatch(second)) and _value(left) == _value(right):
@@ -191,7 +191,7 @@ def escape_layout(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """Return JSON with JSON's own escapes for the same characters: its value is the same, and it can be printed."""
+    """Escape the unprintable characters in JSON text, without changing its value."""
     return _UNFIT.sub(lambda match: match[0] if match[0] in "\n\t" else _escape_json_character(match[0]), text)
 
 

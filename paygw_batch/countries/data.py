@@ -260,8 +260,8 @@ def read_enquiry(root: Path, profile: str) -> EnquiryData:
     """Read config/enquiries/PROFILE.toml. Raises `ConfigurationError` for an unknown name."""
     names = _file_stems(root, "enquiries")
     if profile not in names:
-        near = nearest(profile, names)
-        raise ConfigurationError(say("no status enquiry is called {name!r}; {nearest}", name=profile, nearest=near))
+        hint = nearest(profile, names)
+        raise ConfigurationError(say("no status enquiry is called {name!r}; {nearest}", name=profile, nearest=hint))
     return _read(root, f"enquiries/{profile}.toml", EnquiryData)
 
 
@@ -273,21 +273,21 @@ def read_countries(root: Path) -> Mapping[str, CountryData]:
     countries = {code: _read(root, f"countries/{code}.toml", CountryData) for code in _file_stems(root, "countries")}
     names = list_operations(root)
     for code, country in countries.items():
-        if strange := sorted(country.operations.keys() - {*names}):
-            near = nearest(strange[0], names)
-            sentence = say("There is no operation {name!r}; {nearest}", name=strange[0], nearest=near)
+        if unknown := sorted(country.operations.keys() - {*names}):
+            hint = nearest(unknown[0], names)
+            sentence = say("There is no operation {name!r}; {nearest}", name=unknown[0], nearest=hint)
             raise ConfigurationError(f"config/countries/{code}.toml: {sentence}", hint=say(_DATA_HINT))
         if _COUNTRY_CODE.fullmatch(code) is None:
             raise ConfigurationError(
                 say("config/countries/{code}.toml: a country code is two capital letters.", code=code),
                 hint=say(_DATA_HINT),
             )
-        if wrong := sorted(countries.keys() & country.confused_codes.keys()):
+        if conflicting := sorted(countries.keys() & country.confused_codes.keys()):
             raise ConfigurationError(
                 say(
                     "config/countries/{code}.toml: confused_codes: {other} is itself a country.",
                     code=code,
-                    other=wrong[0],
+                    other=conflicting[0],
                 ),
                 hint=say(_DATA_HINT),
             )
@@ -303,9 +303,9 @@ def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
     return _read(root, "mobile-operators.toml", _OperatorsFile).root
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown `word`: the nearest known word, and all known words."""
-    words = sorted(known)
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Return the end of a message about an unknown `word`: the nearest known word, and all known ones."""
+    words = sorted(choices)
     close = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
         word.upper(), words, n=1, cutoff=0.5
     )
@@ -381,6 +381,6 @@ def _read_cached(root: Path, name: str, model: type[BaseModel], _: tuple[int, in
         raise ConfigurationError(f"config/{name}: {problems}", hint=say(_DATA_HINT)) from error
 
 
-def _locate_message(place: tuple[int | str, ...], message: str) -> str:
-    where = ".".join(str(part) for part in place)
-    return f"{where}: {message}" if where else message
+def _locate_message(location: tuple[int | str, ...], message: str) -> str:
+    path = ".".join(str(part) for part in location)
+    return f"{path}: {message}" if path else message

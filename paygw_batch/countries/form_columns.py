@@ -52,16 +52,16 @@ def sheet_columns(*, data: Path | None = None) -> SheetColumns:
 def _read_columns(root: Path) -> SheetColumns:
     forms = files.read_forms(root)
     operations = {name: files.read_operation(root, name) for name in files.list_operations(root)}
-    forms_of = {name: _forms_of(root, name, operation) for name, operation in operations.items()}
-    of_operation = {
+    forms_of = {name: _form_names(root, name, operation) for name, operation in operations.items()}
+    by_operation = {
         name: _operation_columns(name, operation, [forms[form] for form in forms_of[name] if form in forms])
         for name, operation in operations.items()
     }
     fields = [field for form in forms.values() for field in form.fields if field.from_sheet]
     kinds = _column_cleanings(fields)
-    columns = _merge_orders(of_operation.values())
+    columns = _merge_orders(by_operation.values())
     return SheetColumns(
-        of_operation=MappingProxyType(of_operation),
+        of_operation=MappingProxyType(by_operation),
         cleanings=MappingProxyType({name: kinds[name] for name in columns}),
         codes=frozenset(f.name for f in fields if f.kind is FieldKind.COUNTRY and f.name not in COMMON_COLUMNS),
         shown_otherwise=frozenset(_renamed_columns(forms)),
@@ -78,7 +78,7 @@ def _read_columns(root: Path) -> SheetColumns:
     )
 
 
-def _forms_of(root: Path, name: str, operation: files.OperationData) -> list[str]:
+def _form_names(root: Path, name: str, operation: files.OperationData) -> list[str]:
     """Return the names of an operation's forms: the default form, and those of its countries."""
     entries = (country.operations.get(name) for country in files.read_countries(root).values())
     forms = [entry.form for entry in entries if entry is not None and entry.form is not None]

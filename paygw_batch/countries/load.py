@@ -124,8 +124,8 @@ def _unknown_country_problem(code: str, countries: Mapping[str, files.CountryDat
     for country in countries.values():
         if code in country.confused_codes:
             return f"countries.{code}: {say(country.confused_codes[code])}"
-    near = files.nearest(code, countries)
-    return say("countries.{code}: there is no such country; {nearest}", code=code, nearest=near)
+    hint = files.nearest(code, countries)
+    return say("countries.{code}: there is no such country; {nearest}", code=code, nearest=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,10 @@ class _CountryCase:
 
     @property
     def fields(self) -> tuple[files.FieldData, ...]:
-        """The form's fields, and those that the operator wants to send in addition."""
-        own = tuple(self.forms[self.form_name].fields) if self.form_name in self.forms else ()
-        have = {field.name for field in own}
-        return (*own, *(self.addable[name] for name in self.terms.also if name in self.addable and name not in have))
+        """The form's fields, and the operator's additional fields."""
+        base = tuple(self.forms[self.form_name].fields) if self.form_name in self.forms else ()
+        have = {field.name for field in base}
+        return (*base, *(self.addable[name] for name in self.terms.also if name in self.addable and name not in have))
 
     @property
     def addable(self) -> Mapping[str, files.FieldData]:
@@ -201,7 +201,7 @@ class _CountryCase:
         sent = self.sent_fields
         return self.fields_marked("optional") | {name for name in names if name in sent and sent[name].from_sheet}
 
-    def kinds_of(self, name: str) -> set[FieldKind]:
+    def field_kinds(self, name: str) -> set[FieldKind]:
         return {field.kind for form in self.forms.values() for field in form.fields if field.name == name}
 
     @property
@@ -218,8 +218,8 @@ class _CountryCase:
         sent = self.sent_fields
         names = [name for name in self.operation_data.operator_supplies if not sent or name in sent]
         have = {*self.supplied_values, *(("purpose",) if self.terms.purposes else ())}
-        absent = [name for name in names if name not in {*self.fields_marked("optional"), *self.terms.optional, *have}]
-        return (*([] if self.form_name else ["form"]), *absent)
+        missing = [name for name in names if name not in {*self.fields_marked("optional"), *self.terms.optional, *have}]
+        return (*([] if self.form_name else ["form"]), *missing)
 
     def check_data(self) -> None:
         form = self.documented_form
@@ -265,8 +265,8 @@ def _build_numbers(case: _CountryCase, numbers_data: files.NumbersData) -> Mobil
                 ),
             )
     lengths, starts = numbers.national_lengths, case.terms.also_numbers
-    further = [f"{start}[0-9]{{{length - len(start)}}}" for start in starts for length in lengths]
-    return replace(numbers, pattern=f"(?:{'|'.join((numbers.pattern, *further))})") if further else numbers
+    alternatives = [f"{start}[0-9]{{{length - len(start)}}}" for start in starts for length in lengths]
+    return replace(numbers, pattern=f"(?:{'|'.join((numbers.pattern, *alternatives))})") if alternatives else numbers
 
 
 def _build_rule(case: _CountryCase, numbers: files.NumbersData) -> CountryRule:
@@ -307,7 +307,7 @@ def _build_rule(case: _CountryCase, numbers: files.NumbersData) -> CountryRule:
 
 
 def _build_purposes(case: _CountryCase) -> Mapping[str, PurposeTerms]:
-    """Return the purposes that a row may choose, by word and by code."""
+    """Return the purposes that a row may choose, keyed by word and by code."""
     chosen = case.terms.purposes
     default = [] if case.terms.purpose is None else [PurposeTerms(case.terms.purpose, case.terms.operator)]
     by_code = {fold_word(terms.purpose): terms for terms in (*chosen.values(), *default)} if chosen else {}
@@ -327,8 +327,8 @@ def _phone_as_account(case: _CountryCase) -> str:
 
 def _build_form(case: _CountryCase) -> Form:
     fields = tuple(FormField(field.name, field.kind, field.from_sheet) for field in case.fields)
-    shown = case.forms[case.form_name].shown
-    return Form(case.form_name, fields, tuple((column, tuple(names)) for column, names in shown.items()))
+    shown_columns = case.forms[case.form_name].shown
+    return Form(case.form_name, fields, tuple((column, tuple(names)) for column, names in shown_columns.items()))
 
 
 def _shared_purpose_problems(operation: str, operation_data: files.OperationData, rules: Rules) -> Iterator[str]:
@@ -367,8 +367,8 @@ def _form_problems(case: _CountryCase) -> Iterator[str]:
     if form is None:
         return
     if form not in case.forms:
-        near = files.nearest(form, case.forms)
-        yield say("{key}.form: no form is called {form!r}; {nearest}", key=case.key, form=form, nearest=near)
+        hint = files.nearest(form, case.forms)
+        yield say("{key}.form: no form is called {form!r}; {nearest}", key=case.key, form=form, nearest=hint)
     elif documented not in {None, form}:
         yield say(
             "{key}.form: the gateway documents the {form} form for {country}; remove it.",
@@ -387,7 +387,7 @@ def _value_problems(case: _CountryCase) -> Iterator[str]:
             yield say("{key}: the {form} form has no {name}; remove it.", key=key, form=case.form_name, name=name)
         if problem := _text_problem(case, name, value):
             yield f"{key}: {problem}"
-        elif FieldKind.IPV4 in case.kinds_of(name) and not _matches_kind(FieldKind.IPV4, value):
+        elif FieldKind.IPV4 in case.field_kinds(name) and not _matches_kind(FieldKind.IPV4, value):
             yield f"{key}: {say(_IPV4_MESSAGE, value=value)}"
 
 
@@ -420,16 +420,16 @@ def _field_problems(case: _CountryCase) -> Iterator[str]:
 
 
 def _unknown_field_problem(case: _CountryCase, name: str) -> str:
-    near = files.nearest(name, case.sent_fields)
-    return say("the {form} form has no {name}; {nearest}", form=case.form_name, name=name, nearest=near)
+    hint = files.nearest(name, case.sent_fields)
+    return say("the {form} form has no {name}; {nearest}", form=case.form_name, name=name, nearest=hint)
 
 
 def _extra_field_problems(case: _CountryCase) -> Iterator[str]:
     key = f"{case.key}.also"
     for name in case.terms.also:
         if name not in case.addable:
-            near = files.nearest(name, case.addable)
-            yield say("{key}: there is no field {name!r}; {nearest}", key=key, name=name, nearest=near)
+            hint = files.nearest(name, case.addable)
+            yield say("{key}: there is no field {name!r}; {nearest}", key=key, name=name, nearest=hint)
         elif name in case.fields_marked("never"):
             yield _never_sent_problem(case, key, name)
 
@@ -453,9 +453,9 @@ def _text_problem(case: _CountryCase, name: str, value: str) -> str:
     """Return why `value` is not a valid text for a field, or ""."""
     if not _is_one_line(value):
         return say(_ONE_LINE_MESSAGE)
-    most = case.country_operation.max_characters.get(name, len(value))
+    max_characters = case.country_operation.max_characters.get(name, len(value))
     too_long = mark("{value}: write at most {characters} characters, on one line, without tabs.")
-    return say(too_long, value=value, characters=most) if len(value) > most else ""
+    return say(too_long, value=value, characters=max_characters) if len(value) > max_characters else ""
 
 
 def _operator_problems(case: _CountryCase) -> Iterator[str]:
@@ -474,8 +474,8 @@ def _operator_problems(case: _CountryCase) -> Iterator[str]:
 
 
 def _unknown_operator_problem(case: _CountryCase, key: str, operator: str) -> str:
-    near = files.nearest(operator, case.operators)
-    return say("{key}: no operator is called {operator!r}; {nearest}", key=key, operator=operator, nearest=near)
+    hint = files.nearest(operator, case.operators)
+    return say("{key}: no operator is called {operator!r}; {nearest}", key=key, operator=operator, nearest=hint)
 
 
 def _purpose_problems(case: _CountryCase) -> Iterator[str]:
@@ -560,14 +560,14 @@ def select_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
     Raises `UsageError` for an unknown code, with the nearest known one, and for a country in which the operation cannot
     be used.
     """
-    chosen = {rule.code: rule for rule in (find_country(word, rules) for word in words)}
-    for rule in chosen.values():
+    selected = {rule.code: rule for rule in (find_country(word, rules) for word in words)}
+    for rule in selected.values():
         if rule.form is None:
             raise UsageError(
                 say(rule.unusable),
                 hint=say("The configuration must set {missing_terms}.", missing_terms=", ".join(rule.missing_terms)),
             )
-    return list(chosen.values())
+    return list(selected.values())
 
 
 def find_country(word: str, rules: Rules) -> CountryRule:

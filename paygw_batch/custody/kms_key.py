@@ -78,7 +78,7 @@ class KmsKey(SigningKey):
     """The maximum number of simultaneous calls during a run."""
 
     @contextmanager
-    def at_work(self) -> Iterator[Callable[[str], str]]:
+    def open_signer(self) -> Iterator[Callable[[str], str]]:
         """Yield a function that signs a text, over persistent connections. Raises `KeyUnusable`."""
         client = _create_client(self.key_id, self.calls)
 
@@ -96,10 +96,10 @@ class KmsKey(SigningKey):
         while True:
             try:
                 with _translating_errors(self.key_id):
-                    answer = client.sign(
+                    response = client.sign(
                         KeyId=self.key_id, Message=digest, MessageType="DIGEST", SigningAlgorithm=_ALGORITHM
                     )
-                    return bytes(answer["Signature"])
+                    return bytes(response["Signature"])
             except KeyUnusable as error:
                 if error.problem not in _TRANSIENT or time.monotonic() + wait_s > until_s:
                     raise
@@ -115,7 +115,7 @@ class KmsKey(SigningKey):
 
 
 def deserialise_kms_key(fields: dict[str, Any]) -> KmsKey:
-    """Return the key that `KmsKey.serialise` named to this process. Raises `KeyUnusable`."""
+    """Load the key named by `KmsKey.serialise` of another process. Raises `KeyUnusable`."""
     return load_kms_key(fields["key_id"], fields["calls"])
 
 
@@ -123,12 +123,12 @@ def load_kms_key(key_id: str, calls: int) -> KmsKey:
     """Return the RSA key in AWS. Raises `KeyUnusable` if it is missing or may not sign."""
     client = _create_client(key_id, calls)
     with _translating_errors(key_id):
-        answer = client.get_public_key(KeyId=key_id)
-    public = parse_public_half(answer["PublicKey"])
-    if public is None or answer["KeyUsage"] != "SIGN_VERIFY" or _ALGORITHM not in answer["SigningAlgorithms"]:
+        response = client.get_public_key(KeyId=key_id)
+    public_half = parse_public_half(response["PublicKey"])
+    if public_half is None or response["KeyUsage"] != "SIGN_VERIFY" or _ALGORITHM not in response["SigningAlgorithms"]:
         raise KeyUnusable(_key_address(key_id), KeyProblem.WRONG_KIND)
-    if public.bits < MIN_KEY_BITS:
-        raise KeyUnusable(_key_address(key_id), KeyProblem.TOO_SHORT, str(public.bits))
+    if public_half.bits < MIN_KEY_BITS:
+        raise KeyUnusable(_key_address(key_id), KeyProblem.TOO_SHORT, str(public_half.bits))
     with _translating_errors(key_id):
         metadata = client.describe_key(KeyId=key_id)["KeyMetadata"]
     if metadata["KeyState"] != "Enabled":
@@ -140,7 +140,7 @@ def load_kms_key(key_id: str, calls: int) -> KmsKey:
         was_outside=metadata.get("Origin") == "EXTERNAL",
         expires=None if expires is None else expires.date(),
     )
-    return KmsKey(key_id, public, custody, calls)
+    return KmsKey(key_id, public_half, custody, calls)
 
 
 def _create_client(key_id: str, calls: int) -> Any:

@@ -76,48 +76,48 @@ class TokenLocation:
 
 @dataclass(frozen=True, slots=True)
 class TokenKey(SigningKey):
-    """A key that never leaves its token. `sign` opens a session for each call, and `at_work` keeps one open."""
+    """A key that never leaves its token. `sign` opens a session for each call, and `open_signer` keeps one open."""
 
-    place: TokenLocation
+    location: TokenLocation
     public: PublicHalf
     custody: Custody
 
     @contextmanager
-    def at_work(self) -> Iterator[Callable[[str], str]]:
+    def open_signer(self) -> Iterator[Callable[[str], str]]:
         """Yield a function that signs a text, in one session. Raises `KeyUnusable`."""
-        with _open_session(self.place) as session:
-            key = _require_private_key(self.place.address, session)
+        with _open_session(self.location) as session:
+            key = _require_private_key(self.location.address, session)
 
             def sign(text: str) -> str:
-                with _translating_errors(self.place.address):
+                with _translating_errors(self.location.address):
                     signature: bytes = key.sign(text.encode(), mechanism=Mechanism.SHA256_RSA_PKCS)
                 if not self.public.has_signed(text, signature):
-                    raise KeyUnusable(self.place.address.uri, KeyProblem.WRONG_SIGNATURE)
+                    raise KeyUnusable(self.location.address.uri, KeyProblem.WRONG_SIGNATURE)
                 return base64.b64encode(signature).decode("ascii")
 
             yield sign
 
     def serialise(self) -> bytes:
         """Return the address of the key, the path of the module, and the PIN."""
-        place = self.place
+        place = self.location
         fields = {"kind": KeyKind.PKCS11, "uri": place.address.uri, "module": str(place.module), "pin": place.pin}
         return json.dumps(fields).encode("ascii")
 
     def signing_capacity(self, cores: int) -> SigningCapacity:  # noqa: ARG002 (the token computes the signatures)
-        return SigningCapacity(self.place.sessions, is_slow=True)
+        return SigningCapacity(self.location.sessions, is_slow=True)
 
 
 @dataclass(frozen=True, slots=True)
 class PersonTokenKey:
     """A person's key in a token, Ed25519 or P-256. `public` is its public half, as SubjectPublicKeyInfo in DER."""
 
-    place: TokenLocation
+    location: TokenLocation
     public: bytes
 
     def sign(self, data: bytes) -> bytes:
         """Return the signature of `data` (of its SHA-256, if the key is P-256). Raises `KeyUnusable`."""
-        address = self.place.address
-        with _open_session(self.place) as session:
+        address = self.location.address
+        with _open_session(self.location) as session:
             key = _require_private_key(address, session)
             with _translating_errors(address):
                 if key.key_type is KeyType.EC_EDWARDS:
@@ -134,16 +134,16 @@ def load_person_token_key(place: TokenLocation) -> PersonTokenKey:
         if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _attribute(key, Attribute.SIGN, default=True):
             raise KeyUnusable(address.uri, KeyProblem.WRONG_KIND)
         criteria = {Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id}
-        public = next(iter(session.get_objects(criteria)), None)
-        if public is None:
+        public_key = next(iter(session.get_objects(criteria)), None)
+        if public_key is None:
             raise KeyUnusable(address.uri, KeyProblem.BROKEN, "no public half")
         if key.key_type is KeyType.EC:
-            return PersonTokenKey(place, encode_ec_public_key(public))
-        return PersonTokenKey(place, _ED25519 + public[Attribute.EC_POINT][-_ED25519_BYTES:])
+            return PersonTokenKey(place, encode_ec_public_key(public_key))
+        return PersonTokenKey(place, _ED25519 + public_key[Attribute.EC_POINT][-_ED25519_BYTES:])
 
 
 def deserialise_token_key(fields: dict[str, str]) -> TokenKey:
-    """Return the key that `TokenKey.serialise` named to this process. Raises `KeyUnusable`."""
+    """Load the key named by `TokenKey.serialise` of another process. Raises `KeyUnusable`."""
     return load_token_key(TokenLocation(token_address(fields["uri"]), Path(fields["module"]), fields["pin"]))
 
 
@@ -154,16 +154,16 @@ def load_token_key(place: TokenLocation) -> TokenKey:
         key = _require_private_key(address, session)
         if key.key_type is not KeyType.RSA or not _attribute(key, Attribute.SIGN, default=True):
             raise KeyUnusable(address.uri, KeyProblem.WRONG_KIND)
-        public = _read_public_half(address, session, key)
+        public_half = _read_public_half(address, session, key)
         was_outside = not _attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
         is_exportable = bool(_attribute(key, Attribute.EXTRACTABLE, default=False))
         expires = _attribute(key, Attribute.END_DATE, default=None)
         label = session.token.label
-    if public.bits < MIN_KEY_BITS:
-        raise KeyUnusable(address.uri, KeyProblem.TOO_SHORT, str(public.bits))
+    if public_half.bits < MIN_KEY_BITS:
+        raise KeyUnusable(address.uri, KeyProblem.TOO_SHORT, str(public_half.bits))
     until = expires if isinstance(expires, date) else None
     custody = Custody(KeyKind.PKCS11, f"{address.uri} ({label})", is_exportable, was_outside, until)
-    return TokenKey(place, public, custody)
+    return TokenKey(place, public_half, custody)
 
 
 def has_token_key(place: TokenLocation) -> bool:
@@ -239,10 +239,10 @@ def _close_quietly(close: Callable[[], object]) -> None:
 
 def _find_token(address: TokenAddress, module: Any) -> Any:
     tokens = [slot.get_token() for slot in module.get_slots(token_present=True)]
-    fitting = [token for token in tokens if _is_match(address, token)]
-    if len(fitting) != 1:
-        raise KeyUnusable(address.uri, KeyProblem.SEVERAL_TOKENS if fitting else KeyProblem.TOKEN_GONE)
-    return fitting[0]
+    matches = [token for token in tokens if _is_match(address, token)]
+    if len(matches) != 1:
+        raise KeyUnusable(address.uri, KeyProblem.SEVERAL_TOKENS if matches else KeyProblem.TOKEN_GONE)
+    return matches[0]
 
 
 def _is_match(address: TokenAddress, token: Any) -> bool:

@@ -3,8 +3,8 @@
     due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
 
 The order is the promise: the intent of an attempt is on stable storage before the first byte of its request is sent.
-Only rows that are about to leave get an intent, so that a crash leaves no more rows in doubt than were in flight. A row
-is sent again within a run only if the transport proved that nothing left.
+Only rows that are about to be sent get an intent, so that a crash leaves no more rows in doubt than were in flight. A
+row is sent again within a run only if the transport proved that nothing was sent.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from paygw_batch.engine.pacing import TRIES, GroupLimit, LocalPacing, Pace, retr
 from paygw_batch.engine.ports import Gateway, Prepare, Progress, Runtime
 from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, ExpectedReply, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal import DueRow, EngineJournal, Entry, KeptReply, MoveResult
+from paygw_batch.journal import DueRow, EngineJournal, Entry, MoveResult, StoredReply
 from paygw_batch.language import say
 
 Append = Callable[[Sequence[Entry]], Awaitable[Sequence[MoveResult]]]
@@ -58,7 +58,7 @@ class GroupCommit:
         self._failure: Exception | None = None
 
     def submit(self, entry: Entry) -> asyncio.Future[MoveResult]:
-        """Add a fact to the next commit. The returned future has its effect once the fact is durable."""
+        """Add a fact to the next commit. The returned future resolves to its effect once the fact is durable."""
         loop = asyncio.get_running_loop()
         durable: asyncio.Future[MoveResult] = loop.create_future()
         if self._failure is not None:
@@ -77,7 +77,7 @@ class GroupCommit:
                 group, self._waiting = self._waiting[:max_facts], self._waiting[max_facts:]
                 started_s = loop.time()
                 await self._commit_group(group)
-                # The rows whose intent is durable now run first, so that they leave before the next commit begins.
+                # The rows whose intent is durable now run first, so that they are sent before the next commit begins.
                 # Otherwise a commit that finished without waiting would start the next one before them.
                 await asyncio.sleep(0 if self._is_pressed() else min(loop.time() - started_s, MAX_REST_S))
         finally:
@@ -102,7 +102,7 @@ class GroupCommit:
                 durable.set_result(result)
 
 
-HEADERS_KEPT = frozenset(
+STORED_HEADERS = frozenset(
     {
         *("content-type", "content-length", "date", "server", "via", "location", "retry-after", "www-authenticate"),
         *("x-request-id", "x-correlation-id", "request-id", "cf-ray", "x-amzn-requestid", "x-amzn-trace-id"),
@@ -113,17 +113,17 @@ MAX_HEADER_CHARACTERS = 1000
 MAX_BODY_BYTES = 65_536
 
 
-def kept_reply(reply: RawReply | TransportFault, verdict: Verdict) -> tuple[KeptReply | None, Verdict]:
-    """Return the part of a reply to keep, and the verdict with its digest.
+def stored_reply(reply: RawReply | TransportFault, verdict: Verdict) -> tuple[StoredReply | None, Verdict]:
+    """Return the part of a reply to store, and the verdict with its digest.
 
     The part is None for a fault, or if the row is paid.
     """
     if isinstance(reply, TransportFault) or verdict.outcome.kind is OutcomeKind.PAID:
         return None, verdict
-    headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in reply.headers if name in HEADERS_KEPT]
+    headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in reply.headers if name in STORED_HEADERS]
     head = "\n".join([f"HTTP/1.1 {reply.http_status}", *headers])
-    kept = KeptReply(head.encode("utf-8", "backslashreplace").decode(), reply.body[:MAX_BODY_BYTES])
-    return kept, replace(verdict, outcome=verdict.outcome._replace(reply_sha256=kept.sha256))
+    reply_record = StoredReply(head.encode("utf-8", "backslashreplace").decode(), reply.body[:MAX_BODY_BYTES])
+    return reply_record, replace(verdict, outcome=verdict.outcome._replace(reply_sha256=reply_record.sha256))
 
 
 PAGE_ROWS = 64
@@ -144,7 +144,7 @@ Judge = Callable[[RawReply | TransportFault, ExpectedReply], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run. `sent` is the number of rows for which a first byte may have left.
+    """The end of a run. `sent` is the number of rows for which a first byte may have been sent.
 
     `stop_reason` is the reason why the run stopped early. `failure` is the error that ended it (a journal that cannot
     be written, or an error of ours). `unrecorded` has the outcomes that came after it, by order id.
@@ -167,7 +167,7 @@ class _Row:
     request: PreparedRequest
     in_flight: bool = False
     tries: int = 0
-    intended: asyncio.Future[MoveResult] = field(init=False)
+    intent_result: asyncio.Future[MoveResult] = field(init=False)
     """Done once the intent of the latest try is durable."""
     intended_s: float = 0.0
     """The time when that intent was submitted, by a clock that also runs while the machine sleeps."""
@@ -200,11 +200,11 @@ class Engine:
         pace: Pace,
         runtime: Runtime,
         progress: Progress,
-        departs_within_s: float,
+        send_within_s: float,
         pacing: LocalPacing | None = None,
         signing_lookahead: int | None = None,
     ) -> None:
-        """Prepare a run. A request leaves at most `departs_within_s` after its intent was submitted, or not at all.
+        """Prepare a run. A request is sent at most `send_within_s` after its intent was submitted, or not at all.
 
         `pacing` shares the limits among several workers; None means that this process is alone. `signing_lookahead` is
         for a slow key: the number of requests prepared ahead, one by one. None means in groups, up to `SIGNED_AHEAD`.
@@ -218,7 +218,7 @@ class Engine:
         self._pacing = pacing or LocalPacing(pace)
         self._group_limit = GroupLimit(pace.concurrency)
         self._first = pace.first
-        self._departs_within_s = departs_within_s
+        self._send_within_s = send_within_s
         self._signing_batch, self._signed_ahead = (
             (SIGNING_BATCH, SIGNED_AHEAD) if signing_lookahead is None else (1, signing_lookahead)
         )
@@ -254,7 +254,7 @@ class Engine:
         return RunEnd(tally.sent, tally.stop_reason, tally.interrupted, tally.failure, tuple(tally.unrecorded))
 
     def drain(self) -> None:
-        """Start no new row; the run waits for the rows in flight."""
+        """Start no new rows. The run waits for the rows in flight."""
         self._tally.interrupted = True
         self._halt()
 
@@ -304,7 +304,7 @@ class Engine:
     # Launching starts as many rows as the window, the rate limit and the signed requests allow.
 
     def _launch(self) -> None:
-        """Start every row that may be sent now. Called whenever another row may have become ready."""
+        """Start every row that may be sent now. Called whenever more rows may be ready."""
         tally, loop = self._tally, asyncio.get_running_loop()
         while self._signed and not tally.stopping and self._pacing.has_slot(tally.in_flight):
             if (wait_s := self._pacing.wait_s(loop.time())) > 0:
@@ -319,7 +319,7 @@ class Engine:
             if not self._is_stale(row):
                 # The intent is submitted now, not when the task first runs, so that it shares a commit with the outcome
                 # of the row whose slot it takes.
-                self._intend(row)
+                self._submit_intent(row)
             sender = loop.create_task(self._deliver(row))
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
@@ -349,7 +349,7 @@ class Engine:
             if row.tries < number:
                 # This is a retry, or the signature was too old, so this try has no intent yet.
                 (row.request,) = await self._prepare(self._next_attempts([row.due]))
-                self._intend(row)
+                self._submit_intent(row)
             verdict = await self._attempt(row)
             if not isinstance(verdict.advice, RetrySoon):
                 return
@@ -361,34 +361,34 @@ class Engine:
     def _is_stale(self, row: _Row) -> bool:
         return self._runtime.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S
 
-    def _intend(self, row: _Row) -> None:
+    def _submit_intent(self, row: _Row) -> None:
         request = row.request
         intent = Intended(row.due.order_id, request.nonce, request.timestamp_s, request.purpose, request.endpoint_id)
         row.tries += 1
         row.intended_s = self._runtime.elapsed_s()
-        row.intended = self._record(row, intent)
+        row.intent_result = self._record(row, intent)
 
     async def _attempt(self, row: _Row) -> Verdict:
         due, elapsed_s = row.due, self._runtime.elapsed_s
-        # Nothing of the request may leave before this returns. After a crash, only the durable intent keeps the row
+        # Nothing of the request may be sent before this returns. After a crash, only the durable intent keeps the row
         # from being sent again.
-        move = await row.intended
+        move = await row.intent_result
         if move is MoveResult.HELD:
             # Evidence arrived after the row was read as due. The row is not sent, and a person must decide.
             return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), ContinueRun())
         if move is not MoveResult.MOVED:
             raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
         if self._tally.stopping:
-            # The intent is durable, but the run is stopping. No byte left, and this must be recorded: otherwise the row
-            # would be in doubt.
-            kept, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
+            # The intent is durable, but the run is stopping. No byte was sent, and this must be recorded: otherwise the
+            # row would be in doubt.
+            reply_record, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
             delivered_s = elapsed_s()
-            reply = await self._gateway.deliver(row.request, partial(self._may_leave, row))
-            self._group_limit.learn(delivered_s - row.intended_s, elapsed_s() - delivered_s)
-            kept, verdict = kept_reply(reply, self._judge(reply, row.request.expected))
+            reply = await self._gateway.deliver(row.request, partial(self._may_send, row))
+            self._group_limit.observe(delivered_s - row.intended_s, elapsed_s() - delivered_s)
+            reply_record, verdict = stored_reply(reply, self._judge(reply, row.request.expected))
         self._apply_verdict(verdict)
-        recorded_outcome = self._record(row, Concluded(verdict.outcome), kept)
+        recorded_outcome = self._record(row, Concluded(verdict.outcome), reply_record)
         if not isinstance(verdict.advice, RetrySoon):
             # The outcome is submitted before the intent of the row that takes this slot. So they share a commit, and no
             # commit has more rows in flight than there are slots.
@@ -403,18 +403,18 @@ class Engine:
         self._progress.record_outcome(due, verdict.outcome)
         return verdict
 
-    def _may_leave(self, row: _Row) -> bool:
-        """Return whether a row's request may still leave: its intent is recent, and no other process has the row."""
+    def _may_send(self, row: _Row) -> bool:
+        """Return whether a row may still be sent: its intent is recent, and no other process has the row."""
         # This is checked immediately before the first byte. A process that was suspended after its commit may wake up
         # after another worker has put the row in doubt, or a person has settled it.
         age_s = self._runtime.elapsed_s() - row.intended_s
-        return age_s < self._departs_within_s and self._journal.may_leave(age_s)
+        return age_s < self._send_within_s and self._journal.may_send(age_s)
 
     def _apply_verdict(self, verdict: Verdict) -> None:
         kind = verdict.outcome.kind
         if kind is not OutcomeKind.NOT_SENT:
             self._tally.sent += 1
-        if reason := self._pacing.learn(verdict.outcome):
+        if reason := self._pacing.observe(verdict.outcome):
             self._stop(reason)
         match verdict.advice:
             case StopRun(reason):
@@ -422,11 +422,11 @@ class Engine:
                 self._pacing.stop_all_workers(reason)
             case PauseRun(pause_s):
                 self._pacing.pause(asyncio.get_running_loop().time(), pause_s)
-                self._progress.note(say("The gateway asked for a pause of {seconds:.0f} seconds.", seconds=pause_s))
+                self._progress.echo(say("The gateway asked for a pause of {seconds:.0f} seconds.", seconds=pause_s))
             case ContinueRun() | RetrySoon():
                 pass
 
-    def _record(self, row: _Row, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[MoveResult]:
+    def _record(self, row: _Row, fact: Fact, reply: StoredReply | None = None) -> asyncio.Future[MoveResult]:
         """Submit a fact about the row's latest try. The returned future is done once the fact is durable."""
         due = row.due
         return self._committer.submit(
@@ -443,7 +443,7 @@ class Engine:
     def _stop(self, reason: str) -> None:
         if self._tally.stop_reason is None:
             self._tally.stop_reason = reason
-            self._progress.note(say("{reason} No new rows are started.", reason=reason))
+            self._progress.echo(say("{reason} No new rows are started.", reason=reason))
         self._halt()
 
     def _give_up(self, error: Exception) -> None:

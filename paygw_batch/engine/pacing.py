@@ -27,7 +27,7 @@ class Pace:
 
 
 TRIES = 3
-"""The number of tries of a request that provably never left, before the run stops."""
+"""The number of tries of a request that was provably not sent, before the run stops."""
 FIRST_WAIT_S = 0.5
 """The wait before the second try. Each later wait is four times as long."""
 
@@ -44,7 +44,7 @@ class Window:
     limit: int
     size: int = 1
 
-    def learn(self, outcome: OutcomeKind) -> None:
+    def observe(self, outcome: OutcomeKind) -> None:
         if outcome in ANSWERS:
             self.size = max(1, min(self.limit, self.size * 2))
         elif outcome is OutcomeKind.UNKNOWN:
@@ -58,7 +58,7 @@ class Breaker:
     limit: int
     successive: int = 0
 
-    def learn(self, outcome: OutcomeKind) -> bool:
+    def observe(self, outcome: OutcomeKind) -> bool:
         """Count the outcome of an attempt, and return whether the run must stop."""
         if outcome in ANSWERS:
             self.successive = 0
@@ -79,7 +79,7 @@ class RejectionBreaker:
     reason: str | None = None
     successive: int = 0
 
-    def learn(self, outcome: Outcome) -> bool:
+    def observe(self, outcome: Outcome) -> bool:
         """Count the outcome of an attempt, and return whether the run must stop."""
         match outcome.kind:
             case OutcomeKind.REJECTED:
@@ -117,7 +117,7 @@ def doubt_sentence(rows: int) -> str:
 
 
 def rejection_sentence(count: int, reason: str) -> str:
-    """Return the reason to stop after `counted` successive rows were rejected for one reason."""
+    """Return the reason to stop after `count` successive rows were rejected for one reason."""
     return say_count(
         count,
         "{count} row was rejected: {reason}.",
@@ -140,8 +140,8 @@ class LocalPacing:
         self.wait_s = self._rate_limiter.wait_s
         self.start = self._rate_limiter.start
 
-    def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        """Begin a run, inside its event loop. `changed` is called when another row may start.
+    def begin(self, on_change: Callable[[], None], stop: Callable[[str], None]) -> None:
+        """Begin a run inside its event loop. `on_change` is called when another row may start.
 
         `stop` is called with a reason if the run must stop for another cause than its outcomes.
         """
@@ -150,15 +150,15 @@ class LocalPacing:
         """End the run. Nothing is in flight by now."""
 
     def has_slot(self, in_flight: int) -> bool:
-        """Return whether one more row than `in_flight` may be in flight."""
+        """Return whether another row may start while `in_flight` rows are in flight."""
         return in_flight < min(self._window.size, self._window.limit)
 
-    def learn(self, outcome: Outcome) -> str | None:
+    def observe(self, outcome: Outcome) -> str | None:
         """Count the outcome of an attempt. Returns the reason why the run must stop, or None."""
         kind = outcome.kind
-        self._window.learn(kind)
-        is_doubtful = self._breaker.learn(kind)
-        if self._rejections.learn(outcome) and not is_doubtful:
+        self._window.observe(kind)
+        is_doubtful = self._breaker.observe(kind)
+        if self._rejections.observe(outcome) and not is_doubtful:
             return rejection_sentence(self._rejections.successive, self._rejections.reason or "")
         return doubt_sentence(self._breaker.successive) if is_doubtful else None
 
@@ -182,9 +182,9 @@ class GroupLimit:
     """Limits the facts of a commit while requests wait for a slot.
 
     A row waits for the journal until its intent is durable, and for the gateway until it answers. If the gateway is
-    slow, commits are small, because the rows of a large commit leave together, are answered together and wait for each
-    other again. If rows wait for the journal for more than a quarter of the time that they wait for the gateway, the
-    processor or the disk is the bottleneck. Commits are then large, because a fact of a large commit costs less.
+    slow, commits are small, because the rows of a large commit are sent together, are answered together and wait for
+    each other again. If rows wait for the journal for more than a quarter of the time that they wait for the gateway,
+    the processor or the disk is the bottleneck. Commits are then large, because a fact of a large commit costs less.
     """
 
     slots: int
@@ -192,7 +192,7 @@ class GroupLimit:
     journal_s: float = 0.0
     gateway_s: float = 0.0
 
-    def learn(self, journal_s: float, gateway_s: float) -> None:
+    def observe(self, journal_s: float, gateway_s: float) -> None:
         """Average the seconds that a row waited for the journal and for the gateway."""
         self.journal_s += (journal_s - self.journal_s) / _AVERAGED_WAITS
         self.gateway_s += (gateway_s - self.gateway_s) / _AVERAGED_WAITS

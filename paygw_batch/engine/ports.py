@@ -13,10 +13,10 @@ from paygw_batch.journal import DueRow
 class Gateway(Protocol):
     """Sends requests to the payment gateway."""
 
-    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
-        """Send a request and return its reply, or the fault. It never raises because of the network.
+    async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> RawReply | TransportFault:
+        """Send a request and return its reply or the fault. Network errors are never raised.
 
-        `may_leave` is called immediately before the first byte. If it returns False, nothing leaves.
+        `may_send` is called immediately before the first byte. If it returns False, nothing is sent.
         """
         ...
 
@@ -32,16 +32,16 @@ class Prepare(Protocol):
 class Progress(Protocol):
     """Receives the progress of a run."""
 
-    def set_total(self, due: int) -> None:
-        """Receive the number of rows that this run may send."""
+    def set_total(self, total: int) -> None:
+        """Set the number of rows that this run may send."""
         ...
 
-    def record_outcome(self, due: DueRow, outcome: Outcome) -> None:
-        """Receive the durable outcome of an attempt."""
+    def record_outcome(self, row: DueRow, outcome: Outcome) -> None:
+        """Record the durable outcome of an attempt."""
         ...
 
-    def note(self, sentence: str) -> None:
-        """Receive a sentence for a person to read at once."""
+    def echo(self, sentence: str) -> None:
+        """Show a sentence to a person immediately."""
         ...
 
 

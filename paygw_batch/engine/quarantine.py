@@ -34,18 +34,18 @@ class Quarantine:
     """
 
     hours: float
-    longer: timedelta = timedelta()
+    extension: timedelta = timedelta()
 
     def ends_at(self, intended_at: str) -> datetime:
         """Return the end of the quarantine for an attempt."""
-        return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.longer
+        return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.extension
 
     def cutoff(self, now: datetime) -> str:
-        """Return the latest time of an attempt that is out of quarantine at `now`."""
-        return timestamp(now - timedelta(hours=self.hours) - self.longer)
+        """Return the latest time of attempts that are out of quarantine at `now`."""
+        return timestamp(now - timedelta(hours=self.hours) - self.extension)
 
     def __str__(self) -> str:
-        minutes = self.longer // timedelta(minutes=1)
+        minutes = self.extension // timedelta(minutes=1)
         if not minutes:
             return say("a quarantine of {hours:g} h", hours=self.hours)
         return say(
@@ -62,7 +62,7 @@ class JournalClock:
     now: datetime
     newest_time: str
     """The newest time in the journal: no fact and no evidence is later."""
-    noted: ClockComparison | None
+    last_comparison: ClockComparison | None
     """The last recorded difference between our clock and the gateway's."""
 
     @classmethod
@@ -71,15 +71,15 @@ class JournalClock:
 
     def quarantine(self, hours: float) -> Quarantine:
         """Return the quarantine in force, extended if an attempt within it may have been recorded too early."""
-        if self.noted is None:
+        if self.last_comparison is None:
             return Quarantine(hours)
-        behind_s = _behind_s(self.noted)
-        if self.noted.behind_until > timestamp(self.now - timedelta(hours=hours)):
-            behind_s = max(behind_s, self.noted.was_behind_s)
+        behind_s = _behind_s(self.last_comparison)
+        if self.last_comparison.behind_until > timestamp(self.now - timedelta(hours=hours)):
+            behind_s = max(behind_s, self.last_comparison.was_behind_s)
         return Quarantine(hours, min(timedelta(seconds=behind_s), MAX_LONGER))
 
     def days_ago(self, days: int) -> str:
-        """Return the time `days` ago, or an earlier time if a slow clock may have recorded times since then.
+        """Return the time `days` ago, or an earlier one if a slow clock may have recorded times since then.
 
         Any batch that was opened after that time, by the gateway's clock, has no earlier time in the journal (decision
         0141). With 0 days the time is `now`, and no batch was opened after it.
@@ -87,7 +87,7 @@ class JournalClock:
         return self.quarantine(24.0 * days).cutoff(self.now) if days else timestamp(self.now)
 
     def behind_sentence(self, *, at_most_s: float = 0) -> str | None:
-        """Return a sentence if our clock is more than `at_most_s` behind the journal's newest time; otherwise None."""
+        """Return a sentence if our clock is over `at_most_s` behind the journal's newest time, otherwise None."""
         if timestamp(self.now + timedelta(seconds=at_most_s)) >= self.newest_time:
             return None
         return say(
@@ -97,16 +97,16 @@ class JournalClock:
         )
 
     def ahead_sentence(self) -> str | None:
-        """Return a sentence if our clock was too far ahead of the gateway's when last recorded; otherwise None."""
-        seen = self.noted
-        if seen is None or seen.ahead_s <= MAX_AHEAD_S:
+        """Return a sentence if our clock was last recorded too far ahead of the gateway's, otherwise None."""
+        comparison = self.last_comparison
+        if comparison is None or comparison.ahead_s <= MAX_AHEAD_S:
             return None
         return say(
             "The clock was {minutes:,} minutes ahead of the gateway's: it said {our_time} when a reply was "
             "dated {gateway_date}.",
-            minutes=seen.ahead_s // 60,
-            our_time=seen.our_time,
-            gateway_date=seen.gateway_date,
+            minutes=comparison.ahead_s // 60,
+            our_time=comparison.our_time,
+            gateway_date=comparison.gateway_date,
         )
 
     def sentences(self) -> list[str]:
@@ -114,9 +114,11 @@ class JournalClock:
 
     def require_sound(self) -> None:
         """Raise `UsageError` if another clock contradicts ours, because the quarantine depends on it."""
-        if wrong := self.sentences():
+        if faults := self.sentences():
             raise UsageError(
-                say("{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(wrong)),
+                say(
+                    "{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(faults)
+                ),
                 hint=say(
                     "Set the clock right, and run the command again. A clock that was ahead is trusted again "
                     "after the next reply of the gateway (`submit`, `resume` or `refresh`), and after the "
@@ -126,8 +128,8 @@ class JournalClock:
             )
 
 
-def latest_departure(clock: ClockComparison | None, intended_at: str) -> str:
-    """Return the latest time, by the gateway's clock, at which an attempt recorded at `intended_at` can have left."""
+def latest_send_time(clock: ClockComparison | None, intended_at: str) -> str:
+    """Return the latest time, by the gateway's clock, at which an attempt recorded at `intended_at` was sent."""
     if clock is None or intended_at < clock.behind_from:
         return intended_at
     behind_s = max(_behind_s(clock), clock.was_behind_s if intended_at <= clock.behind_until else 0)
@@ -136,27 +138,27 @@ def latest_departure(clock: ClockComparison | None, intended_at: str) -> str:
 
 
 def _behind_s(clock: ClockComparison) -> int:
-    """Return how far our clock was behind when last recorded; 0 if the difference is within the tolerance."""
+    """Return how far our clock was last recorded behind, or 0 if that is within the tolerance."""
     return -clock.ahead_s if clock.ahead_s < -MAX_AHEAD_S else 0
 
 
-def _merge_slow_clock(seen: ClockComparison, before: ClockComparison | None) -> ClockComparison:
-    """Return the record `seen`, with the slow clock that the record `before` it describes.
+def _merge_slow_clock(new: ClockComparison, old: ClockComparison | None) -> ClockComparison:
+    """Return the record `new`, with the slow clock that the record `old` describes.
 
     `was_behind_s` is the largest recorded delay. Attempts from `behind_from` (our clock's last correct time) to
     `behind_until` (the gateway's next time) may be recorded too early by that much.
     """
-    if before is None:
-        return seen
-    if behind_s := _behind_s(before):
-        max_behind_s = max(behind_s, before.was_behind_s)
-        return replace(seen, was_behind_s=max_behind_s, behind_from=before.behind_from, behind_until=seen.gateway_date)
-    becomes_slow = _behind_s(seen) and not before.was_behind_s
+    if old is None:
+        return new
+    if behind_s := _behind_s(old):
+        max_behind_s = max(behind_s, old.was_behind_s)
+        return replace(new, was_behind_s=max_behind_s, behind_from=old.behind_from, behind_until=new.gateway_date)
+    becomes_slow = _behind_s(new) and not old.was_behind_s
     return replace(
-        seen,
-        was_behind_s=before.was_behind_s,
-        behind_from=before.our_time if becomes_slow else before.behind_from,
-        behind_until=before.behind_until,
+        new,
+        was_behind_s=old.was_behind_s,
+        behind_from=old.our_time if becomes_slow else old.behind_from,
+        behind_until=old.behind_until,
     )
 
 
@@ -164,7 +166,7 @@ class DateWatch:
     """Keeps the newest difference between our clock and the `Date` of a reply."""
 
     def __init__(self, now: Now) -> None:
-        self.seen: ClockComparison | None = None
+        self.comparison: ClockComparison | None = None
         self._now = now
         self._next_observation: datetime | None = None
 
@@ -175,27 +177,31 @@ class DateWatch:
         if is_too_soon or isinstance(reply, TransportFault) or (date := reply_date(reply)) is None:
             return
         self._next_observation = now + OBSERVE_EVERY
-        self.seen = ClockComparison(timestamp(now), timestamp(date), round((now - date).total_seconds()))
+        self.comparison = ClockComparison(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
     def stop_if_clock_is_slow(self, verdict: Verdict) -> Verdict:
-        """Return the verdict, or one that stops the run if our clock is slow and records attempts too early."""
-        if self.seen is None or not (behind_s := _behind_s(self.seen)) or isinstance(verdict.advice, RetrySoon):
+        """Return the verdict, or one that stops the run because a slow clock records attempts too early."""
+        if (
+            self.comparison is None
+            or not (behind_s := _behind_s(self.comparison))
+            or isinstance(verdict.advice, RetrySoon)
+        ):
             return verdict
         reason = say(
             "The clock is {minutes:,} minutes behind the gateway's: it said {our_time} when a reply was "
             "dated {gateway_date}. Set the clock right.",
             minutes=behind_s // 60,
-            our_time=self.seen.our_time,
-            gateway_date=self.seen.gateway_date,
+            our_time=self.comparison.our_time,
+            gateway_date=self.comparison.gateway_date,
         )
         if isinstance(verdict.advice, StopRun):
             reason = f"{verdict.advice.reason} {reason}"  # an old timestamp may be why a gateway refuses credentials
         return replace(verdict, advice=StopRun(reason))
 
     def record_in(self, journal: Journal) -> None:
-        """Record the difference in the journal, if it is the first or has changed."""
-        if self.seen is None:
+        """Record the clock difference in the journal if it is the first or has changed."""
+        if self.comparison is None:
             return
         _, recorded = journal.clock()
-        if recorded is None or abs(self.seen.ahead_s - recorded.ahead_s) > RECORDED_FROM_S:
-            journal.settle([], note=_merge_slow_clock(self.seen, recorded))
+        if recorded is None or abs(self.comparison.ahead_s - recorded.ahead_s) > RECORDED_FROM_S:
+            journal.settle([], note=_merge_slow_clock(self.comparison, recorded))

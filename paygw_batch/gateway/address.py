@@ -152,13 +152,13 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
     would be in the URL twice, and the request could reach an unknown service.
     """
     origin, path = gateway_origin(base_url)
-    if (before := _path_before_operation(path, operation.path)) is not None:
+    if (prefix := _path_before_operation(path, operation.path)) is not None:
         raise ConfigurationError(
             say(
                 "gateway.base_url contains {path}, which is part of an operation's path.",
-                path=path.removeprefix(before),
+                path=path.removeprefix(prefix),
             ),
-            hint=say("Nothing was sent. Write the address without it: {origin}{before}", origin=origin, before=before),
+            hint=say("Nothing was sent. Write the address without it: {origin}{before}", origin=origin, before=prefix),
         )
     if endpoint_id in {"", ".", ".."}:
         raise ConfigurationError(say("gateway.endpoint_id is not an identifier."))
@@ -173,8 +173,8 @@ def _path_before_operation(path: str, operation_path: str) -> str | None:
     parts, wanted = path.split("/")[1:], [part for part in operation_path.split("/")[1:] if not part.startswith("{")]
     names = [unquote(part).casefold() for part in parts]
     pairs = list(pairwise(wanted))
-    for at, name in enumerate(names):
-        following = names[at + 1] if at + 1 < len(names) else None
-        if name == wanted[0] or (name, following) in pairs or (name == wanted[-1] and following is None):
-            return "".join(f"/{part}" for part in parts[:at])
+    for index, name in enumerate(names):
+        next_name = names[index + 1] if index + 1 < len(names) else None
+        if name == wanted[0] or (name, next_name) in pairs or (name == wanted[-1] and next_name is None):
+            return "".join(f"/{part}" for part in parts[:index])
     return None

@@ -1,8 +1,8 @@
 """Decides the outcome of an attempt, and the advice for the run, from a reply or a fault.
 
-Only a complete reply in strict JSON about this payout decides its outcome. If a byte of the request may have left, any
-other reply or fault is UNKNOWN, and an UNKNOWN payout is never sent again. Source: rule 5 of section 4 and section 7 of
-the gateway's interface. The field `status` decides, and the HTTP status alone never does.
+Only a complete reply in strict JSON about this payout decides its outcome. If a byte of the request may have been sent,
+any other reply or fault is UNKNOWN, and an UNKNOWN payout is never sent again. Source: rule 5 of section 4 and section
+7 of the gateway's interface. The field `status` decides, and the HTTP status alone never does.
 """
 
 import re
@@ -105,8 +105,8 @@ def reply_date(reply: RawReply) -> datetime | None:
 
 
 def _fault_verdict(fault: TransportFault) -> Verdict:
-    """Return the verdict on a fault by its first-byte witness alone. Bytes that were written also mean UNKNOWN."""
-    if fault.first_byte_left or fault.bytes_written > 0:
+    """Return the verdict on a fault from its first-byte witness alone. Written bytes also mean UNKNOWN."""
+    if fault.first_byte_sent or fault.bytes_written > 0:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
     if fault.kind is FaultKind.TLS_UNTRUSTED:
@@ -134,7 +134,7 @@ def _object_outcome(
     words: Mapping[str, OutcomeKind],
     operation: Operation,
 ) -> tuple[OutcomeKind, str]:
-    """Return the outcome that a strict JSON object gives this payout, and the cause if it is UNKNOWN."""
+    """Return the payout's outcome according to a strict JSON object, and the cause if it is UNKNOWN."""
     order_id = first_value(members, operation.reply.order_id)
     if not _is_ours(order_id, members, expected, operation.reply):
         return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
@@ -179,7 +179,7 @@ def _is_our_amount(echoed_amount: object, expected: ExpectedReply, names: ReplyN
 
 
 def _customer_url(members: Mapping[str, Any], expected: ExpectedReply, operation: Operation) -> str | None:
-    """Return the first complete address for the customer in the reply that is not a repetition of our own."""
+    """Return the reply's first complete customer URL that is not one of our own."""
     for value in values_at(members, operation.reply.customer_url):
         if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
             return value
@@ -216,7 +216,7 @@ def _requested_pause(reply: RawReply, now: datetime | None) -> Advice:
 
 
 def _retry_after_seconds(retry_after: str, date: str | None, now: datetime | None) -> float | None:
-    """Return the seconds that a Retry-After header states (RFC 9110 section 10.2.3), or None if none can be computed.
+    """Return the seconds in a Retry-After header (RFC 9110 section 10.2.3), or None if it has none.
 
     A date is compared with the reply's own Date header, which is from the same clock, or else with `now`.
     """

@@ -102,15 +102,15 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransportFault:
-    """The reason why there is no complete reply, and whether bytes of the request may have left.
+    """The reason why there is no complete reply, and whether bytes of the request may have been sent.
 
-    `first_byte_left` is the first-byte witness. It is set before the first byte of the request is passed to the socket
-    or TLS layer. Only when it is False is it proven that nothing left. `detail` is for the log and contains no payee's
-    data.
+    `first_byte_sent` is the first-byte witness. It is set before the first byte of the request is passed to the socket
+    or TLS layer. Only when it is False is it proven that nothing was sent. `detail` is for the log and contains no
+    payee's data.
     """
 
     kind: FaultKind
-    first_byte_left: bool
+    first_byte_sent: bool
     bytes_written: int = 0
     bytes_read: int = 0
     detail: str = ""

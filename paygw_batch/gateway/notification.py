@@ -26,7 +26,7 @@ SECRET = "{secret}"  # noqa: S105 (a placeholder among the hashed fields, not a 
 class AuthenticityCheck(Protocol):
     """The check of one profile of `[notifications] authenticity`."""
 
-    def proof(self, received: IncomingRequest, values: Mapping[str, str]) -> Proof:
+    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:
         """Return the proof that these values give a notification. Never raises."""
         ...
 
@@ -64,8 +64,8 @@ class SharedSecretHash:
     hash_field: str
     secret: bytes = field(repr=False)
 
-    def proof(self, received: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return FORGED unless the notification has the right hash, which is compared in constant time.
+    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
+        """Return FORGED unless the notification has the right hash. The comparison takes constant time.
 
         A value that contains the separator also gives FORGED, because other values could be joined to the same text.
         """
@@ -92,13 +92,13 @@ class SignedHeader:
     encoding: HeaderEncoding
     prefix: str = ""
 
-    def decode_value(self, received: IncomingRequest) -> bytes | None:
+    def decode_value(self, request: IncomingRequest) -> bytes | None:
         """Return the decoded bytes of the header, or None if it is absent or repeated, or cannot be decoded.
 
         The result is also None for a GET request, whose content is in the address and not in the body that is hashed.
         """
-        values = [value for name, value in received.headers if name == self.name.lower()]
-        if received.method == "GET" or len(values) != 1 or not values[0].startswith(self.prefix):
+        values = [value for name, value in request.headers if name == self.name.lower()]
+        if request.method == "GET" or len(values) != 1 or not values[0].startswith(self.prefix):
             return None
         text = values[0].removeprefix(self.prefix).strip()
         try:
@@ -115,11 +115,11 @@ class HeaderHash:
     header: SignedHeader
     secret: bytes = field(repr=False)
 
-    def proof(self, received: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
+    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return PROVEN if the header carries the hash of the received body, FORGED otherwise."""
-        sent = self.header.decode_value(received)
-        expected = _digest(self.algorithm, self.secret, received.body)
-        return Proof.PROVEN if sent is not None and hmac.compare_digest(sent, expected) else Proof.FORGED
+        value = self.header.decode_value(request)
+        expected = _digest(self.algorithm, self.secret, request.body)
+        return Proof.PROVEN if value is not None and hmac.compare_digest(value, expected) else Proof.FORGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ class HeaderSignature:
     header: SignedHeader
     key: GatewayKey
 
-    def proof(self, received: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
+    def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return PROVEN if the header carries the gateway's signature of the received body, FORGED otherwise."""
-        signature = self.header.decode_value(received)
-        is_proven = signature is not None and self.key.has_signed(received.body, signature)
+        signature = self.header.decode_value(request)
+        is_proven = signature is not None and self.key.has_signed(request.body, signature)
         return Proof.PROVEN if is_proven else Proof.FORGED
 
 
@@ -170,10 +170,10 @@ class NotificationFields:
 
 
 def read_notification(
-    received: IncomingRequest, names: NotificationFields, check: AuthenticityCheck | None
+    request: IncomingRequest, names: NotificationFields, check: AuthenticityCheck | None
 ) -> Claim | str:
     """Return the claim of a notification with its proof, or the reason why it cannot be read. Never raises."""
-    members = _parse_members(received)
+    members = _parse_members(request)
     if isinstance(members, str):
         return members
     values = {name: text for name, value in members.items() if (text := scalar_text(value)) is not None}
@@ -181,7 +181,7 @@ def read_notification(
     if not order_id or len(order_id) > MAX_VALUE_CHARACTERS:
         return "notification.no_order"
     status, amount, currency = (values.get(name) for name in (names.status, names.amount, names.currency))
-    proof = Proof.UNPROVEN if check is None else check.proof(received, values)
+    proof = Proof.UNPROVEN if check is None else check.proof(request, values)
     return Claim(
         order_id,
         _without_overlong(amount),
@@ -192,12 +192,12 @@ def read_notification(
     )
 
 
-def relevant_headers(received: IncomingRequest, header: str | None) -> tuple[tuple[str, str], ...]:
+def relevant_headers(request: IncomingRequest, header: str | None) -> tuple[tuple[str, str], ...]:
     """Return the headers to keep: sender, time, authenticity and the configured `header`. Others may hold a secret."""
     configured = (header or "").lower()
     relevant = [
         (name, value[:MAX_HEADER_CHARACTERS])
-        for name, value in received.headers
+        for name, value in request.headers
         if name == configured or (_RELEVANT_HEADER.search(name) and not _SECRET_HEADER.search(name))
     ]
     return tuple(sorted(relevant, key=lambda pair: pair[0] != configured)[:MAX_HEADERS])
@@ -207,22 +207,22 @@ def _without_overlong(value: str | None) -> str | None:
     return None if value is None or len(value) > MAX_VALUE_CHARACTERS else value
 
 
-def _parse_members(received: IncomingRequest) -> Mapping[str, Any] | str:
-    """Return the names and values of a form or a JSON object, or the reason why there are none."""
-    if received.method == "GET":
-        return _parse_form(received.query.encode("latin-1", "replace"))
-    media_type, *parameters = (part.strip().lower() for part in received.content_type.split(";"))
+def _parse_members(request: IncomingRequest) -> Mapping[str, Any] | str:
+    """Parse the names and values of a form or a JSON object. Returns the reason if there are none."""
+    if request.method == "GET":
+        return _parse_form(request.query.encode("latin-1", "replace"))
+    media_type, *parameters = (part.strip().lower() for part in request.content_type.split(";"))
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         if name == "charset" and value.strip('"') not in {"utf-8", "utf8"}:
             return "notification.charset"
     if media_type in _JSON or _JSON_FAMILY.fullmatch(media_type):
-        return strict_object(received.body)
-    return _parse_form(received.body) if media_type == _FORM else "notification.content_type"
+        return strict_object(request.body)
+    return _parse_form(request.body) if media_type == _FORM else "notification.content_type"
 
 
 def _parse_form(text: bytes) -> Mapping[str, str] | str:
-    """Return the fields of a form (URL standard, UTF-8, no name twice), or the reason why it cannot be read."""
+    """Parse a form (URL standard, UTF-8, no name twice). Returns the reason if it cannot be read."""
     try:
         pairs = parse_qsl(
             text.decode("ascii"),

@@ -205,7 +205,7 @@ class ExplainedControl:
     """Whether the secret is the key of the hash."""
 
     def steps(self) -> tuple[Step, Step]:
-        """Return the steps that compute the control, which come before the body."""
+        """Return the steps that compute the control, before those of the body."""
         covered = say("the text that the control covers; {secret} replaces a secret", secret=SECRET_SHOWN)
         hashed = (
             say("its HMAC with SHA-256 and the secret, which goes into the body before the body is signed")
@@ -242,7 +242,7 @@ class Explanation:
     def steps(self) -> list[Step]:
         """Return every step, in the order in which any implementation takes them."""
         size = say("the {count} bytes that are sent and signed, UTF-8", count=len(self.body))
-        joined = (
+        parameters = (
             say("{method}, the URL, the parameters and the body joined by &, each encoded once more", method=METHOD)
             if self.profile is SignatureProfile.RAW_BODY
             else say("{method}, the URL and the parameters joined by &, each encoded once more", method=METHOD)
@@ -257,7 +257,7 @@ class Explanation:
                 say("percent-encoded (RFC 3986), sorted by encoded name, then value"),
                 "\n".join(parameter.encoded for parameter in self.parameters),
             ),
-            Step("base_string", joined, self.base_string),
+            Step("base_string", parameters, self.base_string),
             Step("digest", say("SHA-256 of the base string"), self.digest),
             Step("key_fingerprint", key, self.key_fingerprint),
             Step("signature", say("RSASSA-PKCS1-v1_5 over the digest, base64"), self.signature),
@@ -305,13 +305,13 @@ def explain(
 
 
 def _explain_control(signer: Signer, rule: CountryRule, request_draft: Draft) -> ExplainedControl | None:
-    sent, attempt = dict(request_draft.encoded.params), request_draft.attempt
-    if (profile := signer.supplies.control) is None or "control" not in sent:
+    params, attempt = dict(request_draft.encoded.params), request_draft.attempt
+    if (profile := signer.supplies.control) is None or "control" not in params:
         return None
     text = replace(profile, secret=SECRET_SHOWN).text(
-        attempt.instruction, order_id=attempt.order_id, amount_sent=sent["amount"], minor_units=rule.minor_units
+        attempt.instruction, order_id=attempt.order_id, amount_sent=params["amount"], minor_units=rule.minor_units
     )
-    return ExplainedControl(text, sent["control"], profile.algorithm is ControlAlgorithm.HMAC_SHA256)
+    return ExplainedControl(text, params["control"], profile.algorithm is ControlAlgorithm.HMAC_SHA256)
 
 
 def _parse_parameters(base_string: str) -> tuple[SignedParameter, ...]:

@@ -16,7 +16,7 @@ class _AmbiguousJson(ValueError):
 
 
 def strict_object(body: bytes) -> Mapping[str, Any] | str:
-    """Return the JSON object in `body`, or the reason why there is none.
+    """Parse the JSON object in `body`. Returns the reason if there is none.
 
     The text must be UTF-8 without a byte order mark, with no name twice in an object, no NaN or Infinity, and at most
     `MAX_NESTING` levels. Numbers become `Decimal` with every digit. Source: RFC 8259, in its strictest reading.

@@ -1,7 +1,7 @@
 """Adopts a journal: a person confirms that a copy is the newest one.
 
 This is needed if this machine does not know the journal, or if its sent log has facts that the copy lacks. The rows
-that left since the copy was made are put in doubt or held; no other rows are.
+that were sent since the copy was made are put in doubt or held; no other rows are.
 """
 
 from array import array
@@ -42,20 +42,20 @@ class Adoption:
     """
 
     loss: Loss
-    """The attempts that left this host since the copy was made."""
+    """The attempts that were sent from this host since the copy was made."""
 
-    def __init__(self, place: FilePlace, *, beside: str | None) -> None:
-        self.path, self._place, self._beside = place.path, place, beside
+    def __init__(self, location: FilePlace, *, beside: str | None) -> None:
+        self.path, self._place, self._beside = location.path, location, beside
         if not self.path.parent.exists() or not check_journal_files(self.path):
             raise JournalMissing(
                 say("There is no journal at {path}.", path=self.path), hint=say("Name the file: --journal.")
             )
         with ExitStack() as undo:
-            undo.callback(RunLock(lock_path(self.path), now=place.now(), command=_COMMAND).close)
+            undo.callback(RunLock(lock_path(self.path), now=location.now(), command=_COMMAND).close)
             self._examined, self.loss = self._examine_copy()
-            self.others = self._other_journals()
+            self.other_journals = self._other_journals()
             if self.is_needed:
-                check_other_journals(self.others, beside, command=_COMMAND)
+                check_other_journals(self.other_journals, beside, command=_COMMAND)
             self._connection = undo.enter_context(closing(connect(self.path, write=True)))
             self._begin_and_verify()
             self._undo = undo.pop_all()
@@ -64,7 +64,7 @@ class Adoption:
     def is_needed(self) -> bool:
         """Whether a run could use the journal only after its adoption."""
         is_named = any(name.host == self._place.endpoint.host for name in self._examined.names)
-        return not is_known(self._place.known, self.journal_id) or bool(self.loss.commits) or not is_named
+        return not is_known(self._place.known_journals, self.journal_id) or bool(self.loss.commits) or not is_named
 
     @property
     def journal_id(self) -> str:
@@ -82,15 +82,15 @@ class Adoption:
 
     def carry_out(self, by: str) -> AcceptedRows:
         """Record the loss, and that `by` confirms the copy as the newest. From then on this user knows the journal."""
-        known_journals, at, identity = self._place.known, self._place.now(), self._examined.identity
-        with known_journals.hold_lock(at):
+        known_journals, now, identity = self._place.known_journals, self._place.now(), self._examined.identity
+        with known_journals.hold_lock(now):
             # Another journal may have been created since.
             check_other_journals(self._other_journals(), self._beside, command=_COMMAND)
             try:
                 # The journal is written first, then the entry and the sent log. After a crash in between, the journal
                 # is still unknown, and the command can be repeated. In the other order, runs would use the journal
                 # although its loss is not recorded.
-                rows, names = self._commit_adoption(by, at)
+                rows, names = self._commit_adoption(by, now)
                 previous = known_journals.entry(identity.journal_id)
                 names = tuple(dict.fromkeys((*names, *(() if previous is None else previous.names))))
                 known_journals.register(KnownJournal(identity.journal_id, names, str(self.path), identity.created_at))
@@ -103,7 +103,7 @@ class Adoption:
         return rows
 
     def _commit_adoption(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
-        """Commit the facts of the adoption; return the fate of lost rows, and the merchant's names in the journal."""
+        """Commit the adoption. Return the fate of lost rows, and the merchant's names in the journal."""
         record, endpoint = partial(append_facts, self._connection), self._place.endpoint
         lost_rows = LostRows(SqliteTables(self._connection), self.loss, by=by, at=at)
         for facts in lost_rows.judge(lost_rows.numbers) if lost_rows.numbers else ():
@@ -124,17 +124,17 @@ class Adoption:
 
     def _examine_copy(self) -> tuple[ExaminedJournal, Loss]:
         """Examine the journal without changing it, and compare it with the sent log of this host."""
-        known_journals = self._place.known
+        known_journals = self._place.known_journals
         with closing(connect(self.path, write=False)) as connection:
-            examined = examine(
+            examination = examine(
                 connection, self.path, endpoint=self._place.endpoint, sent_log=lambda _: (), is_any_name_fine=True
             )
-            if examined is None:
+            if examination is None:
                 raise JournalMissing(
                     say("The journal {path} is empty.", path=self.path), hint=say("Name the file: --journal.")
                 )
-            journal_id = examined.identity.journal_id
-            check_home(self.path, examined.identity, known_journals.entry(journal_id))
+            journal_id = examination.identity.journal_id
+            check_home(self.path, examination.identity, known_journals.entry(journal_id))
             loss = find_loss(known_journals.folder(journal_id), partial(find_present_lines, connection))
         if not loss.is_whole:
             raise SentLogDamaged(
@@ -143,11 +143,11 @@ class Adoption:
                     folder=known_journals.folder(journal_id),
                 )
             )
-        return examined, loss
+        return examination, loss
 
     def _other_journals(self) -> Sequence[KnownJournal]:
         names = (*self._examined.names, self._place.endpoint)
-        return self._place.known.merchant_journals(names, except_id=self.journal_id)
+        return self._place.known_journals.merchant_journals(names, except_id=self.journal_id)
 
     def _begin_and_verify(self) -> None:
         """Upgrade the tables and replay all facts, in a transaction that only `carry_out` commits."""

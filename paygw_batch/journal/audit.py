@@ -61,13 +61,13 @@ def trail_start(journal_id: str) -> AuditEntry:
     return AuditEntry(0, "", "", "", "", "", "", digest)
 
 
-def next_audit_entry(last: AuditEntry, note: AuditNote, at: str) -> AuditEntry:
+def next_audit_entry(previous: AuditEntry, note: AuditNote, at: str) -> AuditEntry:
     who, act, thing, said = (_truncate(text) for text in (note.who, note.act, note.thing, note.said))
-    return _with_hash(last, AuditEntry(last.number + 1, at, who, act, thing, note.result.value, said, ""))
+    return _with_hash(previous, AuditEntry(previous.number + 1, at, who, act, thing, note.result.value, said, ""))
 
 
 def verify_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
-    """Check a whole trail; return the number of entries. Raises `JournalCorrupt` at an entry that does not follow."""
+    """Check a whole trail and return its number of entries. Raises `JournalCorrupt` at a wrong entry."""
     last = trail_start(journal_id)
     for entry in entries:
         if entry.number != last.number + 1:
@@ -86,9 +86,9 @@ def verify_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
     return last.number
 
 
-def _with_hash(last: AuditEntry, entry: AuditEntry) -> AuditEntry:
+def _with_hash(previous: AuditEntry, entry: AuditEntry) -> AuditEntry:
     text = canonical(list(entry[:-1]))
-    return entry._replace(hash=hashlib.sha256(f"{last.hash}{text}".encode()).hexdigest())
+    return entry._replace(hash=hashlib.sha256(f"{previous.hash}{text}".encode()).hexdigest())
 
 
 def _truncate(text: str) -> str:

@@ -140,7 +140,7 @@ class EvidenceQueries(ABC):
         """Run a statement, and return all its rows."""
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the gateway's messages that a person must check, about the rows of one batch (None: all)."""
+        """Return the gateway's messages that a person must check, for one batch or all batches."""
         contradictions = [
             Contradiction(number, batch_id, row, order_id, STATES[state], *attempt_and_time)
             for number, batch_id, row, order_id, state, *attempt_and_time in self._run("contradictions", batch=batch)
@@ -154,26 +154,26 @@ class EvidenceQueries(ABC):
         return Messages(contradictions, waiting)
 
     def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
-        """Return the number of messages of each finding, about the rows of one batch (None: all)."""
+        """Return the number of messages by finding, for one batch or all batches."""
         return dict(self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch))
 
-    def carried_out(self, batch: str) -> Sequence[StatementNote]:
+    def carried_out_statements(self, batch: str) -> Sequence[StatementNote]:
         """Return the statements that were carried out for a batch, oldest first."""
         notes = self._notes(NoteKind.CARRIED_OUT)
         return [note for note in notes if isinstance(note, StatementNote) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the evidence that holds ready rows of a batch, by row."""
+        """Return the evidence that holds ready rows of a batch, keyed by row."""
         by_row: dict[int, Hold] = {}
         for row, number, source, means, at in self._run("holds", batch=batch):
-            left_at = at if source == EvidenceSource.WITNESS.value else ""
+            last_sent_at = at if source == EvidenceSource.WITNESS.value else ""
             if row in by_row:
-                left_at = left_at or by_row[row].left_at
-            by_row[row] = Hold(number, EvidenceSource(source), means, at, left_at)
+                last_sent_at = last_sent_at or by_row[row].last_sent_at
+            by_row[row] = Hold(number, EvidenceSource(source), means, at, last_sent_at)
         return by_row
 
     def first_reading(self, sha256: str) -> FirstReading:
-        """Return the first reading, for any batch, of the statement's file with this digest."""
+        """Return the first reading of the statement file with this digest, for any batch."""
         first_at, attempts = "", dict[int, int]()
         for details, at in self._run("readings", sha256=sha256):
             first_at = first_at or at
@@ -186,12 +186,12 @@ class EvidenceQueries(ABC):
         return [note for note in self._notes(NoteKind.WITHDRAWN) if isinstance(note, Withdrawal)]
 
     def signed_orders(self, batch: str = "") -> Sequence[str]:
-        """Return the signed orders carried out for a batch (empty: to forget people) as documents, oldest first."""
+        """Return the signed orders carried out for a batch, oldest first. Orders to forget people have no batch."""
         orders = (order for order in self._notes(NoteKind.ORDER) if isinstance(order, SignedOrder))
         return [order.document for order in orders if order.batch == batch]
 
     def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
-        """Return the endpoints of the journal's merchant, by every name that was recorded, oldest first."""
+        """Return every recorded endpoint name of the journal's merchant, oldest first."""
         notes = self._notes(NoteKind.NAMED)
         return (identity.name, *(note.endpoint for note in notes if isinstance(note, EndpointNote)))
 
@@ -203,16 +203,16 @@ class EvidenceQueries(ABC):
         return newest or "", next((note for note in notes if isinstance(note, ClockComparison)), None)
 
     def last_judged_arrival(self) -> int:
-        """Return the number of the fact by which the last judged notification arrived; 0 if none was judged."""
+        """Return the fact number of the last judged notification, or 0 if none was judged."""
         ((number,),) = self._run("taken_in")
         return int(number)
 
     def arrivals(self, limit: int) -> list[tuple[int, str]]:
-        """Return up to `limit` notifications that wait to be judged, oldest first, each with its fact's number."""
+        """Return up to `limit` unjudged notifications with their fact numbers, oldest first."""
         return self._run("arrivals", limit=limit)
 
     def contested_instructions(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return those of the given instructions that evidence holds."""
+        """Return the instructions in `numbers` that are held by evidence."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._run("contested", numbers=wanted)) if wanted else frozenset()
 
@@ -222,10 +222,10 @@ class EvidenceQueries(ABC):
         If the id is unknown and has the form of a later attempt's, return the instructions that use, or used, the id of
         the first attempt, each with `is_attempt_unknown`.
         """
-        known = self._candidates_by_id(order_id)
-        if not known and (first := first_order_id(order_id)) is not None:
+        candidates = self._candidates_by_id(order_id)
+        if not candidates and (first := first_order_id(order_id)) is not None:
             return unknown_attempt_candidates(first, self._candidates_by_id(first))
-        return known
+        return candidates
 
     def _notes(self, kind: NoteKind) -> list[Note]:
         """Return the notes of one kind, oldest first."""
@@ -234,7 +234,7 @@ class EvidenceQueries(ABC):
     def _candidates_by_id(self, order_id: str) -> list[Candidate]:
         if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
             return []  # it has NUL or a lone surrogate, which none of our ids has and no database can look up
-        known = self._run("known_as", order_id=order_id)
+        lines = self._run("known_as", order_id=order_id)
         return [
             Candidate(
                 number,
@@ -247,7 +247,7 @@ class EvidenceQueries(ABC):
                 at,
                 endpoint,
             )
-            for number, own_id, amount, currency, state, *standing, sent_id, is_first, at, endpoint in known
+            for number, own_id, amount, currency, state, *standing, sent_id, is_first, at, endpoint in lines
         ]
 
 
@@ -263,9 +263,9 @@ class EvidenceLog(EvidenceQueries):
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: Record, at: str
     ) -> list[Finding]:
-        """Record evidence in order, up to the first piece about a row in flight; return the findings."""
+        """Record evidence up to the first piece about a row in flight. Return the findings."""
         findings: list[Finding] = []
-        waiting: list[Entry | Remark] = []
+        pending: list[Entry | Remark] = []
         before = arrival = self.last_judged_arrival() if any(piece.arrival is not None for piece in evidence) else 0
         for piece in evidence:
             if piece.arrival is not None and piece.arrival <= arrival:
@@ -276,28 +276,28 @@ class EvidenceLog(EvidenceQueries):
             findings.append(ruling.finding)
             if piece.arrival is not None:
                 arrival = piece.arrival
-            waiting += _build_facts(piece, ruling, at)
+            pending += _build_facts(piece, ruling, at)
             if ruling.outcome is not None:  # the next claim must be judged in the resulting state
-                *_, (_, _, has_moved) = record(waiting)
+                *_, (_, _, has_moved) = record(pending)
                 if has_moved is not (ruling.finding is Finding.MOVED):
                     raise InternalError("evidence wrongly moved a row, or did not move its row")
-                waiting = []
+                pending = []
         # This note shares the transaction of the facts, because after a crash in between they would be judged twice.
         if arrival != before:
-            waiting.append(Remark(JudgedArrivals(arrival), at))
-        if waiting:
-            record(waiting)
+            pending.append(Remark(JudgedArrivals(arrival), at))
+        if pending:
+            record(pending)
         return findings
 
     def settle(self, entries: Sequence[Entry], record: Record) -> None:
         """Record people's decisions, and lift the holds on their rows. Raises `StaleRows` (see `Journal.settle`)."""
         if not entries:
             return
-        ready = dict(self._run("ready_and_held", numbers=[entry.instruction for entry in entries]))
-        if not all(ready.values()):
+        held_rows = dict(self._run("ready_and_held", numbers=[entry.instruction for entry in entries]))
+        if not all(held_rows.values()):
             raise StaleRows
-        answers = [replace(entry, heard=_ANSWER) if entry.instruction in ready else entry for entry in entries]
-        if not all(has_moved for _, _, has_moved in record(answers)):
+        updated = [replace(entry, heard=_ANSWER) if entry.instruction in held_rows else entry for entry in entries]
+        if not all(has_moved for _, _, has_moved in record(updated)):
             raise StaleRows
 
     def record_notes(
@@ -321,17 +321,17 @@ class EvidenceLog(EvidenceQueries):
                 raise DocumentWithdrawn
 
     def _lock_candidates(self, order_id: str | None) -> Sequence[Candidate]:
-        """Return the instructions with an order id, locked so that none is sent until the evidence is recorded."""
-        known = [] if order_id is None else self.orders(order_id)
-        if order_id is None or not known or not self._tables.lock_rows([row.number for row in known]):
-            return known
+        """Return and lock the instructions with an order id, so that none is sent before the evidence is recorded."""
+        candidates = [] if order_id is None else self.orders(order_id)
+        if order_id is None or not candidates or not self._tables.lock_rows([row.number for row in candidates]):
+            return candidates
         return self.orders(order_id)
 
 
 def _build_facts(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:
-    """Return the facts for some evidence: the move that it proves, or a remark about each possible instruction."""
-    heard = EvidenceRecord(evidence.source, ruling.finding, ruling.meaning, evidence.content, evidence.lasting)
+    """Return the facts for a piece of evidence: a proven move, or a remark for each possible instruction."""
+    record = EvidenceRecord(evidence.source, ruling.finding, ruling.meaning, evidence.content, evidence.lasting)
     if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
-        return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, heard=heard)]
-    others = (Remark(heard, at, other) for other in ruling.others)
-    return [Remark(heard, at, ruling.instruction, ruling.attempt), *others]
+        return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, heard=record)]
+    remarks = (Remark(record, at, other) for other in ruling.others)
+    return [Remark(record, at, ruling.instruction, ruling.attempt), *remarks]

@@ -24,7 +24,7 @@ from paygw_batch.core.lifecycle import (
     Replaced,
     Resolved,
     Returned,
-    kind_of,
+    fact_kind,
 )
 from paygw_batch.core.shown_states import decode_record, encode_record, encode_text
 from paygw_batch.errors import JournalCorrupt
@@ -149,10 +149,10 @@ def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
             assert_never(fact)
 
 
-def add_evidence(event: FactColumns, personal: PersonalData, heard: EvidenceRecord) -> tuple[FactColumns, PersonalData]:
-    columns = _evidence_columns(heard)
+def add_evidence(event: FactColumns, personal: PersonalData, entry: EvidenceRecord) -> tuple[FactColumns, PersonalData]:
+    columns = _evidence_columns(entry)
     event = event._replace(source=columns.source, finding=columns.finding, means=columns.means, details=columns.details)
-    return event, personal._replace(text=_clean_text(heard.content)) if heard.content else personal
+    return event, personal._replace(text=_clean_text(entry.content)) if entry.content else personal
 
 
 def remark_columns(fact: EvidenceRecord | Note | BatchFact) -> tuple[str, FactColumns, PersonalData]:
@@ -228,8 +228,8 @@ def _build_note(kind: NoteKind, by: str | None, agreement: str | None, details: 
 
 
 def _evidence_columns(fact: EvidenceRecord) -> FactColumns:
-    means = None if fact.means is None else fact.means.value
-    return FactColumns(source=fact.source.value, finding=fact.finding.value, means=means, details=fact.lasting or None)
+    kind = None if fact.means is None else fact.means.value
+    return FactColumns(source=fact.source.value, finding=fact.finding.value, means=kind, details=fact.lasting or None)
 
 
 def personal_data_digest(salt: bytes, personal: PersonalData) -> bytes:
@@ -257,11 +257,11 @@ def _reject_float(number: str) -> None:
 _decode_json = json.JSONDecoder(parse_float=_reject_float).decode
 
 
-def encode_batch(opened: BatchOpened) -> str:
+def encode_batch(opening: BatchOpened) -> str:
     """Return the canonical details of the fact that opens a batch."""
-    approvals = tuple(_clean_text(approval) or "" for approval in opened.approvals)
-    fields = asdict(opened) | {"by": _clean_text(opened.by) or "", "approvals": approvals}
-    if not opened.plan_sha256:
+    approvals = tuple(_clean_text(approval) or "" for approval in opening.approvals)
+    fields = asdict(opening) | {"by": _clean_text(opening.by) or "", "approvals": approvals}
+    if not opening.plan_sha256:
         del fields["plan_sha256"]
     return canonical(fields)
 
@@ -272,31 +272,31 @@ def decode_batch(details: str) -> BatchOpened:
         fields = _decode_json(details)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
         fields["approvals"] = tuple(fields["approvals"])
-        opened = BatchOpened(**fields)
-        is_exact = encode_batch(opened) == details
+        opening = BatchOpened(**fields)
+        is_exact = encode_batch(opening) == details
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         is_exact = False
     if not is_exact:
         raise JournalCorrupt(say("The fact that opens a batch cannot be read."))
-    return opened
+    return opening
 
 
-def encode_forgetting(forgotten: BatchForgotten) -> str:
+def encode_forgetting(forgetting: BatchForgotten) -> str:
     """Return the canonical details of the fact that forgets people of a batch."""
-    return canonical(asdict(forgotten) | {"by": _clean_text(forgotten.by) or ""})
+    return canonical(asdict(forgetting) | {"by": _clean_text(forgetting.by) or ""})
 
 
 def decode_forgetting(details: str) -> BatchForgotten:
     """Return the value that `encode_forgetting` wrote. Raises `JournalCorrupt` for any other text."""
     try:
         fields = _decode_json(details)
-        forgotten = BatchForgotten(**{**fields, "orders": tuple(fields["orders"])})
-        is_exact = encode_forgetting(forgotten) == details
+        forgetting = BatchForgotten(**{**fields, "orders": tuple(fields["orders"])})
+        is_exact = encode_forgetting(forgetting) == details
     except (ValueError, TypeError, KeyError, RecursionError):
         is_exact = False
     if not is_exact:
         raise JournalCorrupt(say("The fact that forgets people of a batch cannot be read."))
-    return forgotten
+    return forgetting
 
 
 class HistoryFact(NamedTuple):
@@ -318,19 +318,19 @@ def history_entries(fact: HistoryFact) -> Iterator[HistoryEntry]:
     """Yield the history entries for the people's acts in one fact."""
     number, at, details = fact.number, fact.at, fact.details or ""
     if fact.kind == BATCH_OPENED:
-        opened = decode_batch(details)
-        name = opened.sheet_name
-        text = encode_record("one_row", name) if opened.rows == 1 else encode_record("rows", opened.rows, name)
-        yield HistoryEntry(number, at, "opened", None, None, opened.by, text)
-        for approval in opened.approvals:
+        opening = decode_batch(details)
+        name = opening.sheet_name
+        text = encode_record("one_row", name) if opening.rows == 1 else encode_record("rows", opening.rows, name)
+        yield HistoryEntry(number, at, "opened", None, None, opening.by, text)
+        for approval in opening.approvals:
             yield HistoryEntry(number, at, "approved", None, None, "", approval)
         return
     if fact.kind == BATCH_FORGOTTEN:
-        forgotten = decode_forgetting(details)
-        rows, before = forgotten.instructions, forgotten.before
+        forgetting = decode_forgetting(details)
+        rows, before = forgetting.instructions, forgetting.before
         many = rows if rows != 1 else None
         text = encode_record("forgotten_before", many, before) if before else encode_record("forgotten_person", many)
-        yield HistoryEntry(number, at, "forgotten", None, None, forgotten.by, text, forgotten.order)
+        yield HistoryEntry(number, at, "forgotten", None, None, forgetting.by, text, forgetting.order)
         return
     match FactKind(fact.kind):
         case FactKind.RELEASED:
@@ -434,7 +434,7 @@ def chain_facts(
         if isinstance(entry, Remark):
             batch, (kind, event, personal) = entry.batch, remark_columns(entry.fact)
         else:
-            kind, (event, personal) = kind_of(entry.fact), fact_columns(entry.fact)
+            kind, (event, personal) = fact_kind(entry.fact), fact_columns(entry.fact)
             if entry.heard is not None:
                 event, personal = add_evidence(event, personal, entry.heard)
         digest = None

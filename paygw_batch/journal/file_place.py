@@ -110,7 +110,7 @@ def examine(
     sent_log: Callable[[Identity], Sequence[SentLogLine]],
     is_any_name_fine: bool = False,
 ) -> ExaminedJournal | None:
-    """Examine the database at `path` without changing it, and return its journal; None for an empty file.
+    """Examine the database at `path` without changing it. Return its journal, or None for an empty file.
 
     A journal of the same merchant at another host is refused unless `is_any_name_fine`, because a person has to confirm
     the host. `sent_log` returns the newest lines of a journal's sent log. It is called before the end of the chain
@@ -126,7 +126,7 @@ def examine(
         log_lines = sent_log(identity)
         names = evidence_log(connection).names(identity)
         examined = ExaminedJournal(version, identity, chain_end(connection), names)
-        if not is_any_name_fine or not endpoint.is_of_merchant(names):
+        if not is_any_name_fine or not endpoint.matches_merchant(names):
             check_endpoint(names, endpoint, str(path))
         if version == len(migrations()):
             check_tables(connection, path)
@@ -141,10 +141,10 @@ def examine(
     return examined
 
 
-def check_home(path: Path, identity: Identity, known: KnownJournal | None) -> None:
+def check_home(path: Path, identity: Identity, known_journal: KnownJournal | None) -> None:
     """Raise `JournalTooOld` if the journal still exists where it was last opened, or was moved to a database."""
-    places = {identity.home} if known is None else {identity.home, known.path}
-    for place in places:
+    homes = {identity.home} if known_journal is None else {identity.home, known_journal.path}
+    for place in homes:
         home = Path(place)
         if not home.is_absolute():
             raise JournalTooOld(
@@ -186,7 +186,7 @@ _JOURNAL_ID = "0" * 32
 def in_memory_journal(
     *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z", notes: tuple[str, ...] = ()
 ) -> SqliteJournal:
-    """Return an empty journal in memory, which is lost when this process ends."""
+    """Return an empty journal in memory, which does not outlive this process."""
     identity = Identity(_JOURNAL_ID, endpoint, created_at, _MEMORY_NAME)
     connection = apsw.Connection(_MEMORY_NAME)
     connection.deserialize("main", empty_database(identity))
@@ -230,11 +230,11 @@ class FilePlace(JournalPlace):
         return journal_holder(self.path)
 
     def record_backup(self) -> None:
-        """Record the present time as that of the last backup. Raises `OutputError`."""
+        """Record the current time as the time of the last backup. Raises `OutputError`."""
         write_atomically(backup_time_path(self.path), self.now().encode())
 
     def last_backup_at(self) -> str | None:
-        """Return the time of the last backup; None if it is unknown."""
+        """Return the time of the last backup, or None if it is unknown."""
         try:
             return read_regular(backup_time_path(self.path), _MAX_TIME_BYTES).decode().strip()
         except (OSError, ValueError):
@@ -247,11 +247,11 @@ class FilePlace(JournalPlace):
         now = self.now()
         with ExitStack() as stack:
             stack.callback(RunLock(lock_path(self.path), now=now, command=command).close)
-            stack.enter_context(self.known.hold_lock(now))
-            _resolve_intentions(self.known)
+            stack.enter_context(self.known_journals.hold_lock(now))
+            _resolve_intentions(self.known_journals)
             if check_journal_files(self.path) and self.path.stat().st_size > 0:
                 return None
-            check_other_journals(self.known.merchant_journals((self.endpoint,)), beside, command="journal new")
+            check_other_journals(self.known_journals.merchant_journals((self.endpoint,)), beside, command="journal new")
             _require_no_log(self.path)
             key = self.endpoint.consumer_key_sha256
             identity = Identity(secrets.token_hex(16), self.endpoint.name, now, str(self.path), key)
@@ -286,9 +286,9 @@ class FilePlace(JournalPlace):
         connection = connect(self.path, write=False)
 
         def read_log_and_begin(identity: Identity) -> Sequence[SentLogLine]:
-            seen = self._log_lines(identity.journal_id)
+            log_lines = self._log_lines(identity.journal_id)
             connection.execute("BEGIN")
-            return seen
+            return log_lines
 
         try:
             examined = self._examine(connection, read_log_and_begin)
@@ -310,11 +310,11 @@ class FilePlace(JournalPlace):
         The notes move no row, and SQLite orders them before or after each transaction of a run.
         """
         with self._connect_without_lock(must_be_known=True) as connection:
-            opened, folder = self.path.stat(), self.known.folder(load_identity(connection).journal_id)
+            file_status, folder = self.path.stat(), self.known_journals.folder(load_identity(connection).journal_id)
 
             def record_notes(notes: Sequence[ConcurrentNote]) -> None:
                 with self._translating_errors():
-                    if not samestat(opened, self.path.stat()):
+                    if not samestat(file_status, self.path.stat()):
                         raise self._missing_error()  # another file has replaced it
                     with transaction_without_lock(connection, self.path):
                         evidence_log(connection).record_notes(partial(append_facts, connection), *notes)
@@ -367,7 +367,7 @@ class FilePlace(JournalPlace):
                     journal_id=lost_id,
                 ),
             )
-        entries = self.known.merchant_journals((self.endpoint,))
+        entries = self.known_journals.merchant_journals((self.endpoint,))
         journals = [entry for entry in entries if not entry.is_intended or Path(entry.path).exists()]
         message = say("There is no journal at {path}.{others}", path=self.path, others=journal_list_sentence(journals))
         if not journals:
@@ -381,21 +381,25 @@ class FilePlace(JournalPlace):
         )
 
     def _log_lines(self, journal_id: str) -> Sequence[SentLogLine]:
-        """Return the newest lines of a journal's sent log; none for a copy, because people may read an older copy."""
-        entry = self.known.entry(journal_id)
+        """Return the newest lines of a journal's sent log. None for a copy, because people may read an older one."""
+        entry = self.known_journals.entry(journal_id)
         if entry is not None and entry.path != str(self.path) and journal_exists(Path(entry.path), journal_id):
             return ()
-        return self.known.newest_log_lines(journal_id)
+        return self.known_journals.newest_log_lines(journal_id)
 
     def _log_lines_at_home(self, identity: Identity) -> Sequence[SentLogLine]:
         """Return the newest lines of a journal's sent log. Raises `JournalTooOld` if this file is a copy."""
-        check_home(self.path, identity, self.known.entry(identity.journal_id))
-        return self.known.newest_log_lines(identity.journal_id)
+        check_home(self.path, identity, self.known_journals.entry(identity.journal_id))
+        return self.known_journals.newest_log_lines(identity.journal_id)
 
     def _journals_sent_here(self) -> Sequence[KnownJournal]:
-        """Return the journals at this path from which something was sent, oldest first."""
-        here = (entry for entry in self.known.entries() if entry.path == str(self.path))
-        return [entry for entry in here if any(line.number for line in self.known.newest_log_lines(entry.journal_id))]
+        """Return the journals at this path that were used to send rows, oldest first."""
+        here = (entry for entry in self.known_journals.entries() if entry.path == str(self.path))
+        return [
+            entry
+            for entry in here
+            if any(line.number for line in self.known_journals.newest_log_lines(entry.journal_id))
+        ]
 
     def _examine(
         self, connection: apsw.Connection, sent_log: Callable[[Identity], Sequence[SentLogLine]]
@@ -427,7 +431,7 @@ class FilePlace(JournalPlace):
         journal_id = examined.identity.journal_id
         if [entry for entry in self._journals_sent_here() if not entry.is_lost and entry.journal_id != journal_id]:
             raise JournalTooOld(say("This is not the journal that this machine last sent rows from."))
-        if is_known(self.known, journal_id):
+        if is_known(self.known_journals, journal_id):
             return
         raise JournalNotAdopted(
             say(
@@ -438,43 +442,43 @@ class FilePlace(JournalPlace):
             )
         )
 
-    def _open_locked(self, lock: RunLock, undo: ExitStack, now: str) -> SqliteJournal:
+    def _open_locked(self, lock: RunLock, cleanup: ExitStack, now: str) -> SqliteJournal:
         path = self.path
         with closing(connect(path, write=False)) as connection:
             examined = self._examine(connection, self._log_lines_at_home)
             self._require_known(examined)
-        folder = self.known.folder(examined.identity.journal_id)
+        folder = self.known_journals.folder(examined.identity.journal_id)
         check_directory(folder)
         connection = connect(path, write=True)
-        undo.callback(connection.close)
+        cleanup.callback(connection.close)
         connection.set_busy_timeout(WAITS_FOR_OTHERS_MS)
         home, notes = examined.identity.home, list[str]()
         if home != str(path):
             notes.append(say("The journal was moved here from {home}.", home=home))
         try:
             sent_log = SentLog(folder, RUN, examined.end.log_fields)
-            undo.callback(sent_log.close)
+            cleanup.callback(sent_log.close)
             self._migrate(connection, examined, now)
             if (end := chain_end(connection)) != examined.end:
                 # The upgrade is a commit like any other. Without a line in the sent log, a copy from before the upgrade
                 # would be taken for the newest.
                 examined = replace(examined, end=end, names=evidence_log(connection).names(examined.identity))
-                sent_log.note(*end.log_fields)
-            _remember(self.known, path, examined, now)
+                sent_log.log_commit(*end.log_fields)
+            _remember(self.known_journals, path, examined, now)
         except (apsw.Error, OSError) as error:
             prevent_writes_on_close(connection)
             raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
         return SqliteJournal(connection, path, end=examined.end, sent_log=sent_log, lock=lock, notes=tuple(notes))
 
     def _migrate(self, connection: apsw.Connection, examined: ExaminedJournal, now: str) -> None:
-        """Upgrade the tables and record the journal's present path and name, in one transaction."""
-        is_name_noted = not self._require_own(examined.identity.journal_id, examined.names)
-        if examined.version == len(migrations()) and examined.identity.home == str(self.path) and is_name_noted:
+        """Upgrade the tables and record the journal's current path and name, in one transaction."""
+        is_name_recorded = not self._require_own(examined.identity.journal_id, examined.names)
+        if examined.version == len(migrations()) and examined.identity.home == str(self.path) and is_name_recorded:
             return
         connection.execute("BEGIN IMMEDIATE")
         migrate(connection, examined.version, now=now)
         connection.execute("UPDATE identity SET home = ?", (str(self.path),))
-        if not is_name_noted:
+        if not is_name_recorded:
             append_facts(connection, [Remark(EndpointNote(self.endpoint, ""), now)])
         connection.execute("COMMIT")
 
@@ -484,42 +488,42 @@ class FilePlace(JournalPlace):
         entry = KnownJournal(journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
         # The entry and the sent log come before the file. A crash in between leaves an intention, which the next
         # command resolves. In the other order, a crash would leave a journal without a sent log.
-        self.known.register(entry)
-        SentLog(self.known.folder(journal_id), RUN, identity.start.log_fields).close()
+        self.known_journals.register(entry)
+        SentLog(self.known_journals.folder(journal_id), RUN, identity.start.log_fields).close()
         _create_file(self.path, identity)
-        self.known.write(replace(entry, is_intended=False))
+        self.known_journals.write(replace(entry, is_intended=False))
 
 
-def is_known(known: KnownJournals, journal_id: str) -> bool:
-    """Whether this user has the sent log of a journal, and no person has called the journal lost."""
-    entry = known.entry(journal_id)
-    return entry is not None and not entry.is_lost and newest_line(known.folder(journal_id), RUN) is not None
+def is_known(known_journals: KnownJournals, journal_id: str) -> bool:
+    """Whether this user has the sent log of a journal that nobody has marked as lost."""
+    entry = known_journals.entry(journal_id)
+    return entry is not None and not entry.is_lost and newest_line(known_journals.folder(journal_id), RUN) is not None
 
 
-def _remember(known: KnownJournals, path: Path, examined: ExaminedJournal, now: str) -> None:
-    """Record the present path of a journal, and the names by which it knows its merchant's endpoints."""
+def _remember(known_journals: KnownJournals, path: Path, examined: ExaminedJournal, now: str) -> None:
+    """Record a journal's current path and the names of its merchant's endpoints."""
     identity = examined.identity
-    previous = known.entry(identity.journal_id)
+    previous = known_journals.entry(identity.journal_id)
     # Names that only the entry has are kept, because the journal may be an older copy that a person adopted.
     names = tuple(dict.fromkeys((*examined.names, *(() if previous is None else previous.names))))
-    known.remember(KnownJournal(identity.journal_id, names, str(path), identity.created_at), now)
+    known_journals.remember(KnownJournal(identity.journal_id, names, str(path), identity.created_at), now)
 
 
-def _resolve_intentions(known: KnownJournals) -> None:
+def _resolve_intentions(known_journals: KnownJournals) -> None:
     """Complete or remove the entries of journals whose creation was interrupted.
 
     The caller holds the lock of the folders, so no creation is under way. A journal whose file never got its final name
     was never open. If a file with its id is found later, a person has to adopt it first.
     """
-    for entry in known.entries():
+    for entry in known_journals.entries():
         if entry.is_intended and journal_exists(Path(entry.path), entry.journal_id):
-            known.write(replace(entry, is_intended=False))
+            known_journals.write(replace(entry, is_intended=False))
         elif entry.is_intended:
-            known.forget(entry)
+            known_journals.forget(entry)
 
 
 def _create_file(path: Path, identity: Identity) -> None:
-    """Create a private journal without facts, under a temporary name first: no crash leaves a partial journal."""
+    """Create a private journal without facts. It gets its name last, so a crash leaves no partial journal."""
     temporary = create_temporary_file(path)
     try:
         with closing(connect(temporary, write=True)) as connection:

@@ -29,7 +29,7 @@ def forget_payees(tables: Tables, numbers: Sequence[int]) -> None:
 def forget_evidence(
     tables: Tables, numbers: Sequence[int], before: str, batches: Mapping[str, int]
 ) -> Mapping[int, Sequence[int]]:
-    """Forget evidence from before a time that belongs to no instruction, and signed orders that name a forgotten row.
+    """Forget old evidence about no instruction, and signed orders that name a forgotten row.
 
     `batches` maps the ids of the forgotten batches to their numbers. Returns the facts of these orders by batch.
     """
@@ -41,7 +41,7 @@ def forget_evidence(
 
 
 def _matching_orders(tables: Tables, numbers: Sequence[int], batches: Collection[str]) -> Iterator[tuple[str, int]]:
-    """Yield (batch id, fact number) for each stored order that names a row of a forgotten person."""
+    """Yield the batch id and fact number of each stored order that names a forgotten person's row."""
     for number, details, document in tables.run("orders_to_look_at"):
         batch = json.loads(details)
         if batch not in batches or not numbers:
@@ -52,17 +52,17 @@ def _matching_orders(tables: Tables, numbers: Sequence[int], batches: Collection
 
 
 def _named_rows(document: str) -> frozenset[int]:
-    """Return the rows that a signed order names; empty if the order cannot be read."""
+    """Return the rows that a signed order names. Empty if the order cannot be read."""
     try:
         return frozenset(row["row"] for row in json.loads(document)["content"]["rows"])
     except (ValueError, TypeError, KeyError):
         return frozenset()
 
 
-def check_forgotten(tables: Tables, forgotten: Iterable[tuple[int, BatchForgotten]]) -> None:
-    """Raise `JournalCorrupt` unless each batch lacks exactly the number of payees that its facts forgot."""
+def check_forgotten(tables: Tables, forgettings: Iterable[tuple[int, BatchForgotten]]) -> None:
+    """Raise `JournalCorrupt` unless each batch lacks exactly as many payees as its facts forgot."""
     forgotten_counts = Counter[int]()
-    for batch, forgetting in forgotten:
+    for batch, forgetting in forgettings:
         forgotten_counts[batch] += forgetting.instructions
     if dict(tables.run("forgotten_rows")) != {batch: count for batch, count in forgotten_counts.items() if count}:
         raise JournalCorrupt(say("People were forgotten, but no fact records it."))
@@ -71,9 +71,9 @@ def check_forgotten(tables: Tables, forgotten: Iterable[tuple[int, BatchForgotte
 def forgettable_payments(
     tables: Tables, numbers: Sequence[int] | None, before: str, is_over: Callable[[int], bool]
 ) -> ForgettablePayments:
-    """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
+    """Return the payments whose payees may be forgotten: before a date, or those in `numbers`.
 
-    `is_over` tells whether a batch is finished for good. A row is kept if an unfinished batch also covers it.
+    `is_over` returns whether a batch is finished for good. A row is kept if an unfinished batch also covers it.
     """
     run, groups = tables.run, dict[int, "array[int]"]()
     if numbers is None:

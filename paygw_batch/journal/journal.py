@@ -52,7 +52,6 @@ from paygw_batch.journal.values import (
     FoundPayment,
     Head,
     HistoryEntry,
-    KeptReply,
     KnownRow,
     LookAlike,
     Messages,
@@ -65,6 +64,7 @@ from paygw_batch.journal.values import (
     RowState,
     StatementNote,
     StateTally,
+    StoredReply,
     TallyKind,
     UsedSpelling,
     Withdrawal,
@@ -106,7 +106,7 @@ class JournalReader(EvidenceQueries):
         return [BatchRecord(*line) for line in lines]
 
     def batch(self, batch: str, *, operation: str | None = None) -> BatchRecord | None:
-        """Return the batch with this id, and with this operation if one is given; None if there is no such batch."""
+        """Return the batch with this id (and operation, if given), or None if it does not exist."""
         return next((BatchRecord(*line) for line in self._run("batch", batch=batch, operation=operation)), None)
 
     def compare(
@@ -115,8 +115,8 @@ class JournalReader(EvidenceQueries):
         """Compare each (row, client_orderid, content) of a sheet with every order id ever used."""
         known, clashes = [], []
         with self._snapshot():
-            compared = self._tables.run_for_each("compare", ("row", "order_id", "content"), rows, operation=operation)
-            for row, order_id, number, is_its_own, is_equal, word, *details in compared:
+            results = self._tables.run_for_each("compare", ("row", "order_id", "content"), rows, operation=operation)
+            for row, order_id, number, is_its_own, is_equal, word, *details in results:
                 duplicate_of, since, batch, sheet_row, opened_at = details
                 state = STATES[word]
                 if is_its_own and is_equal:
@@ -143,15 +143,15 @@ class JournalReader(EvidenceQueries):
             by_row: dict[int, LookAlike] = {}
             for row, own_id, *line in self._tables.run_for_each("look_alikes", columns, rows, operation=operation):
                 order_id, batch, opened_at = line
-                is_rewritten, before = are_damaged_variants(own_id, order_id), by_row.get(row)
+                is_rewritten, found = are_damaged_variants(own_id, order_id), by_row.get(row)
                 if (is_rewritten or opened_at > since) and (
-                    before is None or (before.is_rewritten, before.opened_at) <= (is_rewritten, opened_at)
+                    found is None or (found.is_rewritten, found.opened_at) <= (is_rewritten, opened_at)
                 ):
                     by_row[row] = LookAlike(row, order_id, batch, opened_at, is_rewritten)
             return list(by_row.values())
 
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
-        """Find each (row, client_orderid, spelling) whose id was never used as it is, but in another spelling.
+        """Find each (row, client_orderid, spelling) whose id was used only in another spelling.
 
         `spelling` is `core.text.normalise_spelling` of the id. The newest id with this spelling is returned.
         """
@@ -160,8 +160,8 @@ class JournalReader(EvidenceQueries):
             if not self._tables.run("any_order_id", operation=operation):
                 return []
             # The first query is cheaper, and it leaves out most ids, because these have no other spelling.
-            used = list(self._tables.run_for_each("has_spelling", columns, rows, operation=operation))
-            lines = self._tables.run_for_each("used_spellings", columns, used, operation=operation)
+            results = list(self._tables.run_for_each("has_spelling", columns, rows, operation=operation))
+            lines = self._tables.run_for_each("used_spellings", columns, results, operation=operation)
             return [UsedSpelling(*line) for line in lines]
 
     def repeated_batches(
@@ -200,9 +200,9 @@ class JournalReader(EvidenceQueries):
         after: int = 0,
         limit: int | None = None,
     ) -> Iterator[RowState]:
-        """Yield the first `limit` rows (None: all) of a batch after row `after`, in the sheet's order.
+        """Yield up to `limit` rows of a batch after row `after`, in the sheet's order.
 
-        `states` and `numbers` (rows of the sheet) filter the rows; None: all. The cost grows with the rows yielded, not
+        `states` and `numbers` (rows of the sheet) filter the rows. The cost grows with the rows yielded, not
         with the batch. With `accepted_until`, an accepted row is yielded only if its latest intent is not after that
         time.
         """
@@ -231,13 +231,13 @@ class JournalReader(EvidenceQueries):
                 yield lines
 
     def pages(self, batch: int) -> Iterator[bytes]:
-        """Yield the sheet of a batch as it was received, piece by piece."""
+        """Yield the received sheet of a batch in pieces."""
         for (number,) in self._run("page_numbers", batch=batch):
             ((content,),) = self._run("page", batch=batch, number=number)
             yield bytes(content)
 
     def customer_urls(self, batch: int) -> Mapping[int, str]:
-        """Return the URLs where customers pay, by row of a batch, as the gateway gave them for the latest attempt."""
+        """Return the customer URLs that the gateway returned for the latest attempts, keyed by row."""
         return dict(self._run("customer_urls", batch=batch))
 
     def tallies(
@@ -251,7 +251,7 @@ class JournalReader(EvidenceQueries):
             return tallies(self._tables, batch, kind, accepted_until)
 
     def rows_being_sent(self, batch: int) -> Sequence[RowBeingSent]:  # noqa: ARG002 (a file has one sender)
-        """Return the rows of a batch that living processes have in flight."""
+        """Return the rows of a batch that live processes have in flight."""
         return ()
 
     def messages(self, batch: int | None = None) -> Messages:
@@ -260,7 +260,7 @@ class JournalReader(EvidenceQueries):
             return super().messages(batch)
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
-        """Return the people's acts on a batch and on the rows it covers, oldest first."""
+        """Return people's actions on a batch and its rows, oldest first."""
         return [entry for line in self._run("history", batch=batch) for entry in history_entries(HistoryFact(*line))]
 
     def audit_entries(self, *, before: int = NO_ENTRY, limit: int) -> Sequence[AuditEntry]:
@@ -283,7 +283,7 @@ class JournalReader(EvidenceQueries):
             return [_parse_payment(line) for line in self._tables.run("payments", numbers=newest)] if newest else []
 
     def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
-        """Return the payments of the given rows of a batch, with their payees, by row."""
+        """Return the payments of these rows of a batch, with their payees, keyed by row."""
         with self._snapshot():
             instructions = dict(self._tables.run("numbered", batch=batch, rows=sorted(rows), after=0)) if rows else {}
             numbers = sorted(set(instructions.values()), reverse=True)
@@ -294,11 +294,11 @@ class JournalReader(EvidenceQueries):
     def forgettable_payments(
         self, numbers: Sequence[int] | None = None, *, before: str = "", cutoff: str, recent: str = ""
     ) -> ForgettablePayments:
-        """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
+        """Return the payments whose payees may be forgotten: before a date, or those in `numbers`.
 
         A batch can be forgotten once it is over: no message about it waits for a person, and each of its rows is paid,
-        returned, replaced, or rejected for good. A row that only a person called rejected must have left no later than
-        `cutoff`. A batch opened at `recent` or later waits, because nobody would notice a sheet that repeats its
+        returned, replaced, or rejected for good. A row that only a person called rejected must have been sent no later
+        than `cutoff`. A batch opened at `recent` or later waits, because nobody would notice a sheet that repeats its
         payments.
         """
         with self._snapshot():
@@ -314,24 +314,24 @@ class JournalReader(EvidenceQueries):
         if any(tally.state not in _FINAL_STATES for tally in tallies(self._tables, batch, TallyKind.ALL, None)):
             return False
         messages = self._evidence.messages(batch)
-        rejected = find_rows(self._tables, batch, states={State.REJECTED})
+        rejected_rows = find_rows(self._tables, batch, states={State.REJECTED})
         return not (messages.contradictions or messages.waiting) and not any(
-            is_in_quarantine(row.quarantined_since, cutoff) for row in rejected
+            is_in_quarantine(row.quarantined_since, cutoff) for row in rejected_rows
         )
 
     def first_forgetting(self, batch: int) -> HistoryEntry | None:
-        """Return the history entry of the first forgetting in a batch; None if nobody was forgotten."""
+        """Return the first history entry in which people of a batch were forgotten, or None."""
         return next((entry for entry in self.history(batch) if entry.kind == "forgotten"), None)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the stored raw replies about instruction `number`, oldest first."""
         lines = self._run("replies", instruction=number)
-        return [AttemptReply(attempt, at, KeptReply(head.decode(), body)) for attempt, at, head, body in lines]
+        return [AttemptReply(attempt, at, StoredReply(head.decode(), body)) for attempt, at, head, body in lines]
 
     def verify(self, progress: VerifyProgress = ignore_progress) -> Mapping[str, int]:
-        """Replay the whole journal; return the counts by name.
+        """Replay the whole journal, and return the counts by name.
 
-        Raises `JournalCorrupt` at the first fact or line that is wrong, and names it.
+        Raises `JournalCorrupt`, which names the first wrong fact or line.
         """
         with self._snapshot():
             return {**self._verify(progress), "notifications_waiting": len(self._evidence.arrivals(NO_LIMIT))}
@@ -342,7 +342,7 @@ class JournalReader(EvidenceQueries):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the journal. Its place can open it again."""
+        """Close the journal. It can be reopened."""
 
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         with self._translating_errors():
@@ -354,7 +354,7 @@ class JournalReader(EvidenceQueries):
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[object]:
-        """Let all statements in the block see one state of the journal, and translate errors of the store."""
+        """Run the block on one snapshot of the journal, and translate errors of the store."""
 
     @abstractmethod
     def _chain_end(self) -> tuple[int, str]:
@@ -362,7 +362,7 @@ class JournalReader(EvidenceQueries):
 
     @abstractmethod
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return the search as a query for the store's text index; empty if the search has no words."""
+        """Return the search as a query for the store's text index, or an empty string if the search has no words."""
 
     @abstractmethod
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
@@ -405,7 +405,7 @@ class Journal(JournalReader):
             self._evidence.require_in_force(batch.plan_sha256)
             self._record([Remark(digests.opening(), at, batch=record.number)])
             self._apply_amendments(record, amended, at)
-            # A row of this sheet may have left in a lost commit, so it is held before any run finds it due.
+            # A row of this sheet may have been sent in a lost commit, so it is held before any run finds it due.
             hold_lost_orders(self._tables, self._record, digests.first_instruction)
         return record
 
@@ -416,12 +416,12 @@ class Journal(JournalReader):
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
-        """Put every in-flight instruction in doubt, because its run has ended; return their number."""
+        """Put every in-flight instruction in doubt, because its run has ended. Return their number."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Record evidence in order and apply the facts that it proves, in one transaction; return the findings.
+        """Record evidence and apply the facts that it proves in one transaction. Return the findings.
 
         Stops before evidence about a row in flight, which can only be judged later. `words` are the operator's
         `[outcomes]`.
@@ -432,17 +432,17 @@ class Journal(JournalReader):
     def judge_arrivals(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
     ) -> Counter[Finding]:
-        """Judge the waiting notifications (all, or about `at_most`), each once; return the number of each finding.
+        """Judge the waiting notifications (all, or about `at_most`). Return the number of each finding.
 
         Stops before a notification about a row in flight.
         """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
-            if not (waiting := self.arrivals(_NOTIFICATIONS_PER_TRANSACTION)):
+            if not (arrivals := self.arrivals(_NOTIFICATIONS_PER_TRANSACTION)):
                 break
-            judged = self.record_evidence([arrival_evidence(*arrival) for arrival in waiting], words, at=at)
+            judged = self.record_evidence([arrival_evidence(*arrival) for arrival in arrivals], words, at=at)
             findings.update(judged)
-            if len(judged) < len(waiting):
+            if len(judged) < len(arrivals):
                 break
         return findings
 
@@ -465,7 +465,7 @@ class Journal(JournalReader):
         """Reacquire the write lock after a shared run was started. Raises `JournalHeld` if another process holds it."""
 
     @abstractmethod
-    def for_engine(self) -> AbstractContextManager[EngineJournal]:
+    def open_engine_journal(self) -> AbstractContextManager[EngineJournal]:
         """Yield the journal's interface for an engine. Until the block ends, only the engine may use the journal."""
 
     @abstractmethod
@@ -473,7 +473,7 @@ class Journal(JournalReader):
         """Record the notices of the run that is about to send. They are due once that run is over."""
 
     def gate(self) -> Gate | None:
-        """Return the limits that all workers of the endpoint share; None if only one process sends."""
+        """Return the limits that all workers of the endpoint share, or None if only one process sends."""
         return None
 
     def settle(
@@ -505,11 +505,11 @@ class Journal(JournalReader):
         cutoff: str = "",
         order: SignedOrder | None = None,
     ) -> int:
-        """Release the rejected rows of a batch (all, or those named) for another attempt; return their number.
+        """Release rejected rows of a batch (all, or `rows`) for another attempt. Return their number.
 
-        A row that is rejected on a person's word alone is only released if its attempt left no later than `cutoff`. The
-        signed `order` that asks for the release is recorded in the same transaction; raises `DocumentWithdrawn` if it
-        was withdrawn.
+        A row that is rejected on a person's word alone is only released if its attempt was sent no later than `cutoff`.
+        The signed `order` that asks for the release is recorded in the same transaction; raises `DocumentWithdrawn` if
+        it was withdrawn.
         """
         released, digest = 0, "" if order is None else order.sha256
         with self._write_transaction():
@@ -517,11 +517,11 @@ class Journal(JournalReader):
             rejected_rows = find_rows(self._tables, batch, states={State.REJECTED}, numbers=rows)
             rejected = iter(array("q", (row.instruction for row in rejected_rows)))
             while group := list(islice(rejected, _CHUNK_SIZE)):
-                standings = self._standings(group)
+                states = self._standings(group)
                 # The gateway may still pay a row that a person called rejected, until its quarantine is over.
                 entries = [
                     self._release_entry(row, operation, suffix=suffix, fact=Released("", by, digest), at=at)
-                    for row in (standings[number] for number in group)
+                    for row in (states[number] for number in group)
                     if not is_in_quarantine(row.quarantined_since, cutoff)
                 ]
                 self._record(entries)
@@ -530,24 +530,24 @@ class Journal(JournalReader):
         return released
 
     def forget(
-        self, chosen: ForgettablePayments, *, by: str, at: str, order: SignedOrder | None = None
+        self, payments: ForgettablePayments, *, by: str, at: str, order: SignedOrder | None = None
     ) -> RemainingData:
-        """Forget the payees of payments in one transaction; ids, sums, states, times and the chain stay.
+        """Forget the payees of payments in one transaction. Ids, sums, states, times and the chain remain.
 
         The signed `order` that asks for it is recorded in the same transaction; raises `DocumentWithdrawn` if it was
         withdrawn. Returns where data of these people may remain.
         """
         digest = "" if order is None else order.sha256
-        instructions = [number for numbers in chosen.batches.values() for number in numbers]
-        with self._forget_transaction(chosen):
+        instructions = [number for numbers in payments.batches.values() for number in numbers]
+        with self._forget_transaction(payments):
             forget_payees(self._tables, instructions)
-            for batch in chosen.batches:
+            for batch in payments.batches:
                 self._tables.run("forget_sheet", batch=batch)
-            ids = {record.batch: record.number for record in self.batches() if record.number in chosen.batches}
-            orders = forget_evidence(self._tables, instructions, chosen.before, ids) if ids else {}
+            ids = {record.batch: record.number for record in self.batches() if record.number in payments.batches}
+            orders = forget_evidence(self._tables, instructions, payments.before, ids) if ids else {}
             facts = {
-                batch: BatchForgotten(by, chosen.before, len(numbers), digest, tuple(orders[batch]))
-                for batch, numbers in chosen.batches.items()
+                batch: BatchForgotten(by, payments.before, len(numbers), digest, tuple(orders[batch]))
+                for batch, numbers in payments.batches.items()
             }
             self._record([Remark(fact, at, batch=batch) for batch, fact in facts.items()])
             self._evidence.record_notes(self._record, order)
@@ -555,23 +555,23 @@ class Journal(JournalReader):
 
     @abstractmethod
     def scrub(self) -> RemainingData:
-        """Remove the bytes of forgotten people, as far as this store can; return where some may remain."""
+        """Remove forgotten people's bytes as far as this store can. Return where some may remain."""
 
     @abstractmethod
-    def _forget_transaction(self, chosen: ForgettablePayments) -> AbstractContextManager[object]:
+    def _forget_transaction(self, payments: ForgettablePayments) -> AbstractContextManager[object]:
         """Run the block in one transaction, like `_write_transaction`, that is allowed to forget these people."""
 
     def _apply_amendments(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
-        """Move order ids and numbering from replaced instructions to the new ones, and release the rejected ones."""
+        """Move order ids and numbers from replaced to new instructions, and release rejected ones."""
         new_numbers = dict(self._tables.run("replacing", batch=record.number)) if amended else {}
         if len(new_numbers) != len(amended):
             raise InternalError("an amendment does not belong to a row of its batch")
         if not amended:
             return
-        standings = self._standings([*(amendment.instruction for amendment in amended.values()), *new_numbers.values()])
+        states = self._standings([*(amendment.instruction for amendment in amended.values()), *new_numbers.values()])
         entries = []
         for row, amendment in amended.items():
-            old, new = standings.get(amendment.instruction), standings[new_numbers[row]]
+            old, new = states.get(amendment.instruction), states[new_numbers[row]]
             if (
                 old is None
                 or not is_amendable(old.standing.state, old.standing.possible_duplicate_of)
@@ -590,7 +590,7 @@ class Journal(JournalReader):
             raise StaleRows
 
     def _standings(self, numbers: Sequence[int]) -> Mapping[int, RowStanding]:
-        """Return instructions that are about to move, by number."""
+        """Return the instructions that are about to move, keyed by number."""
         return {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
 
     def _release_entry(self, row: RowStanding, operation: str, *, suffix: bool, fact: Released, at: str) -> Entry:
@@ -616,16 +616,16 @@ class Journal(JournalReader):
         plan_sha256: str,
         digests: OpeningDigests,
         parts: Iterable[BatchPart],
-        known: Iterable[KnownRow],
+        known_rows: Iterable[KnownRow],
         replaced: Mapping[int, int],
     ) -> BatchRecord:
-        """Write a batch without the fact that opens it; return it, with its reference if the store computes one."""
+        """Write a batch without its opening fact. Return it, with its reference if the store computes one."""
 
     @abstractmethod
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
         """Add facts to the chain inside the open transaction, and move their instructions.
 
-        Return for each fact its number, its time, and whether it moved its row.
+        Return each fact's number and time, and whether it moved its row.
         """
 
 

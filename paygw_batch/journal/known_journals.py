@@ -53,9 +53,9 @@ class KnownJournal:
     is_intended: bool = False
     is_lost: bool = False
 
-    def pays(self, names: Sequence[EndpointIdentity]) -> bool:
-        """Whether the journal pays for the merchant that is known by any of `names`."""
-        return any(name.is_of_merchant(self.names) for name in names)
+    def belongs_to(self, names: Sequence[EndpointIdentity]) -> bool:
+        """Whether the journal belongs to the merchant with one of these names."""
+        return any(name.matches_merchant(self.names) for name in names)
 
 
 class KnownJournals:
@@ -80,7 +80,7 @@ class KnownJournals:
         return self._directory / journal_id
 
     def newest_log_lines(self, journal_id: str) -> Sequence[SentLogLine]:
-        """Return the newest lines of a journal's sent log; none if the journal is not known."""
+        """Return the newest lines of a journal's sent log. Empty if the journal is not known."""
         return newest_lines(self.folder(journal_id))
 
     def entries(self) -> Sequence[KnownJournal]:
@@ -94,18 +94,18 @@ class KnownJournals:
         return sorted((_read_entry(path) for path in files), key=lambda entry: (entry.created_at, entry.journal_id))
 
     def entry(self, journal_id: str) -> KnownJournal | None:
-        """Return the entry of a journal; None if the journal is not known."""
+        """Return the entry of a journal, or None if the journal is not known."""
         path = self._path(journal_id)
         return _read_entry(path) if check_file(path) else None
 
     def merchant_journals(self, names: Sequence[EndpointIdentity], *, except_id: str = "") -> Sequence[KnownJournal]:
         """Return a merchant's journals except `except_id`, oldest first, with unknown ones at default paths."""
         entries = {entry.journal_id: entry for entry in (*self._journals_at_default_paths(), *self.entries())}
-        of_merchant = [entry for entry in entries.values() if entry.journal_id != except_id and entry.pays(names)]
-        return sorted(of_merchant, key=lambda entry: (entry.created_at, entry.journal_id))
+        journals = [entry for entry in entries.values() if entry.journal_id != except_id and entry.belongs_to(names)]
+        return sorted(journals, key=lambda entry: (entry.created_at, entry.journal_id))
 
     def write(self, entry: KnownJournal) -> None:
-        """Write an entry durably, in place of any earlier one. The caller holds the lock."""
+        """Write an entry durably, replacing any earlier one. The caller must hold the lock."""
         path = self._path(entry.journal_id)
         make_directory(path.parent)
         hint, message = say("Free some disk space, then run again."), mark("{path} cannot be written: {reason}.")
@@ -113,7 +113,7 @@ class KnownJournals:
             file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
 
     def remember(self, entry: KnownJournal, now: str) -> None:
-        """Write an entry unless the stored one is equal."""
+        """Write an entry if it differs from the stored one."""
         if self.entry(entry.journal_id) != entry:
             with self.hold_lock(now):
                 self.write(entry)
@@ -161,31 +161,31 @@ def _read_entry(path: Path) -> KnownJournal:
 
 
 def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
-    """Return a sentence that lists journals by id and path, with a leading space; empty if there are none."""
+    """Return a sentence that lists journals by id and path, after a space. Empty if there are none."""
     if not entries:
         return ""
-    listed = ", ".join(say("{journal_id} at {path}", journal_id=entry.journal_id, path=entry.path) for entry in entries)
+    text = ", ".join(say("{journal_id} at {path}", journal_id=entry.journal_id, path=entry.path) for entry in entries)
     return " " + say_count(
         len(entries),
         "This user's state directory remembers another journal of the same merchant: {journals}.",
         "This user's state directory remembers other journals of the same merchant: {journals}.",
-        journals=listed,
+        journals=text,
     )
 
 
-def check_other_journals(others: Sequence[KnownJournal], beside: str | None, *, command: str) -> None:
-    """Raise `JournalError` unless `beside` is the id of the newest of `others`, or None if there are none."""
-    if not others and beside is None:
+def check_other_journals(journals: Sequence[KnownJournal], accepted_id: str | None, *, command: str) -> None:
+    """Raise `JournalError` unless `accepted_id` names the newest of `journals` (None if there are none)."""
+    if not journals and accepted_id is None:
         return
-    if not others:
+    if not journals:
         raise JournalError(
-            say("This user's state directory remembers no journal {beside} of this merchant.", beside=beside),
+            say("This user's state directory remembers no journal {beside} of this merchant.", beside=accepted_id),
             hint=say("Leave --beside out, or run the command as the user whose state directory knows it."),
         )
-    newest = others[-1].journal_id
-    if beside != newest:
+    newest = journals[-1].journal_id
+    if accepted_id != newest:
         raise JournalError(
-            say("This merchant already has a journal.{others}", others=journal_list_sentence(others)),
+            say("This merchant already has a journal.{others}", others=journal_list_sentence(journals)),
             hint=say(
                 "Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so a "
                 "second one would pay the same sheet again. Only if that one is lost for good, or you will "

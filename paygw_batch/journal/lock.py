@@ -38,12 +38,12 @@ _OTHERS_WRITE = 0o022
 
 
 @contextmanager
-def translating_os_errors(sentence: str, *, hint: str | None = None, **named: object) -> Iterator[None]:
-    """Turn an `OSError` in the block into a `JournalError` with this marked sentence and the reason."""
+def translating_os_errors(sentence: str, *, hint: str | None = None, **values: object) -> Iterator[None]:
+    """Convert an `OSError` in the block to a `JournalError` with this marked sentence and the reason."""
     try:
         yield
     except OSError as error:
-        raise JournalError(say(sentence, **named, reason=say(str(error.strerror))), hint=hint) from None
+        raise JournalError(say(sentence, **values, reason=say(str(error.strerror))), hint=hint) from None
 
 
 def canonical_path(path: Path) -> Path:
@@ -69,8 +69,8 @@ def make_directory(directory: Path) -> None:
         missing.append(directory)
         directory = directory.parent
     for part in reversed(missing):
-        failed = mark("The directory {part} cannot be created: {reason}.")
-        with translating_os_errors(failed, part=part), suppress(FileExistsError):  # another run has just created it
+        message = mark("The directory {part} cannot be created: {reason}.")
+        with translating_os_errors(message, part=part), suppress(FileExistsError):  # another run has just created it
             part.mkdir(mode=0o700)
             sync_directory(part.parent)
 
@@ -138,7 +138,7 @@ def open_private(path: Path) -> int:
 
 
 def _file_system(directory: Path) -> str:
-    """Return the type of the file system of `directory`; empty if it is unknown (no /proc)."""
+    """Return the type of the file system of `directory`, or an empty string if it is unknown (no /proc)."""
     best_point, kind = "", ""
     for line in _mount_table().splitlines():
         mount_fields, _, type_fields = line.partition(" - ")
@@ -163,14 +163,14 @@ def _unescape(point: str) -> str:
     return point
 
 
-def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity, place: str) -> None:
-    """Raise `JournalError` unless the journal at `place` belongs to our merchant, at this gateway's host.
+def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity, location: str) -> None:
+    """Raise `JournalError` unless the journal at `location` belongs to our merchant, at this gateway's host.
 
     `names` are those by which the journal knows its merchant's endpoints.
     """
-    if not endpoint.is_of_merchant(names):
+    if not endpoint.matches_merchant(names):
         raise JournalError(
-            say("The journal {place} belongs to another merchant, or to another gateway.", place=place),
+            say("The journal {place} belongs to another merchant, or to another gateway.", place=location),
             hint=say(
                 "Name a separate journal for each merchant at a gateway: [journal] path or url, or "
                 "--journal. A merchant is recognised by two of host, endpoint id and consumer key."
@@ -181,7 +181,7 @@ def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity
             say(
                 "The journal {place} belongs to the same merchant at another host: it has {known}, but the "
                 "configuration has {configured}.",
-                place=place,
+                place=location,
                 known=names[0].host,
                 configured=endpoint.host,
             ),
@@ -234,11 +234,11 @@ class RunLock:
         now: str,
         command: str,
         kind: HolderKind = HolderKind.RUN,
-        held: type[JournalHeld] = JournalHeld,
+        error_type: type[JournalHeld] = JournalHeld,
         wait: LockWait | None = None,
     ) -> None:
         self._fd: int | None = None
-        fd = _acquire(path, held, wait or LockWait())
+        fd = _acquire(path, error_type, wait or LockWait())
         host = socket.gethostname()
         holder = {"pid": os.getpid(), "host": host, "since": now, "command": command, "kind": kind.value}
         try:
@@ -261,8 +261,8 @@ class RunLock:
             os.close(fd)
 
 
-def _acquire(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
-    """Lock the file that is now at `path`; return its descriptor."""
+def _acquire(path: Path, error_type: type[JournalHeld], wait: LockWait) -> int:
+    """Lock the file that is now at `path`, and return its descriptor."""
     deadline_s = wait.monotonic_s() + wait.limit_s
     while True:
         fd = open_private(path)
@@ -272,7 +272,7 @@ def _acquire(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
             holder = _read_holder(fd)
             os.close(fd)
             if not (holder.has_ended() or wait.is_any_holder) or wait.monotonic_s() >= deadline_s:
-                raise _held_error(holder, held) from None
+                raise _held_error(holder, error_type) from None
             wait.sleep(wait.every_s)
             continue
         if _is_same_file(fd, path):
@@ -298,7 +298,7 @@ class LockHolder:
     kind: HolderKind = HolderKind.STARTING
 
     def has_ended(self) -> bool:
-        """Whether the process that took the lock is known to be dead. Its child may still hold the lock."""
+        """Whether the process that acquired the lock has certainly ended. Its child may still hold the lock."""
         return self.pid > 0 and self.host == socket.gethostname() and has_ended(self.pid)
 
 
@@ -357,7 +357,7 @@ def _is_locked(inode: int, pid: int) -> bool:
     return any(fields[-3].endswith(f":{inode}") and (not pid or fields[-4] == str(pid)) for fields in locks)
 
 
-def _held_error(holder: LockHolder, held: type[JournalHeld]) -> JournalHeld:
+def _held_error(holder: LockHolder, error_type: type[JournalHeld]) -> JournalHeld:
     if not holder.pid:
         holder_text = say("it has just started")
     else:
@@ -368,10 +368,10 @@ def _held_error(holder: LockHolder, held: type[JournalHeld]) -> JournalHeld:
             since=holder.since,
             command=holder.command,
         )
-    message = f"{held().message.removesuffix('.')}: {holder_text}."
+    message = f"{error_type().message.removesuffix('.')}: {holder_text}."
     if holder.has_ended():
         message += " " + say("That process has ended, but a process that it started still has the lock.")
-    refusal = held(message)
+    refusal = error_type(message)
     refusal.holder = holder.kind
     return refusal
 

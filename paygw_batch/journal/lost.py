@@ -1,8 +1,8 @@
-"""The attempts that left this host in commits that the journal has lost, and the fate of their rows.
+"""The attempts that this host sent in commits that the journal has lost, and the fate of their rows.
 
 If a row is ready, its lost attempt is written again as the next attempt, in doubt, and then settled like any other. The
-row is held instead if the journal has other evidence about it, or if several attempts left because decisions were lost
-too. If the batch of an order is lost, its order id is recorded, and every later row with that order id is held.
+row is held instead if the journal has other evidence about it, or if several attempts were sent because decisions were
+lost too. If the batch of an order is lost, its order id is recorded, and every later row with that order id is held.
 """
 
 import json
@@ -37,7 +37,7 @@ FindPresent = Callable[[Sequence[SentLogLine]], Collection[SentLogLine]]
 
 
 class LostIntent(NamedTuple):
-    """An attempt that may have left and that only this host knows, with the time of its commit and a unique name."""
+    """An attempt that may have been sent and only this host knows, with its commit time and a unique name."""
 
     at: str
     order_id: str
@@ -48,9 +48,9 @@ class LostIntent(NamedTuple):
 class Loss:
     """The commits of this host that the journal lacks. `is_whole` is set if all of them are known.
 
-    `intents` has the attempts of each instruction, in the order in which they left. Several can have the same number,
+    `intents` has the attempts of each instruction, in the order of sending. Several can have the same number,
     because a journal can be replaced by an older copy more than once. `unsent` are attempts that the journal may know,
-    and of which nothing left.
+    and were not sent.
     """
 
     commits: int = 0
@@ -59,15 +59,15 @@ class Loss:
     is_whole: bool = True
 
 
-def find_loss(folder: Path, has: FindPresent) -> Loss:
+def find_loss(folder: Path, find_present: FindPresent) -> Loss:
     """Return the commits that this host logged after the newest one that the journal has."""
     intents: dict[int, dict[tuple[str, int, str], LostIntent]] = {}
     unsent: set[Attempt] = set()
     commits, is_whole = 0, True
     for writer in writer_names(folder):
-        lost_lines, is_known = _find_lost_lines(folder, writer, has)
-        # More may have left before the first line, unless it is the line of a new journal. The writer NOTES logs only
-        # notes, which send nothing.
+        lost_lines, is_known = _find_lost_lines(folder, writer, find_present)
+        # More may have been sent before the first line, unless it is the line of a new journal. The writer NOTES logs
+        # only notes, which send nothing.
         is_whole = is_whole and (is_known or writer == NOTES)
         commits += len(lost_lines)
         for line in lost_lines:
@@ -86,17 +86,17 @@ def find_loss(folder: Path, has: FindPresent) -> Loss:
     return Loss(commits, dict(sorted(attempts.items(), key=lambda item: item[1][-1])), unsent, is_whole)
 
 
-def _find_lost_lines(folder: Path, writer: str, has: FindPresent) -> tuple[list[SentLogLine], bool]:
+def _find_lost_lines(folder: Path, writer: str, find_present: FindPresent) -> tuple[list[SentLogLine], bool]:
     """Return a writer's lines that the journal lacks, oldest first, and whether it has the line before them."""
     newest_first: list[SentLogLine] = []
     with suppress(SentLogDamaged):
         for line in read_lines(folder, writer):
             newest_first.append(line)
-            if len(newest_first) % _LINES_PER_CHECK == 0 and has(newest_first[-_LINES_PER_CHECK:]):
+            if len(newest_first) % _LINES_PER_CHECK == 0 and find_present(newest_first[-_LINES_PER_CHECK:]):
                 break
-    present = has(newest_first) if newest_first else ()
-    lost = list(takewhile(lambda line: line not in present, newest_first))
-    return lost[::-1], bool(present)
+    present_lines = find_present(newest_first) if newest_first else ()
+    lost = list(takewhile(lambda line: line not in present_lines, newest_first))
+    return lost[::-1], bool(present_lines)
 
 
 class LostRows:
@@ -108,11 +108,11 @@ class LostRows:
 
     @property
     def numbers(self) -> list[int]:
-        """The instructions with an attempt that may have left, in the order of sending."""
+        """The instructions with an attempt that may have been sent, in the order of sending."""
         return list(self._intents)
 
     def judge(self, numbers: Sequence[int]) -> tuple[list[Entry], list[Remark]]:
-        """Return facts that restore lost attempts of these instructions, and evidence that holds the others."""
+        """Return facts that restore lost attempts of these instructions, and evidence to hold the others."""
         rows = {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
         contested = EvidenceLog(self._tables).contested_instructions(rows)
         recorded = {tuple(line) for line in self._tables.run("lost_before", numbers=list(numbers))}
@@ -150,12 +150,12 @@ class LostRows:
         return restored, holds
 
     def record_unknown_orders(self, record: Record) -> None:
-        """Record the orders of lost batches, each once, in the open transaction. Holds the rows that use them."""
+        """Record each order of the lost batches once, in the open transaction. Hold the rows that use them."""
         new = sorted(set(self.rows.unknown_orders) - _load_lost_orders(self._tables))
         pages = [new[start : start + _ORDERS_PER_FACT] for start in range(0, len(new), _ORDERS_PER_FACT)]
-        heard = (_witness_evidence(Finding.UNKNOWN_ORDER, {"by": self._by, "orders": page}) for page in pages)
+        evidence_pages = (_witness_evidence(Finding.UNKNOWN_ORDER, {"by": self._by, "orders": page}) for page in pages)
         if pages:
-            record([Remark(evidence, self._at) for evidence in heard])
+            record([Remark(evidence, self._at) for evidence in evidence_pages])
         _hold_orders(self._tables, record, self.rows.unknown_orders, 0)
 
 
@@ -165,7 +165,7 @@ def _belongs_to(row: RowStanding, order_id: str) -> bool:
 
 
 def hold_lost_orders(tables: Tables, record: Record, first: int) -> None:
-    """Hold the instructions from `first` on whose order left in a lost commit, until a person has checked them."""
+    """Hold the instructions from `first` on whose order was sent in a lost commit, until a person checks them."""
     _hold_orders(tables, record, _load_lost_orders(tables), first)
 
 
@@ -174,7 +174,7 @@ def _hold_orders(tables: Tables, record: Record, orders: Collection[str], first:
     matching = tables.run("spelled_as_lost", spellings=sorted(spellings), first=first) if spellings else []
     if matching:
         holds = ((number, _witness_evidence(Finding.AMBIGUOUS, {"order_id": order})) for number, order in matching)
-        record([Remark(heard, "", instruction) for instruction, heard in holds])
+        record([Remark(evidence, "", instruction) for instruction, evidence in holds])
 
 
 def _witness_evidence(finding: Finding, content: object, lasting: str = "") -> EvidenceRecord:

@@ -34,7 +34,7 @@ def new_salt() -> bytes:
 
 
 def payee_texts(fields: str) -> list[str]:
-    """Return the values of the fields that name a payee; empty if the fields are not JSON."""
+    """Return the values of the fields that name a payee. Empty if the fields are not JSON."""
     try:
         values_by_name = json.loads(fields)
     except ValueError:
@@ -123,7 +123,7 @@ class BatchPart:
 
 
 def prefetch(parts: Iterable[_Part]) -> Generator[_Part]:
-    """Yield the parts; another thread prepares the next one meanwhile. Close the generator to end the thread."""
+    """Yield the parts while a thread prepares the next one. Close the generator to end the thread."""
     remaining = iter(parts)
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(next, remaining, None)
@@ -143,17 +143,17 @@ _PAYEE_VALUES = 3
 """The number of values at the end of a canonical text that identify the payee: fields, payee, content."""
 
 
-def lasting_parts(texts: Iterable[bytes]) -> list[bytes]:
+def permanent_parts(texts: Iterable[bytes]) -> list[bytes]:
     """Return the parts of texts that remain when payees are forgotten. Raises `InternalError` for NUL in a value."""
-    kept = [text.rsplit(b"\0", _PAYEE_VALUES)[0] for text in texts]
-    if {text.count(b"\0") for text in kept} - {VALUES_OF_TEXT - _PAYEE_VALUES - 1}:
+    parts = [text.rsplit(b"\0", _PAYEE_VALUES)[0] for text in texts]
+    if {text.count(b"\0") for text in parts} - {VALUES_OF_TEXT - _PAYEE_VALUES - 1}:
         raise InternalError("a validated value holds a NUL character")
-    return kept
+    return parts
 
 
-def payee_digests(texts: Iterable[bytes], kept: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
-    """Return SHA-256 over the salt and the values of each canonical text that identify the payee."""
-    return [sha256(salt + text[len(own) :]).digest() for text, own, salt in zip(texts, kept, salts, strict=True)]
+def payee_digests(texts: Iterable[bytes], parts: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
+    """Return the SHA-256 digest of each salt and the values in its text that identify the payee."""
+    return [sha256(salt + text[len(part) :]).digest() for text, part, salt in zip(texts, parts, salts, strict=True)]
 
 
 class OpeningDigests:
@@ -170,7 +170,7 @@ class OpeningDigests:
         self.pages = self._known = 0
         """The number of pages and of known rows so far."""
         self._pages_sha256, self._instructions_sha256, self._known_sha256 = sha256(), sha256(), sha256()
-        self.counted: dict[tuple[str, str], InstructionTotals] = {}
+        self.totals_by_kind: dict[tuple[str, str], InstructionTotals] = {}
         """The totals of new instructions, by country and currency."""
 
     def add_page(self, page: bytes) -> None:
@@ -182,20 +182,20 @@ class OpeningDigests:
     def add_instructions(
         self, new: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """Add the next new instructions, each with its salt; return the digests of their personal data."""
+        """Add new instructions with their salts, and return the digests of their personal data."""
         texts = list(new.canonical(self.next_instruction, replaced))
-        kept = lasting_parts(texts)
-        people = payee_digests(texts, kept, salts)
-        self._add(new, kept, people)
+        parts = permanent_parts(texts)
+        people = payee_digests(texts, parts, salts)
+        self._add(new, parts, people)
         return people
 
-    def _add(self, new: NewInstructions, kept: Sequence[bytes], people: Sequence[bytes]) -> None:
+    def _add(self, new: NewInstructions, parts: Sequence[bytes], people: Sequence[bytes]) -> None:
         first = self.next_instruction
-        self._instructions_sha256.update(b"".join(chain.from_iterable(zip(kept, people, strict=True))))
-        self.next_instruction += len(kept)
+        self._instructions_sha256.update(b"".join(chain.from_iterable(zip(parts, people, strict=True))))
+        self.next_instruction += len(parts)
         for kind, total in new.totals().items():
-            later, total_so_far = total.renumber_from(first), self.counted.get(kind)
-            self.counted[kind] = later if total_so_far is None else total_so_far.combine(later)
+            later, total_so_far = total.renumber_from(first), self.totals_by_kind.get(kind)
+            self.totals_by_kind[kind] = later if total_so_far is None else total_so_far.combine(later)
 
     def add_stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
         """Add stored instructions: number, replaced instruction, the values of a `NewInstruction`, salt and digest.
@@ -210,23 +210,23 @@ class OpeningDigests:
             replaced = {line[2]: line[1] for line in group if line[1] is not None}
             rows = InstructionRows(NewInstruction._make(line[2:-2]) for line in group)
             texts, people = list(rows.canonical(self.next_instruction, replaced)), [line[-1] for line in group]
-            kept = lasting_parts(texts)
-            present = [index for index, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
-            own = ([texts[index] for index in present], [kept[index] for index in present])
-            salts = [group[index][-2] or b"" for index in present]
-            if payee_digests(*own, salts) != [people[index] for index in present]:
+            parts = permanent_parts(texts)
+            indices = [index for index, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
+            new_texts = ([texts[index] for index in indices], [parts[index] for index in indices])
+            salts = [group[index][-2] or b"" for index in indices]
+            if payee_digests(*new_texts, salts) != [people[index] for index in indices]:
                 raise InternalError("the payee's data of an instruction does not match its digest")
-            self._add(rows, kept, people)
+            self._add(rows, parts, people)
 
-    def add_known(self, known: KnownRow) -> None:
+    def add_known(self, row: KnownRow) -> None:
         """Add the next row that another batch already has."""
         self._known += 1
-        self._known_sha256.update(f"{known.row}\0{known.instruction}\0".encode())
+        self._known_sha256.update(f"{row.row}\0{row.instruction}\0".encode())
 
     def opening(self) -> BatchOpened:
         """Return the opening of the batch, with the digests and totals of all pages and rows that were added."""
         totals: dict[str, tuple[int, int]] = {}
-        for (_, currency), total in self.counted.items():
+        for (_, currency), total in self.totals_by_kind.items():
             rows, minor = totals.get(currency, (0, 0))
             totals[currency] = (rows + total.rows, minor + total.minor)
         return BatchOpened(

@@ -1,7 +1,7 @@
 """The outbox shared by all stores: keeps notices and selects those due.
 
 A notice is durable before it is sent, and `claim` records each try durably in advance. So a crash loses no notice, and
-no notice is sent twice unless a process dies. If a process dies between sending and `note_sent`, the notice is
+no notice is sent twice unless a process dies. If a process dies between sending and `record_sent`, the notice is
 sent again with the same id.
 
 Each store has its own `outbox.sql` with statements of the same names.
@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from paygw_batch.clock import timestamp
-from paygw_batch.journal.values import KeptNotice, NewNotice, Occasion
+from paygw_batch.journal.values import NewNotice, Occasion, StoredNotice
 
 FIRST_PAUSE = timedelta(minutes=10)
 """The pause between the first two tries. Each later pause is twice as long. A try itself takes much less."""
@@ -27,11 +27,11 @@ OUTBOX_PARTS: Mapping[str, str] = {
     "notice": "number, id, occasion, subject, batch, recipient, written_at, content, tries, tried_at, next_at, sent_at,"
     " problem"
 }
-"""The columns of a `KeptNotice`, in the order of its fields."""
+"""The columns of a `StoredNotice`, in the order of its fields."""
 
 
 def next_try_at(tries: int, written_at: str, now: datetime) -> str | None:
-    """Return the time of the next try after `tries` tries; None if the notice is given up."""
+    """Return the time of the next try after `tries` tries, or None if the notice is given up."""
     later = now + min(FIRST_PAUSE * 2 ** min(tries - 1, 16), LONGEST_PAUSE)
     return timestamp(later) if later < datetime.fromisoformat(written_at) + GIVEN_UP_AFTER else None
 
@@ -45,17 +45,17 @@ class Outbox(ABC):
             with self._write_transaction():
                 self._add(pending, at)
 
-    def due(self, now: datetime, *, limit: int) -> list[KeptNotice]:
+    def due(self, now: datetime, *, limit: int) -> list[StoredNotice]:
         """Return up to `limit` notices that may be sent now, oldest first."""
         return self._due(now, limit=limit)
 
-    def claim(self, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
+    def claim(self, notice: StoredNotice, content: Mapping[str, Any], now: datetime) -> bool:
         """Record durably that a notice is being sent, with its text. Return False if another process claimed it first.
 
         Call it before each try. No other process sends the notice until the next try is due.
         """
         with self._write_transaction():
-            claimed = self._run(
+            notices = self._run(
                 "claim",
                 number=notice.number,
                 tries=notice.tries,
@@ -63,29 +63,29 @@ class Outbox(ABC):
                 now=timestamp(now),
                 next_at=next_try_at(notice.tries + 1, notice.written_at, now),
             )
-        return bool(claimed)
+        return bool(notices)
 
-    def note_sent(self, notice: KeptNotice, at: str) -> None:
-        """Record durably that a notice was sent; it is never sent again."""
+    def record_sent(self, notice: StoredNotice, at: str) -> None:
+        """Record durably that a notice was sent. It is never sent again."""
         with self._write_transaction():
             self._run("note_sent", number=notice.number, at=at)
 
-    def note_problem(self, notice: KeptNotice, problem: str) -> None:
+    def record_problem(self, notice: StoredNotice, problem: str) -> None:
         """Record why a notice could not be sent."""
         with self._write_transaction():
             self._run("note_problem", number=notice.number, problem=problem)
 
-    def hurry(self, now: datetime) -> None:
-        """Make notices due that wait for their next try or were given up, except those being sent."""
+    def make_due(self, now: datetime) -> None:
+        """Make all waiting and given-up notices due, except those being sent."""
         with self._write_transaction():
             self._run("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
-    def list_notices(self, *, limit: int) -> Sequence[KeptNotice]:
-        """Return up to `limit` notices: unsent ones first, and the newest first within each group."""
+    def list_notices(self, *, limit: int) -> Sequence[StoredNotice]:
+        """Return up to `limit` notices: unsent ones first, then by age with the newest first."""
         return [_parse_notice(line) for line in self._run("listed", limit=limit)]
 
     def newest_subject(self, occasion: Occasion, batch: str) -> str:
-        """Return the greatest subject of an occasion's notices about a batch; empty if there is none."""
+        """Return the greatest subject of an occasion's notices about a batch, or an empty string if there is none."""
         ((subject,),) = self._run("newest_subject", occasion=occasion.value, batch=batch)
         return subject or ""
 
@@ -102,7 +102,7 @@ class Outbox(ABC):
     def _write_transaction(self) -> AbstractContextManager[object]:
         """Run the block in one transaction, durable when the block ends."""
 
-    def _due(self, now: datetime, **limits: int) -> list[KeptNotice]:
+    def _due(self, now: datetime, **limits: int) -> list[StoredNotice]:
         return [_parse_notice(line) for line in self._run("due", now=timestamp(now), **limits)]
 
     def _add(self, notices: Iterable[NewNotice], at: str, process: int | None = None) -> None:
@@ -122,7 +122,7 @@ class Outbox(ABC):
                 )
 
 
-def _parse_notice(line: Sequence[Any]) -> KeptNotice:
-    number, notice_id, occasion, subject, batch, recipient, written_at, content, *try_fields = line
+def _parse_notice(line: Sequence[Any]) -> StoredNotice:
+    number, notice_id, occasion, subject, batch, recipient, written_at, content, *rest = line
     values = None if content is None else json.loads(content)
-    return KeptNotice(number, notice_id, Occasion(occasion), subject, batch, recipient, written_at, values, *try_fields)
+    return StoredNotice(number, notice_id, Occasion(occasion), subject, batch, recipient, written_at, values, *rest)

@@ -37,17 +37,17 @@ class JournalPlace(ABC):
         object.__setattr__(self, "known_dir", canonical_path(self.known_dir))
 
     @property
-    def known(self) -> KnownJournals:
+    def known_journals(self) -> KnownJournals:
         """The journals that this user knows."""
         return KnownJournals(self.known_dir)
 
     @abstractmethod
     def may_exist(self) -> bool:
-        """Whether a journal may exist here. Checks only files, and asks no database."""
+        """Whether a journal may exist here. Checks only files, not databases."""
 
     @abstractmethod
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the merchant's journal and return its identity; None if a journal exists already.
+        """Create the merchant's journal and return its identity, or None if a journal exists already.
 
         `beside` is the id of the merchant's newest other journal, if there is one. Raises `JournalError` if another
         journal of the merchant is known and `beside` does not name it.
@@ -71,28 +71,28 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def holder(self) -> LockHolder | None:
-        """Return the living process that holds the journal, or None. Takes no lock and changes nothing."""
+        """Return the live process that holds the journal, or None. Takes no lock and changes nothing."""
 
     @abstractmethod
     def outbox(self, *, write: bool) -> AbstractContextManager[Outbox]:
         """Open the journal's outbox for the block, even while a run holds the journal."""
 
     def _require_own(self, journal_id: str, names: Collection[EndpointIdentity]) -> bool:
-        """Return whether our endpoint is new to a journal that knows its merchant by `names`.
+        """Return whether our endpoint is new to a journal whose merchant has these names.
 
         Raises `JournalError` if another journal of this user pays for the endpoint, because the new name would join two
         merchants.
         """
         if self.endpoint in names or not self.endpoint.consumer_key_sha256:
             return False
-        journals = self.known.merchant_journals((self.endpoint,), except_id=journal_id)
+        journals = self.known_journals.merchant_journals((self.endpoint,), except_id=journal_id)
         check_other_journals(journals, None, command="journal new")
         return True
 
-    def note_act(self, note: AuditNote, at: str) -> None:
-        """Add an act to the audit trail durably, even while a run holds the journal.
+    def add_audit_entry(self, note: AuditNote, at: str) -> None:
+        """Add an action to the audit trail durably, even while a run holds the journal.
 
-        Raises `AuditUnwritable`, and then the act must not be done.
+        Raises `AuditUnwritable`. The action must then not be done.
         """
         try:
             with self._audit_transaction() as tables:
@@ -109,7 +109,7 @@ class JournalPlace(ABC):
 
     @contextmanager
     def open_note_recorder(self) -> Iterator[RecordNotes]:
-        """Yield a function that records notes durably, all or none, even while a run holds the journal.
+        """Yield a function that records notes atomically and durably, even while a run holds the journal.
 
         The function reopens a broken connection. If the answer to a write was lost, it records the notes again. This is
         harmless, because gateways repeat notifications too, and judging one twice changes nothing. The function raises

@@ -25,7 +25,7 @@ class EngineJournal(Protocol):
     """The journal as an engine uses it to send batches. No call blocks the event loop; calls are made one at a time."""
 
     async def due(self, batch: int, *, limit: int) -> Sequence[DueRow]:
-        """Return the next READY instructions of a batch, at most `limit`, in the sheet's order; none at its end.
+        """Return up to `limit` READY instructions of a batch, in the sheet's order. Empty at its end.
 
         Each instruction is returned once. A row that evidence contradicts is left out until a person settles it: for
         example, a released row that a statement then calls paid.
@@ -33,15 +33,15 @@ class EngineJournal(Protocol):
         ...
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one transaction, and move their instructions; return the effect of each fact.
+        """Make facts durable in one transaction, move their instructions and return each fact's effect.
 
         On return, all facts are on stable storage. Raises `JournalUnwritable`, and from then on raises it at every
         call.
         """
         ...
 
-    def may_leave(self, age_s: float) -> bool:
-        """Whether a request may leave now if its intent was passed to `append` `age_s` seconds ago, sleep included.
+    def may_send(self, age_s: float) -> bool:
+        """Whether a request may be sent whose intent was passed to `append` `age_s` seconds ago, sleep included.
 
         Returns False once the journal could not be written, or another process can have taken over the row. It is
         called immediately before the first byte, so it never waits and asks no other machine.
@@ -124,7 +124,7 @@ class Gate(Protocol):
     """The limits of an endpoint over all processes, as one process uses them. Called from one thread at a time."""
 
     def open(self) -> None:
-        """Begin a run that a person started, and lift the stop of the run before."""
+        """Begin a run that a person started, and clear the previous run's stop."""
         ...
 
     def ask(self, report: GateReport) -> GateShare:
@@ -138,7 +138,7 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A living process that sends, and the number of its rows in flight."""
+    """A live process that sends, and the number of its rows in flight."""
 
     worker: int
     host: str
@@ -185,7 +185,7 @@ JOBS_SCHEMA = "paygw_jobs"
 
 @dataclass(frozen=True, slots=True)
 class SharedRun:
-    """The present state of a run that workers send together. `batch` is the batch's number in the journal."""
+    """The current state of a run that workers send together. `batch` is the batch's number in the journal."""
 
     number: int
     batch: int
@@ -196,7 +196,7 @@ class SharedRun:
 
 @dataclass(frozen=True, slots=True)
 class RowBeingSent:
-    """A row of a batch that a living process has in flight. `row` is its number in the sheet."""
+    """A row of a batch that a live process has in flight. `row` is its number in the sheet."""
 
     instruction: int
     row: int
@@ -265,7 +265,7 @@ class SharedRunHandle(Protocol):
     """A handle on a shared run: one that was handed over to workers."""
 
     def read_state(self) -> SharedRun:
-        """Return the present state of the run."""
+        """Return the current state of the run."""
         ...
 
     def has_workers(self) -> bool:
@@ -290,7 +290,7 @@ class JournalThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call `function` in the thread, and wait for it to end even if the caller is cancelled."""
+        """Call `function` in the thread, and wait for it even if the caller is cancelled."""
         future = asyncio.get_running_loop().run_in_executor(self._thread, function)
         try:
             return await asyncio.shield(future)

@@ -26,21 +26,21 @@ _ROWS_PER_REPORT = 1_000
 
 
 def check_batches(tables: Tables) -> Mapping[str, int]:
-    """Check every batch, with its pages, instructions and known rows, against the facts about it; return counts.
+    """Check every batch with its pages, instructions and known rows against its facts. Return counts.
 
-    Raises `JournalCorrupt` also if the people or values that are gone differ from these facts.
+    Raises `JournalCorrupt`, also if the forgotten people or values differ from these facts.
     """
     openings: dict[int, tuple[BatchOpened, str]] = {}
-    forgotten: list[tuple[int, BatchForgotten]] = []
-    for batch, at, kind, details in tables.run("facts_of_batches"):
+    forgettings: list[tuple[int, BatchForgotten]] = []
+    for batch, time, kind, details in tables.run("facts_of_batches"):
         if kind == BATCH_OPENED:
-            openings[batch] = decode_batch(details), at
+            openings[batch] = decode_batch(details), time
         else:
-            forgotten.append((batch, decode_forgetting(details)))
-    _check_openings(tables, openings, {batch for batch, _ in forgotten})
-    check_forgotten(tables, forgotten)
-    check_evidence(tables, [fact for _, fact in forgotten])
-    return {"batches": len(openings), "pages": sum(opened.pages for opened, _ in openings.values())}
+            forgettings.append((batch, decode_forgetting(details)))
+    _check_openings(tables, openings, {batch for batch, _ in forgettings})
+    check_forgotten(tables, forgettings)
+    check_evidence(tables, [fact for _, fact in forgettings])
+    return {"batches": len(openings), "pages": sum(opening.pages for opening, _ in openings.values())}
 
 
 def _check_openings(
@@ -49,25 +49,25 @@ def _check_openings(
     """Check batches against the facts that opened them; `openings` has these with their times."""
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
         raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
-    for number, (opened, at) in openings.items():
+    for number, (event, time) in openings.items():
         ((opened_at, plan_sha256, *columns),) = tables.run("opened_batch", batch=number)
-        if opened_at != at or plan_sha256 not in {None, opened.plan_sha256}:
+        if opened_at != time or plan_sha256 not in {None, event.plan_sha256}:
             raise JournalCorrupt(
                 say(
                     "Batch {batch} was changed after it was opened: {part} differs.",
-                    batch=opened.batch,
+                    batch=event.batch,
                     part="opened_at",
                 )
             )
         # The tables do not have who opened and approved a batch, so these values are taken from the fact.
-        batch = replace(NewBatch(*columns), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
-        stored = _rebuild_opening(tables, number, OpeningDigests(batch, opened.first_instruction))
+        batch = replace(NewBatch(*columns), by=event.by, approvals=event.approvals, plan_sha256=event.plan_sha256)
+        stored = _rebuild_opening(tables, number, OpeningDigests(batch, event.first_instruction))
         if number in forgotten and stored.pages == 0:
-            stored = replace(stored, pages=opened.pages, pages_sha256=opened.pages_sha256)
+            stored = replace(stored, pages=event.pages, pages_sha256=event.pages_sha256)
         for part in BatchOpened.__dataclass_fields__:
-            if getattr(stored, part) != getattr(opened, part):
+            if getattr(stored, part) != getattr(event, part):
                 raise JournalCorrupt(
-                    say("Batch {batch} was changed after it was opened: {part} differs.", batch=opened.batch, part=part)
+                    say("Batch {batch} was changed after it was opened: {part} differs.", batch=event.batch, part=part)
                 )
 
 
@@ -89,7 +89,7 @@ KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 
 
 def check_personal_data(number: int, digest: bytes | None, salt: bytes | None, *texts: str | None) -> None:
-    """Raise `JournalCorrupt` unless the personal data of a fact, if there is any, matches its digest."""
+    """Raise `JournalCorrupt` if a fact has personal data that does not match its digest."""
     if salt is not None and personal_data_digest(salt, PersonalData(*texts)) != digest:
         raise JournalCorrupt(say("The personal data in fact {number} of the journal was changed.", number=number))
 
@@ -105,10 +105,10 @@ def check_trail(tables: Tables) -> int:
     return verify_trail((AuditEntry(*line) for line in tables.stream("whole_trail")), tables.identity.journal_id)
 
 
-def check_evidence(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
+def check_evidence(tables: Tables, forgettings: Sequence[BatchForgotten]) -> None:
     """Raise `JournalCorrupt` unless facts have their personal data, and evidence moved its rows as recorded."""
-    before = max((fact.before for fact in forgotten), default="")
-    orders = [0, *(number for fact in forgotten for number in fact.orders)]
+    before = max((fact.before for fact in forgettings), default="")
+    orders = [0, *(number for fact in forgettings for number in fact.orders)]
     if lines := tables.run("unsaid", before=before, orders=orders):
         raise JournalCorrupt(say("The personal data in fact {number} of the journal was removed.", number=lines[0][0]))
     if mismatched := tables.run("misjudged"):
@@ -139,12 +139,13 @@ class _ReplayResult(NamedTuple):
     """The result of a sequence of kinds of facts: the standings after the last move and before it.
 
     `refused` has for each fact the state that the fact did not fit, or None if it moved the row. The other fields are
-    positions in the sequence: of the latest intent, of the first intent that may have left, and of the newest move.
+    positions in the sequence: of the latest intent, of the first intent that may have been sent, and of the newest
+    move.
     """
 
     standing: Standing
     before: Standing
-    refused: tuple[State | None, ...]
+    refused_states: tuple[State | None, ...]
     intent: int | None
     first_sent: int | None
     newest: int | None
@@ -152,25 +153,25 @@ class _ReplayResult(NamedTuple):
 
 @lru_cache(maxsize=1_024)
 def _replay_kinds(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _ReplayResult:
-    """Replay kinds of facts, each with its attempt. Results are cached: most rows have one of few sequences."""
-    standing = before = start
-    refused: list[State | None] = []
+    """Replay the kinds and attempts of facts. Cached, because most rows have one of a few sequences."""
+    current = previous = start
+    refused_states: list[State | None] = []
     intent = first_sent = newest = None
-    for place, (word, attempt) in enumerate(kinds):
+    for index, (word, attempt) in enumerate(kinds):
         if (kind := KINDS.get(word)) is None:
             raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=str(word)[:40]))
-        after = next_standing(standing, kind, attempt)
-        if isinstance(after, IllegalMove):
-            refused.append(after.state)
+        result = next_standing(current, kind, attempt)
+        if isinstance(result, IllegalMove):
+            refused_states.append(result.state)
             continue
-        refused.append(None)
-        move = MOVES[standing.state, kind]
+        refused_states.append(None)
+        move = MOVES[current.state, kind]
         if move.is_sending and first_sent is None:
             first_sent = intent
         if move.attempts:
-            intent = place
-        standing, before, newest = after, standing, place
-    return _ReplayResult(standing, before, tuple(refused), intent, first_sent, newest)
+            intent = index
+        current, previous, newest = result, current, index
+    return _ReplayResult(current, previous, tuple(refused_states), intent, first_sent, newest)
 
 
 @dataclass(slots=True)
@@ -201,7 +202,7 @@ class RowReplay:
                     say("Instruction {number} belongs to a batch that the journal does not have.", number=number)
                 )
             batch_id, operation = batches[batch]
-            replayed, ids = self._replay_row(number, client_orderid, replaces, facts.take_group(number))
+            replayed, ids = self._replay_row(number, client_orderid, replaces, facts.read_group(number))
             if not is_same or state_batch != batch or replayed.columns() != tuple(state):
                 raise JournalCorrupt(
                     say(
@@ -211,7 +212,7 @@ class RowReplay:
                         batch=batch_id,
                     )
                 )
-            if set(order_ids.take_group(number)) != {(number, operation, order_id) for order_id in ids}:
+            if set(order_ids.read_group(number)) != {(number, operation, order_id) for order_id in ids}:
                 raise JournalCorrupt(
                     say("The order ids of instruction {number} do not match its facts.", number=number)
                 )
@@ -245,26 +246,26 @@ class RowReplay:
         start, ids = (_FRESH, {client_orderid}) if replaces is None else self._handovers.pop(replaces)
         path = _replay_kinds(start.standing, tuple([(word, attempt) for _, _, word, attempt, _, _ in facts]))
         order_id = start.order_id
-        for (_, fact, word, _, fact_order_id, contradicted), refused in zip(facts, path.refused, strict=True):
+        for (_, fact, word, _, fact_order_id, contradicted), refusal in zip(facts, path.refused_states, strict=True):
             has_own_order_id = word != _INTENDED or fact_order_id == (order_id or client_orderid)
-            if contradicted != refused or not (has_own_order_id or refused):
+            if contradicted != refusal or not (has_own_order_id or refusal):
                 raise JournalCorrupt(
                     say("Fact {fact} does not fit the state of instruction {number}.", fact=fact, number=number)
                 )
-            if refused is not None:
+            if refusal is not None:
                 self.counts["contradictions"] += 1
             elif word == _RELEASED:
                 order_id = fact_order_id
                 ids.add(fact_order_id)
             elif word == _REPLACED:
-                moved = {client_orderid, order_id or client_orderid}
-                ids -= moved
-                self._handovers[number] = _Row(path.before, path.before.attempt, order_id), moved
-        numbers = [None if place is None else facts[place][1] for place in path[3:]]
+                order_ids = {client_orderid, order_id or client_orderid}
+                ids -= order_ids
+                self._handovers[number] = _Row(path.before, path.before.attempt, order_id), order_ids
+        numbers = [None if index is None else facts[index][1] for index in path[3:]]
         return _Row(path.standing, start.inherited, order_id, *numbers), ids
 
     def _check_replies(self) -> int:
-        """Return the number of replies. Raises `JournalCorrupt` unless they are exactly those that facts name."""
+        """Return the number of replies. Raises `JournalCorrupt` unless they are exactly those named by facts."""
         count = 0
         for fact, is_of_row, head, body, digest in self.tables.stream("all_replies"):
             count += 1
@@ -272,9 +273,9 @@ class RowReplay:
                 raise JournalCorrupt(say("The stored reply of fact {number} was changed.", number=fact))
         if self.tables.run("count_replies_said") != [(count,)]:
             raise JournalCorrupt(say("A reply that a fact names is not in the journal."))
-        if changed := self.tables.run("read_as_nothing"):
+        if changed_replies := self.tables.run("read_as_nothing"):
             raise JournalCorrupt(
-                say("Fact {number} or the one before it was changed: its hash is wrong.", number=changed[0][0])
+                say("Fact {number} or the one before it was changed: its hash is wrong.", number=changed_replies[0][0])
             )
         return count
 
@@ -287,7 +288,7 @@ class LinesByInstruction:
         self._next = next(lines, None)
         self._noun = noun
 
-    def take_group(self, number: int) -> list[tuple[Any, ...]]:
+    def read_group(self, number: int) -> list[tuple[Any, ...]]:
         """Return the lines of instruction `number`. Raises `JournalCorrupt` if lines of another one were skipped."""
         group = []
         line = self._next

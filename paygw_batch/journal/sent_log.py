@@ -1,13 +1,13 @@
-"""The sent log: a line for each commit, with the attempts that may have left this host. It is kept outside the journal.
+"""The sent log: a line for each commit, with the attempts that may have been sent. It is kept outside the journal.
 
 A journal that was restored from a backup, copied or replaced is consistent, and would pay rows again. The sent log, in
-the state directory, reveals that: it has facts that the journal lacks, and the attempts that may have left since. A
-line is written after its commit is durable, and is durable itself before the committing call returns. So it is durable
-before the first byte leaves.
+the state directory, reveals that: it has facts that the journal lacks, and the attempts that may have been sent since.
+A line is written after its commit is durable, and is durable itself before the committing call returns. So it is
+durable before the first byte is sent.
 
 Each writer has two files. When one is full, the other is emptied and used, so at least the newest 32 MiB of lines are
 kept. Space is allocated ahead, so that only the bytes of a line have to reach the disk. If a machine stops, only the
-last line can be torn, and no request of that line has left.
+last line can be torn, and no request of that line was sent.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ RUN, NOTES = "left-1", "beside"
 
 
 class LoggedAttempt(NamedTuple):
-    """An attempt that may leave now, with its order id. Without an order id, nothing of the attempt left."""
+    """An attempt that may be sent now, with its order id. Without an order id, the attempt was not sent."""
 
     instruction: int
     attempt: int
@@ -66,7 +66,7 @@ class SentLogLine:
 class SentLogWriter(Protocol):
     """The interface of a sent log that is open for writing."""
 
-    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+    def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
         """Write a line about a commit durably. Raises `OSError`."""
         ...
 
@@ -78,7 +78,7 @@ class SentLogWriter(Protocol):
 class NoSentLog:
     """Writes no lines, for a journal in memory and for commands that send nothing."""
 
-    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+    def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
         """Write nothing."""
 
     def close(self) -> None:
@@ -98,10 +98,10 @@ class SentLog:
         if last.is_torn:
             os.ftruncate(self._fd, last.size)
         if (self.newest_line.number, self.newest_line.hash) != end[:2]:
-            self.note(*end)
+            self.log_commit(*end)
 
-    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Add a line durably. Raises `OSError`, and then nothing of the commit may leave."""
+    def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+        """Add a line durably. If this raises `OSError`, nothing of the commit may be sent."""
         line = SentLogLine(self.newest_line.count + 1, number, digest, at, tuple(attempts))
         content = _encode_line(line)
         if self._at + len(content) > MAX_BYTES and self._at:
@@ -110,14 +110,14 @@ class SentLog:
             _write_at(self._fd, bytes(_ALLOCATION_BYTES), self._size)
             self._size += _ALLOCATION_BYTES
         _write_at(self._fd, content, self._at)
-        # The commit's attempts may leave only after this flush. If an older copy of the journal is restored, only this
-        # line shows which rows may have been sent.
+        # The commit's attempts may be sent only after this flush. If an older copy of the journal is restored, only
+        # this line shows which rows may have been sent.
         _sync_data(self._fd)
         self._at += len(content)
         self.newest_line = line
 
     def close(self) -> None:
-        """Close the file. A second call does nothing, because another file may have the same descriptor by then."""
+        """Close the file once. Later, the descriptor may belong to another file."""
         fd, self._fd = self._fd, -1
         if fd != -1:
             os.close(fd)
@@ -134,7 +134,7 @@ class SentLog:
 
 
 def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
-    """Return the attempts that may leave once these facts are committed, and those of which nothing left."""
+    """Return the attempts that may be sent once these facts are committed, and those that were not sent."""
     attempts = []
     for entry in entries:
         if isinstance(entry, Remark):
@@ -147,7 +147,7 @@ def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
 
 
 def log_concurrent_fact(folder: Path, number: int, digest: str, at: str) -> None:
-    """Log a fact that was recorded while a run held the journal, unless a newer one is logged. Raises `OSError`."""
+    """Log a fact recorded while a run held the journal, unless a newer one is logged. Raises `OSError`."""
     with lock_folder(folder):
         previous = newest_line(folder, NOTES)
         if previous is None or previous.number < number:
@@ -156,7 +156,7 @@ def log_concurrent_fact(folder: Path, number: int, digest: str, at: str) -> None
 
 
 def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tuple[int, str, str]]) -> None:
-    """Log the end of the journal for each of these writers, after a person accepted a loss.
+    """Log the journal's end for each of these writers after a person accepted a loss.
 
     Damaged files are renamed first. `end` is called inside `lock_folder`. Raises `OSError`.
     """
@@ -172,7 +172,7 @@ def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tu
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock during the block. Raises `OSError`, including after waiting for 30 seconds."""
+    """Hold a folder's lock during the block. Raises `OSError`, also after waiting for 30 seconds."""
     lock_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         give_up_s = time.monotonic() + _FOLDER_LOCK_LIMIT_S
@@ -195,7 +195,7 @@ def writer_names(folder: Path) -> list[str]:
 
 
 def newest_line(folder: Path, name: str) -> SentLogLine | None:
-    """Return the newest line of a writer; None if the writer has no file. Raises `SentLogDamaged`."""
+    """Return the newest line of a writer, or None if the writer has no file. Raises `SentLogDamaged`."""
     ends = _file_ends(folder, name)
     return max(ends, key=attrgetter("line.count")).line if ends else None
 
@@ -271,7 +271,7 @@ def _files(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def _file_ends(folder: Path, name: str) -> list[_FileEnd]:
-    """Return the ends of a writer's files that contain a line; none if the writer has no file."""
+    """Return the ends of a writer's files that contain a line. Empty if the writer has no file."""
     pairs = [(path, _find_end(path)) for path in _files(folder, name) if check_file(path)]
     ends = [end for _, end in pairs if end is not None]
     if pairs and not ends:
@@ -280,7 +280,7 @@ def _file_ends(folder: Path, name: str) -> list[_FileEnd]:
 
 
 def _find_end(path: Path) -> _FileEnd | None:
-    """Return the end of a file; None if the file contains only a torn line."""
+    """Return the end of a file, or None if the file contains only a torn line."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = size
@@ -307,7 +307,7 @@ def _find_end(path: Path) -> _FileEnd | None:
 
 
 def _is_written(part: bytes) -> bool:
-    """Return whether a part of a file is more than the zeros that enlarged it."""
+    """Return whether a part of a file contains more than its preallocated zeros."""
     return part != bytes(len(part))  # a hundred times faster than `strip`; each command asks several times
 
 
@@ -321,7 +321,7 @@ def _encode_line(line: SentLogLine) -> bytes:
 
 
 def _decode_line(text: bytes) -> SentLogLine | None:
-    """Return the line in a text; None if it is torn or damaged."""
+    """Return the line in a text, or None if it is torn or damaged."""
     content, _, checksum = text.rpartition(b" ")
     if b"%08x" % zlib.crc32(content) != checksum:
         return None

@@ -62,7 +62,7 @@ def is_amendable(state: State, possible_duplicate_of: int | None) -> bool:
 
 
 def next_order_id(row: RowStanding, *, suffix: bool, is_used: Callable[[str], bool]) -> str:
-    """Return the order id of a released row's next attempt: the same as before, or one with the next unused suffix."""
+    """Return the order id of a released row's next attempt: unchanged, or with the next unused suffix."""
     if not suffix:
         return row.order_id
     generation = row.standing.generation + 1
@@ -112,11 +112,11 @@ def find_rows(
 ) -> Iterator[RowState]:
     """Yield the wanted rows of a batch in the sheet's order (see `JournalReader.rows`)."""
     if numbers is not None:
-        standings = load_row_states(tables, _pairs_by_number(tables, batch, numbers, after))
+        rows = load_row_states(tables, _pairs_by_number(tables, batch, numbers, after))
         if states is not None:
-            named = set(states)
-            standings = (row for row in standings if row.state in named and _is_within_cutoff(row, accepted_until))
-        yield from islice(standings, limit)
+            wanted = set(states)
+            rows = (row for row in rows if row.state in wanted and _is_within_cutoff(row, accepted_until))
+        yield from islice(rows, limit)
     elif states is None:
         yield from load_row_states(tables, islice(_iterate_pairs(tables, batch, after, limit), limit))
     elif states:
@@ -136,7 +136,7 @@ def load_row_states(tables: Tables, row_pairs: Iterable[tuple[int, int]]) -> Ite
 
 
 def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]:
-    """Return up to `limit` READY instructions of a batch after row `after`, without those that evidence holds."""
+    """Return up to `limit` READY instructions of a batch after row `after`, except those held by evidence."""
     rows: list[DueRow] = []
     at_once = limit
     while len(rows) < limit and (lines := tables.run("due", batch=batch, after=after, limit=at_once)):
@@ -144,9 +144,9 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]
         rows += due
         if not due:  # a long run of finished rows may follow, so read larger groups
             at_once = _CHUNK_SIZE
-            ready = [State.READY.value]
-            if not has_many_rows(tables, batch, ready):
-                found_row = tables.run("rows_in", batch=batch, states=ready, after=after, until=None, limit=1)
+            states = [State.READY.value]
+            if not has_many_rows(tables, batch, states):
+                found_row = tables.run("rows_in", batch=batch, states=states, after=after, until=None, limit=1)
                 if not found_row:
                     break
                 after = found_row[0][0] - 1
@@ -154,7 +154,7 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]
 
 
 def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
-    """Return the rows that are due. Raises `JournalCorrupt` if a row's state does not follow from its newest fact."""
+    """Return the due rows. Raises `JournalCorrupt` if a row's state contradicts its newest fact."""
     rows = []
     for line in lines:
         number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]
@@ -181,7 +181,7 @@ def _is_within_cutoff(row: RowState, accepted_until: str | None) -> bool:
 
 
 def _iterate_pairs(tables: Tables, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield (row, instruction) for every row of a batch after row `after`, reading at most `limit` rows at a time."""
+    """Yield (row, instruction) for every row of a batch after `after`. Reads up to `limit` rows at a time."""
     at_once = _CHUNK_SIZE if limit is None else min(limit, _CHUNK_SIZE)
     while lines := tables.run("next_rows", batch=batch, after=after, limit=at_once):
         yield from lines

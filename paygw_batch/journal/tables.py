@@ -18,7 +18,7 @@ class Tables(Protocol):
         ...
 
     def run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement, and return all its rows. A list among the values is never empty."""
+        """Run a statement and return all its rows. Lists among the values must not be empty."""
         ...
 
     def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
@@ -36,7 +36,7 @@ class Tables(Protocol):
         ...
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock these instructions until the transaction ends; return whether another process may have moved one."""
+        """Lock these instructions until the transaction ends. Return whether another process may have moved one."""
         ...
 
     def lock_withdrawals(self) -> None:
@@ -74,7 +74,7 @@ def named_sql(
     *,
     is_psycopg: bool = False,
 ) -> dict[str, str]:
-    """Return the statements of a store's own and the shared files, by name, with psycopg's placeholders on request."""
+    """Return a store's own and the shared statements by name, with psycopg's placeholders on request."""
     texts = []
     for location in (package, package.rpartition(".")[0]):
         for file in files:
@@ -103,7 +103,7 @@ def named_sql(
 
 
 def with_triggers(script: str) -> str:
-    """Return a script that creates tables, with the bodies of the triggers that move rows filled in."""
+    """Fill the bodies of the row triggers into a script that creates tables."""
     for name, body in named_sql(__package__, ("moves.sql",), {}, ()).items():
         script = script.replace(f"{{{name}}}", body)
     return script

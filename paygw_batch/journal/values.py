@@ -72,7 +72,7 @@ class NewInstruction(NamedTuple):
 class Amendment:
     """A row that replaces a rejected or never sent payment, whose number is `instruction`.
 
-    A payment that is rejected only on a person's word is replaced only if its attempt left no later than `cutoff`.
+    A payment that is rejected only on a person's word is replaced only if its attempt was sent no later than `cutoff`.
     """
 
     row: int
@@ -114,7 +114,7 @@ class BatchRecord:
     opened_at: str
     sheet_path: str = ""
     reference: str = ""
-    """The reference that its order ids were derived from; empty if they were in the sheet."""
+    """The reference that its order ids were derived from. Empty if they were in the sheet."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the values by name, for JSON."""
@@ -136,7 +136,7 @@ class KnownRow:
 
 
 def is_in_quarantine(since: str | None, cutoff: str) -> bool:
-    """Whether a row whose attempt left at `since` is still in quarantine: `since` is after `cutoff`. Both are UTC."""
+    """Whether a row sent at `since` is still in quarantine: `since` is after `cutoff`. Both are UTC."""
     return since is not None and since > cutoff
 
 
@@ -144,7 +144,8 @@ def is_in_quarantine(since: str | None, cutoff: str) -> bool:
 class Clash:
     """A row whose order id was used for other content. It `is_amendable` if rejected or never sent, and not replaced.
 
-    `quarantined_since` is the time at which the attempt left, if only a person's word rejects the row; otherwise None.
+    `quarantined_since` is the time at which the attempt was sent, if only a person's word rejects the row; otherwise
+    None.
     """
 
     row: int
@@ -194,7 +195,7 @@ def reply_sha256(head: str, body: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptReply:
+class StoredReply:
     """A raw reply of the gateway: the status line and relevant headers, one a line, and the body."""
 
     head: str = field(repr=False)
@@ -212,7 +213,7 @@ class AttemptReply:
 
     attempt: int
     at: str
-    reply: KeptReply
+    reply: StoredReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class Entry:
     attempt: int
     fact: Fact
     at: str
-    reply: KeptReply | None = None
+    reply: StoredReply | None = None
     """The raw reply that led to the fact, if it is kept."""
     heard: EvidenceRecord | None = None
     """The evidence that led to the fact."""
@@ -270,9 +271,9 @@ class RowState:
     intended_at: str | None = None
     """The time of the latest intent."""
     quarantined_since: str | None = None
-    """The time at which the latest attempt left, if a person's word alone rejects the row; as in `Clash`."""
+    """The time at which the latest attempt was sent, if a person's word alone rejects the row; as in `Clash`."""
     endpoint_id: str | None = None
-    """The id of the endpoint that the latest attempt was sent to; None if there was no attempt or the id is unknown."""
+    """The id of the endpoint that the latest attempt was sent to. None without an attempt or a known id."""
 
 
 LINE_COLUMNS = (
@@ -297,7 +298,7 @@ class HistoryEntry:
     by: str
     said: str
     order: str = ""
-    """The digest of the signed order that asked for the action; empty if no order did."""
+    """The digest of the signed order that asked for the action. Empty if no order did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +422,7 @@ class Hold:
     source: EvidenceSource
     said: str | None
     taken_at: str
-    left_at: str = ""
+    last_sent_at: str = ""
     """When a lost attempt of the row was found, one that the journal did not know; empty if none was found."""
 
 
@@ -535,7 +536,7 @@ class BatchForgotten:
     before: str
     instructions: int
     order: str = ""
-    """The digest of the signed order that asked for the forgetting; empty if one person was enough."""
+    """The digest of the signed order that asked for the forgetting. Empty if one person was enough."""
     orders: tuple[int, ...] = ()
     """The facts of the signed orders that were forgotten too, because they name a row of these people."""
 
@@ -613,7 +614,7 @@ class FoundPayment:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPlan:
+class StoredPlan:
     """The newest version of a plan: the whole signed document as text. Each approval adds a version."""
 
     number: int
@@ -649,7 +650,7 @@ class NewNotice:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptNotice:
+class StoredNotice:
     """A notice to one recipient as the outbox stores it. `id` is the same for every try.
 
     `next_at` is the time of the next try (None: never again). `problem` is a code for the failure of the last try.
@@ -710,7 +711,7 @@ class Identity:
     created_at: str
     home: str
     consumer_key_sha256: str = ""
-    """The digest of the consumer key that the journal was made with; empty if it was made without one."""
+    """The digest of the consumer key that the journal was made with. Empty if it was made without one."""
 
     @property
     def name(self) -> EndpointIdentity:
@@ -720,6 +721,6 @@ class Identity:
     @property
     def start(self) -> Link:
         """The link before the first line: it binds the chain to one journal and one endpoint."""
-        named = [self.consumer_key_sha256] if self.consumer_key_sha256 else []
-        text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at, *named])
+        key_digests = [self.consumer_key_sha256] if self.consumer_key_sha256 else []
+        text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at, *key_digests])
         return Link(0, hashlib.sha256(text.encode()).digest())

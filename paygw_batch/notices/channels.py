@@ -29,7 +29,7 @@ class Channels:
     webhook: "Webhook | None" = None
 
 
-def channels_of(settings: Settings, environ: Mapping[str, str]) -> Channels:
+def build_channels(settings: Settings, environ: Mapping[str, str]) -> Channels:
     """Build the configured channels. Raises `ConfigurationError` if one of them cannot be used."""
     section = settings.notices
     if not has_notices(settings):

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import DISPLAYED_IN_DOUBT
 from paygw_batch.errors import JournalMissing, PaygwError
-from paygw_batch.journal import JournalReader, KeptNotice, NewNotice, Occasion, Outbox
+from paygw_batch.journal import JournalReader, NewNotice, Occasion, Outbox, StoredNotice
 from paygw_batch.language import language_context, say
-from paygw_batch.notices.channels import Channels, channels_of
+from paygw_batch.notices.channels import Channels, build_channels
 from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_words, webhook_body
-from paygw_batch.opening.open_journal import Tell, database_location, journal_location, open_journal_to_read
+from paygw_batch.opening.open_journal import Echo, database_location, journal_location, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import parse_sender
 from paygw_batch.show.batch_status import batch_summary
-from paygw_batch.submit.notices import WEBHOOK, has_notices, page_url, recipients_of, replace_invalid_characters
+from paygw_batch.submit.notices import WEBHOOK, has_notices, notice_recipients, page_url, replace_invalid_characters
 
 if TYPE_CHECKING:
     from paygw_batch.notices.mail import Attachment
@@ -70,20 +70,20 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
     return result
 
 
-def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Tell], None]:
+def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Echo], None]:
     """Return a function that sends the due notices at the end of a command.
 
     Raises `ConfigurationError` if a channel cannot be used, before the command does anything.
     """
-    channels = channels_of(settings, environ)
+    channels = build_channels(settings, environ)
 
-    def send_notices(tell: Tell) -> None:
+    def send_notices(echo: Echo) -> None:
         with suppress(KeyboardInterrupt):  # a signal ends only the wait
             result = send_due(settings, channels, within_s=MAX_WAIT_AFTER_RUN_S)
             if result.fault:
-                tell(say("The notices cannot be sent: {reason}", reason=result.fault))
+                echo(say("The notices cannot be sent: {reason}", reason=result.fault))
             elif result.failed or not result.has_ended:
-                tell(say("A notice could not be sent yet; `paygw-batch notices` shows why. It will be tried again."))
+                echo(say("A notice could not be sent yet; `paygw-batch notices` shows why. It will be tried again."))
 
     return send_notices
 
@@ -119,7 +119,7 @@ class _Delivery:
             with open_journal_to_read(self.settings) as journal:
                 outbox.add(find_new_notices(self.settings, journal, outbox, utc_now()), timestamp(utc_now()))
             if again:
-                outbox.hurry(utc_now())
+                outbox.make_due(utc_now())
             due = outbox.due(utc_now(), limit=_MAX_NOTICES)
             with open_journal_to_read(self.settings) as journal:  # reopened, to see the runs whose notices are due
                 for notice in due:
@@ -128,7 +128,7 @@ class _Delivery:
                     self._send_notice(outbox, journal, notice)
         self.result.has_ended = True
 
-    def _send_notice(self, outbox: Outbox, journal: JournalReader, notice: KeptNotice) -> None:
+    def _send_notice(self, outbox: Outbox, journal: JournalReader, notice: StoredNotice) -> None:
         channel = WEBHOOK if notice.recipient == WEBHOOK else "mail"
         if channel in self.failed_channels:
             self.result.failed += 1
@@ -138,17 +138,17 @@ class _Delivery:
             return
         failure = deliver(self.settings, self.channels, notice, content)
         if failure is None:
-            outbox.note_sent(notice, timestamp(utc_now()))
+            outbox.record_sent(notice, timestamp(utc_now()))
             self.result.sent += 1
             return
-        outbox.note_problem(notice, failure.code)
+        outbox.record_problem(notice, failure.code)
         self.result.failed += 1
         if failure.kind in _SERVER_FAILURES:
             self.failed_channels.add(channel)
 
 
 def deliver(
-    settings: Settings, channels: Channels, notice: KeptNotice, content: Mapping[str, Any]
+    settings: Settings, channels: Channels, notice: StoredNotice, content: Mapping[str, Any]
 ) -> DeliveryFailure | None:
     """Send one notice. Return the failure, or None if it was accepted."""
     if notice.recipient == WEBHOOK:
@@ -175,7 +175,7 @@ def deliver(
     return channels.mail.send(mail)
 
 
-def _rejects_attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, Any]) -> "Attachment | None":
+def _rejects_attachment(settings: Settings, notice: StoredNotice, content: Mapping[str, Any]) -> "Attachment | None":
     """Return the rejects of a refused sheet, or None if the recipient may not receive payees' data.
 
     With a database nothing is attached, because notices of other hosts must not make this host mail its own files.
@@ -221,7 +221,7 @@ def find_new_notices(settings: Settings, journal: JournalReader, outbox: Outbox,
 
 def _contradiction_notices(settings: Settings, journal: JournalReader, outbox: Outbox) -> Iterator[NewNotice]:
     """Yield a notice for each batch with new messages that a person must check."""
-    if not (recipients := recipients_of(settings, Occasion.CONTRADICTED)):
+    if not (recipients := notice_recipients(settings, Occasion.CONTRADICTED)):
         return
     messages, times = journal.messages(), defaultdict[str, list[str]](list)
     for fact in messages.contradictions:
@@ -243,7 +243,7 @@ def _contradiction_notices(settings: Settings, journal: JournalReader, outbox: O
 
 def _dead_worker_notices(settings: Settings, now: datetime) -> Iterator[NewNotice]:
     """Yield a notice for each worker that died recently, even if its rows are already in doubt."""
-    recipients, database = recipients_of(settings, Occasion.WORKER_DIED), database_location(settings)
+    recipients, database = notice_recipients(settings, Occasion.WORKER_DIED), database_location(settings)
     if not recipients or database is None:
         return
     for worker in database.dead_workers(timestamp(now - _MAX_DEATH_AGE)):
@@ -259,7 +259,7 @@ def _dead_worker_notices(settings: Settings, now: datetime) -> Iterator[NewNotic
 
 def _doubt_notices(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
     """Yield a notice for each batch with rows newly in doubt for too long."""
-    recipients, hours = recipients_of(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
+    recipients, hours = notice_recipients(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
     if not recipients:
         return
     limit = timestamp(now - timedelta(hours=hours))
@@ -289,7 +289,7 @@ def probe_mail_server(channels: Channels) -> DeliveryFailure | None:
     return failures[0] if failures else DeliveryFailure(FailureKind.NO_ANSWER)
 
 
-def list_notices(settings: Settings) -> Sequence[KeptNotice]:
+def list_notices(settings: Settings) -> Sequence[StoredNotice]:
     """Return the newest notices in the journal, unsent ones first. Nothing is written."""
     with suppress(JournalMissing), journal_location(settings).outbox(write=False) as outbox:
         return outbox.list_notices(limit=1_000)

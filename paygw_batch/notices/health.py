@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.notices.channels import channels_of
+from paygw_batch.notices.channels import build_channels
 from paygw_batch.notices.delivery import list_notices, probe_mail_server
 from paygw_batch.notices.words import FailureKind, failure_words
 from paygw_batch.settings.configuration import Settings
@@ -21,8 +21,8 @@ def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthChe
         return
     section = settings.notices
     try:
-        channels = channels_of(settings, environ)
-        waiting = [notice for notice in list_notices(settings) if notice.tries and notice.sent_at is None]
+        channels = build_channels(settings, environ)
+        waiting_notices = [notice for notice in list_notices(settings) if notice.tries and notice.sent_at is None]
     except ConfigurationError as error:
         yield HealthCheck.failed(_NOTICES, error)
         return
@@ -36,16 +36,16 @@ def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthChe
     else:
         names = [*([section.smtp or ""] if channels.mail else []), *([say("a webhook")] if channels.webhook else [])]
         yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(names)))
-    if given_up_count := sum(notice.is_given_up for notice in waiting):
+    if given_up_count := sum(notice.is_given_up for notice in waiting_notices):
         sentence = say_count(
             given_up_count,
             "{count:,} was given up after days: `paygw-batch notices send --again` tries it again",
             "{count:,} were given up after days: `paygw-batch notices send --again` tries them again",
         )
         yield HealthCheck(_NOTICES, Health.BAD, sentence, ExitCode.STOPPED_EARLY)
-    elif waiting:
+    elif waiting_notices:
         sentence = say_count(
-            len(waiting),
+            len(waiting_notices),
             "{count:,} could not be sent yet: `paygw-batch notices` shows why",
             "{count:,} could not be sent yet: `paygw-batch notices` shows why",
         )

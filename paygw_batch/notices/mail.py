@@ -53,7 +53,7 @@ class MailServer:
             with self._connect() as client:
                 act(client)
         except tuple(kind for kind, _ in _FAILURE_KINDS) as error:
-            return _failure_of(error)
+            return _to_delivery_failure(error)
         return None
 
     @contextmanager
@@ -115,7 +115,7 @@ def build_mail(
     html: str,
     attachment: Attachment | None = None,
 ) -> EmailMessage:
-    """Build the mail of a notice. The Message-ID contains the notice's id, so it is the same in every attempt."""
+    """Build the mail for a notice. Its Message-ID contains the notice's id, so retries have the same one."""
     mail = EmailMessage(policy=SMTP)
     name, address = sender
     mail["From"] = Address(name, addr_spec=address)
@@ -138,7 +138,7 @@ def build_mail(
     return mail
 
 
-def _failure_of(error: Exception) -> DeliveryFailure:
+def _to_delivery_failure(error: Exception) -> DeliveryFailure:
     if isinstance(error, smtplib.SMTPServerDisconnected) and isinstance(error.__context__, TimeoutError):
         return DeliveryFailure(FailureKind.NO_ANSWER)  # smtplib turned a timeout into this error
     kind = next(kind for sort, kind in _FAILURE_KINDS if isinstance(error, sort))

@@ -7,13 +7,13 @@ import click
 
 from paygw_batch.cli.help_texts import HelpGroup
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import format_minute
 from paygw_batch.errors import JournalError
-from paygw_batch.journal import KeptNotice
+from paygw_batch.journal import StoredNotice
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.notices.channels import channels_of
+from paygw_batch.notices.channels import build_channels
 from paygw_batch.notices.delivery import MAX_SEND_S, list_notices, send_due
 from paygw_batch.notices.words import OCCASION_WORDS, failure_words
 from paygw_batch.opening.open_journal import open_journal_to_read
@@ -34,7 +34,7 @@ def notices_command(context: click.Context) -> None:
 
 
 def _show_notices(invocation: Invocation) -> None:
-    screen, settings = Screen(invocation), settings_of(invocation)
+    screen, settings = Screen(invocation), settings_for(invocation)
     with open_journal_to_read(settings):
         notices = list_notices(settings)
     if notices:
@@ -52,7 +52,7 @@ def _show_notices(invocation: Invocation) -> None:
     count = sum(notice.sent_at is None for notice in notices)
     message = say_count(count, "{count:,} notice is waiting to be sent.", "{count:,} notices are waiting to be sent.")
     notices_as_json = [{**asdict(notice), "occasion": notice.occasion.value} for notice in notices]
-    screen.finish(Summary(ExitCode.DONE, message, further={"notices": notices_as_json}))
+    screen.finish(Summary(ExitCode.DONE, message, extra={"notices": notices_as_json}))
 
 
 @notices_command.command("send", short_help="Send the notices that are due.")
@@ -63,8 +63,8 @@ def send(invocation: Invocation, *, again: bool) -> None:
 
     Ends with exit code 6 if a notice could not be sent or time ran out. Notices are retried for up to five days.
     """
-    screen, settings = Screen(invocation), settings_of(invocation)
-    channels = channels_of(settings, os.environ)
+    screen, settings = Screen(invocation), settings_for(invocation)
+    channels = build_channels(settings, os.environ)
     with open_journal_to_read(settings):  # raises an error if the journal cannot be used
         pass
     result = send_due(settings, channels, within_s=MAX_SEND_S, again=again)
@@ -82,10 +82,10 @@ def send(invocation: Invocation, *, again: bool) -> None:
     elif not result.has_ended:
         sentences.append(say("Time ran out. Run the command again to send the rest."))
     code = ExitCode.DONE if result.has_ended and not result.failed else ExitCode.STOPPED_EARLY
-    screen.finish(Summary(code, " ".join(sentences), further={"sent": result.sent, "failed": result.failed}))
+    screen.finish(Summary(code, " ".join(sentences), extra={"sent": result.sent, "failed": result.failed}))
 
 
-def _notice_state(notice: KeptNotice) -> str:
+def _notice_state(notice: StoredNotice) -> str:
     if notice.sent_at is not None:
         return say("sent")
     reason = failure_words(notice.problem) if notice.problem else ""

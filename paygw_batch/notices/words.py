@@ -10,7 +10,7 @@ from paygw_batch.clock import format_minute
 from paygw_batch.core.money import format_amount
 from paygw_batch.core.shown_states import STATES, state_label
 from paygw_batch.core.text import escape_for_terminal
-from paygw_batch.journal import KeptNotice, Occasion
+from paygw_batch.journal import Occasion, StoredNotice
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.show.page import template_environment
 
@@ -84,11 +84,11 @@ class NoticeWords:
 def failure_words(code: str) -> str:
     """Describe a failure by its code in the outbox."""
     failure = DeliveryFailure.from_code(code)
-    answer = f" ({failure.answer})" if failure.answer else ""
-    return f"{say(_FAILURE_WORDS[failure.kind])}{answer}"
+    suffix = f" ({failure.answer})" if failure.answer else ""
+    return f"{say(_FAILURE_WORDS[failure.kind])}{suffix}"
 
 
-def notice_words(notice: KeptNotice, content: Mapping[str, Any], *, has_file: bool = False) -> NoticeWords:
+def notice_words(notice: StoredNotice, content: Mapping[str, Any], *, has_file: bool = False) -> NoticeWords:
     """Return the text of a notice in the chosen language. `has_file` mentions the attached rejects."""
     sentences = [*_sentences(notice.occasion, content)]
     if has_file:
@@ -111,7 +111,7 @@ def mail_page(words: NoticeWords) -> str:
     return template_environment().get_template("notice.html").render(words=words)
 
 
-def webhook_body(notice: KeptNotice, content: Mapping[str, Any], style: str) -> bytes:
+def webhook_body(notice: StoredNotice, content: Mapping[str, Any], style: str) -> bytes:
     """Return the body for a webhook in the style `standard`, `slack` or `teams`."""
     if style == "standard":
         body = {"type": notice.occasion.value, "timestamp": notice.written_at, "data": content}
@@ -196,9 +196,9 @@ def _run_sentences(content: Mapping[str, Any]) -> Iterator[str]:
             "{count:,} row is in doubt: ask the gateway what happened to it, and settle it.",
             "{count:,} rows are in doubt: ask the gateway what happened to them, and settle them.",
         )
-    if ready := states.get("ready", 0):
+    if ready_count := states.get("ready", 0):
         yield say_count(
-            ready,
+            ready_count,
             "{count:,} row has not been sent. Start the run again.",
             "{count:,} rows have not been sent. Start the run again.",
         )

@@ -51,7 +51,7 @@ from paygw_batch.gateway.signing.key import (
 from paygw_batch.gateway.signing.signers import Signers
 from paygw_batch.journal import BatchRecord, Journal
 from paygw_batch.language import mark, say
-from paygw_batch.opening.given_sheet import operation_of, require_complete
+from paygw_batch.opening.given_sheet import load_rules_operation, require_complete
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import PayinSection
 from paygw_batch.trusted_files import OtherUsers, read_and_check_access, read_trusted_file
@@ -71,9 +71,9 @@ def load_secret(key: str, variable: str | None, file: Path | None, environ: Mapp
         return text.encode()
     if file is not None:
         return _read_private_file(f"{key}_file", file)
-    named = "" if variable is None else f" ({variable})"
+    suffix = "" if variable is None else f" ({variable})"
     unset = mark("The configuration does not set {key}_file, and no variable that {key}_env names{named} is set.")
-    raise ConfigurationError(say(unset, key=key, named=named))
+    raise ConfigurationError(say(unset, key=key, named=suffix))
 
 
 def load_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
@@ -150,7 +150,7 @@ def load_signing_key(settings: Settings, environ: Mapping[str, str]) -> SigningK
 
 
 def ensure_token_key(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Create the private key in its token if the token has none yet, and return whether it was created.
+    """Create the private key in its token if it is missing, and return whether it was created.
 
     Raises `ConfigurationError` if the token cannot be used.
     """
@@ -158,10 +158,10 @@ def ensure_token_key(settings: Settings, environ: Mapping[str, str]) -> bool:
     if isinstance(location, Path) or location.startswith(AWSKMS):
         return False
     with _translating_missing_library():
-        place_in_token, token_key = token_location(settings, location, environ), extra("custody.token_key")
-        if token_key.has_token_key(place_in_token):
+        token_key_location, token_key = token_location(settings, location, environ), extra("custody.token_key")
+        if token_key.has_token_key(token_key_location):
             return False
-        token_key.make_token_key(place_in_token)
+        token_key.make_token_key(token_key_location)
         return True
 
 
@@ -205,7 +205,7 @@ def build_supplies(settings: Settings, rules: Rules, environ: Mapping[str, str])
 
     Raises `ConfigurationError` with the keys that are missing.
     """
-    operation, payin = operation_of(rules), settings.payin
+    operation, payin = load_rules_operation(rules), settings.payin
     require_complete(settings, rules, set())
     names = {field.name for rule in rules.values() if rule.form is not None for field in rule.form.fields}
     urls = {name: url for name, url in settings.urls().items() if name in names}
@@ -222,7 +222,7 @@ def build_supplies(settings: Settings, rules: Rules, environ: Mapping[str, str])
 
 
 def load_control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
-    """Return the secret of the control hash, or an empty text if the control needs none."""
+    """Return the secret of the control hash, or an empty string if the control needs none."""
     if not payin.needs_secret:
         return ""
     secret = load_secret("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
@@ -243,7 +243,7 @@ def build_signer(settings: Settings, rules: Rules, key: SigningKey, url: str, en
     gateway = settings.gateway
     endpoint_id = gateway.endpoint_id or ""
     return Signer(
-        url=operation_url(url, operation_of(rules), endpoint_id),
+        url=operation_url(url, load_rules_operation(rules), endpoint_id),
         endpoint_id=endpoint_id,
         consumer_key=gateway.consumer_key or "",
         supplies=build_supplies(settings, rules, environ),
@@ -269,7 +269,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def callback_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Return the callback address with the secret token in its place."""
+    """Return the callback URL with the secret token filled in."""
     url = settings.gateway.server_callback_url
     return url.replace(TOKEN, listener_token(settings, environ)) if url is not None and TOKEN in url else url
 
@@ -358,10 +358,10 @@ def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: 
     _require_keys(settings, *keys, hint=hint if is_proof else "")
     algorithm = HashAlgorithm(section.hash_algorithm or "")
     hashed = tuple(section.hash_fields or ())
-    needed = {names.order_id, names.amount, names.currency, names.status} if is_proof else set()
+    required = {names.order_id, names.amount, names.currency, names.status} if is_proof else set()
     if algorithm is not HashAlgorithm.HMAC_SHA256:
-        needed.add(SECRET)
-    if missing_names := sorted(needed - set(hashed)):
+        required.add(SECRET)
+    if missing_names := sorted(required - set(hashed)):
         raise ConfigurationError(
             say(
                 "notifications.hash_fields lacks {unhashed}: anyone who has seen a notification could change it.",

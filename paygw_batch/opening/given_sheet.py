@@ -22,12 +22,12 @@ from paygw_batch.sheet.read.profiles import load_profiles, merge_headings
 from paygw_batch.sheet.read.sheet_file import read_sheet, require_own_columns, sheet_from_frame
 
 
-def rules_of(settings: Settings, operation: str) -> Rules:
+def rules_for(settings: Settings, operation: str) -> Rules:
     """Return the rules of every country for an operation, with the operator's terms."""
     return load_rules(operation, settings.terms(operation))
 
 
-def operation_of(rules: Rules) -> Operation:
+def load_rules_operation(rules: Rules) -> Operation:
     return load_operation(next(iter(rules.values())).operation)
 
 
@@ -39,7 +39,7 @@ def with_reply_names(settings: Settings, operation: Operation) -> Operation:
     return replace(operation, reply=replace(operation.reply, **names, amount_unit=unit, minor_units=minor_units))
 
 
-def minor_units_of(rules: Rules) -> Mapping[str, int]:
+def rule_minor_units(rules: Rules) -> Mapping[str, int]:
     """Return the number of decimals of each currency."""
     return {rule.currency: rule.minor_units for rule in rules.values()}
 
@@ -51,9 +51,9 @@ def require_gateway(settings: Settings) -> None:
 
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
     """Raise `ConfigurationError` with every missing key that is needed to send rows of `countries`."""
-    used = [rules[code] for code in sorted(countries) if code in rules]
-    of_countries = [key for rule in used if rule.form is not None for key in rule.missing_terms]
-    _require_keys([*settings.missing_to_send(), *settings.missing_for(operation_of(rules).name), *of_countries])
+    used_rules = [rules[code] for code in sorted(countries) if code in rules]
+    country_keys = [key for rule in used_rules if rule.form is not None for key in rule.missing_terms]
+    _require_keys([*settings.missing_to_send(), *settings.missing_for(load_rules_operation(rules).name), *country_keys])
 
 
 def require_endpoint(settings: Settings) -> None:
@@ -82,7 +82,7 @@ def _require_keys(missing: Sequence[str]) -> None:
 
 
 def format_defaults(rule: CountryRule) -> str:
-    """Return the values for rows in which the sheet gives none, as `name = "value"`; empty if there are none."""
+    """Return the values for rows in which the sheet gives none, as `name = "value"`. Empty if there are none."""
     return ", ".join(f'{name} = "{value}"' for name, value in sorted(rule.defaults.items()))
 
 
@@ -93,12 +93,12 @@ def default_value_notes(rules: Rules, countries: Iterable[str], columns: Collect
     """
     notes = []
     for code in sorted(set(countries) & set(rules)):
-        filled = sorted(rules[code].defaults.items())
-        absent = ", ".join(f'{name} = "{value}"' for name, value in filled if name not in columns)
-        empty = ", ".join(f'{name} = "{value}"' for name, value in filled if name in columns)
-        if absent:
+        defaults = sorted(rules[code].defaults.items())
+        missing = ", ".join(f'{name} = "{value}"' for name, value in defaults if name not in columns)
+        empty = ", ".join(f'{name} = "{value}"' for name, value in defaults if name in columns)
+        if missing:
             sentence = mark("{code}: the sheet lacks these values, so they are filled in: {absent}.")
-            notes.append(say(sentence, code=code, absent=absent))
+            notes.append(say(sentence, code=code, absent=missing))
         if empty:
             notes.append(say("{code}: empty cells are filled in: {empty}.", code=code, empty=empty))
     return notes
@@ -149,7 +149,7 @@ class SheetSource:
 
     @property
     def operation(self) -> str:
-        return operation_of(self.rules).name
+        return load_rules_operation(self.rules).name
 
     @property
     def options(self) -> ReadOptions:
@@ -159,13 +159,13 @@ class SheetSource:
         """
         settings, reading = self.settings, self.reading
         profile = settings.sheet.column_profile if reading.column_profile is None else reading.column_profile
-        meant = {} if reading.corrections is None else reading.corrections.columns
+        columns = {} if reading.corrections is None else reading.corrections.columns
         return ReadOptions(
             max_rows=settings.limits.max_rows,
             max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
             encoding=reading.encoding or settings.sheet.encoding,
             sheet_name=reading.worksheet,
-            aliases={**merge_headings(profile, settings.columns), **meant},
+            aliases={**merge_headings(profile, settings.columns), **columns},
             operation=self.operation,
             profiles=load_profiles(settings.columns),
             file=self.file or "",
@@ -192,9 +192,9 @@ class SheetSource:
         corrections, original = self.reading.corrections, self.read() if sheet is None else sheet
         corrected = original if corrections is None else apply_corrections(original, corrections)
         require_own_columns(corrected, {name: load_operation(name).command for name in operation_names()})
-        read = readings(corrected, self.rules, self.spelling)
-        spelled = replace(corrected, frame=replace_cells(corrected.frame, read, "correction"))
-        validated = replace(validate(spelled, self.rules, reference=self.reading.reference), read=read)
+        interpreted = readings(corrected, self.rules, self.spelling)
+        spelled = replace(corrected, frame=replace_cells(corrected.frame, interpreted, "correction"))
+        validated = replace(validate(spelled, self.rules, reference=self.reading.reference), read=interpreted)
         if (question := spelling_question(spelled, validated.defects_found, self.rules, self.spelling)) is None:
             return validated
         if self.asks:

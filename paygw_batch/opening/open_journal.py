@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paygw_batch.cluster.database_place import DatabasePlace
 
 T = TypeVar("T")
-Tell = Callable[[str], None]
+Echo = Callable[[str], None]
 """A function that receives a sentence which a person should read now."""
 
 
@@ -89,26 +89,26 @@ def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKin
 
 @contextmanager
 def open_journal_to_read(
-    settings: Settings, tell: Tell | None = None, *, must_be_known: bool = False
+    settings: Settings, echo: Echo | None = None, *, must_be_known: bool = False
 ) -> Iterator[JournalReader]:
-    """Open the journal to read, even while a run holds it. `tell` gets the journal's notes for a person.
+    """Open the journal to read, even while a run holds it. `echo` gets the journal's notes for a person.
 
     A journal that this machine does not know is opened too, unless it `must_be_known`.
     """
     with closing(journal_location(settings).open_to_read(must_be_known=must_be_known)) as journal:
-        if tell is not None:
-            report_notes(journal, tell)
+        if echo is not None:
+            report_notes(journal, echo)
         yield journal
 
 
-def report_notes(journal: JournalReader, tell: Tell) -> None:
+def report_notes(journal: JournalReader, echo: Echo) -> None:
     for note in journal.notes:
-        tell(say("Note: {sentence}", sentence=note))
+        echo(say("Note: {sentence}", sentence=note))
 
 
 @contextmanager
 def journal_for_planning(settings: Settings) -> Iterator[JournalReader]:
-    """Open the journal that a run would use, to read. If the sandbox has none yet, it is an empty one in memory."""
+    """Open the journal of a future run to read. If the sandbox has none yet, it is an empty one in memory."""
     if _needs_creation(settings):
         with closing(in_memory_journal()) as empty:
             yield empty
@@ -149,16 +149,16 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
             say("The batch is empty."), hint=say("`paygw-batch status` lists the batches and their sheets.")
         )
     records = journal.batches()
-    fitting = [record for record in records if record.batch.startswith(batch.lower())]
-    if not fitting and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
+    matches = [record for record in records if record.batch.startswith(batch.lower())]
+    if not matches and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
         with Path(batch).open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         # Of each name, the newest batch fits: each of several worksheets of a workbook is a separate batch.
-        fitting = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in fitting)
+        matches = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in matches)
         raise UsageError(
             say("{batch} could be any of {names}.", batch=batch, names=names),
             hint=say("Write the batch id, or more of it."),
@@ -182,16 +182,16 @@ MAX_SHORT_WAIT_S = 30.0
 
 
 @contextmanager
-def open_journal_for_run(settings: Settings, command: str, tell: Tell, *, wait: bool = False) -> Iterator[Journal]:
-    """Hold the journal for a run, and mark rows that an interrupted run left in flight as in doubt.
+def open_journal_for_run(settings: Settings, command: str, echo: Echo, *, wait: bool = False) -> Iterator[Journal]:
+    """Hold the journal for a run, and put rows in doubt that an interrupted run had in flight.
 
     Raises `JournalHeld` if another run has the journal, unless asked to `wait`.
     """
-    journal = _acquire_lock(lambda: open_to_write(settings, command), tell, wait=wait)
+    journal = _acquire_lock(lambda: open_to_write(settings, command), echo, wait=wait)
     try:
-        report_notes(journal, tell)
+        report_notes(journal, echo)
         for sentence in JournalClock.read(journal, utc_now()).sentences():
-            tell(say("Note: {sentence}", sentence=sentence))
+            echo(say("Note: {sentence}", sentence=sentence))
         # The request of a row in flight may have arrived, although its run has ended. The row must be in doubt before
         # anything else is sent.
         if interrupted := journal.mark_interrupted(timestamp(utc_now())):
@@ -200,8 +200,8 @@ def open_journal_for_run(settings: Settings, command: str, tell: Tell, *, wait: 
                 "{count:,} row was in flight when the last run ended. It is in doubt now.",
                 "{count:,} rows were in flight when the last run ended. They are in doubt now.",
             )
-            tell(sentence)
-        judge_arrivals(settings, journal, tell)
+            echo(sentence)
+        judge_arrivals(settings, journal, echo)
         yield journal
     finally:
         journal.close()
@@ -216,7 +216,7 @@ def require_journal(settings: Settings, command: str) -> str:
         return journal.head().journal_id
 
 
-def judge_arrivals(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
+def judge_arrivals(settings: Settings, journal: Journal, echo: Echo, *, is_quiet: bool = False) -> None:
     findings = journal.judge_arrivals(settings.words(), at=timestamp(utc_now()))
     if findings and not is_quiet:
         sentence = say_count(
@@ -225,24 +225,24 @@ def judge_arrivals(settings: Settings, journal: Journal, tell: Tell, *, is_quiet
             "{count:,} notifications were recorded: {findings}.",
             findings=", ".join(format_finding_count(count, finding) for finding, count in sorted(findings.items())),
         )
-        tell(sentence)
+        echo(sentence)
 
 
 @contextmanager
-def exclusive_task(settings: Settings, name: str, tell: Tell, *, wait: bool) -> Iterator[None]:
+def exclusive_task(settings: Settings, name: str, echo: Echo, *, wait: bool) -> Iterator[None]:
     """Let only one process of all hosts run the task `name`. A journal in a file has only one holder anyway."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if (database := database_location(settings)) is not None:
-            _acquire_lock(lambda: held.enter_context(database.only_one(name)), tell, wait=wait)
+            _acquire_lock(lambda: stack.enter_context(database.run_exclusively(name)), echo, wait=wait)
         yield
 
 
-def reacquire_journal(journal: Journal, tell: Tell, *, wait: bool) -> None:
-    """Hold the journal again after a batch was handed over to workers, as `open_journal_for_run` does."""
-    _acquire_lock(journal.reacquire_lock, tell, wait=wait)
+def reacquire_journal(journal: Journal, echo: Echo, *, wait: bool) -> None:
+    """Reacquire the journal after a batch was handed over to workers, like `open_journal_for_run`."""
+    _acquire_lock(journal.reacquire_lock, echo, wait=wait)
 
 
-def _acquire_lock(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:
+def _acquire_lock(hold: Callable[[], T], echo: Echo, *, wait: bool) -> T:
     """Take a lock that another process may hold. Wait for a moment or, with `wait`, as long as necessary."""
     has_notified = False
     give_up_s = time.monotonic() + MAX_SHORT_WAIT_S
@@ -254,6 +254,6 @@ def _acquire_lock(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:
             if not wait and not is_moment:
                 raise
             if not has_notified and not is_moment:
-                tell(say("Waiting: {message}", message=error.message))
+                echo(say("Waiting: {message}", message=error.message))
                 has_notified = True
             time.sleep(RETRY_INTERVAL_S / 10 if is_moment else RETRY_INTERVAL_S)

@@ -68,7 +68,7 @@ class CallbackHeader:
     proof: Callable[[bytes], bytes] = field(repr=False)
 
     def header(self, body: bytes, *, forged: bool) -> tuple[str, str]:
-        """Return the header for a body, or that for another body if the notification is forged."""
+        """Return the header for a body, or for a different body if the notification is forged."""
         proof = self.proof(body + b"?" * forged)
         text = proof.hex() if self.encoding == "hex" else base64.b64encode(proof).decode()
         return self.name, f"{self.prefix}{text}"

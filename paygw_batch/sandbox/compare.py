@@ -57,8 +57,8 @@ def _describe_differences(row: Mapping[str, str], committed: Sequence[RecordLine
     if len(committed) > 1:
         yield f"paid {len(committed)} times at the gateway"
     if committed and state in _NOTHING_MOVED:
-        earlier = ", perhaps from an earlier sheet" if state == "invalid" else ""
-        yield f"{state} here, but taken at the gateway{earlier}"
+        suffix = ", perhaps from an earlier sheet" if state == "invalid" else ""
+        yield f"{state} here, but taken at the gateway{suffix}"
     if not committed and state in _MONEY_MOVED:
         yield f"{state} here, but never taken at the gateway"
     if committed and state != "invalid":

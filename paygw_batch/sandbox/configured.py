@@ -16,7 +16,7 @@ from paygw_batch.opening.gateway_access import (
     load_control_secret,
     notification_fields,
 )
-from paygw_batch.opening.given_sheet import operation_of, with_reply_names
+from paygw_batch.opening.given_sheet import load_rules_operation, with_reply_names
 from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, CallbackProof, rsa_signer
 from paygw_batch.sandbox.form import ControlRule, Expectations
 from paygw_batch.sandbox.reply import load_behaviour, shipped_behaviour
@@ -43,8 +43,8 @@ def sandbox_config(
         consumer_key=gateway.consumer_key or "",
         public_key_pem=key.public.public_key_pem(),
         profile=gateway.signature_profile or "",
-        served=tuple(_build_served_operation(settings, rules, environ) for rules in rules_by_operation),
-        behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
+        operations=tuple(_build_served_operation(settings, rules, environ) for rules in rules_by_operation),
+        behaviour=load_behaviour(path) if (path := settings.sandbox.behaviour) else shipped_behaviour(),
         callback_proof=_callback_proof(settings, environ),
         enquiry=load_enquiry(ENQUIRY_PROFILE, with_reply_names(settings, load_operation(PAYOUT))),
     )
@@ -71,7 +71,7 @@ def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackP
 
 
 def _build_served_operation(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> ServedOperation:
-    operation, supplies, payin = operation_of(rules), build_supplies(settings, rules, environ), settings.payin
+    operation, supplies, payin = load_rules_operation(rules), build_supplies(settings, rules, environ), settings.payin
     control = None
     if supplies.control is not None:
         secret = load_control_secret(payin, environ)

@@ -110,11 +110,11 @@ def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
         return Refusal(400, "body", "The body is not a JSON object.")
     for name, value in parsed.items():
         if not (isinstance(value, str) and _is_unicode(name) and _is_unicode(value)):
-            return Refusal(400, "body", f"{shown_name(name)} is neither text nor a number.", order_id_of(parsed))
+            return Refusal(400, "body", f"{shown_name(name)} is neither text nor a number.", parse_order_id(parsed))
     return parsed
 
 
-def order_id_of(fields: Mapping[str, object]) -> str | None:
+def parse_order_id(fields: Mapping[str, object]) -> str | None:
     """Return the order id in a body, or None if it is not text."""
     value = fields.get("client_orderid")
     return value if type(value) is str and _is_unicode(value) else None
@@ -214,7 +214,7 @@ class FormCheck:
 
     def check(self, fields: Mapping[str, str]) -> Order | Refusal:
         """Return the order in `fields`, or a refusal (HTTP 422) that names the first wrong field."""
-        order_id = order_id_of(fields)
+        order_id = parse_order_id(fields)
         rule = self._find_rule(fields)
         if isinstance(rule, str):
             return Refusal(422, "currency", rule, order_id)
@@ -261,8 +261,8 @@ class FormCheck:
         The body of a payout names no country, so the country follows from the currency. If several countries share the
         currency, it follows from the dialling code of the phone, or of the account if there is no phone.
         """
-        if (named := self._by_code.get(fields.get("country", ""))) is not None:
-            return named
+        if (rule_by_code := self._by_code.get(fields.get("country", ""))) is not None:
+            return rule_by_code
         candidates = self._by_currency.get(fields.get("currency", ""), [])
         if not candidates:
             return "currency is missing or unknown here."

@@ -120,8 +120,8 @@ def _looks_like_formula(text: str) -> bool:
 
 def _csv_line(values: tuple[str, ...]) -> bytes:
     line = io.StringIO(newline="")
-    guarded = [f"'{value}" if _looks_like_formula(value) else value for value in values]
-    csv.writer(line, lineterminator="\n").writerow(guarded)
+    guarded_values = [f"'{value}" if _looks_like_formula(value) else value for value in values]
+    csv.writer(line, lineterminator="\n").writerow(guarded_values)
     return line.getvalue().encode("utf-8")
 
 

@@ -197,8 +197,8 @@ def _error_sentences(problem: ValidationError) -> Iterator[str]:
     for detail in problem.errors(include_url=False, include_input=False):
         key = ".".join(str(step) for step in detail["loc"])
         if detail["type"] == "extra_forbidden":
-            known = _KNOWN_KEYS.get(str(detail["loc"][0]), Behaviour.model_fields)
-            nearest_key = nearest(str(detail["loc"][-1]), known)
+            known_keys = _KNOWN_KEYS.get(str(detail["loc"][0]), Behaviour.model_fields)
+            nearest_key = nearest(str(detail["loc"][-1]), known_keys)
             yield say("{key} is not a known key; {nearest}", key=key, nearest=nearest_key)
         else:
             yield f"{key}: {validation_message(detail)}."

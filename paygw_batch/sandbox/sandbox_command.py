@@ -8,12 +8,12 @@ import click
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.countries.load import operation_names
 from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import key_location, load_signing_key
-from paygw_batch.opening.given_sheet import require_gateway, rules_of
+from paygw_batch.opening.given_sheet import require_gateway, rules_for
 from paygw_batch.sandbox.configured import sandbox_config
 from paygw_batch.sandbox.server import serve
 from paygw_batch.show.summary import ExitCode, Summary
@@ -29,16 +29,16 @@ def sandbox_command(invocation: Invocation, *, port: int, behaviour: Path | None
     It expects exactly the requests that this configuration would send, moves no money, and records accepted orders.
     """
     screen = Screen(invocation)
-    settings = settings_of(
+    settings = settings_for(
         invocation, {("sandbox", "behaviour"): None if behaviour is None else str(behaviour.absolute())}
     )
     require_gateway(settings)
     key = load_signing_key(settings, os.environ)
-    rules_by_operation = [rules_of(settings, name) for name in operation_names() if not settings.missing_for(name)]
+    rules_by_operation = [rules_for(settings, name) for name in operation_names() if not settings.missing_for(name)]
     config = sandbox_config(settings, rules_by_operation, key, os.environ)
-    records = ", ".join(str(operation.record_path) for operation in config.served)
+    records = ", ".join(str(operation.record_path) for operation in config.operations)
 
-    def ready(base_url: str) -> None:
+    def report_ready(base_url: str) -> None:
         screen.say(
             say(
                 "The sandbox is running at {base_url}. Accepted orders are recorded in {records}.",
@@ -55,5 +55,5 @@ def sandbox_command(invocation: Invocation, *, port: int, behaviour: Path | None
             )
         )
 
-    serve(config, port, ready=ready)
+    serve(config, port, ready=report_ready)
     screen.finish(Summary(ExitCode.DONE, say("The sandbox has stopped.")))

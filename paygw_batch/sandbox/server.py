@@ -65,7 +65,7 @@ class SandboxConfig:
     consumer_key: str
     public_key_pem: bytes = field(repr=False)
     profile: str
-    served: tuple[ServedOperation, ...]
+    operations: tuple[ServedOperation, ...]
     behaviour: Behaviour
     callback_proof: CallbackProof | None = None
     """The proof of notifications, or None if they carry none."""
@@ -75,7 +75,7 @@ class SandboxConfig:
     @property
     def callback_record_path(self) -> Path:
         """The file that records the merchant's replies to notifications."""
-        return self.served[0].record_path.with_name("sandbox-callbacks.csv")
+        return self.operations[0].record_path.with_name("sandbox-callbacks.csv")
 
 
 class SandboxApp:
@@ -92,12 +92,12 @@ class SandboxApp:
         try:
             profile = VerifiedProfile(config.profile)
         except ValueError:
-            known = ", ".join(VerifiedProfile)
+            profiles = ", ".join(VerifiedProfile)
             raise ConfigurationError(
                 say(
                     "The sandbox does not support the signature_profile {profile}, only {known}.",
                     profile=config.profile,
-                    known=known,
+                    known=profiles,
                 )
             ) from None
         self._clock = clock
@@ -107,7 +107,7 @@ class SandboxApp:
             consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
         )
 
-        def verifier(operation: Operation, rules: Rules, expects: Expectations) -> Verifier:
+        def build_verifier(operation: Operation, rules: Rules, expects: Expectations) -> Verifier:
             return Verifier(
                 endpoint_id=config.endpoint_id,
                 operation=operation,
@@ -118,13 +118,13 @@ class SandboxApp:
             )
 
         self._verifiers = [
-            (verifier(served.operation, served.rules, served.expects), records[served.operation.name])
-            for served in config.served
+            (build_verifier(served.operation, served.rules, served.expects), records[served.operation.name])
+            for served in config.operations
         ]
         self._enquiries: EnquiryResponder | None = None
         if config.enquiry is not None:
-            paths = [served.record_path for served in config.served]
-            enquirer = verifier(config.enquiry, {}, Expectations())
+            paths = [served.record_path for served in config.operations]
+            enquirer = build_verifier(config.enquiry, {}, Expectations())
             self._enquiries = EnquiryResponder(enquirer, paths, config.behaviour.enquiry, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,8 +138,8 @@ class SandboxApp:
             _log.exception("The sandbox failed on a request.")
             raise
 
-    async def _serve(self, arriving: requests.Request) -> ASGIApp:
-        request = _convert_request(arriving, await _read_body(arriving))
+    async def _serve(self, incoming: requests.Request) -> ASGIApp:
+        request = _convert_request(incoming, await _read_body(incoming))
         verifier, record = next((entry for entry in self._verifiers if entry[0].can_serve(request)), self._verifiers[0])
         if len(request.body) > MAX_BODY_BYTES:
             refusal = Refusal(413, "body", f"The body is longer than {MAX_BODY_BYTES} bytes.")
@@ -151,9 +151,9 @@ class SandboxApp:
         verdict = verifier.verify(request)
         if isinstance(verdict, Refusal):
             return refusal_reply(verifier.operation, verdict)
-        return await self._answer(verifier.operation, record, verdict, arriving)
+        return await self._answer(verifier.operation, record, verdict, incoming)
 
-    async def _answer(self, operation: Operation, record: Record, order: Order, arriving: requests.Request) -> ASGIApp:
+    async def _answer(self, operation: Operation, record: Record, order: Order, incoming: requests.Request) -> ASGIApp:
         answer = self._choice.choose(order)
         reference = secrets.token_hex(8)
         try:
@@ -176,7 +176,7 @@ class SandboxApp:
             case Fault.GARBAGE:
                 return GARBAGE
             case Fault.DROP_BEFORE | Fault.DROP_AFTER:
-                arriving.state.transport.abort()
+                incoming.state.transport.abort()
                 return _never_answer
             case Fault.HTTP_500:
                 return BARE_500
@@ -201,21 +201,21 @@ class SandboxApp:
         )
 
 
-def _convert_request(arriving: requests.Request, body: bytes) -> Request:
+def _convert_request(incoming: requests.Request, body: bytes) -> Request:
     return Request(
-        http_version=arriving.scope["http_version"],
-        method=arriving.method,
-        path=arriving.scope["raw_path"].decode("latin-1"),
-        query=arriving.scope["query_string"].decode("latin-1"),
-        headers=tuple(arriving.headers.items()),
+        http_version=incoming.scope["http_version"],
+        method=incoming.method,
+        path=incoming.scope["raw_path"].decode("latin-1"),
+        query=incoming.scope["query_string"].decode("latin-1"),
+        headers=tuple(incoming.headers.items()),
         body=body,
     )
 
 
-async def _read_body(arriving: requests.Request) -> bytes:
+async def _read_body(request: requests.Request) -> bytes:
     """Return the body of a request, read only slightly beyond the limit."""
     body = b""
-    async for piece in arriving.stream():
+    async for piece in request.stream():
         body += piece
         if len(body) > MAX_BODY_BYTES:
             break
@@ -255,7 +255,7 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
     `ConfigurationError` if the port is in use, or if a record or key cannot be used.
     """
     with ExitStack() as stack:
-        records = {entry.operation.name: stack.enter_context(Record(entry.record_path)) for entry in config.served}
+        records = {entry.operation.name: stack.enter_context(Record(entry.record_path)) for entry in config.operations}
         app = SandboxApp(config, records)
         listener = listen_on_loopback(port, backlog=_BACKLOG, who=say("The sandbox"))
         server = _SandboxServer(app, http=_DroppableProtocol, grace_s=0)
@@ -278,10 +278,10 @@ def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> 
     """Run the sandbox until SIGINT or SIGTERM. `ready` is called with the base URL when it has started."""
     stop = threading.Event()
 
-    def set_stop(_signal: int, _frame: FrameType | None) -> None:
+    def handle_signal(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    earlier_handlers = {number: signal.signal(number, set_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    earlier_handlers = {number: signal.signal(number, handle_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with running_sandbox(config, port=port) as base_url:
             ready(base_url)

@@ -39,14 +39,14 @@ def sandbox_gateway_key(directory: Path) -> RSAPrivateKey:
 
     Raises `ConfigurationError`.
     """
-    path, public = directory / GATEWAY_KEY_NAME, directory / GATEWAY_PUBLIC_NAME
+    path, public_path = directory / GATEWAY_KEY_NAME, directory / GATEWAY_PUBLIC_NAME
     hint = say("Delete it, and the sandbox creates a new one.")
     _create_key(path, hint=say("Name a journal in a folder that you can write to."))
     try:
         key = load_pem_private_key(path.read_bytes(), None)
         if not isinstance(key, RSAPrivateKey):
             raise ConfigurationError(say("The sandbox's key {path} is not an RSA key.", path=path), hint=hint)
-        create_if_missing(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        create_if_missing(public_path, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     except (OSError, ValueError):
         raise ConfigurationError(say("The sandbox's key {path} cannot be used.", path=path), hint=hint) from None
     return key

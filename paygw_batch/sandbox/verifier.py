@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
-from paygw_batch.sandbox.form import Expectations, FormCheck, Order, Refusal, Request, order_id_of, parse_body
+from paygw_batch.sandbox.form import Expectations, FormCheck, Order, Refusal, Request, parse_body, parse_order_id
 
 CLOCK_TOLERANCE_S = 300
 """The maximum difference between a timestamp and the sandbox's clock."""
@@ -153,9 +153,9 @@ class Authenticator:
             return _refuse("timestamp", f"oauth_timestamp is more than {CLOCK_TOLERANCE_S} seconds from our clock.")
         return None
 
-    def _is_signed(self, signed: bytes, signature: str) -> bool:
+    def _is_signed(self, text: bytes, signature: str) -> bool:
         try:
-            self._public_key.verify(base64.b64decode(signature, validate=True), signed, PKCS1v15(), SHA256())
+            self._public_key.verify(base64.b64decode(signature, validate=True), text, PKCS1v15(), SHA256())
         except (binascii.Error, ValueError, InvalidSignature):
             return False
         return True
@@ -221,7 +221,7 @@ class Verifier:
             return fields
         refusal = self._authenticator.check(request, fields, self._clock())
         if refusal is not None:
-            return Refusal(refusal.http_status, refusal.code, refusal.message, order_id_of(fields))
+            return Refusal(refusal.http_status, refusal.code, refusal.message, parse_order_id(fields))
         return fields
 
     def _check_request_line(self, request: Request) -> Refusal | None:

@@ -139,15 +139,15 @@ class Settings(Section):
         }
 
     def missing_for(self, operation: str) -> list[str]:
-        """Return the missing keys that an operation needs in addition to those of the gateway and of its countries."""
-        return self.payin.missing() if operation == "payin" else []
+        """Return the missing keys of an operation, apart from those of the gateway and its countries."""
+        return self.payin.missing_keys() if operation == "payin" else []
 
     def endpoint(self) -> str:
         """Return the name of the endpoint to which payments are sent: `HOST[:PORT]/ENDPOINT_ID`."""
         return self.endpoint_identity().name
 
     def endpoint_identity(self) -> EndpointIdentity:
-        """Return the identity of the endpoint to which payments are sent: the same for every spelling of its host."""
+        """Return the identity of the configured endpoint, which does not depend on the spelling of its host."""
         gateway = self.gateway
         port = None if self.uses_sandbox else _non_default_port(urlsplit(gateway.base_url or ""))
         return EndpointIdentity.create(self._host(), gateway.endpoint_id or "unset", gateway.consumer_key, port=port)
@@ -195,9 +195,9 @@ class Settings(Section):
         return self.console_directory() / "runs"
 
     def missing_to_send(self) -> list[str]:
-        """Return the missing keys without which no sheet can be sent."""
+        """Return the missing keys that sending needs."""
         gateway = self.gateway
-        needed: dict[str, object] = {
+        required: dict[str, object] = {
             "gateway.base_url": gateway.base_url,
             "gateway.endpoint_id": gateway.endpoint_id,
             "gateway.consumer_key": gateway.consumer_key,
@@ -206,7 +206,7 @@ class Settings(Section):
             "gateway.signature_profile": gateway.signature_profile,
             "outcomes": self.outcomes,
         }
-        return [key for key, value in needed.items() if not value]
+        return [key for key, value in required.items() if not value]
 
 
 _ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
@@ -224,7 +224,7 @@ _OTHER_VARIABLES = ("PAYGW_CONFIG", "PAYGW_IMAGE", "PAYGW_JOURNAL", "PAYGW_LANG"
 
 
 def environment_keys() -> Mapping[str, tuple[str, str]]:
-    """Return every environment variable that sets a key -> the section and the key."""
+    """Return the section and key that each environment variable sets."""
     keys = {
         f"PAYGW_{key.upper()}": (section, key)
         for section, model in _ENVIRONMENT_SECTIONS.items()
@@ -330,7 +330,7 @@ def _annotated_types(annotation: Any) -> set[Any]:
 
 
 def _parse_path_variable(name: str, text: str) -> str:
-    """Return the absolute path in a variable. Refuses an empty text, which would be the current directory."""
+    """Return the absolute path in a variable. Refuses an empty string, which would be the current directory."""
     if not text.strip():
         raise ConfigurationError(
             say("{name} is empty, but must be a path.", name=name), hint=say("Set it to a path, or unset it.")
@@ -339,7 +339,7 @@ def _parse_path_variable(name: str, text: str) -> str:
 
 
 def secret_variables(settings: Settings) -> frozenset[str]:
-    """Return the names of the environment variables that contain a secret, as far as the configuration names them."""
+    """Return the names of the configured environment variables that contain a secret."""
     settings_of_sections = (setting for _, section in settings if isinstance(section, Section) for setting in section)
     return frozenset(
         name for key, name in settings_of_sections if key.endswith("_env") and key != "public_key_env" and name
@@ -349,16 +349,16 @@ def secret_variables(settings: Settings) -> frozenset[str]:
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
     """Return the `PAYGW_` variables that set no key and are most likely misspelt."""
     configured = {*secret_variables(settings), settings.notifications.public_key_env}
-    known = {*environment_keys(), *_OTHER_VARIABLES, *configured}
-    return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
+    known_variables = {*environment_keys(), *_OTHER_VARIABLES, *configured}
+    return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known_variables)
 
 
 def _describe_errors(error: ValidationError) -> Iterable[str]:
     for problem in error.errors(include_url=False, include_input=False):
         key = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            known = _known_keys(problem["loc"][:-1])
-            nearest = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.0)
+            known_keys = _known_keys(problem["loc"][:-1])
+            nearest = difflib.get_close_matches(str(problem["loc"][-1]), known_keys, n=1, cutoff=0.0)
             yield (
                 say("{key} is not a known key; the nearest is {nearest}.", key=key, nearest=nearest[0])
                 if nearest
@@ -413,9 +413,9 @@ def setting_origins(
         yield SettingOrigin(key, _USER_INFO.sub("...@", _format_value(value)), origin)
 
 
-def _flatten_tables(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+def _flatten_tables(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, value in tables.items():
-        key = f"{above}{name}"
+        key = f"{prefix}{name}"
         if isinstance(value, Mapping):
             yield from _flatten_tables(value, f"{key}.")
         else:

@@ -49,10 +49,10 @@ def render_endpoint_configuration(endpoint: NewEndpoint) -> str:
     return _render_template("configuration.toml.jinja", line=_format_setting, **asdict(endpoint))
 
 
-def render_sandbox_configuration(shipped: str, journal: str | None) -> str:
+def render_sandbox_configuration(template: str, journal: str | None) -> str:
     """Return the sandbox's configuration, with its journal at `journal`, or by default in the state directory."""
     journal_table = f"[journal]\n{_format_setting('path', journal)}\n" if journal else ""
-    text, count_replaced = _JOURNAL_TABLE.subn(lambda _: journal_table, shipped)
+    text, count_replaced = _JOURNAL_TABLE.subn(lambda _: journal_table, template)
     if count_replaced != 1:
         raise ValueError("the shipped configuration of the sandbox has no table [journal]")
     settings = text[text.index("[gateway]") :]
@@ -60,7 +60,7 @@ def render_sandbox_configuration(shipped: str, journal: str | None) -> str:
 
 
 def _format_setting(key: str, value: str | None) -> str:
-    """Return the line of a setting, or the empty text if it has no value."""
+    """Return the line of a setting, or an empty string if it has no value."""
     if value is None:
         return ""
     if _CONTROL.search(value) or _CONTROL.search(key):
@@ -72,7 +72,7 @@ def _format_setting(key: str, value: str | None) -> str:
 
 
 def _quote_toml(text: str) -> str:
-    """Return a text as TOML writes it. JSON writes it in the same way, because it has no control character."""
+    """Quote a text for TOML. JSON quotes it in the same way, because it has no control character."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -80,16 +80,16 @@ def operator_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str,
     """Return the letter as plain text, without questions that `endpoint` already answers."""
     numbers = count(1)
 
-    def question(place: str, caller: Callable[[], str]) -> str:
+    def format_question(key: str, caller: Callable[[], str]) -> str:
         text = f"{next(numbers)}. {caller()}"
-        return f"{textwrap.fill(text, _WIDTH, subsequent_indent='   ', break_on_hyphens=False)}\n   [{place}]\n\n"
+        return f"{textwrap.fill(text, _WIDTH, subsequent_indent='   ', break_on_hyphens=False)}\n   [{key}]\n\n"
 
     def countries_without(key: str) -> list[str]:
         return [code for code in endpoint.countries if key in endpoint.open_keys.get(code, ())]
 
     return _render_template(
         "letter.txt.jinja",
-        question=question,
+        question=format_question,
         payout_url=payout_url,
         public_key=public_key_pem.strip(),
         fingerprint=fingerprint,

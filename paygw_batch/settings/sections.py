@@ -161,8 +161,8 @@ class NotificationsSection(Section):
         if self.authenticity is None:
             return self
         keys, algorithms = _PROFILES[self.authenticity]
-        others = frozenset().union(*(profile_keys for profile_keys, _ in _PROFILES.values())) - keys
-        if unused := sorted(key for key in others if getattr(self, key) is not None):
+        other_keys = frozenset().union(*(profile_keys for profile_keys, _ in _PROFILES.values())) - keys
+        if unused := sorted(key for key in other_keys if getattr(self, key) is not None):
             raise ValueError(
                 say(
                     '{unused} is not used by authenticity = "{authenticity}"; remove it',
@@ -171,12 +171,12 @@ class NotificationsSection(Section):
                 )
             )
         if self.hash_algorithm is not None and self.hash_algorithm not in algorithms:
-            known = " or ".join(algorithms)
+            choices = " or ".join(algorithms)
             raise ValueError(
                 say(
                     'authenticity = "{authenticity}" takes hash_algorithm {known}',
                     authenticity=self.authenticity,
-                    known=known,
+                    known=choices,
                 )
             )
         return self
@@ -259,13 +259,13 @@ class PayinSection(Section):
     def has_secret(self) -> bool:
         return self.control_secret_env is not None or self.control_secret_file is not None
 
-    def missing(self) -> list[str]:
-        """Return the missing keys without which nothing can be collected."""
+    def missing_keys(self) -> list[str]:
+        """Return the missing keys that collections need."""
         keys = ("site_url", "redirect_url", "amount", "control_order", "control_separator", "control_amount")
-        absent = [f"payin.{key}" for key in keys if getattr(self, key) is None]
+        missing = [f"payin.{key}" for key in keys if getattr(self, key) is None]
         if self.needs_secret and not self.has_secret:
-            absent.append("payin.control_secret_env or payin.control_secret_file")
-        return absent
+            missing.append("payin.control_secret_env or payin.control_secret_file")
+        return missing
 
 
 class PurposeSection(Section):
@@ -372,8 +372,8 @@ class JournalSection(Section):
     """`[journal]`: the location of the journal, a file on this machine or a database that several hosts share.
 
     `url` is the address of a PostgreSQL database, without a password; `replication` says how it is copied. After
-    `intent_lives_s` of silence, a process's intents are given up: their rows are in doubt. A request may leave in half
-    that time.
+    `intent_lives_s` of silence, a process's intents are given up: their rows are in doubt. A request may be sent in
+    half that time.
     """
 
     path: (
@@ -533,7 +533,7 @@ class EvidenceSection(Section):
 
     @property
     def folder(self) -> Path | None:
-        """The folder that only the gateway's transfer writes, or None if no folder proves statements."""
+        """The folder written only by the gateway's transfer, or None if no folder proves statements."""
         is_folder = self.statements is not None and self.statements.startswith(FOLDER_PREFIX)
         return Path(self.statements.removeprefix(FOLDER_PREFIX)) if self.statements and is_folder else None
 
@@ -596,7 +596,7 @@ class ConsoleSection(Section):
 
     @model_validator(mode="after")
     def _validate_origin(self) -> "ConsoleSection":
-        """Refuse an origin for which no browser makes passkeys, or that browsers write in another way."""
+        """Refuse an origin that does not support passkeys, or that browsers spell differently."""
         if self.origin is None:
             return self
         is_default_port = self.origin.endswith(":443" if self.origin.startswith("https") else ":80")
@@ -752,7 +752,7 @@ class NoticesSection(Section):
             raise ValueError(say("smtp_user is set; also set smtp_password_env or smtp_password_file"))
         if unknown := sorted(set(self.personal_data) - self.recipients()):
             raise ValueError(say("personal_data names {name}, who is not a recipient of any notice", name=unknown[0]))
-        if sum(place is not None for place in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
+        if sum(webhook is not None for webhook in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
             raise ValueError(say("webhook, webhook_env and webhook_file set the same address: keep one of them"))
         if self.webhook is not None and self.webhook_format != "standard":
             raise ValueError(

@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from paygw_batch.approval.approval_keys import ApprovalKey, People, claimed_party, parse_canonical_key
+from paygw_batch.approval.approval_keys import ApprovalKey, People, parse_canonical_key, parse_claimed_party
 from paygw_batch.approval.order import ForgetOrder, Order
 from paygw_batch.approval.signed_document import SignedDocument, SignedPart, encode_signed_text, is_valid_signature
 from paygw_batch.clock import timestamp
-from paygw_batch.core.lifecycle import FactKind, Resolved, kind_of
+from paygw_batch.core.lifecycle import FactKind, Resolved, fact_kind
 from paygw_batch.core.shown_states import encode_text
 from paygw_batch.errors import ApprovalError, JournalCorrupt
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, Withdrawal
@@ -30,7 +30,7 @@ _OrderedFact = tuple[str, int | None, int | None, str, str]
 """The batch, row, attempt and kind of a fact, and the evidence if it is a settlement."""
 
 
-def check_kept_orders(journal: JournalReader) -> int:
+def check_recorded_orders(journal: JournalReader) -> int:
     """Return the number of signed orders in the journal. Raises `JournalCorrupt` if an order is not genuine.
 
     Each order must be signed by the keys that it names, be about this journal and its batch, and have led to the facts
@@ -50,15 +50,15 @@ def check_kept_orders(journal: JournalReader) -> int:
     return count
 
 
-def kept_orders(journal: JournalReader, batch: str) -> Sequence[_KeptOrder]:
+def recorded_orders(journal: JournalReader, batch: str) -> Sequence[_KeptOrder]:
     """Return the signed orders that were carried out for a batch (empty: to forget people), oldest first."""
     return [_parse_order(text, batch) for text in journal.signed_orders(batch)]
 
 
-def is_kept(journal: JournalReader, order: Order) -> bool:
-    """Return whether the journal keeps an order, and so whether it was carried out."""
+def is_recorded(journal: JournalReader, order: Order) -> bool:
+    """Return whether an order is in the journal, which means that it was carried out."""
     digest = order.digest()
-    return any(other.digest() == digest for other in kept_orders(journal, order.batch))
+    return any(other.digest() == digest for other in recorded_orders(journal, order.batch))
 
 
 def _parse_order(text: str, batch: str) -> _KeptOrder:
@@ -93,7 +93,7 @@ def _check_order(order: _KeptOrder, batch: str, journal_id: str, done: Sequence[
 
 
 def _is_signed_by_its_keys(document: SignedDocument) -> bool:
-    """Return whether the maker and every approver signed a document with the different keys that it names.
+    """Return whether a document's maker and every approver signed it with the different keys that it names.
 
     The owners of the keys are not checked: they were checked when the document was carried out.
     """
@@ -104,7 +104,7 @@ def _is_signed_by_its_keys(document: SignedDocument) -> bool:
         if key is None:
             return False
         signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
-        party = None if isinstance(signature, str) else claimed_party(signature)
+        party = None if isinstance(signature, str) else parse_claimed_party(signature)
         if not is_valid_signature(key, signed_text, signature, party):
             return False
     return len(signed_by) == 1 + len(document.approvals) > 1
@@ -120,8 +120,8 @@ def _expected_facts(order: _KeptOrder) -> Iterator[_OrderedFact]:
         if order.is_release:
             yield name, row.row, row.attempt, FactKind.RELEASED.value, ""
         else:
-            kind = kind_of(Resolved(row.decision.settlement.resolution, "", "")).value
-            yield name, row.row, row.attempt, kind, encode_text(row.decision.settlement.said)
+            kind = fact_kind(Resolved(row.decision.settlement.resolution, "", "")).value
+            yield name, row.row, row.attempt, kind, encode_text(row.decision.settlement.evidence_text)
 
 
 def _recorded_fact(record: BatchRecord, entry: HistoryEntry) -> _OrderedFact:
@@ -147,13 +147,13 @@ class WithdrawalDocument(SignedPart):
 
 
 def sign_withdrawal(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
-    """Return the withdrawal of a document, signed by the document's maker or by anyone who may approve.
+    """Return the withdrawal of a document, signed by its maker or by any approver.
 
     Raises `ApprovalError` for the key of anyone else.
     """
-    owner = people.owner_of(key.public)
+    owner = people.find_owner(key.public)
     maker = parse_canonical_key(document.maker)
-    is_maker = owner is not None and maker is not None and people.owner_of(maker) == owner
+    is_maker = owner is not None and maker is not None and people.find_owner(maker) == owner
     if owner is None or not (is_maker or owner.approver_keys):
         raise ApprovalError(
             say("This key may not withdraw: it belongs neither to the maker nor to a listed approver."),
@@ -171,28 +171,28 @@ def withdraw_on_page(document: SignedDocument, name: str, now: datetime) -> With
 def require_unused(document: SignedDocument, journal: JournalReader) -> None:
     """Raise `ApprovalError` for a plan that has opened a batch, or an order that was carried out."""
     if isinstance(document, Order):
-        if is_kept(journal, document):
+        if is_recorded(journal, document):
             raise ApprovalError(
                 say("The {noun} was carried out already: it can't be withdrawn.", noun=say(document.noun)),
                 hint=say("`paygw-batch status {batch} --history` shows what it did.", batch=document.batch or "BATCH"),
             )
         return
-    for opened in journal.batches(plan_sha256=document.digest()):
+    for batch in journal.batches(plan_sha256=document.digest()):
         raise ApprovalError(
             say(
                 "The payout has started: the plan opened batch {batch} at {opened_at}, and can't be withdrawn.",
-                batch=opened.batch,
-                opened_at=opened.opened_at,
+                batch=batch.batch,
+                opened_at=batch.opened_at,
             ),
             hint=say(
                 "To stop it, press Ctrl-C in its terminal, or run `paygw-batch workers --stop {batch}`. What was sent "
                 "stays sent: `paygw-batch status {batch}` shows it.",
-                batch=opened.batch,
+                batch=batch.batch,
             ),
         )
 
 
-def check_kept_withdrawals(journal: JournalReader) -> int:
+def check_recorded_withdrawals(journal: JournalReader) -> int:
     """Return the number of withdrawals in the journal. Raises `JournalCorrupt` if a withdrawal is not genuine.
 
     The keys that are configured now do not matter for a past withdrawal.
@@ -211,8 +211,8 @@ def check_kept_withdrawals(journal: JournalReader) -> int:
 
 
 def _build_withdrawal(document: SignedDocument, by: str, now: datetime, key: ApprovalKey | None) -> Withdrawal:
-    journal, digest, public = document.content.journal, document.digest(), "" if key is None else key.public.text
-    withdrawal = WithdrawalDocument(journal=journal, sha256=digest, by=by, at=timestamp(now), key=public, signature="")
+    journal, digest, signer = document.content.journal, document.digest(), "" if key is None else key.public.text
+    withdrawal = WithdrawalDocument(journal=journal, sha256=digest, by=by, at=timestamp(now), key=signer, signature="")
     if key is not None:
         withdrawal = withdrawal.model_copy(update={"signature": key.sign(withdrawal.signed_text())})
     return Withdrawal(digest, by, withdrawal.model_dump_json(), withdrawal.at)

@@ -31,18 +31,18 @@ from paygw_batch.core.evidence import (
     Ruling,
     StatedTimes,
     TimeInterval,
-    came_first,
     is_only_attempt,
     judge_claim,
     match_attempt,
     matching_candidates,
+    predates_attempt,
 )
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.money import format_amount, from_minor
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import display_state, state_label
 from paygw_batch.core.text import normalise_spelling, repair_order_id
-from paygw_batch.engine.quarantine import MAX_AHEAD_S, JournalClock, latest_departure
+from paygw_batch.engine.quarantine import MAX_AHEAD_S, JournalClock, latest_send_time
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, FirstReading, JournalReader, RowState, canonical
 from paygw_batch.language import mark, say
 from paygw_batch.settle.resolve import Settlement, quarantine_sentence
@@ -90,9 +90,9 @@ class LineTime:
     """
 
     times: StatedTimes
-    own: StatedTimes
-    shown: str
-    wrong: str | None = None
+    stated: StatedTimes
+    text: str
+    problem: str | None = None
 
 
 def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, true_by: str = "") -> LineTime:
@@ -100,45 +100,45 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
 
     `true_by` is when the same file was first carried out, or empty. No line of the file can be newer.
     """
-    own, sent_at, wrong = parse_time_span(line.time), parse_time_span(line.sent_at), None
-    for text, span in ((line.sent_at, sent_at), (line.time, own)):
+    given_time, sent_at, problem = parse_time_span(line.time), parse_time_span(line.sent_at), None
+    for text, span in ((line.sent_at, sent_at), (line.time, given_time)):
         if text and span is None:
-            wrong = say("The time {text!r} is unclear: write it as {written}.", text=text, written=TIME_EXAMPLES)
+            problem = say("The time {text!r} is unclear: write it as {written}.", text=text, written=TIME_EXAMPLES)
         if span is not None and span.start > now + timedelta(seconds=MAX_AHEAD_S):
-            wrong = say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now))
-    if wrong is not None:
-        return LineTime(StatedTimes(), StatedTimes(), "", wrong)
-    true_at = [_to_span(time) for time in (own, as_of) if time is not None]
+            problem = say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now))
+    if problem is not None:
+        return LineTime(StatedTimes(), StatedTimes(), "", problem)
+    true_at = [_to_span(time) for time in (given_time, as_of) if time is not None]
     if true_by:
         true_at.append(TimeInterval("", true_by))
-    before = say("{time} at the latest (the file was applied then)", time=true_by) if true_by else ""
+    latest = say("{time} at the latest (the file was applied then)", time=true_by) if true_by else ""
     return LineTime(
         StatedTimes(tuple(true_at), _to_span(sent_at) if sent_at is not None else None),
-        StatedTimes((_to_span(own),) if own is not None else ()),
-        line.time or line.sent_at or (say("its time") if as_of is not None else before),
+        StatedTimes((_to_span(given_time),) if given_time is not None else ()),
+        line.time or line.sent_at or (say("its time") if as_of is not None else latest),
     )
 
 
 def other_attempt_sentence(
-    line: StatementLine, left_at: str | None, time: LineTime, *, is_only_attempt: bool, came_first: bool
+    line: StatementLine, last_sent_at: str | None, time: LineTime, *, is_only_attempt: bool, predates_attempt: bool
 ) -> str | None:
-    """Return why a line cannot be about its row's latest attempt, sent at `left_at`, or None if it can.
+    """Return why a line cannot be about its row's latest attempt, sent at `last_sent_at`, or None if it can.
 
-    With `came_first`, the file was first read before that attempt was recorded, so it cannot know of the attempt,
+    With `predates_attempt`, the file was first read before that attempt was recorded, so it cannot know of the attempt,
     whatever the clocks said.
     """
-    if came_first:
+    if predates_attempt:
         return say(
             "{order_id} was sent again after this file was first read, so the line cannot be about the latest attempt.",
             order_id=line.order_id,
         )
-    order = {"order_id": line.order_id, "intended_at": left_at}
-    match match_attempt(time.times, left_at):
+    order = {"order_id": line.order_id, "intended_at": last_sent_at}
+    match match_attempt(time.times, last_sent_at):
         case AttemptMatch.EARLIER:
             return say(
                 "{order_id}: {shown} is before the latest attempt ({intended_at}), so the line is about "
                 "an earlier one.",
-                shown=time.shown,
+                shown=time.text,
                 **order,
             )
         case AttemptMatch.NONE:
@@ -164,7 +164,7 @@ def _to_span(time: TimeSpan) -> TimeInterval:
 
 def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -> str | None:
     """Return how a line and its row differ in amount or currency, or None if they agree."""
-    ours = from_minor(row.minor, minor_units=minor_units)
+    amount = from_minor(row.minor, minor_units=minor_units)
     if line.currency != row.currency:
         return say(
             "The statement has {order_id} in {currency}; it was sent in {ours}.",
@@ -177,14 +177,14 @@ def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -
             "The amount {amount_text!r} of {order_id} is not a plain amount, such as {ours}.",
             amount_text=line.amount_text,
             order_id=line.order_id,
-            ours=ours,
+            ours=amount,
         )
-    if line.amount != Decimal(ours):
+    if line.amount != Decimal(amount):
         return say(
             "The statement has {order_id} with {stated}; it was sent with {sent}.",
             order_id=line.order_id,
             stated=f"{row.currency} {format_amount(line.amount_text)}",
-            sent=f"{row.currency} {format_amount(ours)}",
+            sent=f"{row.currency} {format_amount(amount)}",
         )
     return None
 
@@ -218,18 +218,18 @@ def other_order_sentence(order_id: str, clash: Clash | None, *, is_blocking: boo
     return f"{sentence} {say(DO_NOT_SEND)}"
 
 
-def nearest_order_sentence(line: StatementLine, near: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
-    """Return the question whether an unmatched line is about one of `near`, rows with similar order ids.
+def nearest_order_sentence(line: StatementLine, candidates: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
+    """Return the question whether an unmatched line is about one of `candidates`, rows with similar order ids.
 
     Only a person can tell which payment is meant.
     """
-    row = min(near, key=lambda row: other_money_sentence(line, row, minor_units[row.currency]) is not None)
-    ours = row.sent_orderid or row.client_orderid
-    are_zeros = normalise_spelling(line.order_id).replace("0", "") == normalise_spelling(ours).replace("0", "")
+    row = min(candidates, key=lambda row: other_money_sentence(line, row, minor_units[row.currency]) is not None)
+    order_id = row.sent_orderid or row.client_orderid
+    are_zeros = normalise_spelling(line.order_id).replace("0", "") == normalise_spelling(order_id).replace("0", "")
     return say(
         "The journal has no order {order_id}. The nearest is {near}, {money}: {question}",
         order_id=line.order_id,
-        near=ours,
+        near=order_id,
         money=f"{row.currency} {format_amount(from_minor(row.minor, minor_units=minor_units[row.currency]))}",
         question=say("has a spreadsheet dropped the zeros?") if are_zeros else say("has a program changed the id?"),
     )
@@ -314,7 +314,7 @@ class StatementReader:
     def match(self, statement: Statement) -> StatementMatch:
         """Return the settlements of a statement, and every line that does not match."""
         counts = Counter(line.order_id for line in statement.lines)
-        rows, doubtful = self._named_rows(counts)
+        rows, rows_in_doubt = self._named_rows(counts)
         earlier, elsewhere = self._other_orders([order_id for order_id in counts if order_id not in rows])
         # Another operation uses these order ids too.
         shared = {clash.client_orderid for clash in self._used_orders(counts, except_operation=self._batch.operation)}
@@ -329,17 +329,17 @@ class StatementReader:
             if not line.order_id:
                 readings.append(_difference(line, say("The line has no order id.")))
             elif counts[line.order_id] > 1:
-                named = {"order_id": line.order_id, "times": counts[line.order_id]}
-                sentence = say("The statement has {times} lines for {order_id}: which one is right?", **named)
+                order_values = {"order_id": line.order_id, "times": counts[line.order_id]}
+                sentence = say("The statement has {times} lines for {order_id}: which one is right?", **order_values)
                 readings.append(_difference(line, sentence))
             elif line.order_id in shared and len(self._fitting_candidates(line)) > 1:
                 readings.append(_difference(line, say(_TWO_OPERATIONS, order_id=line.order_id)))
             elif (row := rows.get(line.order_id)) is not None:
                 readings.append(self._read_line(line, row, evidence))
             elif line.order_id in earlier:
-                readings.append(self._read_earlier(line, earlier[line.order_id]))
-            elif near := nearest.get(line.order_id):
-                readings.append(_difference(line, nearest_order_sentence(line, near, self._minor_units)))
+                readings.append(self._read_earlier_line(line, earlier[line.order_id]))
+            elif candidates := nearest.get(line.order_id):
+                readings.append(_difference(line, nearest_order_sentence(line, candidates, self._minor_units)))
             else:
                 clash, is_blocking = elsewhere.get(line.order_id), line.order_id in blocking
                 mismatch = other_order_sentence(line.order_id, clash, is_blocking=is_blocking)
@@ -352,58 +352,58 @@ class StatementReader:
             agreeing=readings.count(_NothingToDo.AGREES),
             elsewhere=readings.count(_NothingToDo.ELSEWHERE),
             waiting=readings.count(_NothingToDo.WAITS),
-            unsettled_rows=[row for row in doubtful if row.row not in settled],
+            unsettled_rows=[row for row in rows_in_doubt if row.row not in settled],
             blocking=list(blocking.values()),
             attempts=self._resendable_attempts(rows.values(), {**earlier, **elsewhere}, blocking),
             standings={row.row: row for row in rows.values() if row.row in settled},
         )
 
     def evidence(self, statement: Statement, blocking: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
-        """Return the lines that must block their orders, as evidence for which `by` vouches."""
-        of_file = {"statement": statement.name, "sha256": statement.sha256, "by": by}
+        """Return the lines that must block their orders, as evidence confirmed by `by`."""
+        source = {"statement": statement.name, "sha256": statement.sha256, "by": by}
         entries = []
         for line in blocking:
             body = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
             times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
             attempts = [(order.number, order.standing.attempt) for order in self._journal.orders(line.order_id)]
-            content = canonical(of_file | body | times | {"word": _status_word(line)})
+            content = canonical(source | body | times | {"word": _status_word(line)})
             lasting = canonical({"attempts": attempts, "sha256": statement.sha256})
             entries.append(Evidence(EvidenceSource.STATEMENT, self._build_claim(line), content, lasting=lasting))
         return entries
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
         """Return the outcomes of a statement's words, including a person's answers."""
-        by_word = {_status_word(line): self._outcome_of_line(line) for line in statement.lines}
+        by_word = {_status_word(line): self._line_outcome(line) for line in statement.lines}
         return {word: meaning for word, meaning in by_word.items() if meaning is not None}
 
     def _resendable_attempts(
-        self, rows: Iterable[RowState], others: Mapping[str, Clash], blocking: Iterable[str]
+        self, rows: Iterable[RowState], other_orders: Mapping[str, Clash], blocking: Iterable[str]
     ) -> Mapping[int, int]:
         """Return the number of attempts of each named instruction that may be sent again."""
         attempts = {row.instruction: row.attempt for row in rows if row.state in _SENDABLE}
-        for order_id in {*blocking, *(other for other, clash in others.items() if clash.state in _SENDABLE)}:
+        for order_id in {*blocking, *(other for other, clash in other_orders.items() if clash.state in _SENDABLE)}:
             attempts |= {candidate.number: candidate.standing.attempt for candidate in self._journal.orders(order_id)}
         return attempts
 
     def _blocking_lines(self, statement: Statement) -> Mapping[str, StatementLine]:
-        """Return, by order id, the lines about orders that the gateway has and the journal might still send."""
-        meant = {line.order_id: line for line in reversed(statement.lines) if self._outcome_of_line(line) is not None}
-        suspects = {order_id: line for order_id, line in meant.items() if first_order_id(order_id)}
-        for clash in self._used_orders(meant):
-            line, state = meant[clash.client_orderid], clash.state
-            if state is State.READY or (state in _SENDABLE and self._outcome_of_line(line) in GATEWAY_HAS_ORDER):
+        """Return, by order id, lines about orders that the gateway has but the journal might still send."""
+        by_id = {line.order_id: line for line in reversed(statement.lines) if self._line_outcome(line) is not None}
+        suspects = {order_id: line for order_id, line in by_id.items() if first_order_id(order_id)}
+        for clash in self._used_orders(by_id):
+            line, state = by_id[clash.client_orderid], clash.state
+            if state is State.READY or (state in _SENDABLE and self._line_outcome(line) in GATEWAY_HAS_ORDER):
                 suspects[line.order_id] = line
         return {order_id: line for order_id, line in suspects.items() if self._is_blocking(line)}
 
     def _is_blocking(self, line: StatementLine) -> bool:
-        meaning, candidates = self._outcome_of_line(line), self._journal.orders(line.order_id)
+        meaning, candidates = self._line_outcome(line), self._journal.orders(line.order_id)
         if meaning is None or not any(candidate.standing.state in _SENDABLE for candidate in candidates):
             return False
         ruling = judge_claim(self._build_claim(line), candidates, {_status_word(line): meaning})
         findings = HOLDING_FINDINGS if meaning in GATEWAY_HAS_ORDER else {Finding.CONTRADICTING}
         return isinstance(ruling, Ruling) and ruling.finding in findings
 
-    def _outcome_of_line(self, line: StatementLine) -> OutcomeKind | None:
+    def _line_outcome(self, line: StatementLine) -> OutcomeKind | None:
         if line.status is not None:
             return self._words.get(line.status)
         return _OUTCOME_OF_ANSWER.get(line.answer or "")
@@ -418,51 +418,51 @@ class StatementReader:
         return matching_candidates(self._build_claim(line), self._journal.orders(line.order_id))
 
     def _named_rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
-        """Return, by order id, the rows whose latest attempt the statement names, and all rows in doubt."""
+        """Return, by order id, the rows whose latest attempt is in the statement, and all rows in doubt."""
         by_order_id: dict[str, RowState] = {}
-        doubtful = []
+        rows_in_doubt = []
         for row in self._journal.rows(self._batch.number, numbers=self._relevant_row_numbers(order_ids)):
             if row.sent_orderid is not None and row.sent_orderid in order_ids:
                 by_order_id[row.sent_orderid] = row
             if row.state in {State.IN_DOUBT, State.IN_FLIGHT}:
-                doubtful.append(row)
-        return by_order_id, doubtful
+                rows_in_doubt.append(row)
+        return by_order_id, rows_in_doubt
 
     def _relevant_row_numbers(self, order_ids: Mapping[str, int]) -> set[int]:
-        """Return the numbers of the rows that are in doubt or that the statement names, usually few."""
-        row, state, sent = (LINE_COLUMNS.index(name) for name in ("row", "state", "sent_orderid"))
-        doubtful = {State.IN_DOUBT.value, State.IN_FLIGHT.value}
+        """Return the numbers of the rows in doubt or in the statement, usually few."""
+        row, state, sent_id = (LINE_COLUMNS.index(name) for name in ("row", "state", "sent_orderid"))
+        doubtful_states = {State.IN_DOUBT.value, State.IN_FLIGHT.value}
         return {
             int(line[row] or 0)
             for lines in self._journal.batch_lines(self._batch.number)
             for line in lines
-            if line[sent] in order_ids or line[state] in doubtful
+            if line[sent_id] in order_ids or line[state] in doubtful_states
         }
 
-    def _nearest_rows(self, unknown: Collection[str]) -> Mapping[str, Sequence[RowState]]:
-        """Return, by unknown order id, the sent rows whose ids differ only as programs damage ids."""
-        if not unknown:
+    def _nearest_rows(self, unknown_ids: Collection[str]) -> Mapping[str, Sequence[RowState]]:
+        """Return, by unknown order id, the sent rows whose ids may have been damaged by a program."""
+        if not unknown_ids:
             return {}
-        damaged = {order_id: repair_order_id(order_id) for order_id in unknown}
-        meant, near = frozenset(damaged.values()), defaultdict[str, list[RowState]](list)
-        row, sent = LINE_COLUMNS.index("row"), LINE_COLUMNS.index("sent_orderid")
+        repaired = {order_id: repair_order_id(order_id) for order_id in unknown_ids}
+        repaired_ids, rows_by_id = frozenset(repaired.values()), defaultdict[str, list[RowState]](list)
+        row, sent_id = LINE_COLUMNS.index("row"), LINE_COLUMNS.index("sent_orderid")
         keys = {
             int(line[row] or 0): key
             for lines in self._journal.batch_lines(self._batch.number)
             for line in lines
-            if line[sent] is not None and (key := repair_order_id(str(line[sent]))) in meant
+            if line[sent_id] is not None and (key := repair_order_id(str(line[sent_id]))) in repaired_ids
         }
         for sent_row in self._journal.rows(self._batch.number, numbers=set(keys)):
-            near[keys[sent_row.row]].append(sent_row)
-        return {order_id: near[key] for order_id, key in damaged.items() if key in near}
+            rows_by_id[keys[sent_row.row]].append(sent_row)
+        return {order_id: rows_by_id[key] for order_id, key in repaired.items() if key in rows_by_id}
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
         """Return, by order id, this batch's orders of earlier attempts, and the orders of other batches."""
-        own: dict[str, Clash] = {}
+        clashes: dict[str, Clash] = {}
         other: dict[str, Clash] = {}
         for clash in self._used_orders(order_ids):
-            (own if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
-        return own, other
+            (clashes if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
+        return clashes, other
 
     def _read_line(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
         if (sentence := other_money_sentence(line, row, self._minor_units[row.currency])) is not None:
@@ -472,20 +472,20 @@ class StatementReader:
         resolution, time = self._stated_resolution(line), self._line_time(line)
         if isinstance(resolution, StatementDifference):
             return resolution
-        if time.wrong is not None:
-            return _difference(line, time.wrong)
+        if time.problem is not None:
+            return _difference(line, time.problem)
         if row.state in _UNSETTLED:
-            return self._read_unsettled(line, row, resolution, time, evidence)
-        return self._read_settled(line, row, resolution, time)
+            return self._read_unsettled_line(line, row, resolution, time, evidence)
+        return self._read_settled_line(line, row, resolution, time)
 
-    def _read_unsettled(
+    def _read_unsettled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
         """Return the reading of a line about the latest attempt of an unsettled row."""
         is_only = all(map(is_only_attempt, self._fitting_candidates(line)))
-        left_at = self._departure_time(row)
-        is_older = came_first(self._first_reading.attempts, row.instruction, row.attempt)
-        sentence = other_attempt_sentence(line, left_at, time, is_only_attempt=is_only, came_first=is_older)
+        last_sent_at = self._latest_send_time(row)
+        is_older = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt)
+        sentence = other_attempt_sentence(line, last_sent_at, time, is_only_attempt=is_only, predates_attempt=is_older)
         if sentence is not None:
             return _difference(line, sentence)
         if resolution is None:  # the gateway has not decided yet
@@ -499,26 +499,26 @@ class StatementReader:
         # If the gateway rejected a row, it may be sent again at once; if a person says so, only after the quarantine.
         # So the file must be proven, and its line must have the gateway's own status, at a time after the latest
         # attempt.
-        is_own_word = line.status is not None and match_attempt(time.own, left_at) is AttemptMatch.LATEST
+        is_own_word = line.status is not None and match_attempt(time.stated, last_sent_at) is AttemptMatch.LATEST
         basis = Basis.GATEWAY if self._is_proven and is_own_word else Basis.PERSON
-        at = f" at {line.time}" if line.time else ""
-        return Settlement(row.row, resolution, f"{evidence}, line {line.line}: {_status_word(line)}{at}", basis)
+        time_text = f" at {line.time}" if line.time else ""
+        return Settlement(row.row, resolution, f"{evidence}, line {line.line}: {_status_word(line)}{time_text}", basis)
 
-    def _read_settled(
+    def _read_settled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime
     ) -> _Reading:
         """Return the reading of a line about a settled row, which it confirms or contradicts."""
         if resolution is None:
             waits = say("still being worked on")
             return _NothingToDo.AGREES if row.state is State.PAID else self._contradiction(line, row, waits)
-        is_before = came_first(self._first_reading.attempts, row.instruction, row.attempt) or (
-            match_attempt(time.times, self._departure_time(row)) is AttemptMatch.EARLIER
+        is_before = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt) or (
+            match_attempt(time.times, self._latest_send_time(row)) is AttemptMatch.EARLIER
         )
-        is_of_another = is_before and not all(map(is_only_attempt, self._fitting_candidates(line)))
-        if is_of_another and resolution is not Resolution.PAID:
+        is_other_attempt = is_before and not all(map(is_only_attempt, self._fitting_candidates(line)))
+        if is_other_attempt and resolution is not Resolution.PAID:
             return _NothingToDo.AGREES
         difference = self._contradiction(line, row, say(resolution.value.replace("-", " ")))
-        if is_of_another:
+        if is_other_attempt:
             return replace(difference, sentence=f"{difference.sentence} {say(_EARLIER_ATTEMPT)}")
         return (
             _NothingToDo.AGREES
@@ -529,12 +529,12 @@ class StatementReader:
     def _line_time(self, line: StatementLine) -> LineTime:
         return line_time(line, self._as_of, self._now(), true_by=self._first_reading.at)
 
-    def _departure_time(self, row: RowState) -> str | None:
-        """Return the latest time at which a row's latest attempt can have left, or None if nothing left."""
-        return None if row.intended_at is None else latest_departure(self._clock.noted, row.intended_at)
+    def _latest_send_time(self, row: RowState) -> str | None:
+        """Return the latest possible send time of a row's latest attempt, or None if nothing was sent."""
+        return None if row.intended_at is None else latest_send_time(self._clock.last_comparison, row.intended_at)
 
     def _build_claim(self, line: StatementLine) -> Claim:
-        """Return the claim of a line, for which the person who submits the statement vouches."""
+        """Return the claim of a line, confirmed by the person who submits the statement."""
         amount = None if line.amount is None else f"{line.amount:f}"
         return Claim(
             line.order_id,
@@ -547,7 +547,7 @@ class StatementReader:
             attempts=self._first_reading.attempts,
         )
 
-    def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
+    def _read_earlier_line(self, line: StatementLine, clash: Clash) -> _Reading:
         """Return the reading of a line about an earlier, rejected attempt, or about a row that was never sent."""
         resolution = self._stated_resolution(line)
         if isinstance(resolution, StatementDifference):

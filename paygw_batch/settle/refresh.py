@@ -82,7 +82,7 @@ class _Enquiries(ABC):
     """Asks the gateway within the limits. `words` maps status words to outcomes, as in `[outcomes]`."""
 
     def __init__(self, ask: Ask, words: Mapping[str, OutcomeKind], limits: EnquiryLimits, clock: Clock) -> None:
-        self._ask, self._words, self._politeness, self._clock = ask, words, limits, clock
+        self._ask, self._words, self._limits, self._clock = ask, words, limits, clock
         self._rate_limiter = RateLimiter(limits.rate_per_s)
 
     def _reserve_turn(self) -> float:
@@ -102,7 +102,7 @@ class _Enquiries(ABC):
 
     @abstractmethod
     def _stop(self, reason: str) -> None:
-        """Stop asking, permanently or for a while."""
+        """Stop the enquiries, permanently or for a while."""
 
 
 class Refresh(_Enquiries):
@@ -135,7 +135,7 @@ class Refresh(_Enquiries):
         self._stopping.set()
 
     async def run(self) -> RefreshResult:
-        """Ask until every row has a final state, time runs out, or something stops the refresh."""
+        """Send enquiries until every row has a final state, time runs out, or something stops the refresh."""
         started_s = self._clock.monotonic_s()
         while rows := self._open_rows():
             await self._ask_about_all(rows)
@@ -144,7 +144,7 @@ class Refresh(_Enquiries):
             wait_s = EARLY_INTERVAL_S if elapsed_s < EARLY_PERIOD_S else LATE_INTERVAL_S
             if self._stopping.is_set() or not self._open_rows():
                 break
-            if elapsed_s + wait_s > self._politeness.limit_s:
+            if elapsed_s + wait_s > self._limits.limit_s:
                 self.result.stop_reason = say("time ran out. Run the same command to continue.")
                 break
             await self._wait(wait_s)
@@ -158,16 +158,16 @@ class Refresh(_Enquiries):
     async def _ask_about_all(self, rows: Sequence[RowState]) -> None:
         """Ask about every row once, and record new answers in groups."""
         replied = 0
-        group_size = self._politeness.concurrency
+        group_size = self._limits.concurrency
         for start in range(0, len(rows), group_size):
             if self._stopping.is_set():
                 return
             group = rows[start : start + group_size]
             answers = await asyncio.gather(*map(self._ask_about_row, group))
-            answered = [(row, answer) for row, answer in zip(group, answers, strict=True) if answer is not None]
-            replied += sum(answer.has_replied for _, answer in answered)
-            self._keep(answered)
-            for _, answer in answered:
+            answers_by_row = [(row, answer) for row, answer in zip(group, answers, strict=True) if answer is not None]
+            replied += sum(answer.has_replied for _, answer in answers_by_row)
+            self._record_answers(answers_by_row)
+            for _, answer in answers_by_row:
                 self._apply_advice(answer)
         self._silent_rounds = 0 if replied else self._silent_rounds + 1
         if self._silent_rounds >= SILENT_ROUNDS:
@@ -182,11 +182,11 @@ class Refresh(_Enquiries):
         expected_reply = ExpectedReply(row.sent_orderid or row.client_orderid, amount, row.currency)
         return await self._ask(expected_reply, row.endpoint_id)
 
-    def _keep(self, answered: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
+    def _record_answers(self, answers: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
         """Record the answers that change anything."""
-        at = timestamp(self._clock.now())
+        now = timestamp(self._clock.now())
         evidence = []
-        for row, answer in answered:
+        for row, answer in answers:
             claim = answer.claim
             if claim is None:
                 self.result.causes[answer.cause] += 1
@@ -198,10 +198,10 @@ class Refresh(_Enquiries):
                 continue
             if claim.is_not_found:
                 self._not_found.add(order_id)
-            content = {"asked_at": at, "order_id": order_id, "status": claim.status, "reference": claim.reference}
+            content = {"asked_at": now, "order_id": order_id, "status": claim.status, "reference": claim.reference}
             evidence.append(Evidence(EvidenceSource.ENQUIRY, claim, canonical(content)))
         if evidence:
-            self.result.findings.update(self._journal.record_evidence(evidence, self._words, at=at))
+            self.result.findings.update(self._journal.record_evidence(evidence, self._words, at=now))
 
     def _stop(self, reason: str) -> None:
         self.result.stop_reason = reason
@@ -211,10 +211,10 @@ class Refresh(_Enquiries):
         """Wait for `wait_s` seconds, or until `drain` is called."""
         if wait_s <= 0:
             return
-        waiting = asyncio.ensure_future(self._clock.sleep(wait_s))
+        sleep = asyncio.ensure_future(self._clock.sleep(wait_s))
         stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (waiting, stopping):
+        await asyncio.wait({sleep, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (sleep, stopping):
             task.cancel()
 
 
@@ -262,17 +262,17 @@ class FollowUp(_Enquiries):
 
     def __init__(
         self,
-        look: Callable[[str], Sequence[Candidate]],
+        find_instructions: Callable[[str], Sequence[Candidate]],
         ask: Ask,
-        keep: Callable[[str], Awaitable[None]],
+        store: Callable[[str], Awaitable[None]],
         *,
         words: Mapping[str, OutcomeKind],
         limits: EnquiryLimits,
         clock: Clock,
-        tell: Callable[[str], None],
+        echo: Callable[[str], None],
     ) -> None:
         super().__init__(ask, words, limits, clock)
-        self._find_instructions, self._keep, self._tell, self._last_sentence = look, keep, tell, ""
+        self._find_instructions, self._store, self._echo, self._last_sentence = find_instructions, store, echo, ""
         self._queue: asyncio.Queue[_QueuedClaim] = asyncio.Queue()
         self._waiting: set[str] = set()
 
@@ -285,7 +285,7 @@ class FollowUp(_Enquiries):
         for claim in doubts:
             self.queue_claim(claim)
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._politeness.concurrency):
+            for _ in range(self._limits.concurrency):
                 group.create_task(self._process_queue(group))
 
     def _enqueue(self, queued: _QueuedClaim) -> None:
@@ -294,7 +294,7 @@ class FollowUp(_Enquiries):
             return
         if len(self._waiting) >= MAX_WAITING:
             problem = say("Too many unproven notifications are waiting, so the gateway is not asked about all of them.")
-            self._tell_if_new(problem)
+            self._echo_if_new(problem)
             return
         self._waiting.add(order_id)
         self._queue.put_nowait(queued)
@@ -312,7 +312,7 @@ class FollowUp(_Enquiries):
                     if isinstance(error, PaygwError)
                     else say("unexpected error ({kind}).", kind=type(error).__name__)
                 )
-                self._tell_if_new(say("The gateway cannot be asked about an unproven notification: {why}", why=reason))
+                self._echo_if_new(say("The gateway cannot be asked about an unproven notification: {why}", why=reason))
             if next_claim is not None and next_claim.enquiries < MAX_ENQUIRIES:
                 group.create_task(self._enqueue_later(next_claim))
 
@@ -329,13 +329,13 @@ class FollowUp(_Enquiries):
             return queued
         is_settled = True
         for candidate in candidates:
-            is_settled &= await self._ask_and_keep(candidate, order_id)
+            is_settled &= await self._ask_and_record(candidate, order_id)
         return None if is_settled else replace(queued, enquiries=queued.enquiries + 1)
 
-    async def _ask_and_keep(self, candidate: Candidate, order_id: str) -> bool:
-        """Ask about one instruction, keep an answer with news, and return whether there was one."""
+    async def _ask_and_record(self, candidate: Candidate, order_id: str) -> bool:
+        """Ask about one instruction, store a new answer, and return whether there was one."""
         await self._clock.sleep(self._reserve_turn())
-        at = timestamp(self._clock.now())
+        now = timestamp(self._clock.now())
         expected = ExpectedReply(order_id, Decimal(candidate.amount), candidate.currency)
         answer = await self._ask(expected, candidate.endpoint_id)
         self._apply_advice(answer)
@@ -346,17 +346,17 @@ class FollowUp(_Enquiries):
         if meaning is not None and meaning.value == candidate.standing.state.value:
             return False
         # The answer is dated before the enquiry was sent, so it says nothing about an attempt sent since.
-        dated = replace(claim, times=StatedTimes(true_at=(TimeInterval(_EARLIEST_TIME, at),)))
+        dated = replace(claim, times=StatedTimes(true_at=(TimeInterval(_EARLIEST_TIME, now),)))
         # The answer is kept in the form of a notification, although nobody sent a request.
-        kept = Notification(at, "", "", "", b"", length=0, problem="", claim=dated, source=EvidenceSource.ENQUIRY)
-        await self._keep(encode_notification(kept))
+        note = Notification(now, "", "", "", b"", length=0, problem="", claim=dated, source=EvidenceSource.ENQUIRY)
+        await self._store(encode_notification(note))
         return True
 
     def _stop(self, reason: str) -> None:
-        self._tell_if_new(say("The gateway refuses enquiries: {reason}", reason=reason))
+        self._echo_if_new(say("The gateway refuses enquiries: {reason}", reason=reason))
         self._rate_limiter.pause(self._clock.monotonic_s(), REFUSAL_PAUSE_S)
 
-    def _tell_if_new(self, sentence: str) -> None:
+    def _echo_if_new(self, sentence: str) -> None:
         if sentence != self._last_sentence:
             self._last_sentence = sentence
-            self._tell(sentence)
+            self._echo(sentence)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.evidence import SignedOrder
-from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
+from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, fact_kind
 from paygw_batch.core.shown_states import display_state, format_decider, state_label
 from paygw_batch.engine.quarantine import JournalClock, Quarantine
 from paygw_batch.errors import InternalError, JournalError, PeopleForgotten, StaleRows, UsageError
@@ -35,22 +35,22 @@ class Settlement:
     """A person's words, shown before the evidence from a statement."""
 
     @property
-    def said(self) -> str:
+    def evidence_text(self) -> str:
         """The evidence as shown and recorded."""
         return evidence_text(self.evidence, self.words)
 
 
 def evidence_text(evidence: str, words: str) -> str:
-    """Return evidence, preceded by the words of a person if there are any."""
+    """Return evidence, preceded by a person's words if any."""
     return f"{words} ({evidence})" if words else evidence
 
 
 def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
-    """Return whether a person may settle a row this way. In flight counts as in doubt; a ready row must be held."""
+    """Return whether a person may settle a row this way. In flight counts as in doubt. Ready rows must be held."""
     if state is State.READY and not is_held:
         return False
     state = State.IN_DOUBT if state is State.IN_FLIGHT else state
-    return (state, kind_of(Resolved(resolution, "", ""))) in TRANSITIONS
+    return (state, fact_kind(Resolved(resolution, "", ""))) in TRANSITIONS
 
 
 def needs_second_person(state: State, resolution: Resolution) -> bool:
@@ -63,32 +63,32 @@ def needs_second_person(state: State, resolution: Resolution) -> bool:
     return is_open and resolution is not Resolution.PAID
 
 
-def quarantine_end(standing: RowState, quarantine: Quarantine, hold: Hold | None = None) -> datetime | None:
+def quarantine_end(row_state: RowState, quarantine: Quarantine, hold: Hold | None = None) -> datetime | None:
     """Return the end of the quarantine after a row's latest attempt, when a person may let the row be sent again.
 
     Returns None if nothing was sent. If the journal had lost the attempt, the quarantine starts when it became known.
     """
-    since = _departure_time(standing, hold)
+    since = _latest_send_time(row_state, hold)
     return quarantine.ends_at(since) if since else None
 
 
-def _departure_time(standing: RowState, hold: Hold | None) -> str:
-    return max(standing.quarantined_since or standing.intended_at or "", "" if hold is None else hold.left_at)
+def _latest_send_time(row_state: RowState, hold: Hold | None) -> str:
+    return max(row_state.quarantined_since or row_state.intended_at or "", "" if hold is None else hold.last_sent_at)
 
 
 def quarantine_sentence(
-    standing: RowState, quarantine: Quarantine, now: datetime, hold: Hold | None = None
+    row_state: RowState, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> str | None:
-    """Return why a row cannot be settled as not received yet, and when it can be, or None if it can be now."""
-    opens = quarantine_end(standing, quarantine, hold)
-    if opens is None or now >= opens:
+    """Return why and until when a row cannot be settled as not received, or None if it can."""
+    end = quarantine_end(row_state, quarantine, hold)
+    if end is None or now >= end:
         return None
     return say(
         "Row {row} was sent at {intended_at} and could still be paid: settle it as not received from {opens} "
         "on ({quarantine}).",
-        row=standing.row,
-        intended_at=_departure_time(standing, hold),
-        opens=timestamp(opens),
+        row=row_state.row,
+        intended_at=_latest_send_time(row_state, hold),
+        opens=timestamp(end),
         quarantine=quarantine,
     )
 
@@ -100,18 +100,18 @@ def check_settlements(
     clock = JournalClock.read(journal, now())
     clock.require_sound()
     quarantine = clock.quarantine(quarantine_h)
-    standings = row_states(journal, batch, {settlement.row for settlement in settlements})
-    problems, held = [], journal.holds(batch.number)
+    states = row_states(journal, batch, {settlement.row for settlement in settlements})
+    problems, holds = [], journal.holds(batch.number)
     for settlement in settlements:
-        standing = standings.get(settlement.row)
-        if standing is None:
+        row_state = states.get(settlement.row)
+        if row_state is None:
             problems.append(say("Row {row}: the batch has no such row.", row=settlement.row))
-        elif not may_settle(standing.state, settlement.resolution, is_held=settlement.row in held):
-            word, state = settlement.resolution.value.replace("-", " "), state_label(display_state(standing.state))
+        elif not may_settle(row_state.state, settlement.resolution, is_held=settlement.row in holds):
+            word, state = settlement.resolution.value.replace("-", " "), state_label(display_state(row_state.state))
             values = {"row": settlement.row, "state": state, "word": say(word)}
             problems.append(say("Row {row} is {state}, and cannot be resolved as {word}.", **values))
         elif settlement.resolution is Resolution.NOT_RECEIVED and (
-            sentence := quarantine_sentence(standing, quarantine, now(), held.get(settlement.row))
+            sentence := quarantine_sentence(row_state, quarantine, now(), holds.get(settlement.row))
         ):
             problems.append(sentence)
     if problems:
@@ -120,11 +120,11 @@ def check_settlements(
             hint=say("Nothing was changed. `paygw-batch status BATCH` shows the state of each row."),
             for_terminal=True,
         )
-    return standings
+    return states
 
 
 def row_states(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowState]:
-    return {standing.row: standing for standing in journal.rows(batch.number, numbers=set(rows))}
+    return {row_state.row: row_state for row_state in journal.rows(batch.number, numbers=set(rows))}
 
 
 def settle(
@@ -134,54 +134,54 @@ def settle(
     *,
     by: str,
     now: Now,
-    carried_out: StatementNote | None = None,
+    statement_note: StatementNote | None = None,
     order: SignedOrder | None = None,
     standings: Mapping[int, RowState] | None = None,
 ) -> None:
     """Record all settlements durably in one transaction, or none. The caller has checked them.
 
-    `carried_out` is the statement that they come from, `order` the signed order that asks for them. `standings` are the
-    rows as `check_settlements` returned them, because a decision is about the attempt that was checked. If it is None,
+    `statement_note` names the statement that they come from, and `order` is the signed order for them. `standings` are
+    the rows that `check_settlements` returned, because a decision is about the attempt that was checked. If it is None,
     they are read now.
     """
-    at, digest = timestamp(now()), "" if order is None else order.sha256
+    time, digest = timestamp(now()), "" if order is None else order.sha256
     if standings is None:
         standings = row_states(journal, batch, {settlement.row for settlement in settlements})
     entries = []
     for settlement in settlements:
-        if (standing := standings.get(settlement.row)) is None:
+        if (row_state := standings.get(settlement.row)) is None:
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
-        if standing.state is State.IN_FLIGHT:  # the rows of a finished run are in doubt
+        if row_state.state is State.IN_FLIGHT:  # the rows of a finished run are in doubt
             raise JournalError(
                 say("A worker is sending row {row} now. Nothing was settled.", row=settlement.row),
                 hint=say("Wait for its answer, then run the same command again."),
             )
-        fact = Resolved(settlement.resolution, settlement.said, by, settlement.basis, digest)
-        entries.append(Entry(standing.instruction, standing.attempt, fact, at))
-    attempts = {standing.instruction: standing.attempt for standing in standings.values()}
+        fact = Resolved(settlement.resolution, settlement.evidence_text, by, settlement.basis, digest)
+        entries.append(Entry(row_state.instruction, row_state.attempt, fact, time))
+    attempts = {row_state.instruction: row_state.attempt for row_state in standings.values()}
     note = None
-    if carried_out is not None:
-        attempts |= dict(carried_out.attempts)  # the number of attempts when the file was read
-        note = replace(carried_out, at=at, attempts=tuple(sorted(attempts.items())))
+    if statement_note is not None:
+        attempts |= dict(statement_note.attempts)  # the number of attempts when the file was read
+        note = replace(statement_note, at=time, attempts=tuple(sorted(attempts.items())))
     try:
-        journal.settle(entries, note=note, order=None if order is None else replace(order, at=at))
+        journal.settle(entries, note=note, order=None if order is None else replace(order, at=time))
     except StaleRows as error:
         raise _moved_rows_error(error, standings, row_states(journal, batch, standings)) from None
 
 
 def _moved_rows_error(error: StaleRows, before: Mapping[int, RowState], now: Mapping[int, RowState]) -> JournalError:
-    """Return the error that names the rows which the gateway's answer moved since they were read."""
-    moved = [row for row in now if (now[row].state, now[row].attempt) != (before[row].state, before[row].attempt)]
-    if not moved:
+    """Return the error about the rows that an answer of the gateway moved since they were read."""
+    moved_rows = [row for row in now if (now[row].state, now[row].attempt) != (before[row].state, before[row].attempt)]
+    if not moved_rows:
         return error
-    states = {row: state_label(display_state(now[row].state)) for row in moved}
+    states = {row: state_label(display_state(now[row].state)) for row in moved_rows}
     sentences = [
         say("Row {row} is {state} now: the gateway's answer came at the same moment.", row=row, state=state)
         for row, state in states.items()
     ]
     return StaleRows(
         f"{' '.join(sentences)} {say('Nothing was settled.')}",
-        hint=say("`paygw-batch status BATCH --row {row}` shows it. Then settle what is still open.", row=moved[0]),
+        hint=say("`paygw-batch status BATCH --row {row}` shows it. Then settle what is still open.", row=moved_rows[0]),
     )
 
 
@@ -199,7 +199,7 @@ _WHY_NOT_RELEASABLE = {
 def quarantined_rows(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowState]:
-    """Return, by row, those of `rows` (or of all) that a person rejected and that may not be released yet."""
+    """Return the rows in `rows` (or all) that a person rejected and that may not be released yet, by row."""
     clock = JournalClock.read(journal, now())
     cutoff = clock.quarantine(quarantine_h).cutoff(clock.now)
     return {
@@ -210,14 +210,14 @@ def quarantined_rows(
 
 
 def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
-    """Return why a row that a person called rejected cannot be released yet, and when it can be."""
-    opens = quarantine_end(row, quarantine)
+    """Return why and until when a row that a person called rejected cannot be released."""
+    end = quarantine_end(row, quarantine)
     return say(
         "Row {row} is rejected on a person's word alone. Its attempt was sent at {intended_at} and could still "
         "be paid: it may be sent again from {opens} ({quarantine}).",
         row=row.row,
         intended_at=row.intended_at,
-        opens=timestamp(opens) if opens else say("now"),
+        opens=timestamp(end) if end else say("now"),
         quarantine=quarantine,
     )
 
@@ -225,23 +225,23 @@ def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
 def check_releasable(
     journal: JournalReader, batch: BatchRecord, rows: Sequence[int], *, quarantine_h: float, now: Now
 ) -> None:
-    """Raise `UsageError`, with a sentence for each row, if any of `rows` is not a rejected row that may be released.
+    """Raise `UsageError`, with a sentence for each row, if any of `rows` may not be released.
 
     Also raises if this machine's clock is unreliable, or if people of the batch were forgotten.
     """
     require_people_not_forgotten(journal, batch)
     clock = JournalClock.read(journal, now())
     clock.require_sound()
-    waiting = quarantined_rows(journal, batch, rows, quarantine_h=quarantine_h, now=now)
-    standings, errors = row_states(journal, batch, rows), []
+    waiting_rows = quarantined_rows(journal, batch, rows, quarantine_h=quarantine_h, now=now)
+    states, errors = row_states(journal, batch, rows), []
     for row in sorted(set(rows)):
-        standing = standings.get(row)
-        if standing is None:
+        row_state = states.get(row)
+        if row_state is None:
             errors.append(say("Row {row}: the batch has no such row.", row=row))
-        elif (state := standing.state) is not State.REJECTED:
+        elif (state := row_state.state) is not State.REJECTED:
             errors.append(say(_WHY_NOT_RELEASABLE[state], row=row))
-        elif row in waiting:
-            errors.append(waiting_sentence(waiting[row], clock.quarantine(quarantine_h)))
+        elif row in waiting_rows:
+            errors.append(waiting_sentence(waiting_rows[row], clock.quarantine(quarantine_h)))
     if errors:
         raise UsageError(" ".join(errors), hint=say("Nothing was released or sent. Only rejected rows can be retried."))
 

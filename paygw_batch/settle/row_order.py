@@ -90,16 +90,16 @@ class OrderedRow(SignedPart):
         return Decision(self.row, self.act, self.evidence, self.basis, self.words)
 
     @property
-    def said(self) -> str:
+    def evidence_text(self) -> str:
         return evidence_text(self.evidence, self.words)
 
     @property
     def basis_text(self) -> str:
-        """Who vouches for the resolution of the row, in words."""
+        """A description of who confirmed the resolution of the row."""
         return say("the gateway's, proven by its statement") if self.basis is Basis.GATEWAY else say("a person's")
 
     def consequence(self, quarantine: Quarantine, format_time: Callable[[str], str] = str) -> str:
-        """Return whether and when the row can be paid again after the order. `format_time` formats a time."""
+        """Describe whether and when the row can be paid again after the order. `format_time` formats a time."""
         if self.act is RowAct.RELEASE:
             if not self.duplicate_of:
                 return say("it is sent again")
@@ -173,10 +173,10 @@ class RowOrder(Order):
     @property
     def sums(self) -> Sequence[tuple[RowAct, str, int, str]]:
         """The number and the sum of the order's rows, by act and currency."""
-        grouped: dict[tuple[RowAct, str], list[Decimal]] = {}
+        groups: dict[tuple[RowAct, str], list[Decimal]] = {}
         for row in self.content.rows:
-            grouped.setdefault((row.act, row.currency), []).append(Decimal(row.amount))
-        return [(act, currency, len(amounts), f"{sum(amounts):f}") for (act, currency), amounts in grouped.items()]
+            groups.setdefault((row.act, row.currency), []).append(Decimal(row.amount))
+        return [(act, currency, len(amounts), f"{sum(amounts):f}") for (act, currency), amounts in groups.items()]
 
     @property
     def is_release(self) -> bool:
@@ -193,7 +193,7 @@ class RowOrder(Order):
         return any(row.basis is Basis.GATEWAY for row in self.content.rows)
 
     def require_confirmed_by(self, statement: Statement | None, match: Callable[[Statement], StatementMatch]) -> None:
-        """Raise `ApprovalError` unless the statement, read now, confirms all that the order attributes to the gateway.
+        """Raise `ApprovalError` unless the reread statement confirms all that the order attributes to the gateway.
 
         `match` compares the statement with the batch. The statement is None if its file is missing.
         """
@@ -220,7 +220,7 @@ class RowOrder(Order):
                     hint=say("Nothing was settled. Make a new order, on a person's word or from the statement."),
                 )
 
-    def carried_out(self, by: str) -> StatementNote | None:
+    def statement_note(self, by: str) -> StatementNote | None:
         """Return the statement that the order carries out, or None if the order was not read from one."""
         content = self.content
         if not content.statement_sha256:
@@ -230,9 +230,9 @@ class RowOrder(Order):
 
     def changes(self, actual: RowContent) -> Sequence[str]:
         current_rows = {row.row: row for row in actual.rows}
-        changed = [row for row in self.content.rows if current_rows.get(row.row) != row]
-        sentences = [_change_sentence(row, current_rows.get(row.row)) for row in changed[:_MAX_SHOWN_CHANGES]]
-        if (more_count := len(changed) - _MAX_SHOWN_CHANGES) > 0:
+        changed_rows = [row for row in self.content.rows if current_rows.get(row.row) != row]
+        sentences = [_change_sentence(row, current_rows.get(row.row)) for row in changed_rows[:_MAX_SHOWN_CHANGES]]
+        if (more_count := len(changed_rows) - _MAX_SHOWN_CHANGES) > 0:
             sentences.append(say_count(more_count, "and {count:,} more row", "and {count:,} more rows"))
         return sentences or [say("the batch is not the one that the order names")]
 
@@ -243,7 +243,7 @@ class OrderInForce:
 
     batch: BatchRecord
     by: str
-    kept: SignedOrder
+    signed_order: SignedOrder
 
 
 def order_in_force(
@@ -253,13 +253,13 @@ def order_in_force(
 
     Whether the rows may be settled or released at all is checked later, as for any settlement or release.
     """
-    batch = batch_of_order(order, journal, endpoint)
+    batch = find_order_batch(order, journal, endpoint)
     decided_by, signed_order = require_agreement(order, journal, policy, now, by=by)
     require_unchanged(order, current_content(order, journal, batch, endpoint))
     return OrderInForce(batch, decided_by, signed_order)
 
 
-def batch_of_order(order: RowOrder, journal: JournalReader, endpoint: str) -> BatchRecord:
+def find_order_batch(order: RowOrder, journal: JournalReader, endpoint: str) -> BatchRecord:
     """Return the batch that an order is about. Raises `ApprovalError` if this journal does not have the batch."""
     require_same_journal(order, journal, endpoint)
     content = order.content
@@ -299,25 +299,25 @@ def row_content(
 def _current_fields(
     journal: JournalReader, batch: BatchRecord, decisions: Sequence[Decision], endpoint: str
 ) -> dict[str, Any]:
-    """Return the fields of an order that come from the journal. Rows that the batch does not have are left out."""
-    standings = row_states(journal, batch, {decision.row for decision in decisions})
+    """Return the fields of an order that come from the journal, without rows that the batch does not have."""
+    states = row_states(journal, batch, {decision.row for decision in decisions})
     holds, units = journal.holds(batch.number), minor_units_by_currency()
     rows = [
         OrderedRow(
-            client_orderid=standing.client_orderid,
-            order_id=standing.sent_orderid or "",
-            attempt=standing.attempt,
-            sent_at=standing.intended_at or "",
+            client_orderid=row_state.client_orderid,
+            order_id=row_state.sent_orderid or "",
+            attempt=row_state.attempt,
+            sent_at=row_state.intended_at or "",
             # A row in flight without a run is in doubt. The next command that opens the journal records that.
-            state=State.IN_DOUBT if standing.state is State.IN_FLIGHT else standing.state,
+            state=State.IN_DOUBT if row_state.state is State.IN_FLIGHT else row_state.state,
             hold=holds[decision.row].number if decision.row in holds else 0,
-            duplicate_of=standing.possible_duplicate_of or 0,
-            currency=standing.currency,
-            amount=from_minor(standing.minor, minor_units=units[standing.currency]),
+            duplicate_of=row_state.possible_duplicate_of or 0,
+            currency=row_state.currency,
+            amount=from_minor(row_state.minor, minor_units=units[row_state.currency]),
             **decision._asdict(),
         )
         for decision in decisions
-        if (standing := standings.get(decision.row)) is not None
+        if (row_state := states.get(decision.row)) is not None
     ]
     return {
         "endpoint": endpoint,
@@ -334,7 +334,7 @@ def unsigned_order(content: RowContent, maker: PublicKey, now: datetime) -> RowO
 
 
 def _change_sentence(ordered: OrderedRow, now: OrderedRow | None) -> str:
-    """Return how a row differs from the row that an order names, or that the batch has no such row."""
+    """Describe how a row differs from the row in an order, or that it is missing from the batch."""
     if now is None:
         return say("row {row} is not in the batch", row=ordered.row)
     if (now.attempt, now.state) != (ordered.attempt, ordered.state):

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from paygw_batch.approval.approval_keys import PublicKey
-from paygw_batch.approval.policy import policy_of, require_maker, require_policy
+from paygw_batch.approval.policy import approval_policy, require_maker, require_policy
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import HOLDING_FINDINGS, Candidate, Claim, EvidenceSource, Finding
@@ -27,7 +27,7 @@ from paygw_batch.gateway.signing.signers import running_signers
 from paygw_batch.journal import BatchRecord, Journal, JournalReader, RowState, StatementNote
 from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob, open_gateway, system_runtime, transport_settings
-from paygw_batch.opening.given_sheet import minor_units_of, rules_of, with_reply_names
+from paygw_batch.opening.given_sheet import rule_minor_units, rules_for, with_reply_names
 from paygw_batch.opening.open_journal import journal_location, judge_arrivals, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.match_statement import StatementMatch, StatementReader
@@ -67,19 +67,19 @@ def require_enquiry(settings: Settings) -> str:
     return settings.status_enquiry.profile
 
 
-def refresh(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> RefreshResult:
+def refresh(task: SendJob, echo: Callable[[str], None], watch: Callable[[Refresh], None]) -> RefreshResult:
     """Ask about the accepted and in-doubt rows of a batch, in an event loop of this call.
 
     `watch` gets the refresh inside the loop before it starts, so that the caller can drain it.
     """
-    return asyncio.run(_refresh_batch(task, tell, watch))
+    return asyncio.run(_refresh_batch(task, echo, watch))
 
 
 def refresh_all(
     settings: Settings,
     journal: Journal,
     environ: Mapping[str, str],
-    tell: Callable[[str], None],
+    echo: Callable[[str], None],
     watch: Callable[[Refresh], None],
 ) -> Iterator[tuple[BatchRecord, RefreshResult]]:
     """Ask once about every accepted or in-doubt row of all batches. Yield the result for each batch."""
@@ -88,9 +88,9 @@ def refresh_all(
     for record in journal.batches():
         if not any(tally.state in OPEN_STATES for tally in journal.tallies(record.number)):
             continue
-        rules = rules_of(settings_without_repeat, record.operation)
+        rules = rules_for(settings_without_repeat, record.operation)
         with open_gateway(settings_without_repeat, rules, environ) as gateway:
-            result = refresh(SendJob(settings_without_repeat, rules, gateway, journal, record), tell, watch)
+            result = refresh(SendJob(settings_without_repeat, rules, gateway, journal, record), echo, watch)
         yield record, result
         if result.interrupted:
             return
@@ -98,26 +98,26 @@ def refresh_all(
 
 @asynccontextmanager
 async def run_follow_up(
-    settings: Settings, connection: GatewayAccess, keep: Callable[[str], Awaitable[None]], tell: Callable[[str], None]
+    settings: Settings, connection: GatewayAccess, store: Callable[[str], Awaitable[None]], echo: Callable[[str], None]
 ) -> AsyncIterator[FollowUp]:
-    """Ask about unproven notifications inside the context, starting with those that wait in the journal."""
+    """Ask about unproven notifications during the block, starting with those waiting in the journal."""
     section = settings.status_enquiry
 
-    def look(order_id: str) -> Sequence[Candidate]:
+    def find_instructions(order_id: str) -> Sequence[Candidate]:
         if not journal_location(settings).may_exist():
             return []
         with open_journal_to_read(settings, must_be_known=True) as journal:
             return journal.orders(order_id)
 
-    async with _open_enquirer(settings, connection, PAYOUT, DateWatch(utc_now), tell) as ask:
+    async with _open_enquirer(settings, connection, PAYOUT, DateWatch(utc_now), echo) as ask:
         follow_up = FollowUp(
-            look,
+            find_instructions,
             ask,
-            keep,
+            store,
             words=settings.words(),
             limits=EnquiryLimits(section.concurrency, section.rate_per_s, section.limit_min * 60),
             clock=Clock(time.monotonic, asyncio.sleep, utc_now),
-            tell=tell,
+            echo=echo,
         )
         task = asyncio.create_task(follow_up.run(await asyncio.to_thread(_waiting_claims, settings)))
         try:
@@ -142,18 +142,18 @@ def _waiting_claims(settings: Settings) -> Sequence[Claim]:
     return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in candidates]
 
 
-async def _refresh_batch(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> RefreshResult:
+async def _refresh_batch(task: SendJob, echo: Callable[[str], None], watch: Callable[[Refresh], None]) -> RefreshResult:
     section, dates = task.settings.status_enquiry, DateWatch(utc_now)
-    async with _open_enquirer(task.settings, task.connection, task.batch.operation, dates, tell) as ask:
+    async with _open_enquirer(task.settings, task.connection, task.batch.operation, dates, echo) as ask:
         refresh_run = Refresh(
             task.journal,
             task.batch,
             ask,
             words=task.settings.words(),
-            minor_units=minor_units_of(task.rules),
+            minor_units=rule_minor_units(task.rules),
             limits=EnquiryLimits(section.concurrency, section.rate_per_s, section.limit_min * 60),
             clock=Clock(time.monotonic, asyncio.sleep, utc_now),
-            record_arrivals=lambda: judge_arrivals(task.settings, task.journal, tell, is_quiet=True),
+            record_arrivals=lambda: judge_arrivals(task.settings, task.journal, echo, is_quiet=True),
         )
         watch(refresh_run)
         result = await refresh_run.run()
@@ -163,16 +163,16 @@ async def _refresh_batch(task: SendJob, tell: Callable[[str], None], watch: Call
 
 @asynccontextmanager
 async def _open_enquirer(
-    settings: Settings, connection: GatewayAccess, of_batch: str, dates: DateWatch, tell: Callable[[str], None]
+    settings: Settings, connection: GatewayAccess, name: str, dates: DateWatch, echo: Callable[[str], None]
 ) -> AsyncIterator[Ask]:
-    """Yield the function that asks about an order of the operation `of_batch`. `dates` observes each reply."""
+    """Yield the function that asks about an order of the operation `name`. `dates` observes each reply."""
     signer, runtime, words = connection.signing.signer, system_runtime(), settings.words()
     not_found = settings.status_enquiry.not_found or ()
     async with (
-        running_signers(signer.key, 1, tell) as signers,
+        running_signers(signer.key, 1, echo) as signers,
         EnquiryClient(transport_settings(settings, connection.base_url)) as client,
     ):
-        operation = load_enquiry(require_enquiry(settings), with_reply_names(settings, load_operation(of_batch)))
+        operation = load_enquiry(require_enquiry(settings), with_reply_names(settings, load_operation(name)))
         urls = partial(operation_url, connection.base_url, operation)
         enquirer = Enquirer(urls, signer.consumer_key, signer.profile, signers)
 
@@ -206,18 +206,18 @@ class RequestedStatement:
     matching_only: bool = False
     again: bool = False
 
-    def is_refused(self, matched: StatementMatch) -> bool:
+    def is_refused(self, match: StatementMatch) -> bool:
         """Return whether nothing is settled, because a line does not match."""
-        return bool(matched.differences) and not self.matching_only
+        return bool(match.differences) and not self.matching_only
 
-    def settlements(self, matched: StatementMatch) -> Sequence[Settlement]:
+    def settlements(self, match: StatementMatch) -> Sequence[Settlement]:
         """Return the settlements of the statement, with the person's words before the evidence."""
-        settlements, words = matched.settlements, self.words
+        settlements, words = match.settlements, self.words
         return [replace(settlement, words=words) for settlement in settlements] if words else settlements
 
-    def earlier_use_sentence(self, journal: JournalReader, record: BatchRecord) -> str:
+    def reuse_sentence(self, journal: JournalReader, record: BatchRecord) -> str:
         """Return the sentence that this file was already carried out for the batch, or an empty string."""
-        uses = [use for use in journal.carried_out(record.batch) if use.sha256 == self.statement.sha256]
+        uses = [use for use in journal.carried_out_statements(record.batch) if use.sha256 == self.statement.sha256]
         if not uses:
             return ""
         name, by = self.statement.name, format_decider(uses[-1].by)
@@ -225,7 +225,7 @@ class RequestedStatement:
 
     def require_first_use(self, journal: JournalReader, record: BatchRecord) -> None:
         """Raise `UsageError` if the file was already carried out for the batch, unless `again` is set."""
-        if (sentence := self.earlier_use_sentence(journal, record)) and not self.again:
+        if (sentence := self.reuse_sentence(journal, record)) and not self.again:
             raise UsageError(
                 f"{sentence} {say('Nothing was changed.')}",
                 hint=say(
@@ -239,7 +239,7 @@ class RequestedStatement:
 class StatementResult:
     """The result of carrying out a statement: the settled rows, and the number of held orders."""
 
-    matched: StatementMatch
+    match: StatementMatch
     settled: Sequence[Settlement]
     held: int
 
@@ -277,12 +277,12 @@ def settle_choices(
 ) -> Sequence[SettleChoice]:
     """Return the resolutions that a person may give a row, now or later."""
     now, hold = utc_now(), journal.holds(record.number).get(row.row)
-    opens = quarantine_end(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h), hold)
-    later = timestamp(opens) if opens is not None and now < opens else ""
+    end = quarantine_end(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h), hold)
+    later = timestamp(end) if end is not None and now < end else ""
     choices = []
     for resolution in Resolution:
         if may_settle(row.state, resolution, is_held=hold is not None):
-            needs_two = policy_of(settings) is not None and needs_second_person(row.state, resolution)
+            needs_two = approval_policy(settings) is not None and needs_second_person(row.state, resolution)
             opens_at = later if resolution is Resolution.NOT_RECEIVED else ""
             again_from = "" if resolution is Resolution.PAID else later
             choices.append(SettleChoice(resolution, opens_at, needs_two, again_from))
@@ -293,56 +293,56 @@ def settle_by_decision(
     settings: Settings, journal: Journal, record: BatchRecord, settlements: Sequence[Settlement], by: str
 ) -> None:
     """Settle rows on the decision of one person. Raises `SecondPersonRequired` if two people must agree."""
-    standings = _check_settlements(settings, journal, record, settlements)
+    states = _check_settlements(settings, journal, record, settlements)
     require_one_person_suffices(settings, journal, record, settlements)
-    settle(journal, record, settlements, by=by, now=utc_now, standings=standings)
+    settle(journal, record, settlements, by=by, now=utc_now, standings=states)
 
 
 def compare_statement(
-    settings: Settings, journal: JournalReader, record: BatchRecord, requested: RequestedStatement
+    settings: Settings, journal: JournalReader, record: BatchRecord, request: RequestedStatement
 ) -> StatementMatch:
     """Compare a statement with a batch. This writes nothing."""
-    return _statement_reader(settings, journal, record, requested).match(requested.statement)
+    return _statement_reader(settings, journal, record, request).match(request.statement)
 
 
 def carry_out_statement(
     settings: Settings,
     journal: Journal,
     record: BatchRecord,
-    requested: RequestedStatement,
+    request: RequestedStatement,
     show: Callable[[StatementMatch, int], None],
 ) -> StatementResult:
     """Settle rows from a statement, and hold the orders that the gateway has according to the statement.
 
     `show` is called before rows are settled, with the comparison and the number of orders that are now held.
     """
-    requested.require_first_use(journal, record)
-    matched = compare_statement(settings, journal, record, requested)
+    request.require_first_use(journal, record)
+    match = compare_statement(settings, journal, record, request)
     # Orders are held first, even if the statement is refused. An order that the gateway already has must not be sent
     # from here, whatever a person decides about the other lines.
-    held = hold_blocked_orders(settings, journal, record, requested, matched)
-    show(matched, held)
-    if requested.is_refused(matched):
-        return StatementResult(matched, (), held)
+    held_count = hold_blocked_orders(settings, journal, record, request, match)
+    show(match, held_count)
+    if request.is_refused(match):
+        return StatementResult(match, (), held_count)
     JournalClock.read(journal, utc_now()).require_sound()
-    settlements = requested.settlements(matched)
+    settlements = request.settlements(match)
     require_one_person_suffices(settings, journal, record, settlements)
-    statement, attempts = requested.statement, tuple(sorted(matched.attempts.items()))
-    note = StatementNote(record.batch, statement.name, statement.sha256, requested.by, attempts=attempts)
+    statement, attempts = request.statement, tuple(sorted(match.attempts.items()))
+    note = StatementNote(record.batch, statement.name, statement.sha256, request.by, attempts=attempts)
     # Workers and other people continue meanwhile. A row that was sent again since was not compared.
-    settle(journal, record, settlements, by=requested.by, now=utc_now, carried_out=note, standings=matched.standings)
-    return StatementResult(matched, settlements, held)
+    settle(journal, record, settlements, by=request.by, now=utc_now, statement_note=note, standings=match.standings)
+    return StatementResult(match, settlements, held_count)
 
 
 def hold_blocked_orders(
-    settings: Settings, journal: Journal, record: BatchRecord, requested: RequestedStatement, matched: StatementMatch
+    settings: Settings, journal: Journal, record: BatchRecord, request: RequestedStatement, match: StatementMatch
 ) -> int:
     """Hold unsent orders that the gateway already has according to a statement. Returns their number."""
-    if not matched.blocking:
+    if not match.blocking:
         return 0
-    reader = _statement_reader(settings, journal, record, requested)
-    evidence = reader.evidence(requested.statement, matched.blocking, requested.by)
-    findings = journal.record_evidence(evidence, reader.meanings(requested.statement), at=timestamp(utc_now()))
+    reader = _statement_reader(settings, journal, record, request)
+    evidence = reader.evidence(request.statement, match.blocking, request.by)
+    findings = journal.record_evidence(evidence, reader.meanings(request.statement), at=timestamp(utc_now()))
     return sum(finding in HOLDING_FINDINGS for finding in findings)
 
 
@@ -388,16 +388,16 @@ def carry_out_order(
             statement,
             lambda current: compare_statement(settings, journal, in_force.batch, RequestedStatement(current, by)),
         )
-    standings = _check_settlements(settings, journal, in_force.batch, order.settlements)
+    states = _check_settlements(settings, journal, in_force.batch, order.settlements)
     settle(
         journal,
         in_force.batch,
         order.settlements,
         by=in_force.by,
         now=utc_now,
-        carried_out=order.carried_out(in_force.by),
-        order=in_force.kept,
-        standings=standings,
+        statement_note=order.statement_note(in_force.by),
+        order=in_force.signed_order,
+        standings=states,
     )
     return in_force
 
@@ -411,7 +411,7 @@ def require_one_person_suffices(
 
 
 def needs_order_sentence(rows: Sequence[int]) -> str:
-    """Return why settling `rows` needs two people."""
+    """Return the sentence that settling `rows` needs two people."""
     first, count = rows[0], len(rows)
     first_row = say("row {row}", row=first)
     rows_text = first_row if count == 1 else say("{rows:,} rows, starting with row {first},", rows=count, first=first)
@@ -426,7 +426,7 @@ def _check_settlements(
 
 
 def _statement_reader(
-    settings: Settings, journal: JournalReader, record: BatchRecord, requested: RequestedStatement
+    settings: Settings, journal: JournalReader, record: BatchRecord, request: RequestedStatement
 ) -> StatementReader:
     return StatementReader(
         journal,
@@ -435,7 +435,7 @@ def _statement_reader(
         minor_units=minor_units_by_currency(),
         quarantine_h=settings.submission.quarantine_h,
         now=utc_now,
-        as_of=requested.as_of,
+        as_of=request.as_of,
     )
 
 
@@ -443,8 +443,8 @@ def rows_needing_order(
     settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> Sequence[int]:
     """Return the rows that one person may not settle this way. The sum does not matter."""
-    if policy_of(settings) is None:
+    if approval_policy(settings) is None:
         return []
-    standings = row_states(journal, batch, {entry.row for entry in settlements})
-    pairs = ((entry, standings.get(entry.row)) for entry in settlements)
+    states = row_states(journal, batch, {entry.row for entry in settlements})
+    pairs = ((entry, states.get(entry.row)) for entry in settlements)
     return [entry.row for entry, row in pairs if row is not None and needs_second_person(row.state, entry.resolution)]

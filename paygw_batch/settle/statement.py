@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.approval.approval_keys import PublicKey, parse_pem_public_key
-from paygw_batch.approval.policy import policy_of
+from paygw_batch.approval.policy import approval_policy
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import ConfigurationError, SheetError, StatementError
 from paygw_batch.files import read_regular
@@ -37,7 +37,7 @@ from paygw_batch.sheet.read.xlsx import display_warnings, read_content, read_to_
 from paygw_batch.sheet.read.xlsx_cells import Row, Workbook
 from paygw_batch.trusted_files import OtherUsers, read_trusted_file
 
-SIGNATURE_ENDING = ".sig"
+SIGNATURE_SUFFIX = ".sig"
 MAX_SIGNATURE_BYTES = 16 * 1024
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -93,7 +93,7 @@ class SignedStatements:
 
     def find_proof(self, file: Path, content: bytes) -> StatementProof:
         """Return the proof of a statement. Raises `SheetError` if a signature does not match the statement."""
-        signature_file = file.with_name(f"{file.name}{SIGNATURE_ENDING}")
+        signature_file = file.with_name(f"{file.name}{SIGNATURE_SUFFIX}")
         signature = _read_signature(signature_file)
         if signature is None:
             return StatementProof.NO_SIGNATURE
@@ -186,7 +186,7 @@ def _read_signature(path: Path) -> bytes | None:
 
 
 def _decode_signature(signature: bytes) -> list[bytes]:
-    """Return a signature as it is and, if it is base64, also decoded."""
+    """Return a signature unchanged and, if it is base64, also decoded."""
     try:
         return [signature, base64.b64decode(b"".join(signature.split()), validate=True)]
     except (binascii.Error, ValueError):
@@ -235,8 +235,8 @@ def parse_time_span(text: str) -> TimeSpan | None:
         if fraction:
             unit = max(timedelta(microseconds=10 ** (7 - len(fraction))), _MILLISECOND)
         # `fromisoformat` accepts only three or six digits of a second.
-        plain = text.replace(fraction, f"{fraction:0<7}", 1) if fraction else text
-        start = datetime.fromisoformat(plain).astimezone(UTC)
+        padded = text.replace(fraction, f"{fraction:0<7}", 1) if fraction else text
+        start = datetime.fromisoformat(padded).astimezone(UTC)
         start -= timedelta(microseconds=start.microsecond % 1000)
         return TimeSpan(start, start + unit)
     except (ValueError, OverflowError):
@@ -257,14 +257,14 @@ def workbook_lines(
 
     def used_columns(header: Row) -> Mapping[int, str]:
         names = (our_columns.get(fold_heading(heading)) for heading in row_texts(header))
-        return {at: name for at, name in enumerate(names, start=1) if name is not None}
+        return {index: name for index, name in enumerate(names, start=1) if name is not None}
 
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
     parts = [part for part in workbook.worksheets() if not part.is_hidden]
-    fitting = [part for part in parts if read_to_header(workbook, part, is_header)[0].header is not None]
-    if len(fitting) != 1:
-        raise _worksheet_error(file, [part.name for part in fitting])
-    content = read_content(workbook, fitting[0], is_header, used_columns)
+    candidates = [part for part in parts if read_to_header(workbook, part, is_header)[0].header is not None]
+    if len(candidates) != 1:
+        raise _worksheet_error(file, [part.name for part in candidates])
+    content = read_content(workbook, candidates[0], is_header, used_columns)
     if content.header is None:
         return
     headings = row_texts(content.header)
@@ -281,14 +281,14 @@ def workbook_lines(
         )
         raise StatementError(sentence, hint=say(_CELL_HINT))
     yield content.header.number, headings
-    for number, *cells in content.rows_below([str(at) for at in range(len(headings))]).fill_null("").iter_rows():
+    for number, *cells in content.rows_below([str(index) for index in range(len(headings))]).fill_null("").iter_rows():
         if any(cell.strip() for cell in cells):
             yield number, cells
 
 
-def _worksheet_error(file: str, fitting: Sequence[str]) -> StatementError:
-    if fitting:
-        names = ", ".join(repr(name) for name in fitting)
+def _worksheet_error(file: str, worksheets: Sequence[str]) -> StatementError:
+    if worksheets:
+        names = ", ".join(repr(name) for name in worksheets)
         return StatementError(
             say("{file}: several worksheets look like a statement: {names}.", file=file, names=names),
             hint=say("Save the right one as CSV."),
@@ -419,7 +419,7 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
 
 def _column_by_heading(aliases: Mapping[str, str]) -> Mapping[str, str]:
     """Return our column for each known heading, in folded form."""
-    columns = {fold_heading(heading): name for name, known in HEADINGS.items() for heading in known}
+    columns = {fold_heading(heading): name for name, headings in HEADINGS.items() for heading in headings}
     return columns | {fold_heading(heading): name for heading, name in aliases.items()}
 
 
@@ -509,8 +509,8 @@ def statement_key(settings: Settings) -> PublicKey:
             say("{name} {path} does not contain a usable public key.", name=name, path=path),
             hint=say("It is a PEM file with an RSA key of 2048 bits or more, or an Ed25519 or P-256 key."),
         )
-    policy = policy_of(settings)
-    owner = None if policy is None else policy.people.owner_of(key)
+    policy = approval_policy(settings)
+    owner = None if policy is None else policy.people.find_owner(key)
     if owner is not None:
         raise ConfigurationError(
             say("{name} {path} is a key of {owner}, who prepares or approves.", name=name, path=path, owner=owner.name),

@@ -66,8 +66,8 @@ def rounded_amount(column: str, minor_units: int) -> pl.Expr:
     minor = pl.concat_str(parts.field("1"), parts.field("2")).cast(pl.Int64, strict=False)
     minor += parts.field("3").cast(pl.Int64) // 5
     digits = minor.cast(pl.String).str.zfill(minor_units + 1)
-    cut = pl.concat_str(digits.str.head(-minor_units), pl.lit("."), digits.str.tail(minor_units))
-    return pl.when(~text.str.contains(_AMBIGUOUS) & (minor > 0)).then(cut if minor_units else digits)
+    truncated = pl.concat_str(digits.str.head(-minor_units), pl.lit("."), digits.str.tail(minor_units))
+    return pl.when(~text.str.contains(_AMBIGUOUS) & (minor > 0)).then(truncated if minor_units else digits)
 
 
 def amount_pattern(minor_units: int) -> str:
@@ -108,7 +108,7 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
 
 
 def amount_correction(column: str, currency: str | None, decimals: int | None = None, separator: str = "") -> pl.Expr:
-    """Return the plain amount that a string means, or null if it has no meaning or several.
+    """Return the plain amount that a string means, or null if that is not exactly one.
 
     `decimals` is the maximum number of decimals. Further decimals are cut only if they are zeros: without decimals,
     1,500.00 is 1500. `separator` is the decimal separator (`comma` or `point`) if a person has named it. Then 1.500 has
@@ -147,11 +147,11 @@ def amount_problem(column: str, currency: str | None, decimals: int | None = Non
     text = pl.col(column)
     core = _bare_amount(text, currency)
     correction = amount_correction(column, currency, decimals)
-    whole = core.str.replace_all("[.,]", "")
+    digits = core.str.replace_all("[.,]", "")
     fraction = core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", "")
     date = say("is a date, because the spreadsheet converted the amount. Format the column as text and retype it")
-    both = build_message(
-        "could mean {whole} or {fraction}. Write the one that you mean", whole=whole, fraction=fraction
+    message = build_message(
+        "could mean {whole} or {fraction}. Write the one that you mean", whole=digits, fraction=fraction
     )
     return (
         pl.when(text.str.contains(_DATE))
@@ -161,7 +161,7 @@ def amount_problem(column: str, currency: str | None, decimals: int | None = Non
         .when(text.str.contains(_TOO_LONG))
         .then(pl.lit(say("has more than 15 digits, which is too large for an amount")))
         .when(core.str.contains(_AMBIGUOUS) & (decimals != 0))
-        .then(both)
+        .then(message)
         .when(correction.is_not_null())
         .then(build_message("is not a plain number. Write {text}", text=correction))
         .otherwise(

@@ -159,13 +159,13 @@ def _strip_unclean_number(text: pl.Series) -> pl.Series:
 def _strip_number(text: pl.Series) -> pl.Series:
     value = pl.col("value")
     parts = value.str.extract_groups(r"^([0-9])(?:[.,]([0-9]+))?[eE]\+?([0-9]{1,2})$")
-    first, decimals, exponent = (parts.struct.field(str(n)) for n in (1, 2, 3))
-    whole = decimals.str.len_chars() == exponent.cast(pl.UInt32)
+    first, decimals, exponent = (parts.struct.field(str(group)) for group in (1, 2, 3))
+    is_whole = decimals.str.len_chars() == exponent.cast(pl.UInt32)
     return (
         text.to_frame("value")
         .select(
             pl.when(value.str.contains(EXPONENT))
-            .then(pl.when(whole).then(pl.concat_str(first, decimals)).otherwise(value))
+            .then(pl.when(is_whole).then(pl.concat_str(first, decimals)).otherwise(value))
             .when(value.str.contains(_WHOLE_AS_FLOAT))
             .then(value.str.strip_suffix(".0"))
             .when(value.str.contains(_SIGN_OR_FRACTION))
@@ -279,11 +279,13 @@ class PhoneColumn:
     @property
     def _spellings(self) -> tuple[pl.Expr, ...]:
         """The spellings of a number: with dialling code, with trunk zero, without a prefix, or with a lost zero."""
-        n = self.numbers
-        international = self._digits.str.contains(rf"^(?:\+|00)?{n.dialling_code}{n.pattern}$")
-        trunk = [self._digits.str.contains(f"^{n.trunk_prefix}{n.pattern}$")] if n.trunk_prefix else []
-        plain = self._digits.str.contains(f"^{n.pattern}$")
-        return (international, *trunk, plain, *([self._lacks_kept_zero] if n.keeps_zero else []))
+        numbers = self.numbers
+        international = self._digits.str.contains(rf"^(?:\+|00)?{numbers.dialling_code}{numbers.pattern}$")
+        trunk = (
+            [self._digits.str.contains(f"^{numbers.trunk_prefix}{numbers.pattern}$")] if numbers.trunk_prefix else []
+        )
+        plain = self._digits.str.contains(f"^{numbers.pattern}$")
+        return (international, *trunk, plain, *([self._lacks_kept_zero] if numbers.keeps_zero else []))
 
     @property
     def _lacks_kept_zero(self) -> pl.Expr:
@@ -309,14 +311,16 @@ class PhoneColumn:
         """Whether the value is a bank account or has exactly one meaning as a number."""
         mobile = self._is_mobile
         if len(self.numbers.national_lengths) > 1:  # otherwise the length shows the spelling
-            mobile &= reduce(add, (way.cast(pl.UInt8) for way in self._spellings)) == 1
+            mobile &= reduce(add, (spelling.cast(pl.UInt8) for spelling in self._spellings)) == 1
         return mobile | self.is_bank_account | self._is_masked
 
     @property
     def _is_mobile(self) -> pl.Expr:
-        n = self.numbers
-        mobile = self._digits.str.contains(rf"^{self._prefix}?{n.pattern}$")  # one pattern for all spellings is cheaper
-        return mobile | self._lacks_kept_zero if n.keeps_zero else mobile
+        numbers = self.numbers
+        mobile = self._digits.str.contains(
+            rf"^{self._prefix}?{numbers.pattern}$"
+        )  # one pattern for all spellings is cheaper
+        return mobile | self._lacks_kept_zero if numbers.keeps_zero else mobile
 
     @property
     def _is_masked(self) -> pl.Expr:
@@ -329,21 +333,21 @@ class PhoneColumn:
     @property
     def _masked_number(self) -> pl.Expr:
         """The national significant number, possibly with hidden digits. Null for other values."""
-        n = self.numbers
-        lengths = "|".join(f"[0-9*]{{{length}}}" for length in n.national_lengths)
+        numbers = self.numbers
+        lengths = "|".join(f"[0-9*]{{{length}}}" for length in numbers.national_lengths)
         return self._digits.str.extract(rf"^{self._prefix}({lengths})$")
 
     @property
     def has_lost_zero(self) -> pl.Expr:
         """Whether a valid number lacks its leading zero, because a spreadsheet removed it."""
-        n = self.numbers
-        spellings = ([self._digits.str.contains(f"^{n.pattern}$")] if n.trunk_prefix else []) + (
-            [self._lacks_kept_zero] if n.keeps_zero else []
+        numbers = self.numbers
+        spellings = ([self._digits.str.contains(f"^{numbers.pattern}$")] if numbers.trunk_prefix else []) + (
+            [self._lacks_kept_zero] if numbers.keeps_zero else []
         )
         return reduce(or_, spellings) & ~self.is_bank_account if spellings else pl.lit(value=False)
 
     def other_operator(self, operator: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-        """Return whether a valid number was first assigned to another operator, and that operator."""
+        """Return whether a valid number was first assigned to another operator, and its name."""
         operators = self.numbers.operators
         # The longest prefixes come first, because Rust takes the first alternative that matches.
         starts = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
@@ -354,12 +358,12 @@ class PhoneColumn:
     @property
     def national(self) -> pl.Expr:
         """The national significant number of a valid mobile number."""
-        n = self.numbers
-        if len(n.national_lengths) == 1:
-            national = self._digits.str.tail(n.national_lengths[0])
+        numbers = self.numbers
+        if len(numbers.national_lengths) == 1:
+            national = self._digits.str.tail(numbers.national_lengths[0])
         else:
-            national = self._digits.str.replace(rf"^{self._prefix}?({n.pattern})$", "${1}")
-        if n.keeps_zero:
+            national = self._digits.str.replace(rf"^{self._prefix}?({numbers.pattern})$", "${1}")
+        if numbers.keeps_zero:
             zero = pl.when(self._lacks_kept_zero).then(pl.lit("0")).otherwise(pl.lit(""))
             national = pl.concat_str(zero, national)
         return national
@@ -368,7 +372,7 @@ class PhoneColumn:
     def converted_number(self) -> pl.Expr:
         """A number of the other numbering plan, converted to the plan in use. Null for other numbers."""
         spellings = () if self.numbers.renumbering is None else self.numbers.renumbering.ways
-        nationals = ((self._digits.str.extract(rf"^{self._prefix}?{way}$"), front) for way, front in spellings)
+        nationals = ((self._digits.str.extract(rf"^{self._prefix}?{form}$"), front) for form, front in spellings)
         texts = [pl.concat_str(pl.lit(self._wire_prefix + front), national) for national, front in nationals]
         return pl.coalesce(*texts, pl.lit(None, pl.String))
 
@@ -397,22 +401,22 @@ class PhoneColumn:
     @property
     def is_in_wire_form(self) -> pl.Expr:
         """Whether a valid number certainly has its wire form. The check is cheap and never null."""
-        n, digits = self.numbers, self._digits
+        numbers, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)
         # If all numbers have the same length, the length of a value shows its spelling.
-        differs = len(n.national_lengths) == 1 and len(n.trunk_prefix) != len(n.dialling_code)
-        sent = self._wire_prefix
-        if not sent or not differs or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:
+        differs = len(numbers.national_lengths) == 1 and len(numbers.trunk_prefix) != len(numbers.dialling_code)
+        prefix = self._wire_prefix
+        if not prefix or not differs or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:
             return pl.lit(value=False)
-        return (digits.str.len_bytes() == len(sent) + n.national_lengths[0]).fill_null(value=False)
+        return (digits.str.len_bytes() == len(prefix) + numbers.national_lengths[0]).fill_null(value=False)
 
     @property
     def lengths(self) -> list[int]:
         """The possible lengths of a valid number, in digits, for all spellings, without `+` and `00`."""
-        n = self.numbers
-        prefixes = {len(n.dialling_code), len(n.trunk_prefix), 0}
-        return sorted(prefix + length for prefix in prefixes for length in n.national_lengths)
+        numbers = self.numbers
+        prefixes = {len(numbers.dialling_code), len(numbers.trunk_prefix), 0}
+        return sorted(prefix + length for prefix in prefixes for length in numbers.national_lengths)
 
     @property
     def example(self) -> str:

@@ -12,7 +12,7 @@ def known_columns() -> tuple[str, ...]:
     return tuple(sheet_columns().cleanings)
 
 
-def columns_of_operation(operation: str) -> tuple[str, ...]:
+def operation_columns(operation: str) -> tuple[str, ...]:
     """Return the columns that sheets of `operation` may have. Other operations' columns are unknown in them."""
     return sheet_columns().of_operation[operation]
 

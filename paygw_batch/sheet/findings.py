@@ -54,10 +54,10 @@ def defects_for_rows(
     """Return a finding for each of `rows`. Its value is the column's value, unless `value` is given."""
     if not rows.height:
         return empty_findings()
-    shown = shortened_value(column) if value is None else value
+    shown_value = shortened_value(column) if value is None else value
     # A message may use one expression many times. A lazy frame computes it once.
     findings = rows.lazy().select(
-        "row", column=pl.lit(column), value=shown, code=pl.lit(code), message=message, correction=correction
+        "row", column=pl.lit(column), value=shown_value, code=pl.lit(code), message=message, correction=correction
     )
     return findings.collect(optimizations=_WITH_SHARED_EXPRESSIONS).match_to_schema(DEFECT_SCHEMA)
 
@@ -68,9 +68,9 @@ def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
     Each `{name}` is filled row by row; strings and numbers are constants. The template is translated once for all rows.
     """
     pieces: list[pl.Expr] = []
-    for shown, name, _, _ in Formatter().parse(say(template)):
-        if shown:
-            pieces.append(pl.lit(shown))
+    for literal, name, _, _ in Formatter().parse(say(template)):
+        if literal:
+            pieces.append(pl.lit(literal))
         if name is not None:
             part = parts[name]
             pieces.append(part if isinstance(part, pl.Expr) else pl.lit(str(part)))
@@ -79,11 +79,11 @@ def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
 
 def shortened_value(column: str) -> pl.Expr:
     """Return a column's values, cut to `SHOWN_CHARACTERS`."""
-    shown = pl.col(column)
+    text = pl.col(column)
     return (
-        pl.when(shown.str.len_chars() > SHOWN_CHARACTERS)
-        .then(pl.concat_str(shown.str.slice(0, SHOWN_CHARACTERS), pl.lit("...")))
-        .otherwise(shown)
+        pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
+        .then(pl.concat_str(text.str.slice(0, SHOWN_CHARACTERS), pl.lit("...")))
+        .otherwise(text)
     )
 
 
@@ -145,13 +145,13 @@ class Findings:
     def examples(self, code: str) -> pl.DataFrame:
         return self.sample.frame.filter(pl.col("code") == code).head(EXAMPLES_PER_CODE)
 
-    def with_findings(self, added: pl.DataFrame, *, first: bool = False) -> "Findings":
-        """Return these and the `added` findings. Within one value, the added ones come last, or `first`."""
-        return self._combine(added, lambda old: sort_findings(pl.concat([added, old] if first else [old, added])))
+    def with_findings(self, added: pl.DataFrame, *, are_first: bool = False) -> "Findings":
+        """Return these and the `added` findings. Within one value, the added ones come last, or `are_first`."""
+        return self._combine(added, lambda old: sort_findings(pl.concat([added, old] if are_first else [old, added])))
 
-    def with_sheet_findings(self, of_sheet: pl.DataFrame) -> "Findings":
+    def with_sheet_findings(self, sheet_findings: pl.DataFrame) -> "Findings":
         """Return these findings, preceded by those of the whole sheet."""
-        return self._combine(of_sheet, lambda old: pl.concat([of_sheet, old]))
+        return self._combine(sheet_findings, lambda old: pl.concat([sheet_findings, old]))
 
     def _combine(self, added: pl.DataFrame, combine: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
         if added.is_empty():

@@ -50,20 +50,20 @@ class TableFormat:
 
 def table_format(path: Path, *, must_be_readable: bool = False) -> TableFormat:
     """Return the format for a file's extension. Raises `OutputError` if there is none that fits."""
-    endings = [entry.extension for entry in FORMATS if entry.is_readable or not must_be_readable]
+    extensions = [entry.extension for entry in FORMATS if entry.is_readable or not must_be_readable]
     extension = path.suffix.lower()
-    if extension not in endings:
+    if extension not in extensions:
         raise OutputError(
-            say("{name} does not have one of the extensions {endings}.", name=path.name, endings=", ".join(endings)),
+            say("{name} does not have one of the extensions {endings}.", name=path.name, endings=", ".join(extensions)),
             hint=say("The extension determines the format."),
         )
-    chosen = next(entry for entry in FORMATS if entry.extension == extension)
-    if chosen.library and importlib.util.find_spec(chosen.library) is None:
+    output_format = next(entry for entry in FORMATS if entry.extension == extension)
+    if output_format.library and importlib.util.find_spec(output_format.library) is None:
         raise OutputError(
             say("{name}: writing .xlsx needs the extra `excel`.", name=path.name),
             hint=say("Install it: {command}. Or write .csv or .parquet.", command=install_command("excel")),
         )
-    return chosen
+    return output_format
 
 
 def workbook_options() -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _write_parquet(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
         return
     raised: list[BaseException] = []
 
-    def source(*_: object) -> "Iterator[DataFrame]":
+    def stream_pieces(*_: object) -> "Iterator[DataFrame]":
         try:
             yield first
             yield from other_pieces
@@ -93,7 +93,7 @@ def _write_parquet(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
             raise
 
     try:
-        register_io_source(source, schema=first.schema).sink_parquet(file)
+        register_io_source(stream_pieces, schema=first.schema).sink_parquet(file)
     finally:
         if raised:  # polars raised a different exception
             raise raised[0] from None

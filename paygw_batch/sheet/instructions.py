@@ -20,7 +20,7 @@ from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import minor_value
 from paygw_batch.sheet.clean import PhoneColumn, bare_column, chosen_purpose
-from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.model import LINE_COLUMNS
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ def _field_value(rule: CountryRule, field: FormField) -> pl.Expr:
 def _sent_fields(wire: pl.DataFrame) -> pl.Series:
     """Return the fields to send, as slices that share the memory of the content."""
     fields, own_fields = wire["content"].str.slice(_HEAD_LENGTH), wire["own_fields"]
-    at = own_fields.is_not_null().arg_true()
-    return (fields.scatter(at, own_fields.gather(at)) if at.len() else fields).alias("fields")
+    indices = own_fields.is_not_null().arg_true()
+    return (fields.scatter(indices, own_fields.gather(indices)) if indices.len() else fields).alias("fields")
 
 
 def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> list[pl.Expr]:
@@ -138,8 +138,8 @@ def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: b
     if all(is_present for _, is_present in members):  # a single concatenation copies each string only once
         pieces_and_commas = [piece for pieces, _ in members for piece in (pl.lit(","), *pieces)]
         return [pl.lit("{"), *pieces_and_commas[1:], pl.lit("}")]
-    joined = pl.concat_str(*(pl.concat_str(pieces) for pieces, _ in members), separator=",", ignore_nulls=True)
-    return [pl.lit("{"), joined, pl.lit("}")]
+    content = pl.concat_str(*(pl.concat_str(pieces) for pieces, _ in members), separator=",", ignore_nulls=True)
+    return [pl.lit("{"), content, pl.lit("}")]
 
 
 def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> tuple[list[pl.Expr], bool]:
@@ -155,7 +155,7 @@ def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> 
 
 
 def _source_fields(form: Form | None) -> Mapping[str, tuple[str, ...]]:
-    """Return the fields that fill each of `SHOWN_COLUMNS`: those of the form, or the field of that name."""
+    """Return the fields that fill each of `SHOWN_COLUMNS`: the form's, or the field of the same name."""
     if form is None:
         return {name: (name,) for name in SHOWN_COLUMNS}
     names = {field.name for field in form.fields}
@@ -183,8 +183,8 @@ def build_instructions(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
     if not valid["row"].equals(wire["row"]):
         raise InternalError("the rows on the wire are not the valid rows")
     payee = payee_column(valid)
-    further = [*wire.select("minor", "form", "content"), _sent_fields(wire), payee]
-    instructions = valid.hstack(further).select(INSTRUCTION_COLUMNS)
+    new_columns = [*wire.select("minor", "form", "content"), _sent_fields(wire), payee]
+    instructions = valid.hstack(new_columns).select(INSTRUCTION_COLUMNS)
     is_consistent = instructions.select(
         (pl.col("fields").str.contains(pl.concat_str(pl.lit('"'), "payee", pl.lit('"')), literal=True)).all(),
         (pl.col("content").str.slice(_MINOR_OFFSET, _MINOR_DIGITS).cast(pl.Int64) == pl.col("minor")).all(),
@@ -271,11 +271,11 @@ class BatchDigest:
 
     def __init__(self, operation: str, unknown: Collection[str], filled_columns: Collection[str]) -> None:
         self._lines = [name for name in LINE_COLUMNS if name != _CONFIGURED_COLUMN]
-        shown = sheet_columns().shown_otherwise.union(self._lines)
-        further = [name for name in columns_of_operation(operation) if name not in shown and name in filled_columns]
-        self._raw = [*map(pl.col, unknown), *(pl.col(name).alias(f"sheet:{name}") for name in further)]
+        own = sheet_columns().shown_otherwise.union(self._lines)
+        extra = [name for name in operation_columns(operation) if name not in own and name in filled_columns]
+        self._raw = [*map(pl.col, unknown), *(pl.col(name).alias(f"sheet:{name}") for name in extra)]
         self._digest = hashlib.sha256(b"" if operation == "payout" else f"{operation}:".encode())
-        columns = [*self._lines, *unknown, *(f"sheet:{name}" for name in further)]
+        columns = [*self._lines, *unknown, *(f"sheet:{name}" for name in extra)]
         self._digest.update(repr(columns).encode())
         self._text = cast("IO[bytes]", _HashingWriter(self._digest))
 
@@ -348,14 +348,14 @@ class InstructionColumns:
         """Return the totals of each country and currency. Positions count from the first instruction."""
         place, minor = pl.col("place"), pl.col("minor")
         placed = self._frame.select("country", "currency", "minor").with_row_index("place")
-        counted = placed.group_by("country", "currency").agg(
+        totals = placed.group_by("country", "currency").agg(
             rows=pl.len(),
             billions=(minor // BILLION).sum(),
             rest=(minor % BILLION).sum(),
             first=place.min(),
             last=place.max(),
         )
-        return {(country, currency): InstructionTotals(*total) for country, currency, *total in counted.iter_rows()}
+        return {(country, currency): InstructionTotals(*total) for country, currency, *total in totals.iter_rows()}
 
     def payee_words(self) -> Iterable[str]:
         """Return the strings that name the payee of each instruction, separated by neither letters nor digits."""
@@ -374,8 +374,8 @@ class InstructionColumns:
         """
         content, fields = pl.col("content"), pl.col("fields")
         # Content with empty fields gets the mark too; there is nothing to strip.
-        cut = pl.concat_str(pl.lit(mark), content.str.strip_suffix(fields))
-        stored = pl.when(content.str.ends_with(fields)).then(cut).otherwise(content)
+        shortened = pl.concat_str(pl.lit(mark), content.str.strip_suffix(fields))
+        stored = pl.when(content.str.ends_with(fields)).then(shortened).otherwise(content)
         return self._frame.with_columns(content=pl.when(~content.str.starts_with(mark)).then(stored)).iter_rows()
 
 
@@ -404,7 +404,7 @@ class Pager:
         self._rest = rows.slice(full).rechunk()
         return list(to_pages(rows.head(full))) if full else []
 
-    def last(self) -> list[bytes]:
+    def remaining_pages(self) -> list[bytes]:
         """Return a page of the remaining rows, if any."""
         return list(to_pages(self._rest)) if self._rest is not None and self._rest.height else []
 

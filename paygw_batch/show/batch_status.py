@@ -38,7 +38,7 @@ from paygw_batch.language import say
 from paygw_batch.opening.open_journal import journal_location
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.next_step import NEED_PERSON, NextStep, batch_steps, long_accepted_until, next_step
-from paygw_batch.show.remittance import Payee, payee_of
+from paygw_batch.show.remittance import Payee, build_payee
 from paygw_batch.show.summary import ExitCode, Summary, exit_code_for, worst_code
 
 _NUMBER = re.compile(r"\+?[\d\s().\-/]+", re.ASCII)
@@ -46,18 +46,18 @@ _MIN_DIGITS = 4
 _INTERNATIONAL_PREFIX = "00"
 
 
-def is_number(typed: str) -> bool:
+def is_number(text: str) -> bool:
     """Return whether a typed text is a number rather than a word: digits, possibly with separators."""
-    return _NUMBER.fullmatch(typed) is not None and len(_digits(typed)) >= _MIN_DIGITS
+    return _NUMBER.fullmatch(text) is not None and len(_digits(text)) >= _MIN_DIGITS
 
 
-def number_spellings(typed: str, numbers: Iterable[MobileNumbers]) -> list[str]:
+def number_spellings(text: str, numbers: Iterable[MobileNumbers]) -> list[str]:
     """Return the spellings under which a journal may have a typed number.
 
     The journal has international numbers without a plus sign, or national numbers with a leading zero. The typed
     number may have either form, in any of the countries in `numbers`.
     """
-    digits = _digits(typed)
+    digits = _digits(text)
     international = digits.removeprefix(_INTERNATIONAL_PREFIX)
     spellings = {digits: None, international: None}
     for country in numbers:
@@ -73,8 +73,8 @@ def number_spellings(typed: str, numbers: Iterable[MobileNumbers]) -> list[str]:
     return [spelling for spelling in spellings if len(spelling) >= _MIN_DIGITS]
 
 
-def _digits(typed: str) -> str:
-    return re.sub(r"\D", "", typed, flags=re.ASCII)
+def _digits(text: str) -> str:
+    return re.sub(r"\D", "", text, flags=re.ASCII)
 
 
 MAX_MATCHES = 500
@@ -88,9 +88,9 @@ def parse_payment_search(text: str, numbers: Iterable[MobileNumbers]) -> Payment
     `numbers` has the rules for mobile numbers of each country.
     """
     countries = list(numbers)
-    typed = text.strip()
-    words = [typed] if is_number(typed) else [word for word in typed.split() if any(map(str.isalnum, word))]
-    return PaymentSearch(tuple(tuple(_word_alternatives(word, countries)) for word in words), typed)
+    query = text.strip()
+    words = [query] if is_number(query) else [word for word in query.split() if any(map(str.isalnum, word))]
+    return PaymentSearch(tuple(tuple(_word_alternatives(word, countries)) for word in words), query)
 
 
 def _word_alternatives(word: str, numbers: Sequence[MobileNumbers]) -> Iterator[str]:
@@ -118,11 +118,11 @@ def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateT
     return journal.rows_being_sent(batch)[:in_flight] if in_flight else ()
 
 
-def resolve_in_flight(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent]) -> Sequence[StateTally]:
+def resolve_in_flight(tallies: Sequence[StateTally], live_rows: Sequence[RowBeingSent]) -> Sequence[StateTally]:
     """Count only the rows of live processes as in flight, and those of dead processes as in doubt."""
     live_counts: Counter[tuple[str, str]] = Counter()
     sums: Counter[tuple[str, str]] = Counter()
-    for row in being_sent:
+    for row in live_rows:
         live_counts[row.country, row.currency] += 1
         sums[row.country, row.currency] += row.minor
     adjusted: list[StateTally] = []
@@ -176,11 +176,11 @@ def count_states(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[
     return {state: counts[state] for state in STATES if counts[state]}
 
 
-def combine_tallies(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:
-    """Add up the tallies of several batches and subtract their `known` rows, so that each row counts once."""
+def combine_tallies(tallies: Iterable[StateTally], known_tallies: Iterable[StateTally]) -> Sequence[StateTally]:
+    """Add up the tallies of several batches and subtract their `known_tallies` rows, so that each row counts once."""
     counts: Counter[tuple[str, str, State]] = Counter()
     sums: Counter[tuple[str, str, State]] = Counter()
-    for factor, part in ((1, tallies), (-1, known)):
+    for factor, part in ((1, tallies), (-1, known_tallies)):
         for tally in part:
             key = (tally.country, tally.currency, tally.state)
             counts[key] += factor * tally.count
@@ -229,14 +229,14 @@ class RowStatus:
 class BatchStatus:
     """The status of a batch.
 
-    `needing` is the number of rows that need a person, and `rows` are the first of them. `evidence` counts the
+    `attention_count` is the number of rows that need a person, and `rows` are the first of them. `evidence` counts the
     gateway's messages about rows of the batch by finding. `waiting` are the messages that need a person.
     """
 
     record: BatchRecord
     tallies: Sequence[StateTally]
     summary: Summary
-    needing: int
+    attention_count: int
     rows: Sequence[RowStatus]
     evidence: Mapping[str, int]
     waiting: Sequence[WaitingEvidence]
@@ -256,14 +256,14 @@ def batch_status(
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
     being_sent = rows_being_sent(journal, batch, tallies)
     current = resolve_in_flight(tallies, being_sent)
-    needing, rows = _rows_needing_person(
+    attention_count, rows = _rows_needing_person(
         journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit
     )
     return BatchStatus(
         record,
         current,
         build_summary(record, count_states(record, current), sum_totals(current), messages),
-        needing,
+        attention_count,
         _row_statuses(settings, journal, record, rows, now, holds),
         journal.message_counts(batch),
         messages.waiting,
@@ -291,7 +291,7 @@ def _rows_needing_person(
     journal: JournalReader,
     batch: int,
     tallies: Sequence[StateTally],
-    being_sent: Sequence[RowBeingSent],
+    live_rows: Sequence[RowBeingSent],
     holds: Mapping[int, Hold],
     now: datetime,
     *,
@@ -302,11 +302,11 @@ def _rows_needing_person(
     until = long_accepted_until(now)
     if any(tally.state is State.ACCEPTED for tally in tallies):
         tallies = journal.tallies(batch, accepted_until=until)
-    sent = {row.row for row in being_sent}  # A live process will record their outcomes.
-    max_rows = None if limit is None else limit + len(sent)
-    doubtful = journal.rows(batch, states=DISPLAYED_IN_DOUBT, limit=max_rows)
-    rows = [row for row in doubtful if row.row not in sent][:limit]
-    count = _count(tallies, DISPLAYED_IN_DOUBT) - len(sent)
+    sent_rows = {row.row for row in live_rows}  # A live process will record their outcomes.
+    max_rows = None if limit is None else limit + len(sent_rows)
+    rows_in_doubt = journal.rows(batch, states=DISPLAYED_IN_DOUBT, limit=max_rows)
+    rows = [row for row in rows_in_doubt if row.row not in sent_rows][:limit]
+    count = _count(tallies, DISPLAYED_IN_DOUBT) - len(sent_rows)
     if not only_doubt:
         other_states = NEED_PERSON - DISPLAYED_IN_DOUBT
         remaining = None if limit is None else limit - len(rows)
@@ -359,7 +359,7 @@ class JournalStatus:
         return worst_code({ExitCode.DONE} | codes)
 
     @property
-    def needing(self) -> int:
+    def attention_count(self) -> int:
         return sum(batch.needs_person > 0 or batch.contradictions > 0 for batch in self.batches)
 
 
@@ -374,12 +374,12 @@ def journal_status(journal: JournalReader) -> JournalStatus:
     return JournalStatus(batches, states, sum_totals(combined), journal.message_counts())
 
 
-def combined_tallies(listed: Sequence[ListedBatch]) -> Sequence[StateTally]:
+def combined_tallies(batches: Sequence[ListedBatch]) -> Sequence[StateTally]:
     """Return the combined current tallies of several batches. Each row counts once."""
     combined = combine_tallies(
-        (tally for batch in listed for tally in batch.tallies), (tally for batch in listed for tally in batch.known)
+        (tally for batch in batches for tally in batch.tallies), (tally for batch in batches for tally in batch.known)
     )
-    being_sent = {row.instruction: row for batch in listed for row in batch.being_sent}
+    being_sent = {row.instruction: row for batch in batches for row in batch.being_sent}
     return resolve_in_flight(combined, [*being_sent.values()])
 
 
@@ -460,10 +460,10 @@ def followed_batch(
     """Return a batch with its counts and sums. `tallies` replaces the count in the journal, if given."""
     # Look for the run before counting rows. Otherwise a run that ends in between would seem to leave rows unsent.
     running = running_process(settings)
-    counted = journal.tallies(record.number) if tallies is None else tallies()
+    tallies_now = journal.tallies(record.number) if tallies is None else tallies()
     if running is None:
-        counted = resolve_in_flight(counted, ())
-    return FollowedBatch(record, count_states(record, counted), sum_totals(counted), running)
+        tallies_now = resolve_in_flight(tallies_now, ())
+    return FollowedBatch(record, count_states(record, tallies_now), sum_totals(tallies_now), running)
 
 
 def followed_rows(
@@ -479,31 +479,31 @@ def followed_rows(
         if state not in STATES or state == INVALID:
             raise UsageError(say("There is no state {state!r}.", state=state))
         states = {State(state)} if state != State.IN_DOUBT or running is not None else DISPLAYED_IN_DOUBT
-    standings = list(journal.rows(record.number, states=states, after=after, limit=limit))
-    return with_payees(journal, record, standings, running)
+    row_states = list(journal.rows(record.number, states=states, after=after, limit=limit))
+    return with_payees(journal, record, row_states, running)
 
 
 def with_payees(
-    journal: JournalReader, record: BatchRecord, standings: Sequence[RowState], running: LockHolder | None
+    journal: JournalReader, record: BatchRecord, row_states: Sequence[RowState], running: LockHolder | None
 ) -> Sequence[FollowedRow]:
     """Return rows of a batch with their payees and amounts. `running` is the process that holds the journal."""
-    payments = journal.payments(record.number, [row.row for row in standings])
-    pairs = ((row, payments[row.row]) for row in standings)
+    payments = journal.payments(record.number, [row.row for row in row_states])
+    pairs = ((row, payments[row.row]) for row in row_states)
     return [
-        FollowedRow(row, _shown_state(row.state, running), payee_of(payment.form, payment.fields), payment.amount)
+        FollowedRow(row, _shown_state(row.state, running), build_payee(payment.form, payment.fields), payment.amount)
         for row, payment in pairs
     ]
 
 
 def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
     """Return a row with its replies and history. Raises `UsageError` if the batch does not have it."""
-    standing = next(journal.rows(record.number, numbers={row}), None)
-    if standing is None:
+    row_state = next(journal.rows(record.number, numbers={row}), None)
+    if row_state is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))
-    (followed,) = with_payees(journal, record, [standing], running_process(settings))
-    (status,) = _row_statuses(settings, journal, record, [standing], utc_now(), journal.holds(record.number))
+    (followed,) = with_payees(journal, record, [row_state], running_process(settings))
+    (status,) = _row_statuses(settings, journal, record, [row_state], utc_now(), journal.holds(record.number))
     history = [entry for entry in journal.history(record.number) if entry.row == row]
-    return FollowedRowHistory(followed, status.step, journal.replies(standing.instruction), history)
+    return FollowedRowHistory(followed, status.step, journal.replies(row_state.instruction), history)
 
 
 def _shown_state(state: State, running: LockHolder | None) -> str:

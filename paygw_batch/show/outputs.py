@@ -117,8 +117,8 @@ class OutputGuard:
             if output.path is not None:
                 if output.kind in _COLUMNS:
                     table_format(output.path, must_be_readable=output.kind is not OutputKind.RECONCILIATION)
-                needed = output.kind not in _NOT_NEEDED
-                outputs.append(Output(output.named, output.path, _build_recogniser(output.kind), needed))
+                is_needed = output.kind not in _NOT_NEEDED
+                outputs.append(Output(output.named, output.path, _build_recogniser(output.kind), is_needed))
         input_files = [ProtectedFile(words, path) for words, path in inputs.items() if path is not None]
         results = [path for output in outputs_to_check for path in self._console_results(output.run_of)]
         check_outputs(outputs, [*input_files, *self._protected_files(results)], force=self.force)
@@ -158,7 +158,7 @@ class OutputGuard:
         journals = settings.known_journals_directory()
         yield ProtectedFile(say("this computer's record of the payments it sent"), journals, is_directory=True)
         words = say("a file of the program's own directory")
-        yield ProtectedFile(words, state_directory(), is_directory=True, but_for=results)
+        yield ProtectedFile(words, state_directory(), is_directory=True, exceptions=results)
         yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
         yield ProtectedFile(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)
         yield ProtectedFile(say("a record of the sandbox"), journal.with_name("sandbox-record"), has_neighbours=True)

@@ -81,12 +81,12 @@ def add_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     The text columns do not change. An unreadable amount is null in its typed column.
     """
     for piece in pieces:
-        names = {typed: _unused_name(typed, piece.columns) for typed in ("amount_decimal", *_TYPED_TIMES)}
+        names = {name: _unused_name(name, piece.columns) for name in ("amount_decimal", *_TYPED_TIMES)}
         yield piece.with_columns(
             readable_amount("amount").alias(names["amount_decimal"]),
             *(
-                pl.col(text).str.to_datetime(_TIME, time_unit="us", time_zone="UTC", strict=False).alias(names[typed])
-                for typed, text in _TYPED_TIMES.items()
+                pl.col(text).str.to_datetime(_TIME, time_unit="us", time_zone="UTC", strict=False).alias(names[name])
+                for name, text in _TYPED_TIMES.items()
             ),
         )
 
@@ -109,9 +109,9 @@ def _joined_pages(journal: JournalReader, batch: BatchRecord, minor_units: Mappi
     for page in journal.pages(batch.number):
         rows = from_pages([page])
         while rows.height and (ahead.is_empty() or ahead["row"][-1] < rows["row"][-1]):
-            if (more := next(line_frames, None)) is None:
+            if (next_frame := next(line_frames, None)) is None:
                 break
-            ahead = more if ahead.is_empty() else pl.concat([ahead, more])
+            ahead = next_frame if ahead.is_empty() else pl.concat([ahead, next_frame])
         joined = rows.join(ahead, on="row", how="left", maintain_order="left")
         _check_states_and_amounts(batch, joined, minor_units)
         yield joined
@@ -125,12 +125,12 @@ def _select_shown(joined: pl.DataFrame, rows_being_sent: Sequence[int]) -> pl.Da
     """Select the columns that are shown to people, and `valid`."""
     columns = {name: pl.col(_journal_column(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
     is_sent = pl.col("row").is_in(rows_being_sent) & (columns["state"] == State.IN_FLIGHT)
-    shown = pl.when(is_sent).then(columns["state"]).otherwise(columns["state"].replace(_STATES, _SHOWN_STATES))
+    state = pl.when(is_sent).then(columns["state"]).otherwise(columns["state"].replace(_STATES, _SHOWN_STATES))
     return joined.select(
         *(name for name in joined.columns if name not in columns and name not in _OWN_COLUMNS),
         **{
             **columns,
-            "state": pl.when("valid").then(shown).otherwise(pl.lit(INVALID)),
+            "state": pl.when("valid").then(state).otherwise(pl.lit(INVALID)),
             "attempts": columns["attempts"].fill_null(0),
             "purpose": pl.coalesce(columns["purpose"], "purpose"),
             "error_code": pl.coalesce("error_code", columns["error_code"]),
@@ -164,10 +164,10 @@ def _add_hold_reasons(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataF
         {"row": list(holds), "\0held": list(holds.values())}, schema={"row": pl.UInt32, "\0held": pl.String}
     )
     message = pl.concat_str("message", "\0held", separator=" ", ignore_nulls=True)
-    shown = frame.join(reasons, on="row", how="left", maintain_order="left").with_columns(
+    joined = frame.join(reasons, on="row", how="left", maintain_order="left").with_columns(
         message=pl.when(pl.col("\0held").is_null()).then("message").otherwise(message)
     )
-    return shown.drop("\0held")
+    return joined.drop("\0held")
 
 
 def _check_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
@@ -175,8 +175,8 @@ def _check_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
 
     Together with the number of rows, this proves that every row of the sheet appears exactly once.
     """
-    above = pl.Series([newest]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
-    if not (above > 0).all():
+    differences = pl.Series([newest]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
+    if not (differences > 0).all():
         raise InternalError(f"the reconciliation of batch {batch.batch} has a row twice, or out of order")
     return int(rows[-1]) if rows.len() else newest
 
@@ -188,16 +188,16 @@ def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_un
     """
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
     factor = pl.col("currency").replace_strict(factors, default=None, return_dtype=pl.Decimal(10, 0))
-    paid = pl.col(_journal_column("minor")).cast(pl.Decimal(38, 0))
-    is_off = pl.col("valid") & (readable_amount("amount") * factor).ne_missing(paid)
-    agree, off = joined.select(
+    amount = pl.col(_journal_column("minor")).cast(pl.Decimal(38, 0))
+    is_off = pl.col("valid") & (readable_amount("amount") * factor).ne_missing(amount)
+    agree, differing = joined.select(
         agree=(pl.col("valid") == pl.col(_journal_column("state")).is_not_null()).all(),
         off=pl.col("row").filter(is_off).first(),
     ).row(0)
     if not agree:
         raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
-    if off is not None:
-        raise InternalError(f"row {off}: the amount shown is not the journal's")
+    if differing is not None:
+        raise InternalError(f"row {differing}: the amount shown is not the journal's")
 
 
 _QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from paygw_batch.core.batch import PAYOUT, reference_of
+from paygw_batch.core.batch import PAYOUT, derived_reference
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import format_amount
@@ -36,19 +36,19 @@ def mask_number(number: str) -> str:
     return f"...{number[-_SHOWN_DIGITS:]}"
 
 
-def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
+def build_payee(form: str, fields: Mapping[str, str]) -> Payee:
     """Return the payee of a payment with this form. Without an account, the number is the phone number."""
     forms = read_forms(config_dir())
-    shown = forms[form].shown if form in forms else {}  # The fields that a column shows.
+    shown_fields = forms[form].shown if form in forms else {}  # The fields that a column shows.
     name, account, phone = (
-        " ".join(fields[name] for name in shown.get(column, (column,)) if fields.get(name))
+        " ".join(fields[name] for name in shown_fields.get(column, (column,)) if fields.get(name))
         for column in ("account_name", "account_number", "phone")
     )
     return Payee(name, account or phone)
 
 
 def paid_payouts(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
-    """Return the payments that a remittance advice may list, which are paid payouts."""
+    """Return the paid payouts, which are the payments that a remittance advice may list."""
     return [payment for payment in payments if payment.state is State.PAID and payment.operation == PAYOUT]
 
 
@@ -60,7 +60,7 @@ def batch_advices(
     people: dict[tuple[str, str], list[FoundPayment]] = {}
     for payment in paid_payouts(list(journal.payments(batch.number, rows).values())):
         if payment.fields:  # The fields of a forgotten person are empty.
-            people.setdefault(payee_of(payment.form, payment.fields).person, []).append(payment)
+            people.setdefault(build_payee(payment.form, payment.fields).person, []).append(payment)
     if not people:
         message = say("No remittance advice was written, because no one was paid or the people have been forgotten.")
         raise UsageError(message, hint="")
@@ -84,8 +84,8 @@ def remittance_page(
 
 
 def _payer_sentence(payments: Sequence[FoundPayment], payer: str) -> str:
-    """Return a sentence with who pays and the payment runs, which only payments with derived order ids have."""
-    names = sorted({name for payment in payments if (name := reference_of(payment.client_orderid)) is not None})
+    """Return a sentence with the payer and the payment runs. Only derived order ids have a payment run."""
+    names = sorted({name for payment in payments if (name := derived_reference(payment.client_orderid)) is not None})
     if not names:
         return say("Paid by {payer}.", payer=payer)
     return say_count(
@@ -98,7 +98,7 @@ def _payer_sentence(payments: Sequence[FoundPayment], payer: str) -> str:
 
 
 def _build_advice(payments: Sequence[FoundPayment], payer: str | None) -> Mapping[str, object]:
-    payee, sums = payee_of(payments[0].form, payments[0].fields), dict[str, Decimal]()
+    payee, sums = build_payee(payments[0].form, payments[0].fields), dict[str, Decimal]()
     for payment in payments:
         sums[payment.currency] = sums.get(payment.currency, Decimal(0)) + Decimal(payment.amount)
     totals = ", ".join(f"{currency} {format_amount(f'{amount:f}')}" for currency, amount in sorted(sums.items()))

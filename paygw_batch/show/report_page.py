@@ -65,7 +65,7 @@ class Chart:
     def scale(self) -> Iterator[tuple[int, float]]:
         """Return the counts on the axis with their vertical positions."""
         highest = self._max_count()
-        return ((count, self._y(count)) for count in sorted({0, highest // 2, highest}))
+        return ((count, self._y_position(count)) for count in sorted({0, highest // 2, highest}))
 
     def boxes(self) -> Iterator[Box]:
         bar_width = self._bar_width()
@@ -73,7 +73,7 @@ class Chart:
             below = 0
             for state, count in bar.parts:
                 if count:
-                    top, bottom = self._y(below + count), self._y(below)
+                    top, bottom = self._y_position(below + count), self._y_position(below)
                     x = self.left + (number + _GAP / 2) * bar_width
                     yield Box(state, count, x, top, bar_width * (1 - _GAP), bottom - top)
                     below += count
@@ -89,7 +89,7 @@ class Chart:
     def _max_count(self) -> int:
         return max((sum(count for _, count in bar.parts) for bar in self.bars), default=0) or 1
 
-    def _y(self, count: int) -> float:
+    def _y_position(self, count: int) -> float:
         return self.height - _BOTTOM - (self.height - _BOTTOM - _TOP) * count / self._max_count()
 
 
@@ -98,53 +98,53 @@ def outcome_chart(frame: pl.DataFrame) -> Chart | None:
 
     Each bar covers the same duration. Rows that need a person are at the top of a bar.
     """
-    moved = frame.filter(pl.col("updated_at").is_not_null() & (pl.col("attempts") > 0)).select(
+    sent_rows = frame.filter(pl.col("updated_at").is_not_null() & (pl.col("attempts") > 0)).select(
         "state", at=pl.col("updated_at").str.to_datetime(_TIME, time_zone="UTC")
     )
-    if moved.is_empty():
+    if sent_rows.is_empty():
         return None
-    begin, end = moved.select(begin=pl.col("at").min(), end=pl.col("at").max()).row(0)
+    begin, end = sent_rows.select(begin=pl.col("at").min(), end=pl.col("at").max()).row(0)
     width_ms = max(1, -(-int((end - begin).total_seconds() * 1000 + 1) // TIME_BARS))
-    counted = (
-        moved.with_columns(bar=(pl.col("at") - begin).dt.total_milliseconds() // width_ms)
+    bar_counts = (
+        sent_rows.with_columns(bar=(pl.col("at") - begin).dt.total_milliseconds() // width_ms)
         .group_by("bar", "state")
         .agg(pl.len())
     )
     counts: dict[int, dict[str, int]] = {}
-    for number, state, count in counted.iter_rows():
+    for number, state, count in bar_counts.iter_rows():
         counts.setdefault(number, {})[state] = count
-    upwards = list(STATE_COLOURS)[::-1]
+    states = list(STATE_COLOURS)[::-1]
     bars = [
-        Bar("", [(state, counts.get(number, {}).get(state, 0)) for state in upwards])
+        Bar("", [(state, counts.get(number, {}).get(state, 0)) for state in states])
         for number in range(max(counts) + 1)
     ]
     pattern = "%H:%M:%S" if begin.date() == end.date() else "%d %b %H:%M"
-    about = say(
+    description = say(
         "From {begin} to {end} UTC. Each bar covers {width}.",
         begin=begin.strftime(pattern),
         end=end.strftime(pattern),
         width=_format_duration(width_ms),
     )
     title = say("Outcomes over time")
-    return Chart(title, about, title, bars)
+    return Chart(title, description, title, bars)
 
 
 def latency_chart(frame: pl.DataFrame) -> Chart | None:
     """Return a chart of the response times of first attempts, or None if none was answered."""
-    answered = frame.filter((pl.col("attempts") == 1) & pl.col("gateway_status").is_not_null())
-    sent, ended = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
-    times = answered.select(ms=(ended - sent).dt.total_milliseconds()).drop_nulls()["ms"]
+    answered_rows = frame.filter((pl.col("attempts") == 1) & pl.col("gateway_status").is_not_null())
+    start, end = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
+    times = answered_rows.select(ms=(end - start).dt.total_milliseconds()).drop_nulls()["ms"]
     if times.is_empty():
         return None
     steps = pl.Series(LATENCY_STEPS_MS).search_sorted(times, side="right")
     counts: dict[int, int] = dict(steps.value_counts().iter_rows())
     bars = [Bar(_time_label(step), [("ready", counts.get(step, 0))]) for step in range(min(counts), max(counts) + 1)]
-    marks = ", ".join(
+    percentiles = ", ".join(
         say("{share:.0%} within {time}", share=share, time=_format_duration(int(times.quantile(share, "higher") or 0)))
         for share in (0.5, 0.95, 0.99)
     )
-    about = say("From the intent to the recorded answer: {marks}.", marks=marks)
-    return Chart(say("Latency"), about, say("Latency of answers"), bars)
+    description = say("From the intent to the recorded answer: {marks}.", marks=percentiles)
+    return Chart(say("Latency"), description, say("Latency of answers"), bars)
 
 
 def _time_label(step: int) -> str:
@@ -194,7 +194,7 @@ class RowsInState:
     own: Mapping[int, str] | None = None
 
     @property
-    def counted(self) -> str:
+    def row_count_text(self) -> str:
         return say_count(self.count, "{count:,} row", "{count:,} rows")
 
 
@@ -229,9 +229,9 @@ def report_html(
 ) -> str:
     """Render the report of a batch from its reconciliation `frame` and its totals."""
     history = journal.history(batch.number)
-    held = list(journal.holds(batch.number))
-    shown = frame.with_columns(
-        state=pl.when(pl.col("row").is_in(held) & (pl.col("state") == "ready"))
+    holds = list(journal.holds(batch.number))
+    displayed = frame.with_columns(
+        state=pl.when(pl.col("row").is_in(holds) & (pl.col("state") == "ready"))
         .then(pl.lit(HELD))
         .otherwise(pl.col("state")),
         account=pl.coalesce("account_number", "phone"),
@@ -247,8 +247,8 @@ def report_html(
         about=_intro_sentences(batch, history, reader),
         counts={state: totals.states[state] for state in STATE_COLOURS if totals.states.get(state)},
         sums=sums,
-        waiting=list(_rows_needing_person(journal, batch, shown, minor_units, quarantine_h)),
-        on_demand=[_list_rows(shown, state, ROWS_ON_DEMAND, minor_units) for state in _ON_DEMAND],
+        waiting=list(_rows_needing_person(journal, batch, displayed, minor_units, quarantine_h)),
+        on_demand=[_list_rows(displayed, state, ROWS_ON_DEMAND, minor_units) for state in _ON_DEMAND],
         lines=totals.lines,
         deeds=[(action.row, *reader.format_action(action)) for action in actions[:MAX_ACTIONS]],
         deed_count=len(actions),
@@ -261,11 +261,11 @@ def _intro_sentences(batch: BatchRecord, history: Sequence[HistoryEntry], reader
     if not reader.is_operator:
         return [say("{rows}, started {time}.", rows=rows, time=reader.format_time(batch.opened_at))]
     by = next((action.by for action in history if action.kind == _OPENED and action.by), "")
-    about = {"batch": batch.batch, "rows": rows, "time": format_minute(batch.opened_at)}
+    values = {"batch": batch.batch, "rows": rows, "time": format_minute(batch.opened_at)}
     opening = (
-        say("Batch {batch}, {rows}, opened {time} UTC by {by}.", by=by, **about)
+        say("Batch {batch}, {rows}, opened {time} UTC by {by}.", by=by, **values)
         if by
-        else say("Batch {batch}, {rows}, opened {time} UTC.", **about)
+        else say("Batch {batch}, {rows}, opened {time} UTC.", **values)
     )
     approvals = [render_record(action.said) for action in history if action.kind == _APPROVED]
     approved = "; ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in approvals)
@@ -305,8 +305,8 @@ def _rows_needing_person(
             rows = [row["row"] for row in rows_in_state.rows]
             step = state_step(state, batch, operation, first_row=rows[0])
             is_ready = state == State.READY
-            own = {} if is_ready else next_steps(journal, batch, rows, verb=operation.verb, quarantine_h=quarantine_h)
-            yield replace(rows_in_state, step=step, own=own)
+            steps = {} if is_ready else next_steps(journal, batch, rows, verb=operation.verb, quarantine_h=quarantine_h)
+            yield replace(rows_in_state, step=step, own=steps)
 
 
 def _build_charts(frame: pl.DataFrame, history: Sequence[HistoryEntry]) -> Sequence[Chart]:

@@ -75,7 +75,7 @@ class Summary:
     sent_this_run: int = 0
     seconds: float = 0.0
     reconciliation: Path | None = None
-    further: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     option: str = ""
     """The option that admits a refused sheet (`PaygwError.option`). Not in the JSON object."""
     is_under_way: bool = False
@@ -95,5 +95,5 @@ class Summary:
             "reconciliation": None if self.reconciliation is None else str(self.reconciliation),
             "exit_code": int(self.exit_code),
             "message": self.message,
-            **self.further,
+            **self.extra,
         }

@@ -106,10 +106,10 @@ class RunningTotals:
 
 
 def batch_totals(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
-    return totals_of_pieces([frame], minor_units)
+    return sum_pieces([frame], minor_units)
 
 
-def totals_of_pieces(pieces: Iterable[pl.DataFrame], minor_units: Mapping[str, int]) -> BatchTotals:
+def sum_pieces(pieces: Iterable[pl.DataFrame], minor_units: Mapping[str, int]) -> BatchTotals:
     """Return the totals of a stream of frames, keeping none of them in memory."""
     counter = RunningTotals(minor_units)
     deque(counter.count_rows(pieces), maxlen=0)

@@ -99,7 +99,7 @@ def _write_payments(writer: "_CellWriter", sheet: Any, frame: pl.DataFrame, batc
     writer.write_headings(sheet, {say(name): width for name, width in _COLUMNS.items()}, right=[say("Amount")])
     writer.write_headings(sheet, dict.fromkeys(sender_columns, _USUAL_WIDTH), first=len(_COLUMNS))
     texts = 0
-    for line_number, line in enumerate(_printed_frame(frame, sender_columns).iter_rows(), start=1):
+    for line_number, line in enumerate(_printable_frame(frame, sender_columns).iter_rows(), start=1):
         special_cells = {column: line[column] for column in (_AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED)}
         cells = [None if column in special_cells else cell or "" for column, cell in enumerate(line)]
         writer.write_line(sheet, line_number, cells)
@@ -129,9 +129,9 @@ def _text_amounts_note(count: int) -> str:
     )
 
 
-def _printed_frame(frame: pl.DataFrame, sender_columns: Sequence[str]) -> pl.DataFrame:
+def _printable_frame(frame: pl.DataFrame, sender_columns: Sequence[str]) -> pl.DataFrame:
     """Return a frame of `_COLUMNS` and the sender's own columns. Times are spreadsheet serial dates."""
-    sent, changed = (
+    sent, updated = (
         pl.col(name).str.to_datetime(_TIME, time_zone="UTC").dt.epoch("ms") / _DAY_MS + _FIRST_DAY
         for name in ("first_sent_at", "updated_at")
     )
@@ -146,7 +146,7 @@ def _printed_frame(frame: pl.DataFrame, sender_columns: Sequence[str]) -> pl.Dat
         "gateway_reference",
         pl.coalesce("sent_orderid", "client_orderid").alias("\0order"),
         sent,
-        changed,
+        updated,
         *sender_columns,
     )
 
@@ -207,20 +207,20 @@ class _CellWriter:
     def __init__(self, workbook: Any, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
 
-        def style(**more: object) -> Any:
-            return workbook.add_format({"valign": "top", "align": "left", **_LINED, **more})
+        def add_style(**properties: object) -> Any:
+            return workbook.add_format({"valign": "top", "align": "left", **_LINED, **properties})
 
-        self._wrapped = style(text_wrap=True)
-        self.time = style(num_format="yyyy-mm-dd hh:mm")
+        self._wrapped = add_style(text_wrap=True)
+        self.time = add_style(num_format="yyyy-mm-dd hh:mm")
         head = {"bold": True, "bg_color": "#DDEBF7", "bottom_color": "#000000"}
-        self._head, self._head_right = style(**head), style(**head, **_RIGHT, indent=1)
-        colours = {state: style(bg_color=fill, font_color=ink) for state, (fill, ink) in STATE_COLOURS.items()}
+        self._head, self._head_right = add_style(**head), add_style(**head, **_RIGHT, indent=1)
+        colours = {state: add_style(bg_color=fill, font_color=ink) for state, (fill, ink) in STATE_COLOURS.items()}
         weights: Mapping[bool, Mapping[str, object]] = {False: {}, True: {"bold": True, "top": 1}}
-        self._states = {**colours, "": style(**weights[True])}
-        self._texts = {is_total: style(**weight) for is_total, weight in weights.items()}
-        self._number = style(num_format=f"0{_GAP}", **_RIGHT)
+        self._states = {**colours, "": add_style(**weights[True])}
+        self._texts = {is_total: add_style(**weight) for is_total, weight in weights.items()}
+        self._number = add_style(num_format=f"0{_GAP}", **_RIGHT)
         self._money = {
-            (units, is_total): style(num_format=_money_pattern(units), **_RIGHT, **weight)
+            (units, is_total): add_style(num_format=_money_pattern(units), **_RIGHT, **weight)
             for units in dict.fromkeys((None, 0, *minor_units.values()))
             for is_total, weight in weights.items()
         }
@@ -234,7 +234,7 @@ class _CellWriter:
             sheet.write_string(line, column, name, self._head_right if name in right else self._head)
 
     def write_line(self, sheet: Any, line: int, cells: Sequence[str | int | None], *, is_total: bool = False) -> None:
-        """Write a line of texts and counts. A cell that is None is left as it is."""
+        """Write a line of texts and counts. Cells that are None are not written."""
         for column, cell in enumerate(cells):
             if isinstance(cell, str):
                 _write_text(sheet, line, column, cell, self._texts[is_total])
@@ -268,7 +268,7 @@ class _CellWriter:
 
 
 def _write_text(sheet: Any, line: int, column: int, text: str, style: Any) -> None:
-    """Write a text that stays text even if it looks like a number or a formula."""
+    """Write a string as text, even if it looks like a number or a formula."""
     if text:
         sheet.write_string(line, column, text, style)
     else:

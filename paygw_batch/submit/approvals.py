@@ -18,7 +18,7 @@ from paygw_batch.approval.plan_document import (
     payout_code,
     require_same_content,
 )
-from paygw_batch.approval.policy import policy_of
+from paygw_batch.approval.policy import approval_policy
 from paygw_batch.approval.signed_document import (
     ApprovalPolicy,
     SignedDocument,
@@ -29,22 +29,22 @@ from paygw_batch.approval.signed_document import (
 )
 from paygw_batch.clock import utc_now
 from paygw_batch.errors import ApprovalError, JournalError
-from paygw_batch.journal import JournalReader, KeptPlan, Withdrawal
+from paygw_batch.journal import JournalReader, StoredPlan, Withdrawal
 from paygw_batch.language import say
-from paygw_batch.opening.open_journal import Tell, database_location, journal_location, open_journal_to_read
+from paygw_batch.opening.open_journal import Echo, database_location, journal_location, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import require_unused
-from paygw_batch.settle.row_order import RowOrder, batch_of_order, current_content
+from paygw_batch.settle.row_order import RowOrder, current_content, find_order_batch
 from paygw_batch.submit.notices import add_notices, ignore_sentence, plan_notices
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.submission import Submission, planned_content, require_true_findings
 
 
-def why_order_is_invalid(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
+def invalid_order_reason(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
     """Return why an order about rows is no longer valid, or an empty string. Signatures are not checked."""
     try:
         endpoint = settings.endpoint()
-        require_unchanged(order, current_content(order, journal, batch_of_order(order, journal, endpoint), endpoint))
+        require_unchanged(order, current_content(order, journal, find_order_batch(order, journal, endpoint), endpoint))
     except ApprovalError as error:
         return error.message
     return ""
@@ -55,10 +55,10 @@ def named_plan(submission: Submission) -> PlanDocument | None:
 
     Raises `ApprovalError` if no policy asks for a plan, or if the plan cannot be read.
     """
-    settings, file = submission.given.settings, submission.plan
+    settings, file = submission.source.settings, submission.plan
     if not submission.choices.is_plan_named:
         return None
-    if policy_of(settings) is None:
+    if approval_policy(settings) is None:
         raise ApprovalError(
             say("{file} is named as the approved plan, but the configuration has no [approval].", file=file),
             hint=say("Nothing was sent. Use the configuration that has [approval], or submit without a plan."),
@@ -68,9 +68,9 @@ def named_plan(submission: Submission) -> PlanDocument | None:
     return read_document(file, PlanDocument)
 
 
-def require_plan_for_sheet(document: PlanDocument, planned: Plan) -> None:
+def require_plan_for_sheet(document: PlanDocument, plan: Plan) -> None:
     """Raise `ApprovalError` unless a plan is for this sheet's batch."""
-    if document.content.batch != planned.validated.batch:
+    if document.content.batch != plan.validated.batch:
         raise ApprovalError(
             say("The plan is for another sheet, or this sheet has changed since."),
             hint=say("Nothing was sent. Make a new plan for this sheet and have it approved."),
@@ -86,7 +86,7 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
     If no approvals are needed, a plan that a person named is still checked for the rest. A withdrawn plan never opens a
     batch, even if nobody named it.
     """
-    policy = policy_of(submission.given.settings)
+    policy = approval_policy(submission.source.settings)
     if policy is None:
         return NO_APPROVAL
     now, withdrawals = utc_now(), journal.withdrawals()
@@ -116,18 +116,22 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
             ),
         )
     require_not_withdrawn(document, withdrawals)
-    opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
-    approved = check_plan(document, content, policy, now, used=opened)
+    batch = next(iter(journal.batches(plan_sha256=document.digest())), None)
+    approved = check_plan(document, content, policy, now, opened_batch=batch)
     require_true_findings(document, submission, journal)
     return approved
 
 
 def _find_optional_plan(
-    submission: Submission, content: PlanContent, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
+    submission: Submission,
+    content: PlanContent,
+    policy: ApprovalPolicy,
+    now: datetime,
+    withdrawn_digests: Collection[str],
 ) -> PlanDocument | None:
     """Return the plan of a payout that needs no approval, or None if no plan can be read."""
     try:
-        plan = _find_best_plan(submission, content, policy, now, withdrawn)
+        plan = _find_best_plan(submission, content, policy, now, withdrawn_digests)
     except ApprovalError:
         return None
     return None if plan is None or plan.content.batch != content.batch else plan
@@ -168,7 +172,7 @@ class SharedPlan:
     """A plan in the database: the document, and the stored version from which it was read."""
 
     document: PlanDocument
-    kept: KeptPlan
+    stored: StoredPlan
 
 
 def parse_plan_code(settings: Settings, name: Path) -> str | None:
@@ -180,7 +184,7 @@ def parse_plan_code(settings: Settings, name: Path) -> str | None:
 
 
 def share_plan(
-    settings: Settings, document: PlanDocument, before: KeptPlan | None = None, *, tell: Tell = ignore_sentence
+    settings: Settings, document: PlanDocument, before: StoredPlan | None = None, *, echo: Echo = ignore_sentence
 ) -> bool:
     """Store a plan in the database after version `before`. Returns False if there is no database.
 
@@ -188,11 +192,11 @@ def share_plan(
     someone else has approved the plan since it was read.
     """
     notices = plan_notices(settings, document)
-    if (place := database_location(settings)) is None:
-        add_notices(settings, notices, tell)
+    if (database := database_location(settings)) is None:
+        add_notices(settings, notices, echo)
         return False
     payments, text = payments_sha256(document.content), document.model_dump_json(indent=1)
-    if place.keep_plan(payout_code(document), text, before, payments=payments, notices=notices):
+    if database.store_plan(payout_code(document), text, before, payments=payments, notices=notices):
         return True
     raise ApprovalError(
         say("Someone else signed at the same time. Nothing was written."), hint=say("Run the same command again.")
@@ -201,12 +205,12 @@ def share_plan(
 
 def _shared_plans(settings: Settings, content: PlanContent) -> Iterator[SharedPlan]:
     """Yield the plans of these payments in the database, newest first."""
-    place = database_location(settings)
-    return map(_parse_kept_plan, () if place is None else place.plans_of(payments_sha256(content)))
+    database = database_location(settings)
+    return map(_parse_stored_plan, () if database is None else database.find_plans(payments_sha256(content)))
 
 
-def _parse_kept_plan(kept: KeptPlan) -> SharedPlan:
-    return SharedPlan(read_document(Path(kept.code), PlanDocument, data=kept.content.encode()), kept)
+def _parse_stored_plan(stored: StoredPlan) -> SharedPlan:
+    return SharedPlan(read_document(Path(stored.code), PlanDocument, data=stored.content.encode()), stored)
 
 
 def newest_shared_plan(settings: Settings, document: PlanDocument) -> SharedPlan | None:
@@ -220,13 +224,13 @@ def newest_shared_plan(settings: Settings, document: PlanDocument) -> SharedPlan
 
 def load_plan_by_code(settings: Settings, code: str) -> SharedPlan:
     """Return the newest plan with this code in the database. Raises `ApprovalError` if there is none."""
-    place = database_location(settings)
-    if place is None or (kept := place.newest_plan(code)) is None:
+    database = database_location(settings)
+    if database is None or (stored := database.newest_plan(code)) is None:
         raise ApprovalError(
             say("The journal's database has no plan {code}.", code=code),
             hint=say("Nothing was approved. First prepare the plan with `paygw-batch plan`, with [journal] url set."),
         )
-    return _parse_kept_plan(kept)
+    return _parse_stored_plan(stored)
 
 
 def _find_best_plan(
@@ -236,14 +240,14 @@ def _find_best_plan(
 
     A plan whose digest is in `withdrawn` is chosen only if there is no other.
     """
-    settings, file = submission.given.settings, submission.plan
+    settings, file = submission.source.settings, submission.plan
     if (code := parse_plan_code(settings, file)) is not None:
         return load_plan_by_code(settings, code).document
     plans = [read_document(file, PlanDocument)] if file.exists() else []
     plans += [shared.document for shared in _shared_plans(settings, content)]
 
-    def rank(plan: PlanDocument) -> tuple[bool, bool, int]:
+    def rank_plan(plan: PlanDocument) -> tuple[bool, bool, int]:
         valid = len(verify_signatures(plan, policy, now).valid)
         return plan.content == content, plan.digest() not in withdrawn, valid
 
-    return max(plans, key=rank, default=None)
+    return max(plans, key=rank_plan, default=None)

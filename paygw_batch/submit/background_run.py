@@ -23,7 +23,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import BatchRecord, DueRow, FoundPayment, JournalReader, RowState
 from paygw_batch.language import say
-from paygw_batch.show.remittance import payee_of
+from paygw_batch.show.remittance import build_payee
 from paygw_batch.submit.send import OUTCOME_OF_STATE, Drainable
 
 T = TypeVar("T")
@@ -50,13 +50,13 @@ class RowOutcome:
 
     @property
     def payee(self) -> str:
-        """The name of the person who gets the payment."""
-        return payee_of(self.instruction.form, self.instruction.fields).name
+        """The payee's name."""
+        return build_payee(self.instruction.form, self.instruction.fields).name
 
     @property
     def account(self) -> str:
-        """The account or phone number that gets the payment."""
-        return payee_of(self.instruction.form, self.instruction.fields).number
+        """The payee's account or phone number."""
+        return build_payee(self.instruction.form, self.instruction.fields).number
 
     @property
     def amount(self) -> str:
@@ -71,10 +71,10 @@ class RowOutcome:
     def to_dict(self) -> dict[str, object]:
         """Return the values as a dictionary for JSON, including the payee and the account."""
         names = ("row", "client_orderid", "order_id", "payee", "account", "amount", "currency")
-        of_gateway = ("gateway_status", "gateway_reference", "error_code", "message")
+        gateway_fields = ("gateway_status", "gateway_reference", "error_code", "message")
         return {name: getattr(self, name) for name in names} | {
             "kind": self.kind.value,
-            **{name: getattr(self.outcome, name) for name in of_gateway},
+            **{name: getattr(self.outcome, name) for name in gateway_fields},
         }
 
 
@@ -98,18 +98,18 @@ class RunHandle:
         with self._changed:
             self._batch = batch
 
-    def set_total(self, due: int) -> None:
+    def set_total(self, total: int) -> None:
         with self._changed:
-            self._total = due
+            self._total = total
 
-    def record_outcome(self, due: DueRow, outcome: Outcome) -> None:
+    def record_outcome(self, row: DueRow, outcome: Outcome) -> None:
         """Queue an outcome, unless nothing was sent: such a row is retried or remains ready."""
         if outcome.kind is OutcomeKind.NOT_SENT:
             return
         with self._changed:
             if not self._discards:
-                order_id = due.instruction.client_orderid
-                row_outcome = RowOutcome(due.row, order_id, due.order_id, outcome.kind, outcome, due.instruction)
+                order_id = row.instruction.client_orderid
+                row_outcome = RowOutcome(row.row, order_id, row.order_id, outcome.kind, outcome, row.instruction)
                 self._waiting.append(row_outcome)
             self._counts[outcome.kind] += 1
             self._changed.notify_all()
@@ -120,7 +120,7 @@ class RunHandle:
                 self._waiting.append(outcome)
             self._changed.notify_all()
 
-    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+    def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
         """Record the number of rows with each outcome, when workers send the rows."""
         with self._changed:
             self._counts = +Counter(counts)
@@ -134,13 +134,13 @@ class RunHandle:
         with self._changed:
             self._changed.wait_for(self.has_room)
 
-    def note(self, sentence: str) -> None:
-        """Keep a sentence for the result of the run."""
+    def echo(self, sentence: str) -> None:
+        """Add a sentence to the notes in the run's result."""
         with self._changed:
             self._notes.append(sentence)
 
     def watch(self, engine: Drainable) -> None:
-        """Keep the engine, from inside its event loop, so that `stop` can drain it."""
+        """Set the engine, inside its event loop, for `stop` to drain."""
         loop = asyncio.get_running_loop()
         with self._changed:
             self._drain = lambda: _call_soon(loop, engine.drain)
@@ -184,7 +184,7 @@ class RunHandle:
             self._discards = True
             self._wake()
 
-    def take(self) -> list[RowOutcome]:
+    def take_outcomes(self) -> list[RowOutcome]:
         """Return the waiting outcomes: at least one, or none once the run has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._has_ended)
@@ -253,7 +253,7 @@ class BackgroundRun(Generic[T]):
 
     @property
     def batch(self) -> str:
-        """The id of the batch, once the run is entered; empty if no batch was opened."""
+        """The id of the batch, once the run is entered. Empty if no batch was opened."""
         return self._handle.snapshot()[0]
 
     @property
@@ -294,7 +294,7 @@ class BackgroundRun(Generic[T]):
             self._thread.join()
 
     def __iter__(self) -> Iterator[RowOutcome]:
-        while outcomes := self._handle.take():
+        while outcomes := self._handle.take_outcomes():
             yield from outcomes
         self._thread.join()
         self._raise_failure()
@@ -315,7 +315,7 @@ class BackgroundRun(Generic[T]):
             await asyncio.to_thread(self._thread.join)
 
     async def __aiter__(self) -> AsyncIterator[RowOutcome]:
-        while outcomes := await asyncio.to_thread(self._handle.take):
+        while outcomes := await asyncio.to_thread(self._handle.take_outcomes):
             for outcome in outcomes:
                 yield outcome
         await asyncio.to_thread(self._thread.join)
@@ -376,12 +376,12 @@ class WorkerOutcomes:
         self._waiting: list[int] = []
 
     def begin(self) -> None:
-        """Remember the rows that are ready, before workers get them."""
+        """Record the ready rows before workers get them."""
         self._waiting = [row.row for row in self._journal.rows(self._batch.number, states={State.READY})]
 
-    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+    def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
         """Record the run's counts, and pass on new outcomes while there is room."""
-        self._handle.counted(counts)
+        self._handle.record_counts(counts)
         self._pass_on_outcomes(is_end=False)
 
     def end(self) -> None:
@@ -406,9 +406,9 @@ class WorkerOutcomes:
 
     def _outcomes(self, rows: Sequence[int]) -> Iterator[RowOutcome]:
         states = self._journal.rows(self._batch.number, numbers=set(rows))
-        answered = [row for row in states if row.state in OUTCOME_OF_STATE]
-        payments = self._journal.payments(self._batch.number, [row.row for row in answered])
-        for row in answered:
+        answered_rows = [row for row in states if row.state in OUTCOME_OF_STATE]
+        payments = self._journal.payments(self._batch.number, [row.row for row in answered_rows])
+        for row in answered_rows:
             yield _build_row_outcome(row, payments[row.row])
 
 

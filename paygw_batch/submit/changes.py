@@ -113,28 +113,28 @@ def compare_with_past(
 ) -> Comparison:
     """Return the differences of a sheet's rows (`Validated.rows`) from the payments of `batches`, oldest first.
 
-    `against` adds the differences from one more batch, and removes none. People count as missing only if they were paid
+    `against` only adds the differences from one more batch. People count as missing only if they were paid
     in the sheet's countries, by `against` or by a batch that shares half of the sheet's people.
     """
-    paid = payment_rows(rows)
-    homonyms = _homonyms(paid)
-    units = _group_units(_split_homonyms(paid, homonyms))
+    payments = payment_rows(rows)
+    homonyms = _homonyms(payments)
+    units = _group_units(_split_homonyms(payments, homonyms))
     past = _PastPayments.read(journal, batches, units, homonyms)
     sheet = _CurrentSheet(units, past, share, minor_units)
     base = _find_base_batch(journal, batches, past)
-    changed = sheet.changed_accounts(None)
+    changed_accounts = sheet.changed_accounts(None)
     # An extra batch hides nothing: an unusual amount is listed even if only that batch shows a changed account.
-    all_changed = changed if against is None else sheet.changed_accounts(against)
+    all_changed = changed_accounts if against is None else sheet.changed_accounts(against)
     people = units.select("payee", "person").unique().height
     compared: list[tuple[BatchRecord, Sequence[Change]]] = []
-    if base is not None and past.overlap_of(base) * 2 >= people:
-        compared.append((base, changed))
+    if base is not None and past.overlap_size(base) * 2 >= people:
+        compared.append((base, changed_accounts))
     if against is not None and against not in dict(compared):
         compared.append((against, all_changed))
     in_countries = pl.col("country").is_in(rows["country"].unique().implode())
     changes = [
         *all_changed,
-        *sheet.unusual_amounts({(change.row, change.currency) for change in changed}, against),
+        *sheet.unusual_amounts({(change.row, change.currency) for change in changed_accounts}, against),
         *sheet.new_payees(),
         *(
             change
@@ -144,7 +144,7 @@ def compare_with_past(
     ]
     # If nobody was paid before, the newest batch is left out: paying another sheet must not make a plan invalid.
     paid_before = past.touched["unit"].n_unique()
-    overlap = None if base is None or not paid_before else Overlap(base, past.overlap_of(base), paid_before)
+    overlap = None if base is None or not paid_before else Overlap(base, past.overlap_size(base), paid_before)
     return Comparison(_sort_by_danger(changes, sheet.median_sums()), people, overlap, sheet.known_since(rows))
 
 
@@ -169,26 +169,26 @@ def payment_rows(rows: pl.DataFrame) -> pl.DataFrame:
     ascii_name = pl.col("name").str.to_lowercase().str.replace_all(r" +", " ").str.strip_chars(" ")
     other_names = valid.filter(~is_plain).select("name").unique()
     other_names = other_names.with_columns(other=pl.col("name").map_elements(normalise_name, pl.String))
-    named = valid.join(other_names, on="name", how="left", maintain_order="left")
-    named = named.with_columns(plain=pl.when(is_plain).then(ascii_name).otherwise("other"))
+    renamed = valid.join(other_names, on="name", how="left", maintain_order="left")
+    renamed = renamed.with_columns(plain=pl.when(is_plain).then(ascii_name).otherwise("other"))
     person = pl.when(pl.col("plain") != "").then(pl.format("{} {}", "country", "plain"))
-    return named.select(*valid.columns, person=person)
+    return renamed.select(*valid.columns, person=person)
 
 
-def _homonyms(paid: pl.DataFrame) -> pl.Series:
+def _homonyms(rows: pl.DataFrame) -> pl.Series:
     """Return the persons whose name several staff numbers of a sheet share."""
-    return paid.group_by("person").agg(pl.col("staff").drop_nulls().n_unique()).filter(pl.col("staff") > 1)["person"]
+    return rows.group_by("person").agg(pl.col("staff").drop_nulls().n_unique()).filter(pl.col("staff") > 1)["person"]
 
 
-def _split_homonyms(paid: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
+def _split_homonyms(rows: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
     """Return the rows with homonyms as different persons, by staff number or else by account."""
     by_number = pl.when(pl.col("person").is_in(homonyms.implode())).then(pl.format("{} {}", "person", "staff"))
-    return paid.with_columns(person=by_number.otherwise("person")) if homonyms.len() else paid
+    return rows.with_columns(person=by_number.otherwise("person")) if homonyms.len() else rows
 
 
-def _group_units(paid: pl.DataFrame) -> pl.DataFrame:
+def _group_units(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the sums of a sheet by account, name and currency. `unit` numbers the pairs of account and name."""
-    sums = paid.group_by("payee", "person", "currency", maintain_order=True).agg(
+    sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
         pl.col("row", "name", "account").first(), pl.col("value").sum()
     )
     pairs = sums.select("payee", "person").unique(maintain_order=True).with_row_index("unit")
@@ -213,19 +213,19 @@ def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection
     money_left = {state for state in counts if state in _MAY_HAVE_PAID}
     other_states = counts.keys() - money_left
     is_left = sum(counts[state] for state in money_left) < sum(counts[state] for state in other_states)
-    chosen = money_left if is_left else other_states
+    selected = money_left if is_left else other_states
     # The journal accepts ready rows only in a separate query.
-    groups = [group for group in (chosen & {State.READY}, chosen - {State.READY}) if group]
+    groups = [group for group in (selected & {State.READY}, selected - {State.READY}) if group]
     return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, is_left
 
 
 def _paid_rows(
     journal: JournalReader, batch: BatchRecord, condition: pl.Expr = _EVERY_ROW, homonyms: pl.Series = _NO_HOMONYMS
 ) -> pl.DataFrame:
-    """Return the `payment_rows` of a batch that were paid, or may have been, if `condition` holds."""
+    """Return the `payment_rows` of a batch that match `condition` and were paid or may have been."""
     rows, are_paid = _listed_rows(journal, batch)
-    listed = pl.col("row").is_in(list(rows))
-    keep = (listed if are_paid else ~listed) & condition
+    is_listed = pl.col("row").is_in(list(rows))
+    keep = (is_listed if are_paid else ~is_listed) & condition
     pages = [] if are_paid and not rows else _read_pages(journal, batch, homonyms)
     return pl.concat([payment_rows(_EMPTY_PAGE), *(page.filter(keep) for page in pages)])
 
@@ -245,7 +245,7 @@ class _PastPayments:
     """
 
     records: Mapping[int, BatchRecord]
-    paid: pl.DataFrame
+    payments: pl.DataFrame
     touched: pl.DataFrame
     batches: pl.DataFrame
 
@@ -265,29 +265,29 @@ class _PastPayments:
             for record in records
         ]
         empty = payment_rows(_EMPTY_PAGE).with_columns(batch=pl.lit(0, pl.Int64))
-        paid = pl.concat([empty.select(*keys, "value", "name", "account"), *frames])
+        rows = pl.concat([empty.select(*keys, "value", "name", "account"), *frames])
         pairs = units.select("unit", "payee", "person").unique()
-        by_name = pairs.join(paid.select("person", "batch").unique(), on="person")
-        by_account = pairs.join(paid.select("payee", "batch").unique(), on="payee")
-        both = [by_name.with_columns(by_name=pl.lit(value=True)), by_account.with_columns(by_name=pl.lit(value=False))]
+        by_name = pairs.join(rows.select("person", "batch").unique(), on="person")
+        by_account = pairs.join(rows.select("payee", "batch").unique(), on="payee")
+        hits = [by_name.with_columns(by_name=pl.lit(value=True)), by_account.with_columns(by_name=pl.lit(value=False))]
         touched = (
-            pl.concat([frame.select("unit", "batch", "by_name") for frame in both])
+            pl.concat([frame.select("unit", "batch", "by_name") for frame in hits])
             .group_by("unit", "batch")
             .agg(pl.col("by_name").any())
         )
         overlaps = touched.group_by("batch").agg(overlap=pl.len().cast(pl.UInt32))
         approved = {number: _is_approved(journal, number) for number in overlaps["batch"]}
-        batches = overlaps.join(_distances(units, touched, paid), on="batch", how="left").with_columns(
+        batches = overlaps.join(_distances(units, touched, rows), on="batch", how="left").with_columns(
             pl.col("distance").fill_null(float("inf")),
             is_approved=pl.col("batch").replace_strict(approved, return_dtype=pl.Boolean)
             if approved
             else pl.lit(value=False),
         )
         return _PastPayments(
-            {record.number: record for record in records}, paid, touched, batches.match_to_schema(_NO_BATCHES.schema)
+            {record.number: record for record in records}, rows, touched, batches.match_to_schema(_NO_BATCHES.schema)
         )
 
-    def overlap_of(self, batch: BatchRecord) -> int:
+    def overlap_size(self, batch: BatchRecord) -> int:
         """Return the number of people in the sheet that this batch paid."""
         return int(self.batches.filter(batch=batch.number)["overlap"].sum())
 
@@ -298,12 +298,12 @@ class _PastPayments:
         """
         if self.batches.is_empty():
             return None
-        counted = self.batches.filter(pl.col("is_approved") == pl.col("is_approved").any())
-        large = counted.filter(_is_large())
-        alike = large.filter(_is_similar())
+        candidates = self.batches.filter(pl.col("is_approved") == pl.col("is_approved").any())
+        large = candidates.filter(_is_large())
+        similar = large.filter(_is_similar())
         ranked = (
-            alike.sort("overlap", "batch", descending=True)
-            if alike.height
+            similar.sort("overlap", "batch", descending=True)
+            if similar.height
             else large.sort("overlap", "distance", "batch", descending=[True, False, True])
         )
         return self.records[ranked["batch"][0]]
@@ -342,27 +342,25 @@ def _is_similar() -> pl.Expr:
     return pl.col("distance") <= _MAX_RATIO
 
 
-def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -> pl.DataFrame:
+def _distances(units: pl.DataFrame, pairs: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Return, for each batch, the median ratio of its payments to the sheet's, for the people who are in both."""
-    lines = touched.select("unit", "batch").join(
-        units.select("unit", "payee", "person", "currency", "value"), on="unit"
-    )
-    sums = paid.select("batch", "payee", "person", "currency", before="value")
-    matched: list[pl.DataFrame] = []
+    lines = pairs.select("unit", "batch").join(units.select("unit", "payee", "person", "currency", "value"), on="unit")
+    sums = rows.select("batch", "payee", "person", "currency", before="value")
+    frames: list[pl.DataFrame] = []
     for keys in (("payee", "person"), ("person",), ("payee",)):
-        on = ["batch", *keys, "currency"]
-        if matched:  # few rows remain by now, so their sums are cheap
-            sums = paid.join(lines, on=on, how="semi").group_by(on).agg(before=pl.col("value").sum())
-        matched.append(lines.join(sums, on=on).select("batch", "value", "before"))
-        lines = lines.join(sums, on=on, how="anti")
+        columns = ["batch", *keys, "currency"]
+        if frames:  # few rows remain by now, so their sums are cheap
+            sums = rows.join(lines, on=columns, how="semi").group_by(columns).agg(before=pl.col("value").sum())
+        frames.append(lines.join(sums, on=columns).select("batch", "value", "before"))
+        lines = lines.join(sums, on=columns, how="anti")
     before = pl.col("before").cast(pl.Float64)
     ratio = (pl.col("value").cast(pl.Float64) / before).filter(before > 0).median()
-    middle = pl.concat(matched).group_by("batch").agg(ratio=ratio).filter(pl.col("ratio") > 0)
+    middle = pl.concat(frames).group_by("batch").agg(ratio=ratio).filter(pl.col("ratio") > 0)
     return middle.select("batch", distance=pl.max_horizontal(pl.col("ratio"), 1 / pl.col("ratio")))
 
 
 def _find_base_batch(journal: JournalReader, batches: Sequence[BatchRecord], past: _PastPayments) -> BatchRecord | None:
-    """Return the batch whose people the sheet should have: an approved batch, if there is any.
+    """Return the batch with the people that the sheet should have, preferably an approved one.
 
     A payment that only its maker saw must not hide that someone is missing, even if no other batch shares people.
     """
@@ -371,10 +369,10 @@ def _find_base_batch(journal: JournalReader, batches: Sequence[BatchRecord], pas
         return best
     newest = [*reversed(batches)]
     approved = (batch for batch in newest if _is_approved(journal, batch.number))
-    return _find_first_paying(journal, approved) or best or _find_first_paying(journal, newest)
+    return _find_first_paid_batch(journal, approved) or best or _find_first_paid_batch(journal, newest)
 
 
-def _find_first_paying(journal: JournalReader, batches: Iterable[BatchRecord]) -> BatchRecord | None:
+def _find_first_paid_batch(journal: JournalReader, batches: Iterable[BatchRecord]) -> BatchRecord | None:
     return next((batch for batch in batches if not _paid_rows(journal, batch).is_empty()), None)
 
 
@@ -399,9 +397,9 @@ class _CurrentSheet:
             ["alike", "latest"], index="unit", variable_name="kind", value_name="batch"
         )
         if against is not None:
-            named = by_name.filter(batch=against.number).select("unit", kind=pl.lit("named"), batch="batch")
-            references = pl.concat([references, named])
-        pairs = past.paid.select("batch", "payee", "person").unique()
+            name_matches = by_name.filter(batch=against.number).select("unit", kind=pl.lit("named"), batch="batch")
+            references = pl.concat([references, name_matches])
+        pairs = past.payments.select("batch", "payee", "person").unique()
         units = self._units.select("unit", "payee", "person").unique()
         unknown = (
             references.join(units, on="unit")
@@ -413,7 +411,7 @@ class _CurrentSheet:
         old = self._old_accounts(unknown.join(units, on="unit"))
         lines = self._units.join(old, on="unit", maintain_order="left")
         lines = lines.join(
-            past.paid.select("batch", "person", "currency", before="value", old_payee="payee"),
+            past.payments.select("batch", "person", "currency", before="value", old_payee="payee"),
             on=["batch", "person", "currency", "old_payee"],
             how="left",
             maintain_order="left",
@@ -430,13 +428,13 @@ class _CurrentSheet:
             for line in lines.iter_rows(named=True)
         ]
 
-    def _old_accounts(self, unknown: pl.DataFrame) -> pl.DataFrame:
+    def _old_accounts(self, pairs: pl.DataFrame) -> pl.DataFrame:
         """Return the accounts to which the batch paid each name: first accounts that the sheet lacks, then by sum."""
-        paid = self._past.paid.join(unknown, on=["batch", "person"], how="semi", maintain_order="left")
-        sums = paid.group_by("batch", "person", "payee").agg(pl.col("value").sum(), pl.col("account").first())
+        rows = self._past.payments.join(pairs, on=["batch", "person"], how="semi", maintain_order="left")
+        sums = rows.group_by("batch", "person", "payee").agg(pl.col("value").sum(), pl.col("account").first())
         here = pl.col("old_payee").is_in(self._units["payee"].unique().implode())
         return (
-            unknown.drop("payee")
+            pairs.drop("payee")
             .join(sums.rename({"payee": "old_payee", "account": "old_account"}), on=["batch", "person"])
             .with_columns(is_here=here)
             .sort("unit", "is_here", "value", "old_payee", descending=[False, False, True, False])
@@ -444,39 +442,39 @@ class _CurrentSheet:
             .agg(pl.col("batch", "old_payee", "old_account").first())
         )
 
-    def unusual_amounts(self, changed: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
-        """Yield the payees whose amount differs by more than the share from that in the batch to compare with."""
+    def unusual_amounts(self, changes: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
+        """Yield the payees whose amount differs by more than the share from the compared batch."""
         past, pair = self._past, ["payee", "person"]
         touched = past.touched.select("unit").unique()
-        pairs = past.paid.select("batch", *pair, "currency", before="value")
+        pairs = past.payments.select("batch", *pair, "currency", before="value")
         units = self._units.join(touched, on="unit", how="semi", maintain_order="left")
-        known_pairs = past.paid.select(pair).unique()
-        known = units.join(known_pairs, on=pair, how="semi", maintain_order="left", nulls_equal=True)
+        known_pairs = past.payments.select(pair).unique()
+        known_payees = units.join(known_pairs, on=pair, how="semi", maintain_order="left", nulls_equal=True)
         # The account is known, but the name is spelled differently. All that the sheet pays to the account is compared.
         total = self._units.group_by("payee", "currency").agg(total=pl.col("value").sum())
         respelled = (
             units.join(known_pairs, on=pair, how="anti", nulls_equal=True)
-            .join(past.paid.select("payee").unique(), on="payee", how="semi")
+            .join(past.payments.select("payee").unique(), on="payee", how="semi")
             .join(total, on=["payee", "currency"])
             .with_columns(value=pl.col("total"))
             .drop("total")
         )
-        paid_to_respelled = past.paid.join(respelled, on="payee", how="semi")
+        paid_to_respelled = past.payments.join(respelled, on="payee", how="semi")
         account_sums = paid_to_respelled.group_by("batch", "payee", "currency").agg(before=pl.col("value").sum())
-        for part, sums, keys in ((known, pairs, pair), (respelled, account_sums, ["payee"])):
+        for part, sums, keys in ((known_payees, pairs, pair), (respelled, account_sums, ["payee"])):
             candidates = part.join(sums, on=[*keys, "currency"], nulls_equal=True)
-            chosen = past.reference_batches(candidates.select("unit", "currency", "batch"), "unit", "currency")
-            references = [chosen.select("unit", "currency", batch="alike")]
+            batches = past.reference_batches(candidates.select("unit", "currency", "batch"), "unit", "currency")
+            references = [batches.select("unit", "currency", batch="alike")]
             if against is not None:
                 references.append(candidates.filter(batch=against.number).select("unit", "currency", "batch"))
-            compared = pl.concat(references).unique(maintain_order=True)
-            lines = part.join(compared, on=["unit", "currency"], how="left", maintain_order="left").join(
+            reference = pl.concat(references).unique(maintain_order=True)
+            lines = part.join(reference, on=["unit", "currency"], how="left", maintain_order="left").join(
                 sums, on=["batch", *keys, "currency"], how="left", maintain_order="left", nulls_equal=True
             )
             for line in lines.iter_rows(named=True):
                 value, before = line["value"], line["before"]
                 is_off = before is None or abs(value - before) > self._share * before
-                if is_off and (line["row"], line["currency"]) not in changed:
+                if is_off and (line["row"], line["currency"]) not in changes:
                     payment = self._build_payment(line["batch"], line["account"], line["currency"], before)
                     yield self._build_change(AMOUNT_OFF, line, value - (before or Decimal(0)), payment)
 
@@ -486,23 +484,23 @@ class _CurrentSheet:
         for line in lines.iter_rows(named=True):
             yield self._build_change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
 
-    def missing_payees(self, rows: pl.DataFrame, batch: BatchRecord, changed: Sequence[Change]) -> Iterator[Change]:
+    def missing_payees(self, rows: pl.DataFrame, batch: BatchRecord, changes: Sequence[Change]) -> Iterator[Change]:
         """Yield the payees that a batch paid and this sheet does not pay. A payee with a new account is not missing."""
         sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
             pl.col("name", "account").first(), pl.col("value").sum()
         )
-        is_here = pl.col("payee").is_in(self._units["payee"].unique().implode())
-        lines = [(move.row, move.before.account) for move in changed]
+        is_in_sheet = pl.col("payee").is_in(self._units["payee"].unique().implode())
+        lines = [(move.row, move.before.account) for move in changes]
         old_accounts = pl.DataFrame(lines, schema=_OLD_ACCOUNTS, orient="row")
-        moved = old_accounts.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
+        moves = old_accounts.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
         # If somebody else has the account now, the person who had it before has not moved to another one.
-        moved_on = sums.join(moved, on=["person", "account"], how="semi")
+        people_with_new_account = sums.join(moves, on=["person", "account"], how="semi")
         # A person paid into a third account by this batch can be matched only by name.
-        elsewhere = moved.join(moved_on, on="person", how="anti")
+        people_with_third_account = moves.join(people_with_new_account, on="person", how="anti")
         missing = (
-            sums.filter(~is_here)
-            .join(moved_on, on=["person", "account"], how="anti", maintain_order="left")
-            .join(elsewhere, on="person", how="anti", maintain_order="left")
+            sums.filter(~is_in_sheet)
+            .join(people_with_new_account, on=["person", "account"], how="anti", maintain_order="left")
+            .join(people_with_third_account, on="person", how="anti", maintain_order="left")
         )
         for line in missing.iter_rows(named=True):
             payment = self._build_payment(batch.number, line["account"], line["currency"], line["value"])
@@ -512,20 +510,20 @@ class _CurrentSheet:
     def known_since(self, rows: pl.DataFrame) -> Mapping[int, str]:
         """Return the date on which the account of each row was first paid."""
         first = {payee: self._past.records[batch].opened_at[:10] for payee, (batch, _) in self._firsts.items()}
-        paid = payment_rows(rows).select("row", "payee").iter_rows()
-        return {row: first[payee] for row, payee in paid if payee in first}
+        payees = payment_rows(rows).select("row", "payee").iter_rows()
+        return {row: first[payee] for row, payee in payees if payee in first}
 
     def median_sums(self) -> Mapping[str, float]:
         """Return the usual (median) sum of a payee in each currency, over earlier batches and this sheet."""
         medians: dict[str, float] = {}
-        for frame in (self._past.paid, self._units):
+        for frame in (self._past.payments, self._units):
             medians.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
         return medians
 
     def _first_payments(self) -> Mapping[str, tuple[int, Mapping[str, Decimal]]]:
         """Return, for each account in the sheet, the first batch that paid it, with the sums by currency."""
-        paid = self._past.paid.filter(pl.col("payee").is_in(self._units["payee"].unique().implode()))
-        first = paid.filter(pl.col("batch") == pl.col("batch").min().over("payee"))
+        payments = self._past.payments.filter(pl.col("payee").is_in(self._units["payee"].unique().implode()))
+        first = payments.filter(pl.col("batch") == pl.col("batch").min().over("payee"))
         sums = first.group_by("payee", "batch", "currency").agg(pl.col("value").sum())
         firsts: dict[str, tuple[int, dict[str, Decimal]]] = {}
         for payee, batch, currency, value in sums.iter_rows():
@@ -535,8 +533,10 @@ class _CurrentSheet:
     def _other_names(self) -> Mapping[int, str]:
         """Return, for each unit, the latest other name under which its account was paid."""
         units = self._units.select("unit", "payee", "person").unique()
-        named = self._past.paid.filter(pl.col("person").is_not_null()).rename({"person": "other", "name": "other_name"})
-        pairs = units.join(named, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
+        known = self._past.payments.filter(pl.col("person").is_not_null()).rename(
+            {"person": "other", "name": "other_name"}
+        )
+        pairs = units.join(known, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
         return dict(pairs.select("unit", "other_name").iter_rows())
 
     def _build_payment(self, number: int | None, account: str, currency: str, value: Decimal | None) -> Payment:
@@ -547,7 +547,7 @@ class _CurrentSheet:
         return Payment(account, amount, batch.batch, batch.sheet_name, batch.opened_at[:10])
 
     def _build_change(
-        self, code: str, line: Mapping[str, object], stake: Decimal, before: Payment, shared_with: str = ""
+        self, code: str, line: Mapping[str, object], stake: Decimal, previous: Payment, shared_with: str = ""
     ) -> Change:
         row, name, account, currency = (
             int(str(line["row"])),
@@ -556,7 +556,7 @@ class _CurrentSheet:
         batch, sums = self._firsts.get(str(line["payee"]), (None, {}))
         first = NO_PAYMENT if batch is None else self._build_payment(batch, account, currency, sums.get(currency))
         amount = amount_text(Decimal(str(line["value"])), self._minor_units.get(currency))
-        return Change(row, code, name, account, currency, amount, stake, before, first, shared_with)
+        return Change(row, code, name, account, currency, amount, stake, previous, first, shared_with)
 
 
 def _sort_by_danger(changes: Sequence[Change], median_sums: Mapping[str, float]) -> Sequence[Change]:

@@ -30,8 +30,8 @@ class SheetComparison:
     known: list[KnownRow] = field(default_factory=list)
     amended: list[Clash] = field(default_factory=list)
     conflicts: list[Clash] = field(default_factory=list)
-    spelled: list[UsedSpelling] = field(default_factory=list)
-    paid_before: list[LookAlike] = field(default_factory=list)
+    respelled: list[UsedSpelling] = field(default_factory=list)
+    look_alikes: list[LookAlike] = field(default_factory=list)
     rewritten: list[LookAlike] = field(default_factory=list)
     own_ids: dict[int, str] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class SheetComparison:
 
     @property
     def _findings(self) -> tuple[list[Any], ...]:
-        return self.known, self.amended, self.conflicts, self.spelled, self.paid_before, self.rewritten
+        return self.known, self.amended, self.conflicts, self.respelled, self.look_alikes, self.rewritten
 
     def for_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
         """Return the results for some rows. Look-alikes are kept only if their batch was opened after `since`."""
@@ -50,8 +50,8 @@ class SheetComparison:
             [entry for entry in self.known if entry.row in rows],
             [entry for entry in self.amended if entry.row in rows],
             [entry for entry in self.conflicts if entry.row in rows],
-            [entry for entry in self.spelled if entry.row in rows],
-            [entry for entry in self.paid_before if entry.row in rows and entry.opened_at > since],
+            [entry for entry in self.respelled if entry.row in rows],
+            [entry for entry in self.look_alikes if entry.row in rows and entry.opened_at > since],
             [entry for entry in self.rewritten if entry.row in rows],
             {row: own_id for row, own_id in self.own_ids.items() if row in rows},
         )
@@ -82,8 +82,8 @@ class SheetComparison:
         self.known += known
         self.amended += amended
         self.conflicts += conflicts
-        self.spelled += spelled
-        self.paid_before += [entry for entry in paid_before if not entry.is_rewritten]
+        self.respelled += spelled
+        self.look_alikes += [entry for entry in paid_before if not entry.is_rewritten]
         self.rewritten += [entry for entry in paid_before if entry.is_rewritten]
         if numbers := [entry.row for entries in (spelled, paid_before) for entry in entries]:
             self.own_ids |= dict(select_rows(instructions, numbers).select("row", "client_orderid").iter_rows())
@@ -133,8 +133,8 @@ class ComparisonMemory:
         changed = instructions
         if head == self._head and since >= self._since:
             changed = instructions.join(self._instructions, on=_COMPARED_COLUMNS, how="anti", maintain_order="left")
-            same = set(instructions["row"]) - set(changed["row"]) if self._comparison.has_findings else set()
-            comparison = self._comparison.for_rows(same, since)
+            unchanged = set(instructions["row"]) - set(changed["row"]) if self._comparison.has_findings else set()
+            comparison = self._comparison.for_rows(unchanged, since)
         comparison.add(changed, journal, operation, lambda _clash: False, since)
         comparison.sort()
         self._head, self._since, self._instructions, self._comparison = head, since, instructions, comparison
@@ -157,10 +157,10 @@ MAX_ROWS_NAMED = 20
 def split_look_alikes(
     look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None
 ) -> tuple[Sequence[LookAlike], Sequence[LookAlike]]:
-    """Return the look-alikes that `repeat` does not cover: those alone in their batch, then all others."""
-    outside = [row for row in look_alikes if repeat is None or row.batch != repeat.about]
-    of_batch = Counter(row.batch for row in outside)
-    return [row for row in outside if of_batch[row.batch] == 1], [row for row in outside if of_batch[row.batch] > 1]
+    """Return the look-alikes not covered by `repeat`: those alone in their batch, then all others."""
+    outside = [row for row in look_alikes if repeat is None or row.batch != repeat.subject]
+    counts = Counter(row.batch for row in outside)
+    return [row for row in outside if counts[row.batch] == 1], [row for row in outside if counts[row.batch] > 1]
 
 
 def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
@@ -168,21 +168,21 @@ def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping
 
     `sheet_names` has the name of each batch's sheet.
     """
-    of_batch: dict[str, list[LookAlike]] = defaultdict(list)
+    by_batch: dict[str, list[LookAlike]] = defaultdict(list)
     for row in look_alikes:
-        of_batch[row.batch].append(row)
+        by_batch[row.batch].append(row)
     lines = []
-    for batch, alike in of_batch.items():
-        numbers = ", ".join(str(row.row) for row in alike[:MAX_ROWS_NAMED])
-        more = say(" and {count:,} more", count=len(alike) - MAX_ROWS_NAMED) if len(alike) > MAX_ROWS_NAMED else ""
+    for batch, rows in by_batch.items():
+        numbers = ", ".join(str(row.row) for row in rows[:MAX_ROWS_NAMED])
+        suffix = say(" and {count:,} more", count=len(rows) - MAX_ROWS_NAMED) if len(rows) > MAX_ROWS_NAMED else ""
         sentence = say(
             "{count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "
             "other order ids: make sure that all are meant (rows {named}{more}).",
-            count=len(alike),
+            count=len(rows),
             sheet_name=sheet_names[batch],
-            opened_at=alike[0].opened_at[:10],
+            opened_at=rows[0].opened_at[:10],
             named=numbers,
-            more=more,
+            more=suffix,
         )
         lines.append((WHOLE_SHEET, "client_orderid", batch, "row.look_alike", sentence))
     return build_findings(lines)

@@ -12,21 +12,21 @@ from pathlib import Path
 from secrets import token_hex
 
 from paygw_batch.approval.plan_document import PlanDocument, needs_approval
-from paygw_batch.approval.policy import policy_of
+from paygw_batch.approval.policy import approval_policy
 from paygw_batch.approval.signed_document import verify_signatures
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, SigningKey
 from paygw_batch.journal import BatchRecord, Journal, NewNotice, Occasion
 from paygw_batch.language import say
-from paygw_batch.opening.open_journal import Tell, journal_location
+from paygw_batch.opening.open_journal import Echo, journal_location
 from paygw_batch.settings.configuration import Settings
 
 WEBHOOK = "webhook"
 """The name of the webhook among the recipients. No e-mail address looks like this."""
 
 
-def recipients_of(settings: Settings, occasion: Occasion) -> list[str]:
+def notice_recipients(settings: Settings, occasion: Occasion) -> list[str]:
     """Return the recipients of notices about an occasion: addresses, and the webhook."""
     section = settings.notices
     has_webhook = section.has_webhook and occasion.value in section.webhook_for
@@ -38,28 +38,28 @@ def has_notices(settings: Settings) -> bool:
     return settings.notices.has_webhook or bool(settings.notices.recipients())
 
 
-def add_run_end_notice(settings: Settings, journal: Journal, batch: BatchRecord, tell: Tell) -> None:
+def add_run_end_notice(settings: Settings, journal: Journal, batch: BatchRecord, echo: Echo) -> None:
     """Write the notice about the end of a run, before the run sends its first row."""
-    recipients = recipients_of(settings, Occasion.RUN_ENDED)
+    recipients = notice_recipients(settings, Occasion.RUN_ENDED)
     if recipients:
-        with _reporting_failures(tell):
+        with _reporting_failures(echo):
             journal.schedule_end_notices(
                 [NewNotice(Occasion.RUN_ENDED, token_hex(8), batch.batch, recipients)], timestamp(utc_now())
             )
 
 
 def add_refused_sheet_notice(
-    settings: Settings, sheet: str, defects: int, answer: Path | None, tell: Tell, *, subject: str = ""
+    settings: Settings, sheet: str, defects: int, answer: Path | None, echo: Echo, *, subject: str = ""
 ) -> None:
     """Write the notice that a sheet was refused, once for each `subject`. `answer` is the file with the reason."""
     path = "" if answer is None else replace_invalid_characters(str(answer))
     content = {"sheet": replace_invalid_characters(sheet), "defects": defects, "answer": path}
-    _add_notice(settings, Occasion.SHEET_REFUSED, replace_invalid_characters(subject) or token_hex(8), content, tell)
+    _add_notice(settings, Occasion.SHEET_REFUSED, replace_invalid_characters(subject) or token_hex(8), content, echo)
 
 
 def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
     """Return the notice that a new plan waits for approval, if anyone receives it. `path` is its console page."""
-    recipients, policy = recipients_of(settings, Occasion.PLAN_WAITS), policy_of(settings)
+    recipients, policy = notice_recipients(settings, Occasion.PLAN_WAITS), approval_policy(settings)
     if not recipients or policy is None or document.approvals or not needs_approval(document.content, policy):
         return []
     content = document.content
@@ -80,32 +80,32 @@ def ignore_sentence(sentence: str) -> None:
     """Ignore a sentence, for callers without a reader."""
 
 
-def add_notices(settings: Settings, notices: Sequence[NewNotice], tell: Tell = ignore_sentence) -> None:
+def add_notices(settings: Settings, notices: Sequence[NewNotice], echo: Echo = ignore_sentence) -> None:
     """Write notices to the outbox in a separate transaction."""
     if any(notice.recipients for notice in notices):
-        with _reporting_failures(tell), journal_location(settings).outbox(write=True) as outbox:
+        with _reporting_failures(echo), journal_location(settings).outbox(write=True) as outbox:
             outbox.add(notices, timestamp(utc_now()))
 
 
-def add_key_expiry_notice(settings: Settings, key: SigningKey, tell: Tell) -> None:
-    """Write a notice, once each, that the private key expires soon and that it has expired."""
+def add_key_expiry_notice(settings: Settings, key: SigningKey, echo: Echo) -> None:
+    """Write the notices that the private key expires soon and that it has expired, once each."""
     days = key.custody.days_left(utc_now().date())
     if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
         return
-    until, place = key.custody.expires.isoformat(), key.custody.place
-    data = {"what": "key", "place": replace_invalid_characters(place), "until": until, "has_ended": days < 0}
-    _add_notice(settings, Occasion.RUNS_OUT, f"key {key.public.fingerprint()} {until} {days < 0}", data, tell)
+    until, location = key.custody.expires.isoformat(), key.custody.location
+    data = {"what": "key", "place": replace_invalid_characters(location), "until": until, "has_ended": days < 0}
+    _add_notice(settings, Occasion.RUNS_OUT, f"key {key.public.fingerprint()} {until} {days < 0}", data, echo)
 
 
-def add_disk_notice(settings: Settings, free: int, tell: Tell) -> None:
+def add_disk_notice(settings: Settings, free_bytes: int, echo: Echo) -> None:
     """Write the notice that the journal's disk lacks room for a run, once a day."""
     host, today = platform.node(), utc_now().date().isoformat()
-    data = {"what": "disk", "host": replace_invalid_characters(host), "free_bytes": free}
-    _add_notice(settings, Occasion.RUNS_OUT, f"disk {today} {data['host']}", data, tell)
+    data = {"what": "disk", "host": replace_invalid_characters(host), "free_bytes": free_bytes}
+    _add_notice(settings, Occasion.RUNS_OUT, f"disk {today} {data['host']}", data, echo)
 
 
-def _add_notice(settings: Settings, occasion: Occasion, subject: str, data: Mapping[str, object], tell: Tell) -> None:
-    add_notices(settings, [NewNotice(occasion, subject, "", recipients_of(settings, occasion), data)], tell)
+def _add_notice(settings: Settings, occasion: Occasion, subject: str, data: Mapping[str, object], echo: Echo) -> None:
+    add_notices(settings, [NewNotice(occasion, subject, "", notice_recipients(settings, occasion), data)], echo)
 
 
 def page_url(settings: Settings, path: str) -> str:
@@ -119,9 +119,9 @@ def replace_invalid_characters(text: str) -> str:
 
 
 @contextmanager
-def _reporting_failures(tell: Tell) -> Iterator[None]:
-    """Pass a sentence to `tell` if a notice cannot be written, and continue."""
+def _reporting_failures(echo: Echo) -> Iterator[None]:
+    """Pass a sentence to `echo` if a notice cannot be written, and continue."""
     try:
         yield
     except PaygwError as error:
-        tell(say("A notice could not be written, so it was not sent: {reason}", reason=error.message))
+        echo(say("A notice could not be written, so it was not sent: {reason}", reason=error.message))

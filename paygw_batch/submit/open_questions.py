@@ -52,7 +52,7 @@ class OpenQuestion:
     """
 
     code: str
-    about: str
+    subject: str
     message: str
     hint: str
     option: str
@@ -63,7 +63,7 @@ class OpenQuestion:
     @property
     def key(self) -> str:
         """The key by which an answer names the question: its code and its subject."""
-        return f"{self.code} {self.about}"
+        return f"{self.code} {self.subject}"
 
     def is_answered(self, choices: Choices) -> bool:
         """Whether a person has answered the question, by its key or in advance."""
@@ -77,7 +77,7 @@ class OpenQuestion:
     def as_warnings(self) -> pl.DataFrame:
         """Return the question as warnings (`DEFECT_SCHEMA`): one about the sheet, and one for each person concerned."""
         people = [(row, "client_orderid", value, code, sentence) for row, value, code, sentence in self.people]
-        return build_findings([(WHOLE_SHEET, "client_orderid", self.about, self.code, self.message), *people])
+        return build_findings([(WHOLE_SHEET, "client_orderid", self.subject, self.code, self.message), *people])
 
     def refusal(self) -> OpenSheetQuestion:
         """Return the error that refuses the sheet, if a person said no or nobody could be asked."""
@@ -89,22 +89,22 @@ _MAX_NAMED = 20
 """The maximum number of people that a refusal names."""
 
 
-def repeat_question(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuestion | None:
-    """Return the question about the batch that more than half of a sheet's rows repeat, or None."""
-    repeated = max(batches, key=lambda batch: batch.rows, default=None)
-    if repeated is None or repeated.rows * 2 <= of_rows:
+def repeat_question(batches: Iterable[RepeatedBatch], row_count: int) -> OpenQuestion | None:
+    """Return the question about the batch repeated by over half of a sheet's rows, or None."""
+    largest = max(batches, key=lambda batch: batch.rows, default=None)
+    if largest is None or largest.rows * 2 <= row_count:
         return None
-    sheet = {"sheet_name": repeated.sheet_name, "opened_at": repeated.opened_at[:10]}
+    sheet = {"sheet_name": largest.sheet_name, "opened_at": largest.opened_at[:10]}
     return OpenQuestion(
         REPEATS_A_BATCH,
-        repeated.batch,
+        largest.batch,
         say_count(
-            of_rows,
+            row_count,
             "{rows:,} of {count:,} row has the same account and amount as rows of {sheet_name} ({opened_at}), under "
             "other order ids.",
             "{rows:,} of {count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "
             "other order ids.",
-            rows=repeated.rows,
+            rows=largest.rows,
             **sheet,
         ),
         hint=say(
@@ -134,8 +134,8 @@ def payment_lines(rows: pl.DataFrame) -> pl.DataFrame:
 def batch_payment_lines(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
     """Return the `payment_lines` of a batch, with its date, its sheet and the sender's own columns (`own`)."""
     lines = _add_own_texts(pl.read_ipc(io.BytesIO(page)) for page in journal.pages(batch.number))
-    about = {"batch": batch.batch, "day": batch.opened_at[:10], "sheet": batch.sheet_name}
-    return lines.with_columns(pl.lit(value).alias(name) for name, value in about.items())
+    values = {"batch": batch.batch, "day": batch.opened_at[:10], "sheet": batch.sheet_name}
+    return lines.with_columns(pl.lit(value).alias(name) for name, value in values.items())
 
 
 def sheet_payment_lines(validated: Validated) -> pl.DataFrame:
@@ -185,56 +185,56 @@ class UsedReference:
     def days(self) -> str:
         return ", ".join(self.lines["day"].unique(maintain_order=True))
 
-    def conflicts(self, paid: pl.DataFrame, sheet_name: str) -> Sequence[tuple[int, Mapping[str, str]]]:
+    def conflicts(self, payments: pl.DataFrame, sheet_name: str) -> Sequence[tuple[int, Mapping[str, str]]]:
         """Return the rows that may pay somebody again under another order id, each with the earlier payment.
 
         Either the account was paid by a sheet with staff numbers, and this sheet has none, or the reverse. Or the payee
         is on another worksheet of the same workbook.
         """
         columns = {f"before_{name}": name for name in (*_EARLIER_COLUMNS, "stem")}
-        before = self.lines.select("country", "account", "sheet", **columns)
-        new = paid.filter(~pl.col("order_id").is_in(self.lines["order_id"].implode()))
-        same = new.join(before, on=["country", "account"], maintain_order="left").filter(
+        earlier = self.lines.select("country", "account", "sheet", **columns)
+        new = payments.filter(~pl.col("order_id").is_in(self.lines["order_id"].implode()))
+        known = new.join(earlier, on=["country", "account"], maintain_order="left").filter(
             pl.col("stem") != pl.col("before_stem")
         )
         stems = ("stem", "before_stem")
         by_row = {
             line["row"]: line
-            for line in same.iter_rows(named=True)
+            for line in known.iter_rows(named=True)
             if any(is_derived_from_account(line[stem], line["country"], line["account"]) for stem in stems)
         }
         if sheet_name.endswith("]"):
-            same_ids = paid.join(before, left_on="order_id", right_on="before_order_id", coalesce=False)
+            same_ids = payments.join(earlier, left_on="order_id", right_on="before_order_id", coalesce=False)
             for line in same_ids.iter_rows(named=True):
                 if _are_worksheets(line["sheet"], sheet_name):
                     by_row.setdefault(line["row"], line)
         lines = sorted(by_row.items())
         return [(row, {name: line[f"before_{name}"] for name in _EARLIER_COLUMNS}) for row, line in lines]
 
-    def question(self, paid: pl.DataFrame, named: pl.Series, leaving: Collection[int]) -> OpenQuestion | None:
+    def question(self, rows: pl.DataFrame, ids: pl.Series, pending: Collection[int]) -> OpenQuestion | None:
         """Return the question about another file under this reference, or None if it repeats the same payments.
 
-        `paid` are the `payment_lines` of the sheet with their `own` texts. `named` has the order ids of these rows and
-        of refused rows. `leaving` has the rows that would be sent.
+        `rows` are the `payment_lines` of the sheet with their `own` texts. `ids` has the order ids of
+        these rows and of refused rows. `pending` has the rows that would be sent.
         """
-        missing = self.lines.filter(~pl.col("order_id").is_in(named.implode()))
-        new = paid.join(self.lines, on="order_id", how="anti", maintain_order="left")
+        missing = self.lines.filter(~pl.col("order_id").is_in(ids.implode()))
+        new = rows.join(self.lines, on="order_id", how="anti", maintain_order="left")
         if not missing.height:
             # `repeated_payee_question` asks about a payee's further payment. Another name may be another person.
             new = new.join(self.lines, on=["stem", "name"], how="anti", maintain_order="left")
         if not new.height and not missing.height:
-            pairs = paid.select("order_id", now="own").join(self.lines, on="order_id", how="left")
+            pairs = rows.select("order_id", now="own").join(self.lines, on="order_id", how="left")
             if pairs.select((pl.col("now") == pl.col("own")).fill_null(value=True).all()).item():
                 return None
         opening = say(
             "The payment run {reference} was opened on {days}: {known:,} of the {rows} of this sheet are in it.",
             reference=self.reference,
             days=self.days,
-            known=paid.height - new.height,
-            rows=say_count(paid.height, "{count:,} row", "{count:,} rows"),
+            known=rows.height - new.height,
+            rows=say_count(rows.height, "{count:,} row", "{count:,} rows"),
         )
         if not new.height:
-            is_unfinished = any(row in leaving for row in paid["row"])
+            is_unfinished = any(row in pending for row in rows["row"])
             rest = say("Some of them are still to be sent.") if is_unfinished else say("Nothing new would be paid.")
             return OpenQuestion(
                 USED_REFERENCE,
@@ -274,19 +274,19 @@ _UNPAID_STATES = frozenset({State.REJECTED, State.RETURNED, State.IN_DOUBT})
 _EARLIER_COLUMNS = ("row", "order_id", "name", "account", "currency", "amount", "batch", "day")
 
 
-def _are_worksheets(before: str, now: str) -> bool:
+def _are_worksheets(first: str, second: str) -> bool:
     """Return whether two sheets are worksheets of one workbook: `pay.xlsx [May]` and `pay.xlsx [June]`."""
-    return before != now and before.endswith("]") and before.partition(" [")[0] == now.partition(" [")[0] != now
+    return first != second and first.endswith("]") and first.partition(" [")[0] == second.partition(" [")[0] != second
 
 
 def _people_findings(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -> Sequence[tuple[int, str, str, str]]:
     """Return a finding for each new person, with the most similar missing person, then for all others missing."""
-    absent = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
+    people = {normalise_spelling(line["name"]): line for line in missing.iter_rows(named=True)}
     findings, matched_ids = [], set()
     for line in new.iter_rows(named=True):
         key = normalise_spelling(line["name"])
-        matches = [key] if key in absent or len(absent) > _MAX_COMPARED else get_close_matches(key, absent, n=1)
-        closest = absent.get(matches[0]) if matches else None
+        matches = [key] if key in people or len(people) > _MAX_COMPARED else get_close_matches(key, people, n=1)
+        closest = people.get(matches[0]) if matches else None
         matched_ids |= set() if closest is None else {closest["order_id"]}
         values = {name: line[name] for name in ("name", "account", "currency", "amount")}
         sentence = (
@@ -313,13 +313,13 @@ def _people_findings(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -
     return findings
 
 
-def repeated_payee_question(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | None:
+def repeated_payee_question(payments: pl.DataFrame, pending: Collection[int]) -> OpenQuestion | None:
     """Return the question about payees on several rows of a sheet without order ids, or None."""
-    several = paid.filter(pl.col("stem").is_duplicated()).sort("stem", "row")
+    repeated = payments.filter(pl.col("stem").is_duplicated()).sort("stem", "row")
     people = []
-    for _, group in groupby(several.iter_rows(named=True), key=lambda line: line["stem"]):
+    for _, group in groupby(repeated.iter_rows(named=True), key=lambda line: line["stem"]):
         lines = list(group)
-        if not any(line["row"] in leaving for line in lines):
+        if not any(line["row"] in pending for line in lines):
             continue
         rows = ", ".join(str(line["row"]) for line in lines)
         amounts = ", ".join(f"{line['currency']} {line['amount']}" for line in lines)
@@ -333,12 +333,12 @@ def repeated_payee_question(paid: pl.DataFrame, leaving: Collection[int]) -> Ope
     if not people:
         return None
     count = sum(group for group, _ in people)
-    is_pasted = count * 2 > paid.height
+    is_pasted = count * 2 > payments.height
     message = say_count(
         count,
         "{count:,} of {of_rows:,} rows pays somebody whom another row also pays.",
         "{count:,} of {of_rows:,} rows pay somebody whom another row also pays.",
-        of_rows=paid.height,
+        of_rows=payments.height,
     )
     return OpenQuestion(
         PAYEE_TWICE,

@@ -9,7 +9,7 @@ import polars as pl
 
 from paygw_batch.approval.plan_document import NO_APPROVAL, PlanApproval
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, reference_of
+from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, derived_reference
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import format_amount
@@ -85,16 +85,16 @@ class Plan:
     @property
     def warnings_found(self) -> Findings:
         """The warnings. Those about the whole sheet, at row 0, come first."""
-        of_sheet = [question.as_warnings() for question in self.questions]
+        sheet_warnings = [question.as_warnings() for question in self.questions]
         if self.look_alikes:
-            of_sheet.append(one_warning_per_batch(self.look_alikes, self.sheet_names))
-        return self.validated.warnings_found.with_sheet_findings(pl.concat([empty_findings(), *of_sheet]))
+            sheet_warnings.append(one_warning_per_batch(self.look_alikes, self.sheet_names))
+        return self.validated.warnings_found.with_sheet_findings(pl.concat([empty_findings(), *sheet_warnings]))
 
     @property
     def warnings_in_full(self) -> pl.DataFrame:
         """All warnings, for an approver: one for each row that resembles a row of another batch."""
-        of_sheet = [empty_findings(), *(question.as_warnings() for question in self.questions)]
-        return pl.concat([*of_sheet, self.validated.warnings, _look_alike_warnings(self.look_alikes, self.own_ids)])
+        warnings = [empty_findings(), *(question.as_warnings() for question in self.questions)]
+        return pl.concat([*warnings, self.validated.warnings, _look_alike_warnings(self.look_alikes, self.own_ids)])
 
     def unanswered_questions(self, choices: Choices) -> Sequence[OpenQuestion]:
         """Return the questions that nobody has answered, neither by their keys nor in advance."""
@@ -126,7 +126,7 @@ def plan_submission(
     *,
     now: Now,
     quarantine_h: float,
-    back: LookBack = LookBack(),
+    look_back: LookBack = LookBack(),
     as_of: datetime | None = None,
     memory: ComparisonMemory | None = None,
 ) -> Plan:
@@ -145,40 +145,40 @@ def plan_submission(
     since_clock, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
     until = quarantine.cutoff(clock.now)
     run = _PaymentRun.from_sheet(validated, journal)
-    past = compare_sheet(
+    diff = compare_sheet(
         validated,
         journal,
         lambda clash: choices.amend and clash.is_replaceable(until) and run.is_single(clash.client_orderid),
-        since_clock.days_ago(max(back.look_alike_days, back.repeat_days)),
+        since_clock.days_ago(max(look_back.look_alike_days, look_back.repeat_days)),
         None if choices.amend else memory,
     )
-    if past.amended:
+    if diff.amended:
         # If the clock is ahead, the quarantine seems over too early, and the old payment could still be made.
         clock.require_sound()
-    other = (_respelling_defects(past), _rewriting_defects(past, validated), *run.defects(past))
-    if (defects := pl.concat([_conflict_defects(past.conflicts, run, journal, until, quarantine), *other])).height:
+    other = (_respelling_defects(diff), _rewriting_defects(diff, validated), *run.defects(diff))
+    if (defects := pl.concat([_conflict_defects(diff.conflicts, run, journal, until, quarantine), *other])).height:
         validated = with_defects(validated, defects)
         # With fewer rows this is another batch. If an earlier run has opened it, it is resumed.
         if existing := _find_existing_batch(validated, journal):
             return Plan(validated, existing, (), ())
-    paid_before: Sequence[LookAlike] = past.paid_before
-    recent = [row for row in paid_before if row.opened_at > since_clock.days_ago(back.look_alike_days)]
+    paid_before: Sequence[LookAlike] = diff.look_alikes
+    recent = [row for row in paid_before if row.opened_at > since_clock.days_ago(look_back.look_alike_days)]
     if choices.strict and recent:
-        validated = with_defects(validated, _look_alike_warnings(recent, past.own_ids))
+        validated = with_defects(validated, _look_alike_warnings(recent, diff.own_ids))
         if existing := _find_existing_batch(validated, journal):
             return Plan(validated, existing, (), ())
-        left_out = {row.row for row in recent}
-        paid_before, recent = [row for row in paid_before if row.row not in left_out], []
-    since = since_clock.days_ago(back.repeat_days)
-    repeat = _find_repeat(validated, paid_before, journal, since=since) if back.repeat_days else None
+        excluded = {row.row for row in recent}
+        paid_before, recent = [row for row in paid_before if row.row not in excluded], []
+    since = since_clock.days_ago(look_back.repeat_days)
+    repeat = _find_repeat(validated, paid_before, journal, since=since) if look_back.repeat_days else None
     (single, together), refused = split_look_alikes(recent, repeat), set(defects["row"])
-    questions = [*([] if repeat is None else [repeat]), *run.questions(validated, past)]
-    warned = with_warnings(validated, _look_alike_warnings(single, past.own_ids))
-    known = [row for row in past.known if row.row not in refused]
-    amendments = [Amendment(clash.row, clash.instruction, until) for clash in past.amended if clash.row not in refused]
+    questions = [*([] if repeat is None else [repeat]), *run.questions(validated, diff)]
+    warned = with_warnings(validated, _look_alike_warnings(single, diff.own_ids))
+    known_rows = [row for row in diff.known if row.row not in refused]
+    amendments = [Amendment(clash.row, clash.instruction, until) for clash in diff.amended if clash.row not in refused]
     batches = {row.batch for row in together}
     names = {batch.batch: batch.sheet_name for batch in journal.batches() if batch.batch in batches} if batches else {}
-    return Plan(warned, None, known, amendments, questions, together, past.own_ids, names)
+    return Plan(warned, None, known_rows, amendments, questions, together, diff.own_ids, names)
 
 
 def _find_existing_batch(validated: Validated, journal: JournalReader) -> BatchRecord | None:
@@ -237,14 +237,14 @@ def _batch_parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
     batch is stored then.
     """
     pager = Pager()
-    known = [row.row for row in plan.known]
+    known_rows = [row.row for row in plan.known]
     for part in plan.validated.parts():
         gate.require_valid(payable_rows(part))
         pages = pager.add_rows(part.rows)
-        new = InstructionColumns(exclude_rows(part.instructions, known))
+        new = InstructionColumns(exclude_rows(part.instructions, known_rows))
         del part  # this frees memory, which the next part needs
         yield BatchPart(pages, new)
-    yield BatchPart(pager.last())
+    yield BatchPart(pager.remaining_pages())
 
 
 def _reject_respelled_reference(validated: Validated, journal: JournalReader) -> None:
@@ -252,15 +252,15 @@ def _reject_respelled_reference(validated: Validated, journal: JournalReader) ->
 
     Either all order ids of a sheet are derived, or none is, so the first row decides.
     """
-    opened = [batch for batch in journal.batches() if batch.operation == validated.sheet.operation and batch.reference]
-    reference = _derived_reference(validated) if opened else None
+    batches = [batch for batch in journal.batches() if batch.operation == validated.sheet.operation and batch.reference]
+    reference = _derived_reference(validated) if batches else None
     if reference is None:
         return
     spelling = normalise_spelling(reference)
-    used = [batch for batch in opened if normalise_spelling(batch.reference) == spelling]
-    if not used or any(batch.reference == reference for batch in used):
+    respelled = [batch for batch in batches if normalise_spelling(batch.reference) == spelling]
+    if not respelled or any(batch.reference == reference for batch in respelled):
         return
-    newest = used[-1]
+    newest = respelled[-1]
     raise ReferenceLookAlike(
         say(
             "The reference {reference} differs only in its spelling from {used}, under which batch "
@@ -283,7 +283,7 @@ def _derived_reference(validated: Validated) -> str | None:
     """Return the reference from which a sheet's order ids were derived, or None if the sheet has its own ids."""
     for part in validated.parts():
         for order_id in part.instructions["client_orderid"].head(1):
-            return reference_of(order_id)
+            return derived_reference(order_id)
     return None
 
 
@@ -295,9 +295,9 @@ class _PaymentRun:
     several rows, of this sheet or of earlier ones.
     """
 
-    paid: pl.DataFrame | None
-    used: UsedReference | None
-    several: frozenset[str]
+    payments: pl.DataFrame | None
+    past: UsedReference | None
+    repeated_stems: frozenset[str]
     sheet_name: str
     headers: Collection[str]
 
@@ -306,23 +306,23 @@ class _PaymentRun:
         reference = _derived_reference(validated) if "client_orderid" not in validated.sheet.headers else None
         if reference is None:
             return cls(None, None, frozenset(), validated.sheet.name, validated.sheet.headers)
-        paid, used = sheet_payment_lines(validated), UsedReference.read(journal, validated.sheet.operation, reference)
-        stems = [paid["stem"]] if used is None else [paid["stem"], used.lines["stem"]]
-        several = {stem for column in stems for stem in column.filter(column.is_duplicated())}
-        return cls(paid, used, frozenset(several), validated.sheet.name, validated.sheet.headers)
+        rows, past = (sheet_payment_lines(validated), UsedReference.read(journal, validated.sheet.operation, reference))
+        stems = [rows["stem"]] if past is None else [rows["stem"], past.lines["stem"]]
+        repeated_stems = {stem for column in stems for stem in column.filter(column.is_duplicated())}
+        return cls(rows, past, frozenset(repeated_stems), validated.sheet.name, validated.sheet.headers)
 
     def is_single(self, order_id: str) -> bool:
-        """Return whether an order id can mean only one payment, because its payee has no other."""
-        return order_id.rpartition("-")[0] not in self.several
+        """Return whether an order id can mean only one payment because its payee has no other."""
+        return order_id.rpartition("-")[0] not in self.repeated_stems
 
     def defects(self, comparison: SheetComparison) -> Iterator[pl.DataFrame]:
         """Yield the defects of rows that could pay somebody twice, although their order ids were never used."""
-        if self.paid is None:
+        if self.payments is None:
             return
-        clashing = {entry.client_orderid.rpartition("-")[0] for entry in comparison.conflicts} & self.several
-        compared = {*(entry.row for entry in comparison.known), *(entry.row for entry in comparison.conflicts)}
-        lines = self.paid.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(compared)))
-        repeated = [
+        clashing = {entry.client_orderid.rpartition("-")[0] for entry in comparison.conflicts} & self.repeated_stems
+        compared_rows = {*(entry.row for entry in comparison.known), *(entry.row for entry in comparison.conflicts)}
+        lines = self.payments.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(compared_rows)))
+        repeated_rows = [
             (
                 row,
                 "amount",
@@ -332,51 +332,53 @@ class _PaymentRun:
             )
             for row, name, amount in lines.select("row", "name", "amount").iter_rows()
         ]
-        earlier_conflicts = [] if self.used is None else self.used.conflicts(self.paid, self.sheet_name)
-        names = dict(self.paid.select("row", "name").iter_rows())
-        refused = {*(entry.row for entry in comparison.conflicts), *lines["row"]}
+        earlier_conflicts = [] if self.past is None else self.past.conflicts(self.payments, self.sheet_name)
+        names = dict(self.payments.select("row", "name").iter_rows())
+        refused_rows = {*(entry.row for entry in comparison.conflicts), *lines["row"]}
         paid_before = [
             (row, "account_number", before["account"], CONFLICT, f"{_earlier_payment_sentence(names[row], before)}.")
             for row, before in earlier_conflicts
-            if row not in refused
+            if row not in refused_rows
         ]
-        yield build_findings([*repeated, *paid_before])
+        yield build_findings([*repeated_rows, *paid_before])
 
     def questions(self, validated: Validated, comparison: SheetComparison) -> Iterator[OpenQuestion]:
-        if self.paid is None:
+        if self.payments is None:
             return
         rows = sheet_payment_lines(validated)
-        sent = {known.row for known in comparison.known if known.state is not State.READY}
-        leaving = set(rows["row"]) - sent
-        if (repeated := repeated_payee_question(rows, leaving)) is not None:
-            yield repeated
-        if self.used is not None and (question := self.used.question(rows, self.paid["order_id"], leaving)) is not None:
+        sent_rows = {row.row for row in comparison.known if row.state is not State.READY}
+        due = set(rows["row"]) - sent_rows
+        if (repeat := repeated_payee_question(rows, due)) is not None:
+            yield repeat
+        if self.past is not None and (question := self.past.question(rows, self.payments["order_id"], due)) is not None:
             yield question
 
 
 def _respelling_defects(comparison: SheetComparison) -> pl.DataFrame:
-    """Return a defect for every row whose order id is in the journal only in another spelling."""
+    """Return a defect for each row whose order id the journal has only in another spelling."""
     lines = []
-    for used in comparison.spelled:
-        own_id = comparison.own_ids[used.row]
+    for spelling in comparison.respelled:
+        own_id = comparison.own_ids[spelling.row]
         sentence = say(
             "{own_id} differs only in its spelling from {order_id}, which was used on {opened_at} (batch "
             "{batch}): write {order_id} if it is the same payment; if not, give this one an id that differs "
             "in more than case, width or hyphens.",
             own_id=own_id,
-            order_id=used.order_id,
-            opened_at=used.opened_at[:10],
-            batch=used.batch,
+            order_id=spelling.order_id,
+            opened_at=spelling.opened_at[:10],
+            batch=spelling.batch,
         )
-        lines.append((used.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
+        lines.append((spelling.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
     return build_findings(lines)
 
 
 def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
-    """Return a defect for every row whose order id a program seems to have changed from that of an equal payment."""
-    before = {look_alike.row: look_alike for look_alike in comparison.rewritten}
+    """Return a defect for each row whose order id seems to be an equal payment's id, changed by a program."""
+    rewritten = {look_alike.row: look_alike for look_alike in comparison.rewritten}
     columns = ("row", "client_orderid", "account_name", "currency", "amount")
-    frames = (select_rows(part.rows, list(before)).select(columns) for part in (validated.parts() if before else ()))
+    frames = (
+        select_rows(part.rows, list(rewritten)).select(columns) for part in (validated.parts() if rewritten else ())
+    )
     lines = []
     for row, own_id, name, currency, amount in (line for frame in frames for line in frame.iter_rows()):
         sentence = say(
@@ -384,12 +386,12 @@ def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.
             "{amount} under {order_id}. If this is the same payment, write {order_id}. If not, give it a clearly "
             "different id.",
             own_id=own_id,
-            order_id=before[row].client_orderid,
+            order_id=rewritten[row].client_orderid,
             name=name or say("the same person"),
             currency=currency,
             amount=format_amount(amount),
-            opened_at=before[row].opened_at[:10],
-            batch=before[row].batch,
+            opened_at=rewritten[row].opened_at[:10],
+            batch=rewritten[row].batch,
         )
         lines.append((row, "client_orderid", own_id, REWRITTEN, sentence))
     return build_findings(lines)
@@ -398,15 +400,15 @@ def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.
 def _find_repeat(
     validated: Validated, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
 ) -> OpenQuestion | None:
-    """Return the question about a batch opened after `since` that more than half of the payable rows repeat."""
+    """Return the question about a batch since `since` that is repeated by over half of the payable rows."""
     if len(paid_before) * 2 <= validated.payable:
         return None
     columns = ("client_orderid", "payee", "currency", "minor")
     numbers = [look_alike.row for look_alike in paid_before]
-    paid = (
+    payments = (
         row for part in validated.parts() for row in select_rows(part.instructions, numbers).select(columns).iter_rows()
     )
-    batches = journal.repeated_batches(validated.sheet.operation, paid, since=since)
+    batches = journal.repeated_batches(validated.sheet.operation, payments, since=since)
     return repeat_question(batches, validated.payable)
 
 
@@ -434,24 +436,24 @@ def _conflict_defects(
 ) -> pl.DataFrame:
     lines = []
     earlier_payments = _earlier_payments(conflicts, journal)
-    sheet_lines = {} if run.paid is None else {line["row"]: line for line in run.paid.iter_rows(named=True)}
+    sheet_lines = {} if run.payments is None else {line["row"]: line for line in run.payments.iter_rows(named=True)}
     for clash in conflicts:
-        earlier = earlier_payments.get((clash.batch, clash.sheet_row))
+        earlier_payment = earlier_payments.get((clash.batch, clash.sheet_row))
         values = {"order_id": clash.client_orderid, "day": clash.opened_at[:10], "batch": clash.batch}
         where = {"row": clash.sheet_row, "state": state_label(clash.state.value)}
-        if clash.row in sheet_lines and earlier is not None:
+        if clash.row in sheet_lines and earlier_payment is not None:
             line = sheet_lines[clash.row]
-            column = next((name for name in ("amount", "name") if line[name] != earlier[name]), "account")
-            sentence = _earlier_payment_sentence(line["name"], earlier)
+            column = next((name for name in ("amount", "name") if line[name] != earlier_payment[name]), "account")
+            sentence = _earlier_payment_sentence(line["name"], earlier_payment)
             sheet_column = _SHEET_COLUMNS[column]
             column, value = sheet_column if sheet_column in run.headers else "client_orderid", line[column]
         else:
-            paid = (
+            payments = (
                 ""
-                if earlier is None
+                if earlier_payment is None
                 else say(
                     " ({name}: {currency} {amount} to {account})",
-                    **{name: earlier[name] for name in ("name", "currency", "amount", "account")},
+                    **{name: earlier_payment[name] for name in ("name", "currency", "amount", "account")},
                 )
             )
             sentence = say(
@@ -459,7 +461,7 @@ def _conflict_defects(
                 "this one its own id",
                 **values,
                 **where,
-                paid=paid,
+                paid=payments,
             )
             column, value = "client_orderid", clash.client_orderid
         remedy = say(", or amend: this row then replaces the other.") if clash.is_amendable else "."
@@ -479,14 +481,14 @@ def _conflict_defects(
 _SHEET_COLUMNS = {"amount": "amount", "name": "account_name", "account": "account_number"}
 
 
-def _earlier_payment_sentence(name: str, before: Mapping[str, str]) -> str:
+def _earlier_payment_sentence(name: str, payment: Mapping[str, str]) -> str:
     """Return a sentence, without its full stop, about a person who is already in the payment run."""
     return say(
         "{name} is in this payment run already: {before_name}, {currency} {amount} to {account}, on {day} (order "
         "{order_id}, row {row} of batch {batch}). Restore this row, and pay the difference in a separate payment run",
         name=name,
-        before_name=before["name"],
-        **{key: before[key] for key in ("currency", "amount", "account", "day", "order_id", "row", "batch")},
+        before_name=payment["name"],
+        **{key: payment[key] for key in ("currency", "amount", "account", "day", "order_id", "row", "batch")},
     )
 
 
@@ -495,9 +497,9 @@ def _earlier_payments(clashes: Sequence[Clash], journal: JournalReader) -> Mappi
     by_batch: dict[str, set[int]] = {}
     for clash in clashes:
         by_batch.setdefault(clash.batch, set()).add(clash.sheet_row)
-    earlier = {}
+    payments = {}
     for batch, rows in by_batch.items():
         record = journal.batch(batch)
         lines = [] if record is None else batch_payment_lines(journal, record).iter_rows(named=True)
-        earlier.update({(batch, line["row"]): line for line in lines if line["row"] in rows})
-    return earlier
+        payments.update({(batch, line["row"]): line for line in lines if line["row"] in rows})
+    return payments

@@ -148,16 +148,16 @@ def _parse_row_ranges(ranges: str) -> Iterator[int]:
 
 
 def listed_payees(document: PlanDocument) -> Sequence[ListedPayee]:
-    """Return everyone who is paid: people with a dangerous difference first, then the largest amounts."""
-    findings = document.findings_of(ACCOUNTS_FIRST_PAID)
-    known = {row: finding.at for finding in findings for row in _parse_row_ranges(finding.rows)}
+    """Return all payees: people with a dangerous difference first, then the largest amounts."""
+    findings = document.select_findings(ACCOUNTS_FIRST_PAID)
+    times = {row: finding.at for finding in findings for row in _parse_row_ranges(finding.rows)}
     codes: dict[tuple[str, str, str], str] = {}
     for finding in _dangerous_findings(document):
         codes.setdefault((finding.name, finding.account, finding.currency), finding.code)
     text = io.StringIO(document.people, newline="")
     unsorted = [
         ListedPayee(
-            int(row), name, account, currency, amount, codes.get((name, account, currency), ""), known.get(int(row), "")
+            int(row), name, account, currency, amount, codes.get((name, account, currency), ""), times.get(int(row), "")
         )
         for row, name, account, currency, amount in csv.reader(text)
     ]
@@ -165,7 +165,7 @@ def listed_payees(document: PlanDocument) -> Sequence[ListedPayee]:
 
 
 def people_table(document: PlanDocument) -> pl.DataFrame:
-    """Return everyone who is paid as a table to download, in the order of the sheet."""
+    """Return all payees as a table to download, in the order of the sheet."""
     headings = ("row", "name", "account", "currency", "amount", "known_since", "differs")
     lines = [
         (str(row.row), row.name, row.account, row.currency, row.amount, row.known_since, difference_word(row.code))
@@ -187,7 +187,7 @@ def differences(document: PlanDocument) -> Sequence[DifferenceGroup]:
 
 
 def _dangerous_findings(document: PlanDocument) -> Sequence[PlanFinding]:
-    return sorted(document.findings_of(*DANGER), key=lambda finding: DANGER[finding.code])
+    return sorted(document.select_findings(*DANGER), key=lambda finding: DANGER[finding.code])
 
 
 def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) -> str:
@@ -195,7 +195,7 @@ def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) ->
 
     Officers know a batch only by its sheet and its date.
     """
-    finding = next(iter(document.findings_of(COMPARED_BATCH, FIRST_RUN)), None)
+    finding = next(iter(document.select_findings(COMPARED_BATCH, FIRST_RUN)), None)
     if finding is None:
         return ""
     if finding.code == FIRST_RUN:
@@ -204,16 +204,16 @@ def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) ->
         return say("None of these people has been paid before.")
     batch = finding.before_batch
     figures = {"found": finding.found, "people": finding.people, "sheet": finding.before_sheet, "at": finding.before_at}
-    most = (
+    comparison = (
         say("{found:,} of {people:,} people are in {sheet} ({at}).", **figures)
         if is_for_officers
         else say("{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).", **figures, batch=batch)
     )
     sentences = [say("No earlier batch paid even half of these people.")] if finding.found * 2 < finding.people else []
-    sentences.append(most)
-    if (others := finding.paid_before - finding.found) > 0:
+    sentences.append(comparison)
+    if (extra := finding.paid_before - finding.found) > 0:
         sentences.append(
-            say_count(others, "{count:,} more was paid in other batches.", "{count:,} more were paid in other batches.")
+            say_count(extra, "{count:,} more was paid in other batches.", "{count:,} more were paid in other batches.")
         )
     sentences.append(say("Each person is compared with the last similar batch that paid them."))
     if not differences(document):
@@ -222,20 +222,20 @@ def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) ->
 
 
 def worksheets_sentence(document: PlanDocument) -> str:
-    """Return a sentence with the worksheet that a plan pays, and those that it does not; empty without a choice."""
-    paid = next(iter(document.findings_of(WORKSHEET)), None)
-    if paid is None:
+    """Return a sentence with the paid and unpaid worksheets of a plan. Empty if there was no choice."""
+    sheet = next(iter(document.select_findings(WORKSHEET)), None)
+    if sheet is None:
         return ""
     others = [
         f"{other.value!r} ({say_count(other.people, '{count:,} row', '{count:,} rows')})"
         if other.people
         else repr(other.value)
-        for other in document.findings_of(OTHER_WORKSHEET)
+        for other in document.select_findings(OTHER_WORKSHEET)
     ]
     if not others:
-        return say("This pays the worksheet {name!r}.", name=paid.value)
+        return say("This pays the worksheet {name!r}.", name=sheet.value)
     return say(
-        "This pays the worksheet {name!r}. It does not pay: {others}.", name=paid.value, others=", ".join(others)
+        "This pays the worksheet {name!r}. It does not pay: {others}.", name=sheet.value, others=", ".join(others)
     )
 
 
@@ -243,7 +243,7 @@ def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
     """Return the currency, number and sum of the rows left out. An unreadable amount counts as 0."""
     sums: dict[str, Decimal] = {}
     rows: Counter[str] = Counter()
-    for finding in document.findings_of(LEFT_OUT):
+    for finding in document.select_findings(LEFT_OUT):
         rows[finding.currency] += 1
         value = parse_amount(finding.amount, minor_units=_MAX_DECIMALS) or Decimal(0)
         sums[finding.currency] = sums.get(finding.currency, Decimal(0)) + value
@@ -252,30 +252,30 @@ def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
 
 def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
     """Return all warnings about payments that may have been made already, by kind."""
-    return [finding for code in _DOUBLE_PAYMENTS for finding in document.findings_of(code)]
+    return [finding for code in _DOUBLE_PAYMENTS for finding in document.select_findings(code)]
 
 
 def warning_groups(document: PlanDocument) -> Sequence[WarningGroup]:
     """Return the other warnings by kind: those about the whole sheet first, then rare kinds before frequent ones."""
-    of_code: dict[str, list[PlanFinding]] = {}
+    by_code: dict[str, list[PlanFinding]] = {}
     for finding in document.findings:
         if finding.code not in _NO_WARNINGS and finding.code not in _DOUBLE_PAYMENTS:
-            of_code.setdefault(finding.code, []).append(finding)
+            by_code.setdefault(finding.code, []).append(finding)
     kinds = [
         WarningGroup(code, len(findings), sorted(findings, key=attrgetter("row"))[:EXAMPLES_OF_KIND])
-        for code, findings in of_code.items()
+        for code, findings in by_code.items()
     ]
     return sorted(kinds, key=lambda kind: (kind.examples[0].row > 0, kind.count))
 
 
 def earlier_payment_text(finding: PlanFinding) -> str:
-    """Return the payment with which a finding is compared, in words."""
-    where = {"sheet": finding.before_sheet, "at": finding.before_at}
+    """Describe the payment with which a finding is compared."""
+    values = {"sheet": finding.before_sheet, "at": finding.before_at}
     if finding.before:
         amount = format_amount(finding.before)
-        return say("{currency} {amount} in {sheet} ({at})", currency=finding.currency, amount=amount, **where)
+        return say("{currency} {amount} in {sheet} ({at})", currency=finding.currency, amount=amount, **values)
     if finding.before_sheet:
-        return say("in {sheet} ({at})", **where)
+        return say("in {sheet} ({at})", **values)
     return say("never in {currency}", currency=finding.currency)
 
 
@@ -292,7 +292,7 @@ def first_payment_text(finding: PlanFinding) -> str:
 
 
 def shared_account_text(finding: PlanFinding) -> str:
-    """Return the other name under which the account of a finding was paid, in words, or an empty string."""
+    """Describe the other name under which a finding's account was paid, or return an empty string."""
     return say("this account was paid under the name {name}", name=finding.shared_with) if finding.shared_with else ""
 
 
@@ -357,9 +357,9 @@ def _defect_label(code: str) -> str:
 
 def finding_line(finding: PlanFinding) -> str:
     """Return a finding as one line: row, name, amount and sentence."""
-    where = say("Row {row}", row=finding.row) if finding.row else ""
-    paid = f"{finding.currency} {format_amount(finding.amount or finding.before)}"
-    return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {finding_sentence(finding)}"
+    row = say("Row {row}", row=finding.row) if finding.row else ""
+    amount = f"{finding.currency} {format_amount(finding.amount or finding.before)}"
+    return f"{', '.join(part for part in (row, finding.name, amount) if part.strip())}: {finding_sentence(finding)}"
 
 
 def _finding_lines(finding: PlanFinding) -> Iterator[str]:
@@ -371,10 +371,10 @@ def _finding_lines(finding: PlanFinding) -> Iterator[str]:
         old, new = difference_pieces(finding.old_account, finding.account)
         yield f"    {names[0]:<{width}}  {finding.old_account}"
         yield f"    {names[1]:<{width}}  {finding.account}"
-        marks = "".join(("^" if is_other else " ") * len(piece) for piece, is_other in new)
+        caret = "".join(("^" if is_other else " ") * len(piece) for piece, is_other in new)
         # If digits were only removed, the new account has nothing to mark, so the old one is marked.
-        marks = marks if marks.strip() else "".join(("^" if is_other else " ") * len(piece) for piece, is_other in old)
-        yield f"    {'':<{width}}  {marks.rstrip()}"
+        caret = caret if caret.strip() else "".join(("^" if is_other else " ") * len(piece) for piece, is_other in old)
+        yield f"    {'':<{width}}  {caret.rstrip()}"
 
 
 def plan_lines(document: PlanDocument) -> Iterator[str]:
@@ -388,7 +388,7 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
             yield f"- {double_payment_line(finding)}{batch}"
         if document.answered:
             yield say("Its maker confirms that this is meant.")
-    if sent_before := document.findings_of(ALREADY_SENT):
+    if sent_before := document.select_findings(ALREADY_SENT):
         yield say_count(
             len(sent_before),
             "{count:,} person was paid before and is not paid again:",
@@ -410,12 +410,12 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def _correction_lines(document: PlanDocument) -> Iterator[str]:
-    changed = document.findings_of(CORRECTED, REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN)
-    if changed:
+    corrections = document.select_findings(CORRECTED, REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN)
+    if corrections:
         yield say("Changed after the upload:")
-    for finding in changed:
-        where = f"{say('Row {row}', row=finding.row)}: " if finding.row else ""
-        yield f"- {where}{finding_sentence(finding)}"
+    for finding in corrections:
+        prefix = f"{say('Row {row}', row=finding.row)}: " if finding.row else ""
+        yield f"- {prefix}{finding_sentence(finding)}"
 
 
 def _warning_lines(kinds: Sequence[WarningGroup]) -> Iterator[str]:
@@ -427,8 +427,8 @@ def _warning_lines(kinds: Sequence[WarningGroup]) -> Iterator[str]:
         for finding in kind.examples:
             yield f"  {warning_line(finding)}"
         if kind.count > len(kind.examples):
-            further = kind.count - len(kind.examples)
-            yield "  " + say("... and {count:,} more, in the plan.", count=further)
+            unlisted_count = kind.count - len(kind.examples)
+            yield "  " + say("... and {count:,} more, in the plan.", count=unlisted_count)
 
 
 def warning_line(finding: PlanFinding) -> str:
@@ -441,7 +441,7 @@ def double_payment_line(finding: PlanFinding) -> str:
 
 
 def _left_out_lines(document: PlanDocument) -> Iterator[str]:
-    findings = document.findings_of(LEFT_OUT)
+    findings = document.select_findings(LEFT_OUT)
     if findings:
         sums = ", ".join(f"{currency} {format_amount(amount)}" for currency, _, amount in left_out_sums(document))
         yield say_count(
@@ -452,12 +452,12 @@ def _left_out_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def people_lines(document: PlanDocument) -> Iterator[str]:
-    """Yield everyone who is paid as lines of text: first people with a difference, then the largest amounts."""
+    """Yield all payees as lines of text: first people with a difference, then the largest amounts."""
     payees = listed_payees(document)
     yield say_count(len(payees), "{count:,} payment in all:", "{count:,} payments in all:")
     for payee in payees:
-        paid = f"{payee.currency} {format_amount(payee.amount)}"
-        line = ", ".join((say("Row {row}", row=payee.row), payee.name, payee.account, paid, _known_since_text(payee)))
+        amount = f"{payee.currency} {format_amount(payee.amount)}"
+        line = ", ".join((say("Row {row}", row=payee.row), payee.name, payee.account, amount, _known_since_text(payee)))
         yield f"- {line}{f' ({word})' if (word := difference_word(payee.code)) else ''}"
 
 
@@ -475,9 +475,9 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
         worksheets=worksheets_sentence(document),
         comparison_text=comparison_text(document),
         doubles=double_payments(document),
-        sent_before=document.findings_of(ALREADY_SENT),
+        sent_before=document.select_findings(ALREADY_SENT),
         differences=differences(document),
-        left_out=document.findings_of(LEFT_OUT),
+        left_out=document.select_findings(LEFT_OUT),
         left_out_sums=left_out_sums(document),
         warnings=warning_groups(document),
         double_payment_line=double_payment_line,

@@ -12,7 +12,7 @@ from paygw_batch.files import write_atomically
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import SendJob
-from paygw_batch.opening.given_sheet import minor_units_of
+from paygw_batch.opening.given_sheet import rule_minor_units
 from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.write.table import write_pieces
 from paygw_batch.show.batch_status import batch_summary, build_summary
@@ -35,24 +35,24 @@ class BatchResult:
 
 
 def batch_result(
-    journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known: int = 0
+    journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known_count: int = 0
 ) -> BatchResult:
     """Return the state of a batch after the `end` of a run. This writes nothing."""
-    minor_units = minor_units_of(rules)
+    minor_units = rule_minor_units(rules)
     frame = reconciliation(journal, batch, minor_units)
     totals = batch_totals(frame, minor_units)
-    return BatchResult(frame, totals, summary_after(journal, batch, totals, end, known=known))
+    return BatchResult(frame, totals, summary_after(journal, batch, totals, end, known_count=known_count))
 
 
 def summary_after(
-    journal: JournalReader, batch: BatchRecord, totals: BatchTotals, end: RunEnd, *, known: int = 0
+    journal: JournalReader, batch: BatchRecord, totals: BatchTotals, end: RunEnd, *, known_count: int = 0
 ) -> Summary:
     """Return the summary of a batch after the `end` of a run, from the totals of its reconciliation."""
     messages, stop_reason = journal.messages(batch.number), end.stop_reason
     summary = build_summary(
         batch, totals.states, totals.totals, messages, stop_reason=stop_reason, interrupted=end.interrupted
     )
-    return replace(summary, known=known, sent_this_run=end.sent, is_under_way=end.is_under_way)
+    return replace(summary, known=known_count, sent_this_run=end.sent, is_under_way=end.is_under_way)
 
 
 def default_output_path(sheet: Path, name: str) -> Path:
@@ -66,13 +66,13 @@ def default_output_path(sheet: Path, name: str) -> Path:
 
 
 def handover_summary(task: SendJob) -> Summary:
-    """Return the summary of a batch that waits for workers, or that workers already send."""
+    """Return the summary of a batch that waits for workers or is already being sent by them."""
     summary = replace(batch_summary(task.journal, task.batch), known=task.known)
-    ready = summary.states.get("ready", 0)
-    if not ready:
+    ready_count = summary.states.get("ready", 0)
+    if not ready_count:
         return summary
     message = say_count(
-        ready,
+        ready_count,
         "The workers will send {count:,} row: `paygw-batch status {batch}` shows its progress.",
         "The workers will send {count:,} rows: `paygw-batch status {batch}` shows their progress.",
         batch=task.batch.batch,
@@ -80,7 +80,7 @@ def handover_summary(task: SendJob) -> Summary:
     return replace(summary, exit_code=ExitCode.DONE, message=message)
 
 
-def continued_by_workers_summary(task: SendJob) -> Summary:
+def continued_summary(task: SendJob) -> Summary:
     """Return the summary of a batch that workers continue. Its reconciliation is written when they finish."""
     summary = batch_summary(task.journal, task.batch)
     return replace(summary, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)

@@ -25,7 +25,7 @@ from paygw_batch.gateway.signing.signers import running_signers, signing_lookahe
 from paygw_batch.journal import EngineJournal, Gate, GateState, SharedRunHandle, TallyKind
 from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import SendJob, system_runtime
-from paygw_batch.opening.given_sheet import operation_of, require_complete, with_reply_names
+from paygw_batch.opening.given_sheet import load_rules_operation, require_complete, with_reply_names
 from paygw_batch.opening.open_journal import judge_arrivals
 from paygw_batch.processes import gc_paused
 from paygw_batch.settings.configuration import Settings
@@ -65,8 +65,8 @@ class _WorkerRun:
     When drained, it stops the run for all workers, or leaves the run to them if `continues_after_drain`.
     """
 
-    def __init__(self, task: SendJob, run: SharedRunHandle, counted: CountsReceiver) -> None:
-        self._task, self._run, self._counted = task, run, counted
+    def __init__(self, task: SendJob, run: SharedRunHandle, on_counts: CountsReceiver) -> None:
+        self._task, self._run, self._counted = task, run, on_counts
         self.continues_after_drain = task.choices.sent_by is BatchSender.WORKERS_UNATTENDED
         self._before = self._states()
         self._drained = asyncio.Event()
@@ -85,12 +85,12 @@ class _WorkerRun:
                 self._run.stop(STOPPED_BY_PERSON)
                 is_stopped = True
             run_state, started_s = self._run.read_state(), time.monotonic()
-            sent = self._count()
+            sent_count = self._count()
             if run_state.is_over:
                 reason = None if is_stopped or run_state.stop_reason is None else render_record(run_state.stop_reason)
-                return RunEnd(sent, reason, interrupted=is_stopped)
+                return RunEnd(sent_count, reason, interrupted=is_stopped)
             if not self._run.has_workers():
-                return RunEnd(sent, say("No worker is running."), interrupted=is_stopped, is_under_way=True)
+                return RunEnd(sent_count, say("No worker is running."), interrupted=is_stopped, is_under_way=True)
             await self._wait(max(LOOK_EVERY_S, (time.monotonic() - started_s) / _LOOK_SHARE), is_stopped=is_stopped)
 
     async def _wait(self, wait_s: float, *, is_stopped: bool) -> None:
@@ -136,30 +136,30 @@ def send(
     watch: Watch,
     *,
     wait_for_room: WaitForRoom | None = None,
-    counted: CountsReceiver = lambda _counts: None,
+    on_counts: CountsReceiver = lambda _counts: None,
     begin: Callable[[], None] = lambda: None,
 ) -> RunEnd:
     """Send the due rows of a batch, or follow the workers that send them, and return how the run ended.
 
     The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: no further row is
-    signed meanwhile, and rows in flight are not delayed. `counted` gets the outcomes of workers. `begin` is called
+    signed meanwhile, and rows in flight are not delayed. `on_counts` gets the outcomes of workers. `begin` is called
     before workers can have the batch.
 
     Raises the error that ended the run. Outcomes that the journal could not record are passed to `progress` before.
     """
     choices, due = task.choices, task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
-        return _follow_last_rows(task, watch, counted)
+        return _follow_last_rows(task, watch, on_counts)
     require_sendable(task, {tally.country for tally in due})
     if clock_sentence := clock_problem(task):
         return RunEnd(0, clock_sentence, interrupted=False)
     due_rows = sum(tally.count for tally in due)
     row_count = due_rows if choices.first is None else min(choices.first, due_rows)
     if no_space := disk_space_problem(task.settings, row_count):
-        add_disk_notice(task.settings, free_bytes(task.settings), progress.note)
+        add_disk_notice(task.settings, free_bytes(task.settings), progress.echo)
         return RunEnd(0, no_space, interrupted=False)
-    add_run_end_notice(task.settings, task.journal, task.batch, progress.note)
-    add_key_expiry_notice(task.settings, task.connection.signing.signer.key, progress.note)
+    add_run_end_notice(task.settings, task.journal, task.batch, progress.echo)
+    add_key_expiry_notice(task.settings, task.connection.signing.signer.key, progress.echo)
     if (gate := task.journal.gate()) is not None:
         with closing(gate):  # the gate may have a connection even if it could not be opened
             gate.open()
@@ -167,26 +167,26 @@ def send(
         waits = choices.sent_by is BatchSender.WORKERS_LATER
         # None means that no worker was offered the batch, and that this process still has the write lock. Only then may
         # it send the batch itself. Otherwise two processes would send the same rows.
-        run = _start_workers(task, waits=waits, begin=begin)
+        run = _start_workers(task, is_waiting=waits, begin=begin)
         if run is not None and waits:
             if not run.has_workers():
-                progress.note(say("No worker is running: start one with `paygw-batch work`."))
+                progress.echo(say("No worker is running: start one with `paygw-batch work`."))
             return RunEnd(0, None, interrupted=False)
         if run is not None:
 
-            def start_watching(followed: Drainable) -> None:
-                watch(followed)
+            def start_watching(drainable: Drainable) -> None:
+                watch(drainable)
                 progress.set_total(due_rows)
 
-            return asyncio.run(_WorkerRun(task, run, counted).follow(start_watching))
+            return asyncio.run(_WorkerRun(task, run, on_counts).follow(start_watching))
     dates = DateWatch(utc_now)
     end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
     dates.record_in(task.journal)
-    judge_arrivals(task.settings, task.journal, progress.note)
+    judge_arrivals(task.settings, task.journal, progress.echo)
     return end
 
 
-def _follow_last_rows(task: SendJob, watch: Watch, counted: CountsReceiver) -> RunEnd:
+def _follow_last_rows(task: SendJob, watch: Watch, on_counts: CountsReceiver) -> RunEnd:
     """Follow the workers that have a batch's last rows in flight, and return how the run ended."""
     is_sent = (
         task.choices.sent_by in {BatchSender.WORKERS_IF_ANY, BatchSender.WORKERS_UNATTENDED}
@@ -196,29 +196,29 @@ def _follow_last_rows(task: SendJob, watch: Watch, counted: CountsReceiver) -> R
     run = task.journal.start_shared_run(task.batch.number) if is_under_way else None
     if run is None:
         return RunEnd(0, None, interrupted=False)
-    return asyncio.run(_WorkerRun(task, run, counted).follow(watch))
+    return asyncio.run(_WorkerRun(task, run, on_counts).follow(watch))
 
 
-def _start_workers(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> SharedRunHandle | None:
-    """Give a batch to the workers, and call one. Returns None if none is alive and the batch does not wait."""
+def _start_workers(task: SendJob, *, is_waiting: bool, begin: Callable[[], None]) -> SharedRunHandle | None:
+    """Offer a batch to the workers and call one. Returns None if none is alive and the batch does not wait."""
     if (url := task.settings.journal.url) is None:
         return None
     begin()
-    run = task.journal.start_shared_run(task.batch.number, waits=waits, is_urgent=task.choices.urgent)
+    run = task.journal.start_shared_run(task.batch.number, waits=is_waiting, is_urgent=task.choices.urgent)
     if run is not None:
         extra("cluster.calling").call_workers(url, run.read_state())
     return run
 
 
 def require_sendable(task: SendJob, countries: set[str]) -> None:
-    """Raise `ConfigurationError` unless the configuration has all keys that rows of these countries need."""
-    if operation_of(task.rules).name != task.batch.operation:
+    """Raise `ConfigurationError` if a key needed for rows of these countries is missing."""
+    if load_rules_operation(task.rules).name != task.batch.operation:
         raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
     require_complete(task.settings, task.rules, countries)
 
 
 def clock_problem(task: SendJob) -> str | None:
-    """Return why nothing may be sent with the clock of this machine, or None.
+    """Return the reason why this machine's clock prevents sending, or None.
 
     An attempt recorded too early would leave quarantine too early once the clock is right.
     """
@@ -232,15 +232,15 @@ def disk_space_problem(settings: Settings, rows: int) -> str | None:
     """Return why the journal's disk has too little space to send this number of rows, or None."""
     if settings.journal.url is not None:
         return None
-    needed = rows * _JOURNAL_BYTES_PER_ROW + min(rows * _LOG_BYTES_PER_ROW, _MAX_LOG_BYTES)
-    free = free_bytes(settings)
-    if free >= needed:
+    needed_bytes = rows * _JOURNAL_BYTES_PER_ROW + min(rows * _LOG_BYTES_PER_ROW, _MAX_LOG_BYTES)
+    free_space = free_bytes(settings)
+    if free_space >= needed_bytes:
         return None
     return say(
         "The disk of the journal has {free:.1f} MiB free, and these rows need about {needed:.1f} MiB. Nothing was "
         "sent. Free some space, and run the command again.",
-        free=free / 2**20,
-        needed=needed / 2**20,
+        free=free_space / 2**20,
+        needed=needed_bytes / 2**20,
     )
 
 
@@ -268,7 +268,7 @@ def send_rows(
     signing = task.connection.signing
 
     async def run(journal: EngineJournal) -> RunEnd:
-        async with running_signers(signing.signer.key, sent_at_most, progress.note) as signers:
+        async with running_signers(signing.signer.key, sent_at_most, progress.echo) as signers:
             prepare = signing.preparer(signers)
 
             async def prepare_with_room(attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
@@ -281,7 +281,7 @@ def send_rows(
     gate = task.journal.gate()
     with (
         gc_paused(),
-        task.journal.for_engine() as engine_journal,
+        task.journal.open_engine_journal() as engine_journal,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
         end = runner.run(run(engine_journal))
@@ -290,7 +290,7 @@ def send_rows(
         # finds the rows in doubt, and a person then needs the note, or a statement of the gateway.
         for order_id, kind in end.unrecorded:
             state = state_label(kind.value)
-            progress.note(say("Not in the journal: order {order_id} is {outcome}.", order_id=order_id, outcome=state))
+            progress.echo(say("Not in the journal: order {order_id} is {outcome}.", order_id=order_id, outcome=state))
         raise end.failure
     return end
 
@@ -305,7 +305,7 @@ async def _run_engine(
     gate: Gate | None,
 ) -> RunEnd:
     gateway, submission, words = task.settings.gateway, task.settings.submission, task.settings.words()
-    operation = with_reply_names(task.settings, operation_of(task.rules))
+    operation = with_reply_names(task.settings, load_rules_operation(task.rules))
     pace = Pace(
         submission.concurrency,
         submission.rate_per_s,
@@ -327,7 +327,7 @@ async def _run_engine(
             pace=pace,
             runtime=system_runtime(),
             progress=progress,
-            departs_within_s=gateway.connect_timeout_s + gateway.total_timeout_s,
+            send_within_s=gateway.connect_timeout_s + gateway.total_timeout_s,
             pacing=None if gate is None else extra("cluster.shared_pacing").SharedPacing(gate, pace),
             signing_lookahead=signing_lookahead(task.connection.signing.signer.key),
         )
@@ -357,5 +357,5 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def gate_stop_reason(gate: GateState) -> str:
-    """Return why no worker on any host may send; empty if they may."""
+    """Return why no worker may send, or an empty string if they may."""
     return "" if gate.stop is None else stop_sentence(gate.stop)

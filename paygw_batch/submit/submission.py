@@ -39,8 +39,8 @@ from paygw_batch.core.shown_states import INVALID, STATES, display_state
 from paygw_batch.errors import ApprovalError, OpenSheetQuestion, SheetError, UsageError
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import language, language_context, languages, say
-from paygw_batch.opening.given_sheet import SheetSource, minor_units_of, require_complete
-from paygw_batch.opening.open_journal import Tell, find_batch
+from paygw_batch.opening.given_sheet import SheetSource, require_complete, rule_minor_units
+from paygw_batch.opening.open_journal import Echo, find_batch
 from paygw_batch.settle.resolve import require_people_not_forgotten
 from paygw_batch.sheet.check.corrections import LEFT_OUT
 from paygw_batch.sheet.check.spelling import spellings
@@ -57,26 +57,26 @@ from paygw_batch.submit.plan import LookBack, Plan, plan_submission
 class Submission:
     """A sheet that was read and validated, the choices of a person for it, and the path of its approved plan."""
 
-    given: SheetSource
+    source: SheetSource
     validated: Validated
     choices: Choices
     plan: Path
 
     @classmethod
-    def read(cls, given: SheetSource, choices: Choices, plan: Path) -> Self:
+    def read(cls, source: SheetSource, choices: Choices, plan: Path) -> Self:
         """Read a sheet, and return its submission. Raises `SheetQuestion` if a question about reading it is open."""
-        return cls(given, given.validated(), choices, plan)
+        return cls(source, source.validated(), choices, plan)
 
     @property
     def sheet(self) -> Path:
         """The path at which a later run finds the sheet."""
-        return self.given.final_path or self.given.path
+        return self.source.final_path or self.source.path
 
     @property
     def command_argument(self) -> str:
         """The sheet as a command argument, with the options for reading it."""
         # Nobody typed the path of a sheet that is stored under another name.
-        return "SHEET" if self.given.file else shlex.join([str(self.given.path), *self.given.reading.words])
+        return "SHEET" if self.source.file else shlex.join([str(self.source.path), *self.source.reading.words])
 
     @property
     def wrong_totals(self) -> Sequence[str]:
@@ -85,14 +85,14 @@ class Submission:
 
     def require_allowed(self) -> None:
         """Raise `SheetError` for other totals than expected, and `ConfigurationError` for a missing key."""
-        if wrong := self.wrong_totals:
-            raise SheetError(" ".join(wrong), hint=say("Nothing was sent. Make sure that this is the right sheet."))
+        if errors := self.wrong_totals:
+            raise SheetError(" ".join(errors), hint=say("Nothing was sent. Make sure that this is the right sheet."))
         self.require_complete()
 
     def require_complete(self) -> None:
         """Raise `ConfigurationError` with every missing key that is needed to send the sheet's rows."""
         valid = self.validated.counts.filter("valid")
-        require_complete(self.given.settings, self.given.rules, set(valid["country"]))
+        require_complete(self.source.settings, self.source.rules, set(valid["country"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Conversation:
     """Shows a plan, reports sentences and asks questions. By default it is silent, and every answer is "no"."""
 
     show: Callable[[Plan], None] = lambda _plan: None
-    say: Tell = lambda _sentence: None
+    say: Echo = lambda _sentence: None
     confirm: Callable[[str], bool] = lambda _question: False
 
 
@@ -127,35 +127,35 @@ def plan_sheet(
 
     With `as_of`, look-alikes and repeats are counted from that time. `memory` is as in `compare_sheet`.
     """
-    settings = submission.given.settings
+    settings = submission.source.settings
     return plan_submission(
         submission.validated,
         journal,
         submission.choices,
         now=utc_now,
         quarantine_h=settings.submission.quarantine_h,
-        back=LookBack(settings.sheet.repeat_days, settings.sheet.look_alike_days),
+        look_back=LookBack(settings.sheet.repeat_days, settings.sheet.look_alike_days),
         as_of=as_of,
         memory=memory,
     )
 
 
 def preview_rows(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield every row of the sheet with its present state, part by part: `country, currency, amount, state`.
+    """Yield all rows of the sheet in parts, with their current states: `country, currency, amount, state`.
 
     Rows in the state `ready` would be sent.
     """
     if plan.existing is not None:
         yield from reconciliation_pieces(journal, plan.existing, minor_units)
         return
-    known = pl.DataFrame(
+    known_rows = pl.DataFrame(
         [(row.row, display_state(row.state)) for row in plan.known],
         schema={"row": pl.UInt32, "known_state": pl.String},
         orient="row",
     )
     state = pl.when("valid").then(pl.coalesce("known_state", pl.lit(State.READY.value))).otherwise(pl.lit(INVALID))
     for part in plan.validated.parts():
-        yield part.rows.join(known, on="row", how="left", maintain_order="left").with_columns(state=state)
+        yield part.rows.join(known_rows, on="row", how="left", maintain_order="left").with_columns(state=state)
 
 
 def refuse_for_defects(submission: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
@@ -195,9 +195,9 @@ def _count_states(plan: Plan, journal: JournalReader) -> dict[str, int]:
         counts[State.READY.value] = 0
         for tally in journal.tallies(plan.existing.number):
             counts[display_state(tally.state)] += tally.count
-    for known in plan.known:
+    for row in plan.known:
         counts[State.READY.value] -= 1
-        counts[display_state(known.state)] += 1
+        counts[display_state(row.state)] += 1
     return {state: counts[state] for state in STATES if counts[state]}
 
 
@@ -219,15 +219,15 @@ def draft_plan(
 ) -> PreparedPlan | RefusedSheet:
     """Return the unsigned plan of a sheet. This writes nothing.
 
-    `against` names one more batch to compare the sheet with. It adds findings, and removes none.
+    `against` names one more batch to compare the sheet with, which only adds findings.
     """
     now = utc_now()
     plan = plan_sheet(submission, journal, as_of=now)
     conversation.show(plan)
-    if (refused := refuse_for_defects(submission, plan, journal)) is not None:
-        return refused
-    if (refused := refuse_for_questions(submission, plan, journal, conversation)) is not None:
-        return refused
+    if (refusal := refuse_for_defects(submission, plan, journal)) is not None:
+        return refusal
+    if (refusal := refuse_for_questions(submission, plan, journal, conversation)) is not None:
+        return refusal
     against_batch = "" if against is None else find_batch(journal, against).batch
     findings = plan_findings(submission, plan, journal, against=against_batch)
     content, people = planned_content(submission, plan, journal)
@@ -249,47 +249,50 @@ def planned_content(submission: Submission, plan: Plan, journal: JournalReader) 
         plan.validated,
         plan.sent_before,
         amended=len(plan.amendments),
-        endpoint=submission.given.settings.endpoint(),
+        endpoint=submission.source.settings.endpoint(),
         journal_id=journal.head().journal_id,
-        minor_units=minor_units_of(submission.given.rules),
+        minor_units=rule_minor_units(submission.source.rules),
     )
 
 
 def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *, against: str) -> list[PlanFinding]:
     """Return all findings about a sheet that an approver has to see. Submitting the sheet computes them again.
 
-    `against` is the id of a batch to compare with; empty for none.
+    `against` is the id of a batch to compare with, or empty.
     """
-    sheet = submission.given
-    minor_units, share = minor_units_of(sheet.rules), Decimal(str(sheet.settings.approval.changed_share))
+    sheet = submission.source
+    minor_units, share = rule_minor_units(sheet.rules), Decimal(str(sheet.settings.approval.changed_share))
     changes = _change_findings(plan, journal, against or None, share, minor_units)
     warnings = _warning_findings(plan)
     codes = {question.code for question in plan.questions}
     # The maker had to confirm these findings, so they come first.
-    answered = [warning for warning in warnings if warning.code in codes]
+    answered_warnings = [warning for warning in warnings if warning.code in codes]
     other_warnings = [warning for warning in warnings if warning.code not in codes]
     encoding = plan.validated.sheet.encoding  # someone chose this encoding, and another one yields other names
-    read_as = [*_worksheets(plan), *([PlanFinding(row=0, code=NAMED_ENCODING, value=encoding)] if encoding else [])]
+    read_as = [
+        *_worksheet_findings(plan),
+        *([PlanFinding(row=0, code=NAMED_ENCODING, value=encoding)] if encoding else []),
+    ]
     read_as += [
         PlanFinding(row=0, code=SPELLED_COLUMN, column=heading, value=text, becomes=meaning, rows=rows)
         for heading, text, meaning, rows in spellings(plan.validated)
     ]
     payment_findings = [*changes, *_sent_before_findings(plan, journal)]
-    return [*answered, *payment_findings, *_correction_findings(plan, sheet), *read_as, *other_warnings]
+    return [*answered_warnings, *payment_findings, *_correction_findings(plan, sheet), *read_as, *other_warnings]
 
 
-def _worksheets(plan: Plan) -> list[PlanFinding]:
-    """Return a finding for the worksheet that is paid, if the workbook has several, and for each of the others."""
-    read = plan.validated.sheet
+def _worksheet_findings(plan: Plan) -> list[PlanFinding]:
+    """Return a finding for each worksheet of a workbook that has several, the paid one first."""
+    sheet = plan.validated.sheet
     others = [
         PlanFinding(row=0, code=OTHER_WORKSHEET, value=_shorten(name), people=rows or 0)
-        for name, rows in read.other_worksheets
+        for name, rows in sheet.other_worksheets
     ]
-    return [PlanFinding(row=0, code=WORKSHEET, value=_shorten(read.worksheet)), *others] if read.worksheet else []
+    return [PlanFinding(row=0, code=WORKSHEET, value=_shorten(sheet.worksheet)), *others] if sheet.worksheet else []
 
 
 def require_true_findings(document: PlanDocument, submission: Submission, journal: JournalReader) -> None:
-    """Raise `ApprovalError` unless the findings of a plan are exactly those that the sheet had when the plan was made.
+    """Raise `ApprovalError` unless a plan has exactly the findings of its sheet when the plan was made.
 
     The findings are computed again, with days counted from that time; payments since then count too. They are in the
     plan's language, for which the sheet is read again if necessary. A sentence that the maker wrote by hand therefore
@@ -304,7 +307,7 @@ def require_true_findings(document: PlanDocument, submission: Submission, journa
     is_in_our_words = document.language == language()
     with language_context(document.language):
         if not is_in_our_words:
-            submission = replace(submission, validated=submission.given.validated())
+            submission = replace(submission, validated=submission.source.validated())
         plan, findings = _recompute_findings(document, submission, journal)
     require_same_findings(document, findings, asked=[question.key for question in plan.questions])
 
@@ -336,12 +339,12 @@ def _correction_findings(plan: Plan, sheet: SheetSource) -> list[PlanFinding]:
     left_out_rows = plan.validated.rows.filter(~pl.col("valid")).select("row", *_PAYEE_COLUMNS)
     lines = left_out_rows.join(codes, on="row", how="left", maintain_order="left")
     lines = lines.with_columns(pl.col("reasons").fill_null(""))
-    left_out = [
+    exclusions = [
         PlanFinding(code=LEFT_OUT, **line, by=person.by if person else "", at=person.at if person else "")
         for line in lines.iter_rows(named=True)
         for person in [decisions.get(line["row"])]
     ]
-    return [*left_out, *_edit_findings(sheet, plan.validated.sheet.headers)]
+    return [*exclusions, *_edit_findings(sheet, plan.validated.sheet.headers)]
 
 
 def _edit_findings(sheet: SheetSource, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
@@ -355,9 +358,9 @@ def _edit_findings(sheet: SheetSource, headers: Mapping[str, str]) -> Iterator[P
         if heading.column != (default_name or IGNORED_HEADING):
             value, column = _shorten(heading.heading), heading.column
             yield PlanFinding(row=0, code=REASSIGNED_HEADING, value=value, column=column, by=heading.by, at=heading.at)
-    left_out = {row.row for row in corrections.left_out}
+    excluded_rows = {row.row for row in corrections.left_out}
     for edit in sorted(corrections.edits, key=lambda edit: (edit.row, edit.column)):
-        if edit.row in left_out:
+        if edit.row in excluded_rows:
             continue
         yield PlanFinding(
             row=edit.row,
@@ -394,20 +397,20 @@ def _warning_findings(plan: Plan) -> list[PlanFinding]:
 
 def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
     """Return a finding for each row that was sent before and is not sent again."""
-    known = {row.row: row for row in plan.sent_before}
-    if not known:
+    rows = {row.row: row for row in plan.sent_before}
+    if not rows:
         return []
     sheets = {batch.batch: batch.sheet_name for batch in journal.batches()}
-    paid = plan.validated.rows.filter(pl.col("valid") & pl.col("row").is_in(list(known))).select("row", *_PAYEE_COLUMNS)
+    lines = plan.validated.rows.filter(pl.col("valid") & pl.col("row").is_in(list(rows))).select("row", *_PAYEE_COLUMNS)
     return [
         PlanFinding(
             code=ALREADY_SENT,
             **line,
-            before_batch=(before := known[line["row"]]).batch,
+            before_batch=(before := rows[line["row"]]).batch,
             before_sheet=sheets[before.batch],
             before_at=before.opened_at[:10],
         )
-        for line in paid.iter_rows(named=True)
+        for line in lines.iter_rows(named=True)
     ]
 
 
@@ -418,8 +421,8 @@ def _change_findings(
     validated = plan.validated
     same_operation = [record for record in journal.batches() if record.operation == validated.sheet.operation]
     # Forgotten people cannot be compared, so they count as new.
-    others = [record for record in same_operation if record.batch != validated.batch]
-    past = [record for record in others if journal.first_forgetting(record.number) is None]
+    other_batches = [record for record in same_operation if record.batch != validated.batch]
+    past = [record for record in other_batches if journal.first_forgetting(record.number) is None]
     extra_batch = None if against is None else find_batch(journal, against)
     if extra_batch is not None:
         require_people_not_forgotten(journal, extra_batch)

@@ -24,8 +24,8 @@ from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import BatchRecord, Journal, JournalReader, RowState, TallyKind, is_in_quarantine
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob, load_signing_key, open_gateway
-from paygw_batch.opening.given_sheet import require_complete, rules_of
-from paygw_batch.opening.open_journal import Tell, open_journal_for_run
+from paygw_batch.opening.given_sheet import require_complete, rules_for
+from paygw_batch.opening.open_journal import Echo, open_journal_for_run
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.resolve import (
     check_releasable,
@@ -63,19 +63,19 @@ def submit_sheet(
 
     Raises `ApprovalError` if a new batch is not approved, before anything is written.
     """
-    sheet, choices, plan = submission.given, submission.choices, plan_sheet(submission, journal)
+    sheet, choices, plan = submission.source, submission.choices, plan_sheet(submission, journal)
     conversation.show(plan)
     plan_document = named_plan(submission)
-    if (refused := refuse_for_defects(submission, plan, journal)) is not None:
-        return refused
+    if (refusal := refuse_for_defects(submission, plan, journal)) is not None:
+        return refusal
     approved = require_approval(submission, plan, journal)
     if approved is NO_APPROVAL and plan_document is not None:
         require_plan_for_sheet(plan_document, plan)
     for approval in approved.approvals:
         conversation.say(say("The plan was {sentence}.", sentence=render_record(approval)))
-    refused = refuse_for_questions(submission, plan, journal, conversation, approved=approved.answered)
-    if refused is not None:
-        return refused
+    refusal = refuse_for_questions(submission, plan, journal, conversation, approved=approved.answered)
+    if refusal is not None:
+        return refusal
     batch = open_planned_batch(
         plan,
         journal,
@@ -93,24 +93,24 @@ def add_warnings(summary: Summary, plan: Plan) -> Summary:
     if plan.warnings_found.is_empty:
         return summary
     members = warning_summary(plan.warnings_found, plan.validated.sheet.headers)
-    return replace(summary, further={**summary.further, **members})
+    return replace(summary, extra={**summary.extra, **members})
 
 
-def refusal_summary(refused: RefusedSheet, submission: Submission) -> Summary:
+def refusal_summary(refusal: RefusedSheet, submission: Submission) -> Summary:
     """Return the summary of a refused sheet. In a strict submission, warnings count as defects."""
-    plan, validated = refused.plan, refused.plan.validated
+    plan, validated = refusal.plan, refusal.plan.validated
     summary = Summary(
         ExitCode.DEFECTS,
         "",
         batch=validated.batch,
         sheet=validated.sheet.name,
         rows=validated.height,
-        states=refused.states,
+        states=refusal.states,
         known=plan.known_row_count,
     )
-    if (question := refused.question) is not None:
+    if (question := refusal.question) is not None:
         message = f"{question.message} {question.hint}"
-        summary = replace(summary, message=message, further={"code": question.code}, option=question.option)
+        summary = replace(summary, message=message, extra={"code": question.code}, option=question.option)
     else:
         rows = validated.defects_found.rows
         defect_count = len(rows.filter(rows != 0))
@@ -122,8 +122,8 @@ def refusal_summary(refused: RefusedSheet, submission: Submission) -> Summary:
 
 def _defects_sentence(plan: Plan, defect_count: int, submission: Submission) -> str:
     operation = load_operation(plan.validated.sheet.operation)
-    ending = ".xlsx" if submission.sheet.suffix.lower() == ".xlsx" else ".csv"
-    rejects = shlex.quote(f"{submission.sheet.stem}.rejects{ending}")
+    extension = ".xlsx" if submission.sheet.suffix.lower() == ".xlsx" else ".csv"
+    rejects = shlex.quote(f"{submission.sheet.stem}.rejects{extension}")
     options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if submission.choices.strict else ''}"
     return say_count(
         defect_count,
@@ -146,16 +146,16 @@ def open_batch_to_continue(
     command: str,
     find: Callable[[JournalReader], BatchRecord],
     environ: Mapping[str, str],
-    tell: Tell,
+    echo: Echo,
     *,
     wait: bool = False,
 ) -> Iterator[SendJob]:
     """Yield the batch that `find` returns as a job to send. The journal is locked and the gateway open meanwhile."""
     load_signing_key(settings, environ)  # an unusable key is reported before the journal is opened
-    with open_journal_for_run(settings, command, tell, wait=wait) as journal:
+    with open_journal_for_run(settings, command, echo, wait=wait) as journal:
         batch = find(journal)
         require_people_not_forgotten(journal, batch)
-        rules = rules_of(settings, batch.operation)
+        rules = rules_for(settings, batch.operation)
         with open_gateway(settings, rules, environ) as gateway:
             yield SendJob(settings, rules, gateway, journal, batch, choices=Choices(sent_by=BatchSender.WORKERS_IF_ANY))
 
@@ -218,8 +218,8 @@ def release_rejected_rows(
         cutoff=quarantine.cutoff(now),
         order=None if order is None else replace(order, at=timestamp(now)),
     )
-    waiting = quarantined_rows(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
-    return ReleasedRows(released, [waiting_sentence(row, quarantine) for row in waiting])
+    sentences = quarantined_rows(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
+    return ReleasedRows(released, [waiting_sentence(row, quarantine) for row in sentences])
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,18 +237,18 @@ def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecor
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     cutoff = quarantine.cutoff(now)
-    opens = {
+    quarantine_ends = {
         row.row: quarantine_end(row, quarantine)
         for row in rejected[:limit]
         if is_in_quarantine(row.quarantined_since, cutoff)
     }
-    release_times = {row: timestamp(at) for row, at in opens.items() if at is not None}
+    release_times = {row: timestamp(time) for row, time in quarantine_ends.items() if time is not None}
     return RejectedRows(rejected[:limit], release_times, len(rejected) > limit)
 
 
 def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRecord) -> Sequence[int]:
-    waiting = quarantined_rows(journal, record, quarantine_h=settings.submission.quarantine_h, now=utc_now)
-    return [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in waiting]
+    quarantined = quarantined_rows(journal, record, quarantine_h=settings.submission.quarantine_h, now=utc_now)
+    return [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in quarantined]
 
 
 def release_by_order(task: SendJob, order: RowOrder, by: str) -> ReleasedRows:
@@ -257,4 +257,4 @@ def release_by_order(task: SendJob, order: RowOrder, by: str) -> ReleasedRows:
     in_force = order_in_force(order, task.journal, policy, utc_now(), by=by, endpoint=endpoint)
     if in_force.batch != task.batch:
         raise InternalError(f"an order about batch {in_force.batch.batch} was to be carried out for {task.batch.batch}")
-    return release_rejected_rows(task, order.numbers, in_force.by, order=in_force.kept)
+    return release_rejected_rows(task, order.numbers, in_force.by, order=in_force.signed_order)

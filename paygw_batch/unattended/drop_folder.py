@@ -38,11 +38,11 @@ from paygw_batch.show.outputs import OutputGuard
 from paygw_batch.show.summary import Summary
 from paygw_batch.trusted_files import check_directory
 from paygw_batch.unattended.dropped_files import (
-    NOTE_ENDING,
-    PLAN_ENDING,
+    NOTE_SUFFIX,
+    PLAN_SUFFIX,
     FolderEntry,
     SortedFiles,
-    companions_of,
+    companions_for,
     is_meant_for,
     is_sheet,
     sort_files,
@@ -102,7 +102,7 @@ class ClaimedSheet:
     @property
     def plan(self) -> Path:
         """The path of the claimed sheet's plan, if it has one."""
-        return self.path.with_name(f"{self.path.stem}{PLAN_ENDING}")
+        return self.path.with_name(f"{self.path.stem}{PLAN_SUFFIX}")
 
     @property
     def note(self) -> CoverNote:
@@ -110,7 +110,7 @@ class ClaimedSheet:
         note = _note_path(self.path)
         if not os.path.lexists(note):
             return CoverNote()
-        return parse_cover_note(_read_note(note), f"{self.name}{NOTE_ENDING}")
+        return parse_cover_note(_read_note(note), f"{self.name}{NOTE_SUFFIX}")
 
     def finish(self, summary: Summary, *, is_refused: bool) -> None:
         """Write the summary, and move the sheet with its plan and cover note to done/ or refused/.
@@ -122,9 +122,9 @@ class ClaimedSheet:
             write_atomically(self.answer, _encode(self._refusal_text(summary)))
         text = json.dumps(summary.as_json(), ensure_ascii=False, indent=1) + "\n"
         write_atomically(destination / f"{self._stem}.summary.json", _encode(text))
-        names = companions_of(self.stored_name)
+        names = companions_for(self.stored_name)
         # The sheet is moved last: while it is in the folder of claimed sheets, the next run can finish it.
-        for old, new in zip((*companions_of(self.path.name), self.path.name), (*names, self.stored_name), strict=True):
+        for old, new in zip((*companions_for(self.path.name), self.path.name), (*names, self.stored_name), strict=True):
             with suppress(FileNotFoundError):  # there is no such file, or another host has finished the sheet
                 self.path.with_name(old).rename(destination / new)
 
@@ -133,7 +133,7 @@ class ClaimedSheet:
         options = say(
             "You can put options such as --worksheet or --reference in a file {file!r} next to "
             "the sheet: see docs/cron.md.",
-            file=f"{self.name}{NOTE_ENDING}",
+            file=f"{self.name}{NOTE_SUFFIX}",
         )
         parts = [
             say("{name!r} was refused. None of it was sent in this run.", name=self.name),
@@ -158,15 +158,15 @@ class DropFolder:
         self._folder = _resolve_drop_folder(folder)
         if not _is_adopted(self._folder):
             _require_no_own_files(self._folder, guard)
-        mark = hashlib.sha256(journal().encode()).hexdigest()[:8]
-        self._working = self._folder / f"working-{mark}"
+        journal_digest = hashlib.sha256(journal().encode()).hexdigest()[:8]
+        self._working = self._folder / f"working-{journal_digest}"
         self._subfolders = (self._working, self._folder / "done", self._folder / "refused")
         self._settle = timedelta(seconds=settle_s)
         self._now = now
         self._is_own, self._misplaced_file_kind = cache(guard.is_own), cache(_misplaced_file_kind)
-        for place in self._subfolders:
-            if os.path.lexists(place):
-                check_directory(place)
+        for subfolder in self._subfolders:
+            if os.path.lexists(subfolder):
+                check_directory(subfolder)
 
     def claim_sheets(self, hold: Callable[[], None] = lambda: None) -> Iterator[ClaimedSheet]:
         """Yield the sheets that an earlier run claimed, and then every settled file, oldest first.
@@ -220,8 +220,8 @@ class DropFolder:
 
     def file_counts(self) -> Mapping[str, int]:
         """Count the waiting and unfinished files in the folder, and the files in refused/."""
-        state, refused = self.list_files(), self._folder / "refused"
-        files = [path for path in refused.iterdir() if path.name.endswith(".summary.json")] if refused.is_dir() else []
+        state, folder = self.list_files(), self._folder / "refused"
+        files = [path for path in folder.iterdir() if path.name.endswith(".summary.json")] if folder.is_dir() else []
         names = [*state.ready, *state.unfit, *state.waiting, *state.left]
         return {"waiting": len(names), "unfinished": len(state.unfinished), "refused": len(files)}
 
@@ -240,19 +240,19 @@ class DropFolder:
         return written_at <= (now - self._settle).timestamp()
 
     def _names_by_age(self, state: SortedFiles) -> Sequence[str]:
-        dated = []
+        names = []
         for name in (*state.ready, *state.unfit):
             try:
-                dated.append(((self._folder / name).lstat().st_mtime, name))
+                names.append(((self._folder / name).lstat().st_mtime, name))
             except FileNotFoundError:
                 continue
-        return [name for _, name in sorted(dated)]
+        return [name for _, name in sorted(names)]
 
     def _stamp(self) -> str:
         return self._now().strftime("%Y%m%dT%H%M%S%fZ")
 
     def _archive_strays(self, strays: Sequence[str]) -> None:
-        """Move stray notes and plans to refused/, once every sheet that was refused because of them is gone."""
+        """Move stray notes and plans to refused/ once every sheet refused because of them is gone."""
         sheets = [entry.name for entry in self._folder.iterdir() if is_sheet(entry.name) and entry.name not in strays]
         for stray in strays:
             if not any(is_meant_for(stray, sheet) for sheet in sheets) and os.path.lexists(self._folder / stray):
@@ -265,7 +265,7 @@ class DropFolder:
         """
         stamp = self._stamp()
         target = self._working / f"{stamp}-{path.name}"
-        plan = path.with_name(f"{path.stem}{PLAN_ENDING}")
+        plan = path.with_name(f"{path.stem}{PLAN_SUFFIX}")
         note, copied = _note_path(path), _note_path(target)
         if os.path.lexists(note):
             write_atomically(copied, _read_note(note))
@@ -287,11 +287,11 @@ class DropFolder:
             plan.rename(self._working / f"{stamp}-{plan.name}")
         return ClaimedSheet(self._folder, target, path.name, target.name)
 
-    def _remove_copied_note(self, note: Path, copied: Path) -> None:
-        """Remove a cover note that was copied, unless a new sheet needs it."""
-        sheet = note.with_name(note.name.removesuffix(NOTE_ENDING))
+    def _remove_copied_note(self, note: Path, copy: Path) -> None:
+        """Remove a copied cover note, unless a new sheet needs it."""
+        sheet = note.with_name(note.name.removesuffix(NOTE_SUFFIX))
         is_there = os.path.lexists(note) and not (note.is_dir() and not note.is_symlink())  # a folder is not a note
-        is_copied = copied.exists() and is_there and _read_note(note) == _read_note(copied)
+        is_copied = copy.exists() and is_there and _read_note(note) == _read_note(copy)
         if is_copied and not os.path.lexists(sheet):
             note.unlink()
 
@@ -321,8 +321,8 @@ def _resolve_drop_folder(folder: Path) -> Path:
     if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
         raise UsageError(say("{folder} is not a folder.", folder=folder))
     path = Path(os.path.realpath(folder))
-    others = [path.parent / name for name in ("done", "refused")]
-    if _OUR_FOLDERS.fullmatch(path.name) and all(sibling.is_dir() for sibling in others):
+    other_folders = [path.parent / name for name in ("done", "refused")]
+    if _OUR_FOLDERS.fullmatch(path.name) and all(sibling.is_dir() for sibling in other_folders):
         raise UsageError(
             say("{folder} is a subfolder of the drop folder {parent}.", folder=folder, parent=path.parent),
             hint=say("Nothing was read or moved. Name the drop folder itself."),
@@ -331,7 +331,7 @@ def _resolve_drop_folder(folder: Path) -> Path:
 
 
 def _is_adopted(folder: Path) -> bool:
-    """Return whether the folder has a marker that only this account or root could have created."""
+    """Return whether the folder has a marker created by this account or root."""
     try:
         status = (folder / MARKER).lstat()
     except OSError:
@@ -378,7 +378,7 @@ def _is_configuration(head: bytes) -> bool:
 
 
 def _note_path(sheet: Path) -> Path:
-    return sheet.with_name(f"{sheet.name}{NOTE_ENDING}")
+    return sheet.with_name(f"{sheet.name}{NOTE_SUFFIX}")
 
 
 def _read_note(note: Path) -> bytes:
@@ -392,5 +392,5 @@ def _read_note(note: Path) -> bytes:
 
 
 def _encode(text: str) -> bytes:
-    """Encode a text, in which a file name may contain bytes that are not UTF-8."""
+    """Encode a text. File names in it may contain bytes that are not UTF-8."""
     return text.encode(errors="backslashreplace")

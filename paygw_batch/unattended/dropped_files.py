@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import ApprovalError, PaygwError, SheetError
 from paygw_batch.language import say
-from paygw_batch.sheet.read.format import SHEET_EXTENSIONS, kind_of_file
+from paygw_batch.sheet.read.format import SHEET_EXTENSIONS, file_format
 
-PLAN_ENDING = ".plan.json"
-NOTE_ENDING = ".toml"
-_REPORT_ENDINGS = (".reconciliation.csv", ".refused.txt")
+PLAN_SUFFIX = ".plan.json"
+NOTE_SUFFIX = ".toml"
+_REPORT_SUFFIXES = (".reconciliation.csv", ".refused.txt")
 """The endings of our own reports, which nobody corrects and drops again."""
 _HIDDEN_PREFIXES = (".", "~")
 """The first characters of hidden files and of office programs' lock files."""
@@ -47,12 +47,14 @@ def _misspelling_pattern(word: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns))
 
 
-_SHEET_ENDING = "|".join(ending.removeprefix(".") for ending in SHEET_EXTENSIONS)
-_NOTE = re.compile(f"(?:{_misspelling_pattern('toml').pattern}|(?:{_SHEET_ENDING})toml)")
+_SHEET_SUFFIX = "|".join(ending.removeprefix(".") for ending in SHEET_EXTENSIONS)
+_NOTE = re.compile(f"(?:{_misspelling_pattern('toml').pattern}|(?:{_SHEET_SUFFIX})toml)")
 """The extension of a cover note, including misspellings."""
-_OTHER_NOTE_ENDINGS = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
+_OTHER_NOTE_SUFFIXES = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
 """The extensions of other programs' notes, which matter only after the full name of a sheet."""
-_EXTRA_ENDINGS = frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _OTHER_NOTE_ENDINGS
+_EXTRA_SUFFIXES = (
+    frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _OTHER_NOTE_SUFFIXES
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,11 @@ def sort_files(entries: Mapping[str, FolderEntry]) -> SortedFiles:
     other_notes = _find_other_notes(payloads, sheets)
     companions |= other_notes
     payloads, sheets = ([name for name in group if name not in other_notes] for group in (payloads, sheets))
-    owned = {own for name in payloads for own in companions_of(name)}
+    owned = {companion for name in payloads for companion in companions_for(name)}
     strays = companions - owned
     for name in (name for name in names if name in strays or name not in companions):
         entry, is_stray = entries[name], name in strays
-        if not is_stray and entry.is_file and not name.lower().endswith(_REPORT_ENDINGS):
+        if not is_stray and entry.is_file and not name.lower().endswith(_REPORT_SUFFIXES):
             _sort_file(name, entries, [stray for stray in strays if is_meant_for(stray, name)], unfinished, result)
         elif not entry.is_settled or (is_stray and any(is_meant_for(name, sheet) for sheet in sheets)):
             result.waiting.append(name)  # a stray that is meant for a sheet is refused with that sheet
@@ -115,7 +117,7 @@ def sort_files(entries: Mapping[str, FolderEntry]) -> SortedFiles:
 
 def is_sheet(name: str) -> bool:
     lowered = name.lower()
-    return lowered.endswith(SHEET_EXTENSIONS) and not lowered.endswith(_REPORT_ENDINGS) and not is_companion(name)
+    return lowered.endswith(SHEET_EXTENSIONS) and not lowered.endswith(_REPORT_SUFFIXES) and not is_companion(name)
 
 
 def is_companion(name: str) -> bool:
@@ -123,10 +125,10 @@ def is_companion(name: str) -> bool:
     return _is_note(name) or _is_plan(name)
 
 
-def companions_of(name: str) -> Sequence[str]:
+def companions_for(name: str) -> Sequence[str]:
     """Return the names of a file's cover note and, for a sheet, of its plan."""
-    note = f"{name}{NOTE_ENDING}"
-    return [note, f"{name.rpartition('.')[0]}{PLAN_ENDING}"] if is_sheet(name) else [note]
+    note = f"{name}{NOTE_SUFFIX}"
+    return [note, f"{name.rpartition('.')[0]}{PLAN_SUFFIX}"] if is_sheet(name) else [note]
 
 
 def is_meant_for(companion: str, sheet: str) -> bool:
@@ -141,7 +143,7 @@ def _sort_file(
     unfinished: Mapping[str, str],
     sorted_names: SortedFiles,
 ) -> None:
-    language_names = [name, *companions_of(name)]
+    language_names = [name, *companions_for(name)]
     spellings = {normalise_spelling(companion) for companion in language_names}
     arriving = sorted(transfer for transfer, future in unfinished.items() if normalise_spelling(future) in spellings)
     belonging = [companion for companion in language_names if companion in entries]
@@ -165,12 +167,12 @@ def _stray_error(stray: str, sheet: str) -> PaygwError:
     """Return the error for a sheet that is refused because of a misnamed note or plan."""
     names = {"stray": stray, "sheet": sheet}
     if not _is_plan(stray):
-        names["note"] = f"{sheet}{NOTE_ENDING}"
+        names["note"] = f"{sheet}{NOTE_SUFFIX}"
         return SheetError(
             say("{stray} looks like the cover note of {sheet}, but this note must be called {note}.", **names),
             hint=say("Nothing was sent. Rename the note or remove it, and drop both again."),
         )
-    names["note"] = f"{sheet.rpartition('.')[0]}{PLAN_ENDING}"
+    names["note"] = f"{sheet.rpartition('.')[0]}{PLAN_SUFFIX}"
     return ApprovalError(
         say("{stray} looks like the plan of {sheet}, but this plan must be called {note}.", **names),
         hint=say("Nothing was sent. Rename the plan or remove it, and drop both again."),
@@ -179,7 +181,7 @@ def _stray_error(stray: str, sheet: str) -> PaygwError:
 
 def _format_error(name: str) -> PaygwError:
     try:
-        kind_of_file(name)
+        file_format(name)
     except SheetError as error:
         return error
     return SheetError()
@@ -210,22 +212,22 @@ def _future_name(name: str) -> str | None:
 def _is_note(name: str) -> bool:
     """Return whether a file is named like a cover note. `payroll.tom.csv` is not: it may be Tom's sheet."""
     if name.lower().endswith(SHEET_EXTENSIONS):
-        return "toml" in _endings(name)
-    return any(_NOTE.fullmatch(ending) for ending in _endings(name))
+        return "toml" in _extensions(name)
+    return any(_NOTE.fullmatch(extension) for extension in _extensions(name))
 
 
 def _is_plan(name: str) -> bool:
-    return {"plan", "json"} <= {*_endings(name)}
+    return {"plan", "json"} <= {*_extensions(name)}
 
 
 def _find_other_notes(names: Sequence[str], sheets: Sequence[str]) -> set[str]:
     """Return the names that are a sheet's full name plus the extension of another program's notes."""
     sheet_names = {normalise_spelling(sheet) for sheet in sheets}
     parts = ((name, *normalise_spelling(name).rpartition(".")) for name in names)
-    return {name for name, sheet, _, ending in parts if sheet in sheet_names and ending in _OTHER_NOTE_ENDINGS}
+    return {name for name, sheet, _, extension in parts if sheet in sheet_names and extension in _OTHER_NOTE_SUFFIXES}
 
 
-def _endings(name: str) -> Sequence[str]:
+def _extensions(name: str) -> Sequence[str]:
     return _name_parts(name)[1:]
 
 
@@ -237,7 +239,7 @@ def _name_root(name: str) -> str:
     """Return a normalized file name without extensions and copy marks."""
     parts = _name_parts(name)
     while len(parts) > 1 and (
-        parts[-1] in _EXTRA_ENDINGS or re.fullmatch(f"{_SHEET_ENDING}|{_NOTE.pattern}", parts[-1])
+        parts[-1] in _EXTRA_SUFFIXES or re.fullmatch(f"{_SHEET_SUFFIX}|{_NOTE.pattern}", parts[-1])
     ):
         parts.pop()
-    return re.sub(f"-(?:{_SHEET_ENDING})$", "", re.sub(r"[ _-]+", "-", ".".join(parts)))
+    return re.sub(f"-(?:{_SHEET_SUFFIX})$", "", re.sub(r"[ _-]+", "-", ".".join(parts)))

@@ -63,15 +63,15 @@ class EndedRun:
     files: Mapping[str, int] = field(default_factory=dict)
 
 
-def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
+def write_metrics(settings: Settings, ended_run: EndedRun | None) -> str | None:
     """Write the gauges, keeping those of other commands. Return the error message if that fails, or None.
 
-    `ended` is None if the journal has changed but no command has ended.
+    `ended_run` is None if the journal has changed but no command has ended.
     """
     if (path := settings.reporting.metrics) is None:
         return None
     now = utc_now()
-    run_samples = {} if ended is None else _run_samples(ended, now)
+    run_samples = {} if ended_run is None else _run_samples(ended_run, now)
     return _update_samples(path, _journal_samples(settings, now) | _worker_samples(settings, now), run_samples)
 
 
@@ -135,10 +135,10 @@ def _lock_directory(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _run_samples(ended: EndedRun, now: datetime) -> Samples:
-    summary, labels = ended.summary, _format_labels(command=ended.command)
+def _run_samples(ended_run: EndedRun, now: datetime) -> Samples:
+    summary, labels = ended_run.summary, _format_labels(command=ended_run.command)
     samples = {
-        "paygw_folder_files": {_format_labels(state=state): str(count) for state, count in ended.files.items()},
+        "paygw_folder_files": {_format_labels(state=state): str(count) for state, count in ended_run.files.items()},
         "paygw_run_exit_code": {labels: str(int(summary.exit_code))},
         "paygw_run_end_timestamp_seconds": {labels: _format_seconds(now)},
         "paygw_run_duration_seconds": {labels: f"{summary.seconds:.3f}"},
@@ -150,11 +150,11 @@ def _run_samples(ended: EndedRun, now: datetime) -> Samples:
 
 
 def _journal_samples(settings: Settings, now: datetime) -> Samples:
-    """Return the counts and sums over all batches, each row once, or none if the journal cannot be read."""
+    """Return counts and sums over all batches, with each row once. Empty if the journal is unreadable."""
     try:
         with open_journal_to_read(settings) as journal:
             status = journal_status(journal)
-            in_doubt = (journal.rows(listed.record.number, states=DISPLAYED_IN_DOUBT) for listed in status.batches)
+            in_doubt = (journal.rows(batch.record.number, states=DISPLAYED_IN_DOUBT) for batch in status.batches)
             sent_at = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
     except PaygwError:
         return {}  # the exit code of the run reports this
@@ -175,7 +175,7 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
 
 
 def _worker_samples(settings: Settings, now: datetime) -> Samples:
-    """Return the work of all hosts, or none for a journal in a file or one that cannot be read."""
+    """Return the work of all hosts. Empty if the journal is a file or cannot be read."""
     if settings.journal.url is None:
         return {}
     try:
@@ -213,8 +213,8 @@ def _format_labels(**labels: str) -> str:
     return f"{{{text_of_labels}}}"
 
 
-def _format_seconds(at: datetime) -> str:
-    return str(int(at.timestamp()))
+def _format_seconds(time: datetime) -> str:
+    return str(int(time.timestamp()))
 
 
 def _exposition_lines(samples: Samples) -> Iterator[str]:

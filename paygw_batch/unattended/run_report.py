@@ -19,7 +19,7 @@ from paygw_batch.errors import PaygwError
 from paygw_batch.extras import RUN_HOOK_MODULES, extras
 from paygw_batch.files import append_line
 from paygw_batch.language import say
-from paygw_batch.opening.open_journal import Tell
+from paygw_batch.opening.open_journal import Echo
 from paygw_batch.processes import child_environment
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.sections import ReportingSection
@@ -53,12 +53,12 @@ class RunReport:
     Each line of the log has the run's id. If the log cannot be written, the run continues.
     """
 
-    def __init__(self, settings: Settings, command: str, tell: Tell) -> None:
+    def __init__(self, settings: Settings, command: str, echo: Echo) -> None:
         self.summary = Summary(ExitCode.UNEXPECTED, say("The run ended without a summary."))
         self.files: Mapping[str, int] = {}
         self.sheet: Path | None = None
         """The command's sheet. If it is refused, people are notified."""
-        self._settings, self._command, self._tell = settings, command, tell
+        self._settings, self._command, self._echo = settings, command, echo
         self._run = secrets.token_hex(8)
         self._failure: str | None = None
         """The reason why the log could not be written, or None."""
@@ -81,7 +81,7 @@ class RunReport:
 
     def report_failure(self, sentence: str) -> None:
         """Show and log the reason why a report failed."""
-        self._tell(sentence)
+        self._echo(sentence)
         self.log("could_not_tell", sentence=mask_numbers(sentence))
 
     def end(self) -> None:
@@ -106,21 +106,21 @@ class RunReport:
             if (problem := _run_hook(settings.reporting, members, environ)) is not None:
                 self.report_failure(problem)
         if self._failure is not None:
-            self._tell(self._failure)
+            self._echo(self._failure)
 
 
 @contextmanager
-def report_run_end(settings: Settings, command: str, tell: Tell, interrupted: Callable[[], str]) -> Iterator[RunReport]:
+def report_run_end(settings: Settings, command: str, echo: Echo, interrupted: Callable[[], str]) -> Iterator[RunReport]:
     """Log the start and the end of a run, and report the end to metrics and hook, even after an error.
 
-    `tell` shows the reason if a report fails. `interrupted` returns the message of a run that a person stopped.
+    `echo` shows the reason if a report fails. `interrupted` returns the message of a run that a person stopped.
     """
     started_s = time.monotonic()
     # Misconfigured channels of notices are reported before the run. A worker sends no notices, so its host needs no
     # password for them.
     modules = () if command == _WORK_COMMAND else extras(RUN_HOOK_MODULES)
     deliveries = [module.begin(settings, os.environ) for module in modules]
-    report = RunReport(settings, command, tell)
+    report = RunReport(settings, command, echo)
     report.log("run_started", pid=os.getpid())
     try:
         yield report

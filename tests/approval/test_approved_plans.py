@@ -36,7 +36,7 @@ MAKE_ANOTHER = "Nothing was sent. Make a new plan of this sheet, and have it app
 
 
 def check(document: PlanDocument, content: PlanContent | None = None, *, needed: int = 1) -> PlanApproval:
-    return check_plan(document, content or document.content, policy(needed), NOW, used=None)
+    return check_plan(document, content or document.content, policy(needed), NOW, opened_batch=None)
 
 
 def refusal_message(document: PlanDocument, content: PlanContent) -> str:
@@ -95,9 +95,9 @@ def test_plan_with_different_content_is_refused(changes: dict[str, object], sent
 
 def test_used_plan_opens_no_batch_again() -> None:
     document = approve(plan(), CLEO, policy(), NOW)
-    used = BatchRecord(1, "b" * 16, "payout", "payroll.csv", "c" * 64, 2, 0, "2026-11-21T08:30:00.000Z")
+    opened_batch = BatchRecord(1, "b" * 16, "payout", "payroll.csv", "c" * 64, 2, 0, "2026-11-21T08:30:00.000Z")
     with pytest.raises(ApprovalError) as result:
-        check_plan(document, document.content, policy(), NOW, used=used)
+        check_plan(document, document.content, policy(), NOW, opened_batch=opened_batch)
     assert result.value.message == (
         f"The plan was already used at 2026-11-21T08:30:00.000Z for batch {'b' * 16} (payroll.csv), and a plan can be "
         "used only once."

@@ -18,10 +18,10 @@ from paygw_batch.approval.approval_keys import (
     PublicKey,
     RelyingParty,
     build_people,
-    challenge_of,
     from_base64url,
     is_valid_assertion,
     parse_public_key,
+    passkey_challenge,
     to_base64url,
 )
 from paygw_batch.approval.plan_document import PlanDocument, build_plan, payout_code
@@ -80,7 +80,7 @@ def is_accepted_by_webauthn(key: PublicKey, signature: PasskeySignature, data: b
     try:
         verify_authentication_response(
             credential={"id": "AAAA", "rawId": "AAAA", "type": "public-key", "response": response},
-            expected_challenge=from_base64url(challenge_of(data)) or b"",
+            expected_challenge=from_base64url(passkey_challenge(data)) or b"",
             expected_rp_id=party.rp_id,
             expected_origin=party.origin,
             credential_public_key=encode_cose(key),
@@ -147,11 +147,11 @@ def build_client_data(text: str) -> PasskeySignature:
     return passkey("p256").sign(TEXT, client_data=text.encode())
 
 
-GOOD = f'"type":"webauthn.get","challenge":"{challenge_of(TEXT)}","origin":"{CONSOLE.origin}"'
+GOOD = f'"type":"webauthn.get","challenge":"{passkey_challenge(TEXT)}","origin":"{CONSOLE.origin}"'
 
 REFUSED: dict[str, Callable[[], PasskeySignature]] = {
-    "another challenge": lambda: build_page_data(challenge=challenge_of(b"another text")),
-    "a challenge in another spelling": lambda: build_page_data(challenge=challenge_of(TEXT) + "="),
+    "another challenge": lambda: build_page_data(challenge=passkey_challenge(b"another text")),
+    "a challenge in another spelling": lambda: build_page_data(challenge=passkey_challenge(TEXT) + "="),
     "no challenge": lambda: build_client_data('{"type":"webauthn.get","origin":"' + CONSOLE.origin + '"}'),
     "a new passkey": lambda: build_page_data(type="webauthn.create"),
     "a payment": lambda: build_page_data(type="payment.get"),
@@ -310,7 +310,7 @@ def test_document_signed_by_passkey_is_valid_after_reading(kind: Any, approver: 
 
 def test_challenge_and_code_are_derived_from_content() -> None:
     document = made(plan())
-    assert approval_text(document, CLEO.public, policy(), NOW).challenge == challenge_of(
+    assert approval_text(document, CLEO.public, policy(), NOW).challenge == passkey_challenge(
         document.approval_text(CLEO.public, "2026-11-22T08:00:00.000Z")
     )
     assert made(plan()).code.replace(" ", "") == payout_code(plan())

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from paygw_batch.approval.approval_keys import (
     PublicKey,
     build_people,
+    encode_public_key,
     normalise_name,
     parse_canonical_key,
     parse_public_key,
-    public_key_of,
 )
 from paygw_batch.errors import ConfigurationError
 
 
 def public_key_text(seed: int) -> PublicKey:
-    return public_key_of(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32).public_key())
+    return encode_public_key(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32).public_key())
 
 
 ADA, SECOND, BEN = (public_key_text(seed) for seed in (1, 2, 3))
@@ -76,7 +76,7 @@ def test_keys_under_spellings_of_name_belong_together() -> None:
     people = build_people({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
     ada, ben = people.listed
     assert (ada.name, ada.keys) == ("Ada", frozenset({ADA, SECOND}))
-    assert (people.owner_of(SECOND), people.maker_with(SECOND), people.approver_with(SECOND)) == (ada, None, ada)
+    assert (people.find_owner(SECOND), people.maker_with(SECOND), people.approver_with(SECOND)) == (ada, None, ada)
     assert (list(people.approvers_for(ada)), list(people.approvers_for(ben))) == ([ben], [ada])
     (shown, _) = build_people({" Ada\u202e\n\x1b Obi": ADA.text}, {"ben": BEN.text}).listed
     assert shown.name == "Ada Obi"

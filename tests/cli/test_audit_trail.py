@@ -22,7 +22,7 @@ def program_with_trail(program: Program) -> Program:
     program.json("submit", program.sheet(kenyan_rows(1)))
     for act, result in (("sign in", AuditResult.DONE), ("approve", AuditResult.REFUSED)):
         note = AuditNote("Ada Wanjiru", act, "batch 0123456789abcdef", result)
-        journal_location(load_program_settings(program)).note_act(note, "2026-11-22T08:00:00.000Z")
+        journal_location(load_program_settings(program)).add_audit_entry(note, "2026-11-22T08:00:00.000Z")
     return program
 
 

@@ -193,7 +193,7 @@ def run_with_signal(host: Host, moment: str, number: int, *arguments: str) -> "s
 
 
 MOMENTS = [*IMPORTS[:2], "paygw_batch.cluster.work_command", "apsw", "psycopg", "procrastinate"]
-MOMENTS += ["call:settings_of", "call:BatchServer.serve", "call:DatabasePlace.open_to_work", "call:RollCall.answer"]
+MOMENTS += ["call:settings_for", "call:BatchServer.serve", "call:DatabasePlace.open_to_work", "call:RollCall.answer"]
 MOMENTS += ["call:BatchServer._serve_with_journal", "call:open_gateway"]
 
 

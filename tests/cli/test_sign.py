@@ -67,9 +67,9 @@ def test_sign_accepts_row_order_id_and_profile(program: Program) -> None:
 def test_sign_shows_request_sent_by_run(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     sheet, sent, deliver = program.sheet(kenyan_rows(1)), list[PreparedRequest](), PayoutTransport.deliver
 
-    async def seen(transport: PayoutTransport, request: PreparedRequest, may_leave: SendGuard) -> Any:
+    async def seen(transport: PayoutTransport, request: PreparedRequest, may_send: SendGuard) -> Any:
         sent.append(request)
-        return await deliver(transport, request, may_leave)
+        return await deliver(transport, request, may_send)
 
     monkeypatch.setattr(PayoutTransport, "deliver", seen)
     assert program.run("submit", sheet).exit_code == 0

@@ -21,7 +21,7 @@ from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal import JournalReader
 from paygw_batch.opening.open_journal import find_batch, open_journal_to_read
 from paygw_batch.settings.configuration import Settings, load_settings
-from paygw_batch.settle.kept_documents import check_kept_orders
+from paygw_batch.settle.kept_documents import check_recorded_orders
 from paygw_batch.settle.row_order import Decision, RowAct, RowOrder
 from paygw_batch.settle.settle_rows import draft_order
 from tests.cli.conftest import MachineCache
@@ -223,7 +223,7 @@ def stored_order(program: Program) -> RowOrder:
 def check_orders(program: Program, *orders: RowOrder) -> int:
     with open_journal_to_read(load_program_settings(program)) as journal:
         changed = ChangedJournal(journal, [order.model_dump_json() for order in orders])
-        return check_kept_orders(cast("JournalReader", changed))
+        return check_recorded_orders(cast("JournalReader", changed))
 
 
 def test_verify_counts_orders_kept_in_journal(rejected_batch: Program) -> None:

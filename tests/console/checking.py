@@ -12,7 +12,7 @@ from paygw_batch.console.pages.orders import READ_STATEMENT_PROGRAM, StatementFo
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.console.sheet_process import CHECK_PROGRAM, MARK_PROGRAM
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.settings.configuration import Settings
 
 
@@ -27,7 +27,7 @@ def run_in_process(program: str, arguments: Sequence[str], settings: Settings, *
     if program == READ_STATEMENT_PROGRAM:
         read_statement(StatementFolder(Path(path)), settings)
         return True
-    folder, rules = PayoutFolder(Path(path)), rules_of(settings, PAYOUT)
+    folder, rules = PayoutFolder(Path(path)), rules_for(settings, PAYOUT)
     if program == CHECK_PROGRAM:
         maker = parse_public_key(more[0])
         assert maker is not None

@@ -47,7 +47,7 @@ def test_action_is_refused_without_audit_trail(house: House, monkeypatch: pytest
         raise AuditUnwritable("The audit trail cannot be written. Nothing was done.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(JournalPlace, "note_act", raise_unwritable)
+        patched.setattr(JournalPlace, "add_audit_entry", raise_unwritable)
         answer = person.post("/sign-out", csrf=token)
         assert (answer.status_code, "Nothing was done" in answer.text) == (409, True)
         assert (

@@ -61,7 +61,7 @@ def test_incremental_check_equals_whole_check(house: House, ada: Person) -> None
         folder = PayoutFolder.find(house.console.directory, path.rpartition("/")[2])
         assert folder is not None
         folder.remove_check_result()
-        (folder.kept / "sheet.json").unlink()
+        (folder.cache / "sheet.json").unlink()
         get_when_checked(ada, path)
         get_when_checked(ada, path)
         assert check_results(house, path) == again, (row, column)
@@ -88,6 +88,6 @@ def test_sheet_uploaded_again_is_read_from_file(house: House, ada: Person) -> No
     folder = PayoutFolder.find(house.console.directory, path.rpartition("/")[2])
     assert folder is not None
     assert folder.corrections is not None
-    assert folder.reading(folder.corrections) in json.loads((folder.kept / "sheet.json").read_bytes())["reading"]
+    assert folder.reading(folder.corrections) in json.loads((folder.cache / "sheet.json").read_bytes())["reading"]
     ada.upload(f"{path}/again", "pay.csv", "\n".join((HEADER, ROWS[1])).encode())
     assert "Every row can be paid" in get_when_checked(ada, path)

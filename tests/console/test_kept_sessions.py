@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.approval.approval_keys import PublicKey
-from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInMethod, WebSessions
+from paygw_batch.console.passkey_access import SignedInKey, SignInMethod, StoredSessions, WebSessions
 from paygw_batch.console.permissions import Member, Role
 from paygw_batch.errors import JournalError, SessionsBroken
 from tests.support.journal_disk import failing_disk
@@ -56,7 +56,13 @@ def restart(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]
         known = {KEY: ADA} if keys is None else keys
         running.append(
             WebSessions(
-                KeptSessions(journal), members=members, keys=known, ways=ways, idle_s=900, max_age_s=28_800, now_s=clock
+                StoredSessions(journal),
+                members=members,
+                keys=known,
+                ways=ways,
+                idle_s=900,
+                max_age_s=28_800,
+                now_s=clock,
             )
         )
         return running[-1]
@@ -167,7 +173,7 @@ def test_session_limit_ends_oldest_session(restart: Serve, clock: Clock, journal
 
 
 def test_full_disk_prevents_sign_in_but_not_reading(journal: Path, clock: Clock) -> None:
-    with failing_disk() as disk, closing(KeptSessions(journal)) as kept:
+    with failing_disk() as disk, closing(StoredSessions(journal)) as kept:
         sessions = WebSessions(kept, members=[ADA], keys={}, ways=BOTH, idle_s=900, max_age_s=28_800, now_s=clock)
         session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
         clock.now_s += 60
@@ -184,7 +190,7 @@ def test_damaged_session_file_is_refused_with_hint(journal: Path, content: bytes
     path.write_bytes(content)
     path.chmod(0o600)
     with pytest.raises(SessionsBroken) as refused:
-        KeptSessions(journal)
+        StoredSessions(journal)
     assert "Everyone then signs in again" in refused.value.hint
 
 
@@ -192,7 +198,7 @@ def test_session_file_readable_by_others_is_refused(restart: Serve, journal: Pat
     restart().close()
     journal.with_name(f"{journal.name}.sessions").chmod(0o644)
     with pytest.raises(JournalError, match="can be read or written by others"):
-        KeptSessions(journal)
+        StoredSessions(journal)
 
 
 # On the pages

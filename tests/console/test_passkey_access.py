@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.approval.approval_keys import RelyingParty, challenge_of, to_base64url
+from paygw_batch.approval.approval_keys import RelyingParty, passkey_challenge, to_base64url
 from paygw_batch.console.passkey_access import (
     Invitations,
-    KeptSessions,
     OpenSignIns,
+    StoredSessions,
     find_signing_key,
     invitation_challenge,
     parse_new_passkey,
@@ -46,13 +46,13 @@ def journal(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def kept(journal: Path) -> Iterator[KeptSessions]:
-    with closing(KeptSessions(journal)) as sessions:
+def kept(journal: Path) -> Iterator[StoredSessions]:
+    with closing(StoredSessions(journal)) as sessions:
         yield sessions
 
 
 @pytest.fixture
-def open_sign_ins(clock: FakeClock, kept: KeptSessions) -> OpenSignIns:
+def open_sign_ins(clock: FakeClock, kept: StoredSessions) -> OpenSignIns:
     numbers = count(1)
     return OpenSignIns(kept, now_s=clock, new_nonce=lambda: f"nonce-{next(numbers)}")
 
@@ -102,7 +102,7 @@ def file_sizes(journal: Path) -> list[int]:
 def test_restart_keeps_open_and_used_sign_ins(open_sign_ins: OpenSignIns, clock: FakeClock, journal: Path) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
     assert open_sign_ins.end(used)
-    with closing(KeptSessions(journal)) as later:
+    with closing(StoredSessions(journal)) as later:
         again = OpenSignIns(later, now_s=clock, new_nonce=lambda: "x")
         assert not again.end(used)
         assert again.end(open_one)
@@ -120,7 +120,7 @@ def test_altered_sign_in_nonce_is_refused(open_sign_ins: OpenSignIns) -> None:
 
 
 def test_sign_in_from_other_console_is_refused(open_sign_ins: OpenSignIns, clock: FakeClock, tmp_path: Path) -> None:
-    with closing(KeptSessions(tmp_path / "other.sqlite3")) as elsewhere:
+    with closing(StoredSessions(tmp_path / "other.sqlite3")) as elsewhere:
         other = OpenSignIns(elsewhere, now_s=clock, new_nonce=lambda: "x")
         assert not open_sign_ins.end(other.begin())
 
@@ -172,7 +172,7 @@ def test_invalid_new_passkey_is_refused(altered_field: str) -> None:
 
 
 def test_invitation_challenge_begins_with_its_purpose() -> None:
-    assert invitation_challenge(TOKEN) == challenge_of(b"paygw-batch invitation 1\n" + TOKEN.encode())
+    assert invitation_challenge(TOKEN) == passkey_challenge(b"paygw-batch invitation 1\n" + TOKEN.encode())
 
 
 # Invitations

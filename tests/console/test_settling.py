@@ -26,7 +26,7 @@ from paygw_batch.journal import Entry
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.opening.open_journal import open_journal_to_read
-from paygw_batch.settle.kept_documents import check_kept_orders
+from paygw_batch.settle.kept_documents import check_recorded_orders
 from tests.console.checking import check_in_process
 from tests.console.french import choose_language, page_texts, template_sentences
 from tests.console.preparing import waive_approval
@@ -84,7 +84,7 @@ def row_state(person: Person, batch: str, row: int) -> str:
 
 def recorded_orders(house: House) -> int:
     with open_journal_to_read(house.console.settings) as journal:
-        return check_kept_orders(journal)
+        return check_recorded_orders(journal)
 
 
 # Settling by one person

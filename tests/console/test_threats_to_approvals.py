@@ -129,7 +129,7 @@ def test_forged_approval_signed_for_other_purpose_is_refused(forgeries: Forgerie
 
 
 def batch_of(house: House, place: str) -> str:
-    checked = PayoutFolder(house.console.directory / place.rpartition("/")[2]).checked
+    checked = PayoutFolder(house.console.directory / place.rpartition("/")[2]).check_result
     assert isinstance(checked, CheckedSheet)
     return checked.batch
 

@@ -54,19 +54,19 @@ OURS = EndpointIdentity.create("gateway.example", "1234", "merchant")
     ],
 )
 def test_two_matching_parts_identify_merchant(other: EndpointIdentity, is_same: bool) -> None:
-    assert OURS.is_of_same_merchant(other) == other.is_of_same_merchant(OURS) == is_same
+    assert OURS.has_same_merchant(other) == other.has_same_merchant(OURS) == is_same
 
 
 def test_endpoint_with_one_changed_part_is_same_merchant() -> None:
     names = [OURS, EndpointIdentity.create("gateway.example", "1235", "merchant")]
     moved = EndpointIdentity.create("gateway.example", "1235", "another login")
-    assert moved.is_of_merchant(names)
-    assert not moved.is_of_merchant(names[:1])
+    assert moved.matches_merchant(names)
+    assert not moved.matches_merchant(names[:1])
 
 
 def test_missing_consumer_keys_never_match() -> None:
     item, other = EndpointIdentity.create("a.example", "1", None), EndpointIdentity.create("b.example", "1", "")
-    assert not item.is_of_same_merchant(other)
+    assert not item.has_same_merchant(other)
 
 
 def test_consumer_key_is_stored_as_digest() -> None:
@@ -85,7 +85,7 @@ def test_endpoint_name_restores_host_and_id() -> None:
 @pytest.mark.parametrize("host", ["gateway.example", "127.0.0.1", "192.0.2.7", "2001:db8::1"])
 def test_different_port_is_same_gateway(host: str) -> None:
     own, moved = (EndpointIdentity.create(host, "1234", "merchant", port=port) for port in (None, 8443))
-    assert moved.is_of_same_merchant(own)
+    assert moved.has_same_merchant(own)
     assert moved.host != own.host
     assert EndpointIdentity.from_name(moved.name).host == moved.host
-    assert not moved.is_of_same_merchant(EndpointIdentity.create("other.example", "1234", "another login", port=8443))
+    assert not moved.has_same_merchant(EndpointIdentity.create("other.example", "1234", "another login", port=8443))

@@ -21,7 +21,7 @@ from paygw_batch.core.evidence import (
     match_attempt,
     unknown_attempt_candidates,
 )
-from paygw_batch.core.lifecycle import Concluded, IllegalMove, Standing, State, kind_of, next_standing
+from paygw_batch.core.lifecycle import Concluded, IllegalMove, Standing, State, fact_kind, next_standing
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
@@ -29,7 +29,7 @@ CLAIM = Claim("PAY-1", "1500.50", "KES", "approved", "ref-1", Proof.PROVEN)
 
 
 def candidate(state: State = State.ACCEPTED, **changes: object) -> Candidate:
-    item = Candidate(7, "PAY-1", "1500.50", "KES", Standing(state, attempt=1), "PAY-1", has_left_once=True)
+    item = Candidate(7, "PAY-1", "1500.50", "KES", Standing(state, attempt=1), "PAY-1", was_sent_once=True)
     return replace(item, **changes)  # type: ignore[arg-type]  # a test's changes
 
 
@@ -150,20 +150,20 @@ def test_only_paid_claim_about_superseded_attempt_contradicts() -> None:
     assert result.finding is Finding.CONTRADICTING
     assert result.outcome is not None
     assert isinstance(
-        next_standing(later.standing, kind_of(Concluded(result.outcome)), result.attempt or 0), IllegalMove
+        next_standing(later.standing, fact_kind(Concluded(result.outcome)), result.attempt or 0), IllegalMove
     )
 
 
 @pytest.mark.parametrize("standing", [Standing(State.ACCEPTED, 2, 1, 1), Standing(State.IN_DOUBT, 2, 2)])
 def test_rejection_under_reused_order_id_is_ambiguous(standing: Standing) -> None:
-    twice = candidate(standing=standing, has_left_once=False)
+    twice = candidate(standing=standing, was_sent_once=False)
     assert judge(replace(CLAIM, status="declined"), twice).finding is Finding.AMBIGUOUS
     assert judge(CLAIM, twice).finding is Finding.MOVED
 
 
 def test_rejection_under_unique_attempt_id_is_applied() -> None:
     again = candidate(
-        sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2), has_left_once=False
+        sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2), was_sent_once=False
     )
     assert judge(replace(CLAIM, order_id="PAY-1-r2", status="declined"), again).finding is Finding.MOVED
 
@@ -196,14 +196,14 @@ def test_finding_and_state_machine_never_disagree(
     standing = Standing(state, attempt, generation, duplicate)
     result = judge(
         replace(CLAIM, status=word, proof=proof),
-        candidate(standing=standing, sent_order_id=sent, has_left_once=left_once),
+        candidate(standing=standing, sent_order_id=sent, was_sent_once=left_once),
     )
     if result.outcome is None:
         assert result.finding not in {Finding.MOVED, Finding.CONTRADICTING}
         return
     assert proof is Proof.PROVEN or (proof is Proof.VOUCHED and result.finding is Finding.CONTRADICTING)
     assert result.attempt is not None
-    after = next_standing(standing, kind_of(Concluded(result.outcome)), result.attempt)
+    after = next_standing(standing, fact_kind(Concluded(result.outcome)), result.attempt)
     assert isinstance(after, IllegalMove) == (result.finding is Finding.CONTRADICTING)
     if isinstance(after, Standing):
         assert state in {State.ACCEPTED, State.IN_DOUBT}
@@ -244,7 +244,7 @@ def test_stated_time_identifies_attempt(times: StatedTimes, meant: AttemptMatch)
     assert match_attempt(times, None) is AttemptMatch.UNSTATED
 
 
-TWICE = candidate(State.IN_DOUBT, standing=Standing(State.IN_DOUBT, 2, 1, 1), has_left_once=False, intended_at=LEFT)
+TWICE = candidate(State.IN_DOUBT, standing=Standing(State.IN_DOUBT, 2, 1, 1), was_sent_once=False, intended_at=LEFT)
 ONCE = candidate(State.IN_DOUBT, intended_at=LEFT)
 
 
@@ -285,7 +285,7 @@ def test_accepted_claim_after_release_is_reported(mark: int | None, finding: Fin
 
 
 def third_attempt(number: int, state: State, *, attempt: int = 3, sent: str | None = "A") -> Candidate:
-    return Candidate(number, "A", "10.00", "KES", Standing(state, attempt, 1, None), sent, has_left_once=True)
+    return Candidate(number, "A", "10.00", "KES", Standing(state, attempt, 1, None), sent, was_sent_once=True)
 
 
 def build_claim(word: str | None, *, order_id: str = "A", amount: str = "10.00", **further: object) -> Claim:
@@ -368,4 +368,4 @@ def test_current_processing_claim_contradicts_rejection(state: State, is_current
 )
 def test_only_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
     standing = Standing(State.IN_DOUBT, attempt, 1, marked)
-    assert is_only_attempt(Candidate(7, "A", "10.00", "KES", standing, "A", has_left_once=left_once)) is sole
+    assert is_only_attempt(Candidate(7, "A", "10.00", "KES", standing, "A", was_sent_once=left_once)) is sole

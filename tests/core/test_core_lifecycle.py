@@ -23,7 +23,7 @@ from paygw_batch.core.lifecycle import (
     Returned,
     Standing,
     State,
-    kind_of,
+    fact_kind,
     next_standing,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -70,7 +70,7 @@ def replay(history: History) -> tuple[Standing, list[IllegalMove]]:
     """Return the standing after a history, and the facts that changed nothing."""
     standing, illegal = Standing(), list[IllegalMove]()
     for fact, attempt in history:
-        after = next_standing(standing, kind_of(fact), attempt)
+        after = next_standing(standing, fact_kind(fact), attempt)
         if isinstance(after, IllegalMove):
             illegal.append(after)
         else:
@@ -79,7 +79,7 @@ def replay(history: History) -> tuple[Standing, list[IllegalMove]]:
 
 
 def fact_kinds(history: History) -> list[FactKind]:
-    return [kind_of(fact) for fact, _ in history]
+    return [fact_kind(fact) for fact, _ in history]
 
 
 def may_be_sent(history: History) -> bool:
@@ -100,11 +100,11 @@ def test_row_is_sendable_only_after_permitting_history(history: History) -> None
 def test_illegal_fact_changes_no_state(history: History, noise: History) -> None:
     standing, _ = replay(history)
     for fact, attempt in noise:
-        after = next_standing(standing, kind_of(fact), attempt)
+        after = next_standing(standing, fact_kind(fact), attempt)
         if isinstance(after, IllegalMove):
             assert replay([*history, (fact, attempt)]) == (standing, [after])
             assert (after.state, after.attempt) == (standing.state, standing.attempt)
-            assert (after.kind, after.fact_attempt) == (kind_of(fact), attempt)
+            assert (after.kind, after.fact_attempt) == (fact_kind(fact), attempt)
 
 
 @given(legal_histories())
@@ -119,7 +119,7 @@ def test_attempts_count_intents_and_generations_count_releases(history: History)
 def test_settlement_by_person_permanently_marks_possible_duplicate(history: History) -> None:
     standing, _ = replay(history)
     words = {FactKind.RESOLVED_NOT_RECEIVED, FactKind.RESOLVED_REJECTED}
-    marked = [attempt for fact, attempt in history if kind_of(fact) in words]
+    marked = [attempt for fact, attempt in history if fact_kind(fact) in words]
     assert standing.possible_duplicate_of == (marked[-1] if marked else None)
 
 
@@ -132,7 +132,7 @@ def test_outcome_applies_only_to_attempt_in_flight(history: History, attempt: in
 
 
 def test_each_fact_has_distinct_kind() -> None:
-    assert {kind: kind_of(fact) for kind, fact in FACTS.items()} == {kind: kind for kind in FactKind}
+    assert {kind: fact_kind(fact) for kind, fact in FACTS.items()} == {kind: kind for kind in FactKind}
 
 
 def test_only_intent_puts_ready_row_in_flight() -> None:
@@ -178,7 +178,9 @@ def test_paid_returned_or_replaced_row_is_never_resent(state: State) -> None:
     ],
 )
 def test_row_cleared_for_resend_stays_marked(resolution: Resolution, basis: Basis, mark: int | None) -> None:
-    after = next_standing(Standing(State.IN_DOUBT, 1), kind_of(Resolved(resolution, "Ticket 4711", "amina", basis)), 1)
+    after = next_standing(
+        Standing(State.IN_DOUBT, 1), fact_kind(Resolved(resolution, "Ticket 4711", "amina", basis)), 1
+    )
     assert isinstance(after, Standing)
     assert after.possible_duplicate_of == mark
     assert after.is_rejected_by_word == (resolution is Resolution.REJECTED)
@@ -190,7 +192,7 @@ def test_duplicate_mark_of_rejection_by_person_is_permanent(state: State, histor
     standing = next_standing(Standing(state, 1), FactKind.RESOLVED_REJECTED, 1)
     assert isinstance(standing, Standing)
     for fact, attempt in history:
-        after = next_standing(standing, kind_of(fact), attempt + 1)
+        after = next_standing(standing, fact_kind(fact), attempt + 1)
         standing = after if isinstance(after, Standing) else standing
         assert standing.possible_duplicate_of is not None
 

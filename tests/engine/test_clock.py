@@ -8,7 +8,7 @@ import pytest
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import Advice, ContinueRun, Outcome, OutcomeKind, PauseRun, RetrySoon, StopRun, Verdict
-from paygw_batch.engine.quarantine import DateWatch, JournalClock, Quarantine, latest_departure
+from paygw_batch.engine.quarantine import DateWatch, JournalClock, Quarantine, latest_send_time
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from paygw_batch.journal.file_place import in_memory_journal
@@ -43,13 +43,13 @@ def recorded_clock(ahead_s: int) -> SqliteJournal:
         (dated_reply("Fri, 20 Nov 2026 13:00:00 +0300"), 0),
         (dated_reply("Fri, 20 Nov 2026 10:00:00 +9999"), None),
         (dated_reply(), None),
-        (TransportFault(FaultKind.READ_TIMEOUT, first_byte_left=True), None),
+        (TransportFault(FaultKind.READ_TIMEOUT, first_byte_sent=True), None),
     ],
 )
 def test_reply_date_shows_clock_difference(came_back: RawReply | TransportFault, ahead_s: int | None) -> None:
     watch = DateWatch(lambda: NOW)
     watch.observe_reply(came_back)
-    assert (watch.seen.ahead_s if watch.seen else None) == ahead_s
+    assert (watch.comparison.ahead_s if watch.comparison else None) == ahead_s
 
 
 def test_clock_difference_is_recorded_after_minute_change() -> None:
@@ -101,13 +101,13 @@ def test_quarantine_includes_past_clock_lag() -> None:
     assert JournalClock.read(journal, NOW).quarantine(24) == Quarantine(24)
     record_difference(journal, NOW, NOW)
     record_difference(journal, NOW + HOUR, NOW + 25 * HOUR)  # a day behind
-    assert JournalClock.read(journal, NOW + HOUR).quarantine(24).longer == 24 * HOUR
+    assert JournalClock.read(journal, NOW + HOUR).quarantine(24).extension == 24 * HOUR
     right_at = NOW + 26 * HOUR
     record_difference(journal, right_at, right_at)
     record_difference(journal, right_at + HOUR, right_at + HOUR - 120 * SECOND)  # slightly ahead: another record
     for hours, longer in ((1, 24), (23.9, 24), (24, 0), (90, 0)):
         quarantine = JournalClock.read(journal, right_at + hours * HOUR).quarantine(24)
-        assert quarantine.longer == longer * HOUR
+        assert quarantine.extension == longer * HOUR
     left = timestamp(NOW + HOUR)  # as recorded: a day later by the gateway's clock
     held = JournalClock.read(journal, right_at).quarantine(24)
     assert held.ends_at(left) == NOW + 49 * HOUR
@@ -120,18 +120,18 @@ def test_largest_clock_difference_lengthens_quarantine() -> None:
     journal = in_memory_journal()
     for behind_h in (5, 9, 2, 0):
         record_difference(journal, NOW, NOW + behind_h * HOUR)
-    assert JournalClock.read(journal, NOW).quarantine(24).longer == 9 * HOUR
-    assert latest_departure(journal.head().clock, timestamp(NOW)) == timestamp(NOW + 9 * HOUR)
+    assert JournalClock.read(journal, NOW).quarantine(24).extension == 9 * HOUR
+    assert latest_send_time(journal.head().clock, timestamp(NOW)) == timestamp(NOW + 9 * HOUR)
     record_difference(journal, NOW + HOUR, NOW + 12 * HOUR)
     record_difference(journal, NOW + 2 * HOUR, NOW + 2 * HOUR)
-    assert JournalClock.read(journal, NOW + 2 * HOUR).quarantine(24).longer == 11 * HOUR
+    assert JournalClock.read(journal, NOW + 2 * HOUR).quarantine(24).extension == 11 * HOUR
 
 
 @pytest.mark.parametrize(("ahead_s", "longer_s"), [(0, 0), (600, 0), (-600, 0), (-601, 601), (-(10**12), 315_360_000)])
 def test_clock_lag_lengthens_quarantine_within_limits(ahead_s: int, longer_s: int) -> None:
     journal = recorded_clock(ahead_s)
     assert JournalClock.read(journal, NOW).quarantine(1) == Quarantine(1, timedelta(seconds=longer_s))
-    assert latest_departure(journal.head().clock, timestamp(NOW)) == timestamp(NOW + timedelta(seconds=longer_s))
+    assert latest_send_time(journal.head().clock, timestamp(NOW)) == timestamp(NOW + timedelta(seconds=longer_s))
 
 
 def test_departure_before_clock_lag_keeps_its_time() -> None:
@@ -143,13 +143,13 @@ def test_departure_before_clock_lag_keeps_its_time() -> None:
             record_difference(journal, NOW + 4 * HOUR, NOW + 4 * HOUR)
         clock = journal.head().clock
         before, meanwhile = timestamp(NOW - SECOND), timestamp(NOW + HOUR)
-        assert latest_departure(clock, before) == before
-        assert latest_departure(clock, meanwhile) == timestamp(NOW + 3 * HOUR)
+        assert latest_send_time(clock, before) == before
+        assert latest_send_time(clock, meanwhile) == timestamp(NOW + 3 * HOUR)
     after = timestamp(NOW + 4 * HOUR + SECOND)
-    assert latest_departure(journal.head().clock, after) == after
+    assert latest_send_time(journal.head().clock, after) == after
     # A later record keeps the delay that was known before.
     record_difference(journal, NOW + 5 * HOUR, NOW + 5 * HOUR - 120 * SECOND)
-    assert latest_departure(journal.head().clock, meanwhile) == timestamp(NOW + 3 * HOUR)
+    assert latest_send_time(journal.head().clock, meanwhile) == timestamp(NOW + 3 * HOUR)
 
 
 @pytest.mark.parametrize("advice", [ContinueRun(), PauseRun(5), StopRun("no"), RetrySoon()])

@@ -183,8 +183,8 @@ def test_outcome_shares_commit_with_next_intent() -> None:
 class SimultaneousAnswerGateway(ScriptedGateway):
     """Answers all requests in flight at the same moment."""
 
-    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> Answer:
-        assert may_leave()
+    async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> Answer:
+        assert may_send()
         loop = asyncio.get_running_loop()
         answered = asyncio.Event()
         loop.call_at((loop.time() // 3600 + 1) * 3600, answered.set)
@@ -337,14 +337,14 @@ def test_signed_row_held_by_evidence_is_not_sent() -> None:
     journal, batch = build_journal(rows=40)
 
     class Witness(ScriptedGateway):
-        async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
+        async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> RawReply | TransportFault:
             if not self.arrived:  # all are signed by now, and the gateway reports that it has the last one
                 claim = Claim("PAY-41", "100.00", "KES", "approved", proof=Proof.PROVEN)
                 evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
                 assert journal.record_evidence([evidence], {"approved": OutcomeKind.PAID}, at=AT) == [
                     Finding.CONTRADICTING
                 ]
-            return await super().deliver(request, may_leave)
+            return await super().deliver(request, may_send)
 
     gateway = Witness()
     end = run(build_engine(journal, gateway), batch)

@@ -41,7 +41,7 @@ class RecordedProgress:
     def record_outcome(self, due: DueRow, outcome: Outcome) -> None:
         self.outcomes[due.order_id] = outcome.kind
 
-    def note(self, sentence: str) -> None:
+    def echo(self, sentence: str) -> None:
         self.notes.append(sentence)
 
 

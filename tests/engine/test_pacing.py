@@ -39,7 +39,7 @@ def test_window_doubles_from_single_row_to_limit() -> None:
     window = Window(limit=10)
     sizes = [window.size]
     for _ in range(5):
-        window.learn(OutcomeKind.PAID)
+        window.observe(OutcomeKind.PAID)
         sizes.append(window.size)
     assert sizes == [1, 2, 4, 8, 10, 10]
 
@@ -47,7 +47,7 @@ def test_window_doubles_from_single_row_to_limit() -> None:
 @pytest.mark.parametrize(("kind", "size"), [(OutcomeKind.UNKNOWN, 1), (OutcomeKind.NOT_SENT, 4)])
 def test_window_shrinks_only_after_unknown_outcome(kind: OutcomeKind, size: int) -> None:
     window = Window(limit=16, size=4)
-    window.learn(kind)
+    window.observe(kind)
     assert window.size == size
 
 
@@ -55,7 +55,7 @@ def test_window_shrinks_only_after_unknown_outcome(kind: OutcomeKind, size: int)
 def test_window_stays_within_limits(limit: int, outcomes: list[OutcomeKind]) -> None:
     window = Window(limit)
     for outcome in outcomes:
-        window.learn(outcome)
+        window.observe(outcome)
         assert 1 <= window.size <= limit
 
 
@@ -73,7 +73,7 @@ UNKNOWN, NOT_SENT = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT
 )
 def test_breaker_trips_only_at_limit_of_doubts(limit: int, kinds: list[OutcomeKind], trips: bool) -> None:
     breaker = Breaker(limit)
-    *before, last = [breaker.learn(kind) for kind in kinds]
+    *before, last = [breaker.observe(kind) for kind in kinds]
     assert (any(before), last) == (False, trips)
 
 
@@ -89,7 +89,7 @@ def test_rejection_breaker_compares_code_message_and_status() -> None:
         (Outcome(OutcomeKind.REJECTED), Outcome(OutcomeKind.REJECTED)),
     ]:
         breaker = RejectionBreaker(2)
-        assert [breaker.learn(outcome) for outcome in (first, second)] == [False, True]
+        assert [breaker.observe(outcome) for outcome in (first, second)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_rejection_breaker_compares_code_message_and_status() -> None:
 )
 def test_other_reason_or_success_restarts_rejection_count(between: Outcome, trips: bool) -> None:
     breaker = RejectionBreaker(2)
-    assert [breaker.learn(outcome) for outcome in (rejected("51"), between, rejected("51"))] == [False, False, trips]
+    assert [breaker.observe(outcome) for outcome in (rejected("51"), between, rejected("51"))] == [False, False, trips]
 
 
 def test_rejection_breaker_of_zero_never_trips() -> None:
     breaker = RejectionBreaker(0)
-    assert not any(breaker.learn(rejected("51")) for _ in range(1000))
+    assert not any(breaker.observe(rejected("51")) for _ in range(1000))
 
 
 def test_rate_limit_spaces_starts_evenly() -> None:
@@ -147,7 +147,7 @@ def after_waits(places: int, *waits: tuple[float, float]) -> int:
     size = GroupLimit(places)
     for journal_s, gateway_s in waits:
         for _ in range(500):
-            size.learn(journal_s, gateway_s)
+            size.observe(journal_s, gateway_s)
     return size.max_facts
 
 
@@ -177,8 +177,8 @@ def test_group_size_follows_bottleneck(places: int, waits: list[tuple[float, flo
 def test_one_slow_row_keeps_group_size() -> None:
     size = GroupLimit(slots=64)
     for _ in range(500):
-        size.learn(*SLOW_GATEWAY)
-    size.learn(0.5, 0.05)
+        size.observe(*SLOW_GATEWAY)
+    size.observe(0.5, 0.05)
     assert size.max_facts == MIN_GROUP_FACTS
 
 
@@ -288,7 +288,7 @@ def test_unanswered_outcomes_are_reported_again() -> None:
     async def ask_twice() -> None:
         with ThreadPoolExecutor(1) as thread:
             for _ in range(2):
-                pacing.learn(Outcome(OutcomeKind.REJECTED, error_code="51"))
+                pacing.observe(Outcome(OutcomeKind.REJECTED, error_code="51"))
                 await pacing._ask(thread)
 
     asyncio.run(ask_twice())

@@ -104,11 +104,11 @@ async def test_bytes_arriving_before_write_keep_request_unsent(
         assert await peer.until_closed() == b""
 
     def send_just_before_request(
-        self: connection.Connection, request: bytes, may_leave: SendGuard, **bounds: float
+        self: connection.Connection, request: bytes, may_send: SendGuard, **bounds: float
     ) -> Any:
         if connections is Connections.FRESH or self._has_served:
             peers[0].writer.write(NO)
-        return exchange(self, request, may_leave, **bounds)
+        return exchange(self, request, may_send, **bounds)
 
     peers: list[Peer] = []
     monkeypatch.setattr(connection.Connection, "exchange", send_just_before_request)
@@ -118,7 +118,7 @@ async def test_bytes_arriving_before_write_keep_request_unsent(
         result = await line.deliver()
         await line.server.finished()
     assert isinstance(result, TransportFault)
-    assert not result.first_byte_left
+    assert not result.first_byte_sent
 
 
 class ScriptedTls:

@@ -121,7 +121,7 @@ def test_truncated_enquiry_reply_is_no_answer(channel: Channel, cut: int) -> Non
     result = run_test(ask_once(script, **channel))
     assert isinstance(result, TransportFault)
     assert result.kind in {FaultKind.CONNECTION_LOST, FaultKind.PROTOCOL_ERROR}
-    assert result.first_byte_left
+    assert result.first_byte_sent
 
 
 @pytest.mark.parametrize("said", [b'{"status": "declined"}', b"null"])

@@ -173,7 +173,7 @@ async def run_three_rows(
                     now=_now, elapsed_s=asyncio.get_running_loop().time, nonce=lambda: f"{next(nonces):032x}"
                 ),
                 progress=SilentProgress(),
-                departs_within_s=settings.connect_timeout_s + settings.total_timeout_s,
+                send_within_s=settings.connect_timeout_s + settings.total_timeout_s,
             )
             jumping = asyncio.create_task(_advance_when_idle())
             end = await engine.run(batch)

@@ -321,4 +321,4 @@ async def test_probe_connects_and_sends_nothing(channel: Channel) -> None:
     async with serving(hang_up) as server:
         async with PayoutTransport(settings_for(server.url.replace("http:", "https:"))) as transport:
             fault = await transport.probe()
-        assert fault == TransportFault(FaultKind.TLS_FAILED, first_byte_left=False, detail="the connection was closed")
+        assert fault == TransportFault(FaultKind.TLS_FAILED, first_byte_sent=False, detail="the connection was closed")

@@ -148,7 +148,7 @@ def test_gateway_requiring_client_certificate_gets_no_request(
         authority.configure_trust(context)
         result = run_test(deliver_once(expect_no_data, tls=context, ca_bundle=ca_bundle))
         assert isinstance(result, TransportFault)
-        assert not result.first_byte_left
+        assert not result.first_byte_sent
         assert result.kind in {FaultKind.TLS_FAILED, FaultKind.CONNECT_FAILED}
 
 

@@ -63,12 +63,12 @@ async def test_whole_request_arrives_exactly_once(channel: Channel) -> None:
 
 @pytest.mark.parametrize("connections", list(Connections))
 async def test_stale_request_sends_no_byte(channel: Channel, connections: Connections) -> None:
-    """`may_leave` is called last, after the connection was opened or reused and the handshake is over."""
+    """`may_send` is called last, after the connection was opened or reused and the handshake is over."""
     answers: list[bool] = []
     open_when_asked: list[bool] = []
     received: list[bytes] = []
 
-    def may_leave() -> bool:
+    def may_send() -> bool:
         (connection,) = line.transport._open_connections
         open_when_asked.append(connection._stage is _Stage.EXCHANGE)
         return answers.pop()
@@ -82,7 +82,7 @@ async def test_stale_request_sends_no_byte(channel: Channel, connections: Connec
     async with line_to_script(script, connections=connections, **channel) as line:
         for may in (False, True, False, True):
             answers.append(may)
-            results.append(summary(await line.transport.deliver(build_request(line.server.url), may_leave)))
+            results.append(summary(await line.transport.deliver(build_request(line.server.url), may_send)))
         await line.transport.aclose()
         await line.server.finished()
     stale = (FaultKind.INTENT_STALE, False)
@@ -94,7 +94,7 @@ async def test_stale_request_sends_no_byte(channel: Channel, connections: Connec
 async def test_write_follows_last_check_without_loop_turn(channel: Channel) -> None:
     steps: list[str] = []
 
-    def may_leave() -> bool:
+    def may_send() -> bool:
         asyncio.get_running_loop().call_soon(steps.append, "another turn of the event loop")
         (connection,) = line.transport._open_connections
         assert connection._transport is not None
@@ -108,7 +108,7 @@ async def test_write_follows_last_check_without_loop_turn(channel: Channel) -> N
         return True
 
     async with line_to_script(answer, **channel) as line:
-        assert isinstance(await line.transport.deliver(build_request(line.server.url), may_leave), RawReply)
+        assert isinstance(await line.transport.deliver(build_request(line.server.url), may_send), RawReply)
     assert steps[:2] == ["written", "another turn of the event loop"]
 
 
@@ -216,7 +216,7 @@ def test_connection_ended_during_request_is_in_doubt(channel: Channel, share: fl
     assert isinstance(result, TransportFault)
     assert result.kind in {FaultKind.CONNECTION_LOST, FaultKind.WRITE_FAILED, FaultKind.CONNECT_FAILED}
     # The client may notice the cut before it writes. Only in that case nothing was sent.
-    assert result.first_byte_left or (result.bytes_written == 0 and share == 0.0)
+    assert result.first_byte_sent or (result.bytes_written == 0 and share == 0.0)
 
 
 def test_reset_during_write_is_failed_write(channel: Channel) -> None:
@@ -275,10 +275,10 @@ async def exchange_over(transport: FailingTransport) -> RawReply | TransportFaul
 @pytest.mark.parametrize(
     ("broken_before", "fault", "written"),
     [
-        (True, TransportFault(FaultKind.CONNECT_FAILED, first_byte_left=False, detail="lost at once"), []),
+        (True, TransportFault(FaultKind.CONNECT_FAILED, first_byte_sent=False, detail="lost at once"), []),
         (
             False,
-            TransportFault(FaultKind.WRITE_FAILED, first_byte_left=True, detail="the connection was gone"),
+            TransportFault(FaultKind.WRITE_FAILED, first_byte_sent=True, detail="the connection was gone"),
             [b"request"],
         ),
     ],
@@ -398,7 +398,7 @@ async def test_request_on_ending_connection_is_doubtful_and_unrepeated(channel: 
         await deliver(line)
         result = await line.deliver()
         assert isinstance(result, TransportFault)
-        assert (result.kind, result.first_byte_left) == (FaultKind.CONNECTION_LOST, True)
+        assert (result.kind, result.first_byte_sent) == (FaultKind.CONNECTION_LOST, True)
         assert len(line.server.peers) == 1
 
 

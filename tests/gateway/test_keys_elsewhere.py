@@ -97,7 +97,7 @@ def sign_in_processes(key: SigningKey, texts: list[str]) -> list[str]:
 
 def test_published_vectors_are_signed_identically(published: SigningKey, key: SigningKey) -> None:
     texts, signatures = ([vector[name] for vector in FILE["vectors"]] for name in ("base_string", "signature"))
-    with published.at_work() as sign:
+    with published.open_signer() as sign:
         assert [sign(text) for text in texts] == signatures
     assert published.public.fingerprint() == FILE["vectors"][0]["key_fingerprint"]
     assert isinstance(signers_for(published, 1), SigningProcesses)
@@ -281,7 +281,7 @@ def test_wrong_aws_key_region_or_credentials_are_explained(kms: Kms, monkeypatch
     arn = kms.client.describe_key(KeyId=key_id)["KeyMetadata"]["Arn"]
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("AWS_REGION", "us-east-1")  # the region in the ARN takes precedence
-        assert load_kms_key(arn, 1).custody.place == f"awskms:{arn} ({arn})"
+        assert load_kms_key(arn, 1).custody.location == f"awskms:{arn} ({arn})"
     kms.client.disable_key(KeyId=key_id)
     assert problem() is KeyProblem.DISABLED
     monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", "http://127.0.0.1:9")

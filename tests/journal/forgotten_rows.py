@@ -7,7 +7,7 @@ from pathlib import Path
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource
 from paygw_batch.core.lifecycle import Resolution, Resolved
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.values import Entry, KeptReply, NewInstruction, RemainingData
+from paygw_batch.journal.values import Entry, NewInstruction, RemainingData, StoredReply
 from tests.support.journal_rows import at, due_rows, intent, new_instruction, open_sheet, outcome_of, send
 from tests.support.tested_journal import Journal
 
@@ -48,7 +48,7 @@ def secret_row(row: int, order_id: str) -> NewInstruction:
 
 def send_rejected_rows(journal: Journal, batch: int) -> None:
     """Send the due rows of a batch. All are rejected with messages and raw replies that name the payee."""
-    reply = KeptReply("HTTP/1.1 200 OK", b'{"message": "raw-words-about-her"}')
+    reply = StoredReply("HTTP/1.1 200 OK", b'{"message": "raw-words-about-her"}')
     for due in due_rows(journal, batch):
         journal.append([intent(due, at(1))])
         outcome = outcome_of(

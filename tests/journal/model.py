@@ -29,7 +29,7 @@ from paygw_batch.core.lifecycle import (
     Released,
     Replaced,
     State,
-    kind_of,
+    fact_kind,
 )
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import encode_record
@@ -132,7 +132,9 @@ class ModelJournal:
             not (isinstance(entry.fact, Intended) and self.instruction(entry.instruction).is_contested)
             for entry in entries
         ]
-        return [is_kept and self._append_entry(entry) for entry, is_kept in zip(entries, is_kept_list, strict=True)]
+        return [
+            is_recorded and self._append_entry(entry) for entry, is_recorded in zip(entries, is_kept_list, strict=True)
+        ]
 
     def _append_entry(self, entry: Entry) -> bool:
         """Record a fact, unless it is an intent that does not fit its row."""
@@ -238,7 +240,7 @@ class ModelJournal:
         return [
             row
             for row, model_row in self.covered[batch - 1].items()
-            if not model_row.is_contested and (not model_row.facts or kind_of(model_row.facts[-1]) in CLEARING)
+            if not model_row.is_contested and (not model_row.facts or fact_kind(model_row.facts[-1]) in CLEARING)
         ]
 
     def holds(self, batch: int) -> set[int]:
@@ -284,7 +286,7 @@ class ModelJournal:
         after = advance(model_row.progress, entry.fact, entry.attempt, entry.at)
         if isinstance(after, IllegalMove):
             self.all_contradictions.append(
-                (self.facts, model_row.number, after.state, kind_of(entry.fact).value, entry.attempt)
+                (self.facts, model_row.number, after.state, fact_kind(entry.fact).value, entry.attempt)
             )
             return False
         model_row.progress = after

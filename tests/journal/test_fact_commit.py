@@ -19,12 +19,12 @@ from paygw_batch.journal.facts import (
 )
 from paygw_batch.journal.postgres import schema
 from paygw_batch.journal.postgres.fact_writer import CALL, StagedFacts, stage_facts
-from paygw_batch.journal.values import BatchOpened, Entry, KeptReply, Link, Remark, reply_sha256
+from paygw_batch.journal.values import BatchOpened, Entry, Link, Remark, StoredReply, reply_sha256
 from tests.support.journal_rows import at, outcome_of, resolved
 
 START = b"s" * 32
 SCHEMA = (Path(schema.__file__).parent / "schema-1.sql").read_text(encoding="utf-8")
-PAGE = KeptReply("HTTP/1.1 402 Payment Required", b'{"status": "declined"}')
+PAGE = StoredReply("HTTP/1.1 402 Payment Required", b'{"status": "declined"}')
 OPENED = BatchOpened(
     "b1", "payout", "s.csv", "", "0" * 64, 1, 0, 1, 1, "1" * 64, 0, "2" * 64, 1, "3" * 64, {}, "amina", ()
 )

@@ -62,10 +62,10 @@ def test_each_process_writes_own_host_file(place: Path) -> None:
     assert [name for name in file_names(place) if name.startswith("left-")] == [
         *("left-1.1", "left-1.lock", "left-2.1", "left-2.lock")
     ]
-    first.note(3, digest(3), AT)
+    first.log_commit(3, digest(3), AT)
     first.close()
     with closing(open_process_log(place)) as reopened:
-        reopened.note(4, digest(4), AT)
+        reopened.log_commit(4, digest(4), AT)
     second.close()
     first_line, second_line = newest_line(place, "left-1"), newest_line(place, "left-2")
     assert first_line is not None
@@ -92,8 +92,8 @@ def test_database_without_last_commit_is_refused(place: Path) -> None:
     table.check(place)
     first, second = open_process_log(place), open_process_log(place)
     table.check(place)
-    first.note(3, digest(3), AT)
-    second.note(4, digest(4), AT)
+    first.log_commit(3, digest(3), AT)
+    second.log_commit(4, digest(4), AT)
     table.facts = {number: bytes.fromhex(digest(number)) for number in (3, 4)}
     table.check(place)
     for missing in list(table.facts):
@@ -109,7 +109,7 @@ def test_database_without_last_commit_is_refused(place: Path) -> None:
 
 def test_host_file_detects_replaced_fact(place: Path) -> None:
     with closing(open_process_log(place)) as found:
-        found.note(3, digest(3), AT)
+        found.log_commit(3, digest(3), AT)
     table = FactTable()
     table.facts = {3: bytes.fromhex(digest(9))}
     with pytest.raises(JournalTooOld):
@@ -175,13 +175,13 @@ def test_commit_of_earlier_server_life_is_not_logged(place: Path) -> None:
     ours, others = HostLife(place), HostLife(place)
     ours.enter(LIFE)
     with closing(open_process_log(place, ours)) as frozen:
-        frozen.note(3, digest(3), AT)
+        frozen.log_commit(3, digest(3), AT)
         others.enter(AFTER)
         with pytest.raises(LifeOver):
-            frozen.note(4, digest(4), AT)
+            frozen.log_commit(4, digest(4), AT)
         assert commit_counts(place) == [1]
         ours.enter(AFTER)
-        frozen.note(4, digest(4), AT)
+        frozen.log_commit(4, digest(4), AT)
     assert commit_counts(place) == [2]
 
 
@@ -197,8 +197,8 @@ def test_process_refuses_earlier_server_timeline(place: Path) -> None:
 def test_server_life_change_waits_for_logging_process(place: Path) -> None:
     ours, others = HostLife(place), HostLife(place)
     ours.enter(LIFE)
-    with ours.holding_life(), pytest.raises(OpenRollCall, match="still recording"):
+    with ours.lock_life(), pytest.raises(OpenRollCall, match="still recording"):
         others.enter(AFTER)
-    with ours.holding_life():
+    with ours.lock_life():
         others.enter(LIFE)
     others.enter(AFTER)

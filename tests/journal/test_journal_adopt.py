@@ -94,7 +94,7 @@ def test_adopted_journal_stays_known(place: Path) -> None:
     journal_id, path = make_unknown_journal(place), journal_path(place)
     with closing(open_adoption(place)) as found:
         assert found.is_needed
-        assert (found.journal_id, found.names, found.others) == (journal_id, ["gateway.example"], [])
+        assert (found.journal_id, found.names, found.other_journals) == (journal_id, ["gateway.example"], [])
         assert found.last_fact() == (7, AT)
         assert found.counts["facts"] == 7
         found.carry_out("amina")
@@ -204,7 +204,7 @@ def test_adoption_must_name_newest_journal_of_endpoint(place: Path) -> None:
         )
         assert f"`paygw-batch journal adopt --beside {'b' * 32}`" in hint
     with closing(open_adoption(place, beside="b" * 32)) as found:
-        assert [one.journal_id for one in found.others] == ["a" * 32, "b" * 32]
+        assert [one.journal_id for one in found.other_journals] == ["a" * 32, "b" * 32]
         found.carry_out("amina")
     open_journal_at(place).close()
 
@@ -310,7 +310,7 @@ def test_row_with_lost_decision_is_held(place: Path) -> None:
         journal.release(1, None, suffix=True, by="amina", at=at(10))
         assert [row.state for row in journal.rows(1)] == [State.READY] * 2
         assert not due_rows(journal, 1), "held, whatever is decided about the attempts that the journal knows"
-        assert {hold.left_at for hold in journal.holds(1).values()} == {at(9)}
+        assert {hold.last_sent_at for hold in journal.holds(1).values()} == {at(9)}
         word = resolved(first.number, 1, Resolution.REJECTED, at(11), Basis.PERSON)
         journal.settle([word, resolved(second.number, 1, Resolution.PAID, at(11))])
         (rejected, paid) = journal.rows(1)

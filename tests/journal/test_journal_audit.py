@@ -42,7 +42,7 @@ def audit_note(act: str, *, who: str = "Ben Okello", said: str = "") -> AuditNot
 
 def note_all(place: JournalPlace, *audit_entries: str) -> None:
     for act in audit_entries:
-        place.note_act(audit_note(act), AT)
+        place.add_audit_entry(audit_note(act), AT)
 
 
 def read_trail(place: JournalPlace) -> list[tuple[int, str]]:
@@ -92,7 +92,7 @@ def test_concurrent_notes_form_single_trail(journal_place: JournalPlace) -> None
     def note_act_as(who: str) -> None:
         start.wait()
         for number in range(5):
-            journal_place.note_act(audit_note(f"{who} {number}"), AT)
+            journal_place.add_audit_entry(audit_note(f"{who} {number}"), AT)
 
     threads = [threading.Thread(target=note_act_as, args=[who]) for who in "abcd"]
     for thread in threads:
@@ -159,7 +159,7 @@ def test_entries_are_neither_changed_nor_removed_by_mistake(journal_place: Journ
 
 
 def test_entry_text_is_cut_to_single_line(journal_place: JournalPlace) -> None:
-    journal_place.note_act(audit_note("send back", said="a\nb\x1b[31m\udcff\0" + "x" * 1000), AT)
+    journal_place.add_audit_entry(audit_note("send back", said="a\nb\x1b[31m\udcff\0" + "x" * 1000), AT)
     with closing(journal_place.open_to_read()) as journal:
         (entry,) = journal.audit_entries(limit=1)
         assert journal.verify()["audit_entries"] == 1

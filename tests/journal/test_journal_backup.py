@@ -94,7 +94,7 @@ def test_copy_carries_outbox_without_repeat_or_loss(place: Path) -> None:
             outbox.add([NewNotice(Occasion.PLAN_WAITS, subject, "b1", ["ada@example.com"], {})], AT)
         sent, waits = outbox.due(now, limit=9)
         assert outbox.claim(sent, {}, now)
-        outbox.note_sent(sent, AT)
+        outbox.record_sent(sent, AT)
         journal.backup(copy)
     with file_place(place, copy).outbox(write=True) as restored:
         assert [due_notice.id for due_notice in restored.due(now, limit=9)] == [waits.id]

@@ -482,7 +482,7 @@ def test_engine_gets_due_rows_once_in_order(journal: Journal) -> None:
 
     async def send_rows() -> list[int]:
         rows = []
-        with journal.for_engine() as engine_journal:
+        with journal.open_engine_journal() as engine_journal:
             while page := await engine_journal.due(1, limit=2):
                 rows += [due.row for due in page]
                 assert list(await engine_journal.append([intent(page[0])])) == [MoveResult.MOVED]
@@ -499,7 +499,7 @@ def test_engine_calls_run_in_sequence(journal: Journal) -> None:
     open_sheet(journal, new=64)
 
     async def send_rows() -> None:
-        with journal.for_engine() as engine_journal:
+        with journal.open_engine_journal() as engine_journal:
             due = await engine_journal.due(1, limit=64)
             results = await asyncio.gather(*(engine_journal.append([intent(row)]) for row in due))
             assert {one for result in results for one in result} == {MoveResult.MOVED}
@@ -513,7 +513,7 @@ def test_abandoned_engine_call_finishes_before_next_call(journal: Journal) -> No
     open_sheet(journal, new=3)
 
     async def send_rows() -> None:
-        with journal.for_engine() as engine_journal:
+        with journal.open_engine_journal() as engine_journal:
             first, second, _ = await engine_journal.due(1, limit=3)
             abandoned = asyncio.create_task(engine_journal.append([intent(first)]))
             await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from paygw_batch.journal.port import ignore_progress
 from paygw_batch.journal.sqlite.sqlite_tables import write_lines
 from paygw_batch.journal.sqlite.verify import _check_facts as verify_facts
 from paygw_batch.journal.sqlite.verify import check_tail, verify
-from paygw_batch.journal.values import Amendment, Entry, KeptReply, KnownRow, Link, reply_sha256
+from paygw_batch.journal.values import Amendment, Entry, KnownRow, Link, StoredReply, reply_sha256
 from tests.support.journal_rows import (
     AT,
     due_rows,
@@ -34,7 +34,7 @@ from tests.support.journal_rows import (
     tamper,
 )
 
-REPLY = KeptReply("HTTP/1.1 200 OK", b'{"status":"declined"}')
+REPLY = StoredReply("HTTP/1.1 200 OK", b'{"status":"declined"}')
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_evidence_and_notes_never_predate_newest_fact(journal: Journal) -> None:
     journal.record_evidence([build_evidence(1, proof=Proof.UNPROVEN)], WORDS, at=at(1))
     journal.settle([], note=StatementNote("b1", "august.csv", "f" * 64, "amina", at=at(2)))
     assert [message.taken_at for message in journal.messages(1).waiting] == [at(9)]
-    assert [one.at for one in journal.carried_out("b1")] == [at(9)]
+    assert [one.at for one in journal.carried_out_statements("b1")] == [at(9)]
     assert journal.head().newest_time == at(9)
 
 

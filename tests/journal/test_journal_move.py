@@ -27,9 +27,9 @@ from paygw_batch.journal.values import (
     Amendment,
     Arrival,
     Entry,
-    KeptReply,
     KnownRow,
     StatementNote,
+    StoredReply,
     Withdrawal,
     reply_sha256,
 )
@@ -74,7 +74,7 @@ def make_full_journal(place: Path) -> None:
         journal.append([intent(row) for row in due[:5]])
         kinds = (OutcomeKind.PAID, OutcomeKind.ACCEPTED, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
         outcomes = [outcome_of(one.number, 1, kind) for one, kind in zip(due, kinds[:3], strict=False)]
-        reply = KeptReply("HTTP/1.1 500 Internal Server Error", b"\xff not text")
+        reply = StoredReply("HTTP/1.1 500 Internal Server Error", b"\xff not text")
         unclear = Outcome(kinds[3], reply_sha256=reply_sha256(reply.head, reply.body))
         outcomes.append(Entry(due[3].number, 1, Concluded(unclear), AT, reply))
         outcomes.append(outcome_of(due[0].number, 1, OutcomeKind.REJECTED, message="a late word\x00"))
@@ -107,7 +107,7 @@ def visible_content(journal: JournalReader) -> list[object]:
                 list(journal.pages(record.number)),
                 journal.messages(record.number),
                 journal.message_counts(record.number),
-                journal.carried_out(record.batch),
+                journal.carried_out_statements(record.batch),
                 journal.signed_orders(record.batch),
                 journal.replies(4),
             )
@@ -190,7 +190,7 @@ def usable_journals(place: Path, to: DatabasePlace) -> list[str]:
 
 STEPS = (
     *("Session", "FilePlace.open_to_write", "copy_journal", "load_identity", "finish_move"),
-    *("_record_new_place", "KnownJournal"),
+    *("_record_new_location", "KnownJournal"),
 )
 
 

@@ -154,7 +154,7 @@ def test_endpoint_may_change_one_part_at_time(place: Path) -> None:
     third = EndpointIdentity.create("gateway.example", "9", "another login")
     for endpoint in (second, third, ENDPOINT):
         open_journal_at(place, endpoint=endpoint).close()
-    (entry,) = file_place(place).known.entries()
+    (entry,) = file_place(place).known_journals.entries()
     assert set(entry.names) == {ENDPOINT, second, third}
 
 

@@ -94,12 +94,12 @@ DONE = StatementNote("b1", "answers.csv", "a" * 64, "amina", at(4))
 
 def test_journal_lists_carried_out_statements_of_batch(journal: Journal) -> None:
     open_sheet(journal)
-    assert journal.carried_out("b1") == []
+    assert journal.carried_out_statements("b1") == []
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     journal.settle([rejection(1, 1, Basis.PERSON)], note=DONE)
-    assert journal.carried_out("b1") == [DONE]
+    assert journal.carried_out_statements("b1") == [DONE]
     open_sheet(journal, "b2", [new_instruction(2, "OTHER")])
-    assert journal.carried_out("b2") == []
+    assert journal.carried_out_statements("b2") == []
     assert journal.message_counts() == {}
     journal.verify()
 
@@ -151,7 +151,7 @@ def settle_with_late_answers(
             settlements,
             by="amina",
             now=lambda: datetime.fromisoformat(at(5)),
-            carried_out=NOTE,
+            statement_note=NOTE,
         )
     return refused.value
 
@@ -166,9 +166,11 @@ def test_refused_settlement_names_moved_row_until_repeated(journal: Journal, mon
     assert refusal.message == "Row 2 is paid now: the gateway's answer came at the same moment. Nothing was settled."
     assert "status BATCH --row 2" in refusal.hint
     assert [row.state for row in journal.rows(1)] == [State.PAID, State.IN_DOUBT, State.IN_DOUBT]
-    assert journal.carried_out("b1") == []
+    assert journal.carried_out_statements("b1") == []
     assert journal.verify()["facts"] == 8
     rest = [Settlement(3, Resolution.PAID, "statement of 21 November")]
-    settle(journal, journal.batches()[0], rest, by="amina", now=lambda: datetime.fromisoformat(at(6)), carried_out=NOTE)
+    settle(
+        journal, journal.batches()[0], rest, by="amina", now=lambda: datetime.fromisoformat(at(6)), statement_note=NOTE
+    )
     assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.IN_DOUBT]
-    assert len(journal.carried_out("b1")) == 1
+    assert len(journal.carried_out_statements("b1")) == 1

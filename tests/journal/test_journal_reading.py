@@ -17,10 +17,10 @@ from paygw_batch.journal.values import (
     BatchRecord,
     Entry,
     Hold,
-    KeptReply,
     KnownRow,
     RowState,
     StateTally,
+    StoredReply,
     TallyKind,
     reply_sha256,
 )
@@ -143,7 +143,7 @@ def test_journal_gives_customer_page_of_latest_attempt(journal: Journal) -> None
 def test_raw_replies_are_stored_by_attempt(journal: Journal) -> None:
     open_sheet(journal, new=2)
     first, _ = due_rows(journal, 1)
-    replies = [KeptReply("HTTP/1.1 200 OK", b"{}"), KeptReply("HTTP/1.1 500 Error", b"<html>")]
+    replies = [StoredReply("HTTP/1.1 200 OK", b"{}"), StoredReply("HTTP/1.1 500 Error", b"<html>")]
     for attempt, reply in enumerate(replies, start=1):
         (due, *_) = due_rows(journal, 1)
         assert due.number == first.number

@@ -18,7 +18,7 @@ import pytest
 from paygw_batch.clock import timestamp
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing
-from paygw_batch.journal import KeptNotice, NewNotice, Occasion, Outbox
+from paygw_batch.journal import NewNotice, Occasion, Outbox, StoredNotice
 from paygw_batch.journal.outbox import FIRST_PAUSE, GIVEN_UP_AFTER, LONGEST_PAUSE, next_try_at
 from paygw_batch.journal.place import JournalPlace
 from paygw_batch.journal.postgres.session import Server
@@ -47,11 +47,11 @@ def outbox(journal_place: JournalPlace) -> Iterator[Outbox]:
         yield opened
 
 
-def due(outbox: Outbox, now: datetime = NOW) -> Sequence[KeptNotice]:
+def due(outbox: Outbox, now: datetime = NOW) -> Sequence[StoredNotice]:
     return outbox.due(now, limit=100)
 
 
-def add_notice(outbox: Outbox, *notices: NewNotice) -> Sequence[KeptNotice]:
+def add_notice(outbox: Outbox, *notices: NewNotice) -> Sequence[StoredNotice]:
     outbox.add(notices or [NOTICE], timestamp(NOW))
     return due(outbox)
 
@@ -74,8 +74,8 @@ def test_notice_is_claimed_once_and_repeated_until_sent(outbox: Outbox) -> None:
     outbox.claim(second, {"rows": 2}, NOW + FIRST_PAUSE)
     (kept,) = outbox.list_notices(limit=9)
     assert (second.content, kept.content, kept.id, kept.tries) == ({"rows": 1}, {"rows": 1}, notice.id, 2)
-    outbox.note_sent(second, timestamp(NOW))
-    outbox.hurry(NOW + GIVEN_UP_AFTER)
+    outbox.record_sent(second, timestamp(NOW))
+    outbox.make_due(NOW + GIVEN_UP_AFTER)
     assert due(outbox, NOW + GIVEN_UP_AFTER) == []
     assert [one.sent_at for one in outbox.list_notices(limit=9)] == [timestamp(NOW)]
 
@@ -85,7 +85,7 @@ def test_notice_is_retried_at_growing_pauses_then_abandoned(outbox: Outbox) -> N
     (notice,) = add_notice(outbox)
     while True:
         assert outbox.claim(notice, {}, now)
-        outbox.note_problem(notice, "no_answer")
+        outbox.record_problem(notice, "no_answer")
         (kept,) = outbox.list_notices(limit=9)
         if kept.next_at is None:
             break
@@ -98,7 +98,7 @@ def test_notice_is_retried_at_growing_pauses_then_abandoned(outbox: Outbox) -> N
     assert kept.is_given_up
     assert kept.problem == "no_answer"
     assert due(outbox, now + GIVEN_UP_AFTER) == []
-    outbox.hurry(now)
+    outbox.make_due(now)
     assert [due_notice.id for due_notice in due(outbox, now)] == [notice.id]
 
 
@@ -106,10 +106,10 @@ def test_hurry_skips_notice_being_sent(outbox: Outbox) -> None:
     sending, failed = add_notice(outbox, NOTICE, replace(NOTICE, subject="another"))
     for notice in (sending, failed):
         outbox.claim(notice, {}, NOW)
-    outbox.note_problem(failed, "refused 550")
-    outbox.hurry(NOW)
+    outbox.record_problem(failed, "refused 550")
+    outbox.make_due(NOW)
     assert [due_notice.id for due_notice in due(outbox)] == [failed.id]
-    outbox.hurry(NOW + FIRST_PAUSE)
+    outbox.make_due(NOW + FIRST_PAUSE)
     assert len(due(outbox, NOW + FIRST_PAUSE)) == 2
 
 
@@ -158,13 +158,13 @@ class _Scenario:
                 assert not other.claim(notice, {}, self.now)
                 self._step(kill_share)
                 if self.now < self.down_until:
-                    one.note_problem(notice, "not_reached")
+                    one.record_problem(notice, "not_reached")
                     continue
                 self.received[notice.id] += 1
                 if self.chance.random() < kill_share:
                     self.killed_after.add(notice.id)
                     raise _Killed
-                one.note_sent(notice, timestamp(self.now))
+                one.record_sent(notice, timestamp(self.now))
 
 
 @pytest.mark.share(4)
@@ -183,10 +183,10 @@ def test_sending_without_claim_is_detected(journal_place: JournalPlace) -> None:
 def test_notice_recorded_before_sending_is_detected(journal_place: JournalPlace) -> None:
     claim = Outbox.claim
 
-    def record_before_sending(outbox: Outbox, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
+    def record_before_sending(outbox: Outbox, notice: StoredNotice, content: Mapping[str, Any], now: datetime) -> bool:
         is_ours = claim(outbox, notice, content, now)
         if is_ours:
-            outbox.note_sent(notice, timestamp(now))
+            outbox.record_sent(notice, timestamp(now))
         return is_ours
 
     with pytest.MonkeyPatch.context() as patch:
@@ -343,11 +343,11 @@ def test_shared_run_withholds_notice_until_end(database: str, place: Path) -> No
 
 def test_plan_and_its_notice_are_stored_together(database: str, place: Path) -> None:
     database_place = postgres_place(database, place)
-    assert database_place.keep_plan("code", "{}", notices=[NOTICE])
+    assert database_place.store_plan("code", "{}", notices=[NOTICE])
     kept = database_place.newest_plan("code")
     assert kept is not None
-    assert database_place.keep_plan("code", "{1}", kept)
-    assert not database_place.keep_plan("code", "{2}", kept, notices=[replace(NOTICE, subject="of nothing")])
+    assert database_place.store_plan("code", "{1}", kept)
+    assert not database_place.store_plan("code", "{2}", kept, notices=[replace(NOTICE, subject="of nothing")])
     with database_place.outbox(write=False) as outbox:
         assert [notice.subject for notice in outbox.list_notices(limit=9)] == ["a plan"]
 
@@ -367,8 +367,8 @@ def test_worker_and_reader_cannot_send_notices(
     audit_entries: Sequence[Callable[[Outbox], object]] = (
         lambda outbox: outbox.add([replace(NOTICE, subject="forged")], timestamp(NOW)),
         lambda outbox: outbox.claim(notice, {}, NOW),
-        lambda outbox: outbox.note_sent(notice, timestamp(NOW)),
-        lambda outbox: outbox.hurry(NOW),
+        lambda outbox: outbox.record_sent(notice, timestamp(NOW)),
+        lambda outbox: outbox.make_due(NOW),
     )
     for act in audit_entries:
         with ExitStack() as opened:

@@ -365,11 +365,11 @@ def use_other_number(forger: Forger) -> int:
     return forger.other.writer.process
 
 
-def with_reply(digest: str, body: bytes, *, is_kept: bool = True) -> Attempt:
+def with_reply(digest: str, body: bytes, *, is_recorded: bool = True) -> Attempt:
     def attempt(forger: Forger) -> None:
         forger.fact(MINE_IN_FLIGHT, "paid", PersonalData(reply_sha256=digest) if digest else None)
         place = forger.given[-1]
-        forger.commit([(place["seq"], b"HTTP/1.1 200 OK", body)] if is_kept else [])
+        forger.commit([(place["seq"], b"HTTP/1.1 200 OK", body)] if is_recorded else [])
 
     return attempt
 
@@ -480,7 +480,7 @@ REFUSED: Mapping[str, Attempt] = {
     "a digest that is no digest": forge(MINE_IN_FLIGHT, "paid", said_sha256=b"x"),
     "a reply that nobody gave": with_reply("", b"{}"),
     "a reply in the place of another": with_reply(PAGE, b"{ }"),
-    "a reply that is missing": with_reply(PAGE, b"{}", is_kept=False),
+    "a reply that is missing": with_reply(PAGE, b"{}", is_recorded=False),
     "an end that is not": with_lists(s_hash=b"\1" * 32),
     "an end further on": with_lists(s_seq=99),
     "an end without a place": with_lists(s_seq=None),

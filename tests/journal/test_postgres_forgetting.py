@@ -77,7 +77,7 @@ def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
             fill_journal(opened)
             opened.settle([], order=SignedOrder("old", json.dumps({"content": {"rows": [{"row": 2}]}}), at(6)))
             for code in ("old", "never-submitted"):
-                assert shared.keep_plan(code, PLAN % code)
+                assert shared.store_plan(code, PLAN % code)
             execute_as_owner(shared, "ANALYZE", "CHECKPOINT")
             assert secrets_in(table_files(server)) == list(SECRETS)
             chosen = opened.forgettable_payments(before="2999-01-01", cutoff=WHEN)
@@ -93,7 +93,7 @@ def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
 
 def test_forgetting_keeps_plans_of_other_people(journal: PostgresJournal, at_database: DatabasePlace) -> None:
     for code in ("old", "new", "never-submitted"):
-        assert at_database.keep_plan(code, PLAN % code)
+        assert at_database.store_plan(code, PLAN % code)
     forget_old_batches(journal, before="2026-11-22")
     assert at_database.newest_plan("old") is None
     assert at_database.newest_plan("new") is not None
@@ -216,7 +216,7 @@ def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
 def test_tables_refuse_every_change_except_forgetting(journal: PostgresJournal, at_database: DatabasePlace) -> None:
     record_unknown_evidence(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
-    assert at_database.keep_plan("new", PLAN % "new")
+    assert at_database.store_plan("new", PLAN % "new")
     assert [statements for statements in REFUSED if not is_refused(at_database, statements)] == []
     assert not is_refused(
         at_database, [BEGIN, forgetting_statement(1), removal_statement(1), "DELETE FROM page WHERE batch = 1"]
@@ -253,7 +253,7 @@ def test_removing_any_forgetting_guard_admits_change(
     """Planted bugs of the database: without any one guard, some change succeeds."""
     record_unknown_evidence(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
-    assert at_database.keep_plan("new", PLAN % "new")
+    assert at_database.store_plan("new", PLAN % "new")
     missed = []
     with psycopg.connect(at_database.server.url, autocommit=True) as owner:
         for function, right, wrong in TAKEN_AWAY[::every]:

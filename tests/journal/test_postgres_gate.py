@@ -153,8 +153,8 @@ def test_gate_stops_worker_like_its_own_breakers(workers: Workers, outcomes: lis
     breaker, rejections = Breaker(3), RejectionBreaker(4)
     told, has_stopped = [], False
     for kind, reason in outcomes:
-        has_stopped |= breaker.learn(kind)
-        has_stopped |= rejections.learn(Outcome(kind, error_code=reason))
+        has_stopped |= breaker.observe(kind)
+        has_stopped |= rejections.observe(Outcome(kind, error_code=reason))
         name = {OutcomeKind.PAID: "answered", OutcomeKind.UNKNOWN: "unknown"}.get(kind, "rejected")
         told.append((name, reason if name == "rejected" else "", 1))
     share = workers.ask(worker, in_doubt=3, rejected=4, told=told)
@@ -190,11 +190,11 @@ class RequestCounter:
         counting = self
 
         class Heard(ScriptedGateway):
-            async def deliver(self, request: Any, may_leave: SendGuard) -> Answer:
+            async def deliver(self, request: Any, may_send: SendGuard) -> Answer:
                 counting.in_flight += 1
                 counting.most = max(counting.most, counting.in_flight)
                 try:
-                    return await super().deliver(request, may_leave)
+                    return await super().deliver(request, may_send)
                 finally:
                     counting.in_flight -= 1
 
@@ -206,7 +206,7 @@ class RequestCounter:
 
 
 async def send_by_worker(journal: PostgresJournal, batch: int, counting: RequestCounter, pace: Pace) -> str | None:
-    with journal.for_engine() as given:
+    with journal.open_engine_journal() as given:
         engine = build_engine(journal, counting.gateway(), pace, given, SharedPacing(journal.gate(), pace))  # type: ignore[arg-type]  # of either store
         end = await engine.run(batch)
         assert end.failure is None

@@ -95,13 +95,13 @@ def test_frozen_run_keeps_answers_and_decides_nothing(at_database: DatabasePlace
 
 def test_request_with_old_intent_is_not_sent(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = open_postgres(replace(at_database, intent_lives_s=600.0))
-    with closing(frozen), frozen.for_engine() as engine:
-        assert engine.may_leave(0.0)
-        assert engine.may_leave(299.0)
-        assert not engine.may_leave(300.0), "from twice that age on its row may be in doubt"
+    with closing(frozen), frozen.open_engine_journal() as engine:
+        assert engine.may_send(0.0)
+        assert engine.may_send(299.0)
+        assert not engine.may_send(300.0), "from twice that age on its row may be in doubt"
         with monkeypatch.context() as failed:
             failed.setattr(type(frozen.writer._guarded), "has_failed", property(lambda _: True))
-            assert not engine.may_leave(0.0), "a write failed"
+            assert not engine.may_send(0.0), "a write failed"
 
 
 def test_age_of_intent_includes_machine_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,12 +125,12 @@ def test_postgres_process_stops_writing_after_failed_commit(
         open_sheet(journal, new=3)
         due = due_rows(journal, 1)
         fail_with_full_disk = Mock(side_effect=psycopg.errors.DiskFull)
-        with journal.for_engine() as engine, monkeypatch.context() as context:
+        with journal.open_engine_journal() as engine, monkeypatch.context() as context:
             context.setattr(FactWriter, "_commit", fail_with_full_disk)
             with pytest.raises(JournalUnwritable):
                 journal.append([intent(row) for row in due[:facts]])
             context.undo()
-            assert not engine.may_leave(0.0)
+            assert not engine.may_send(0.0)
             for write in (lambda: journal.append([intent(due[2])]), lambda: journal.mark_interrupted(AT)):
                 with pytest.raises(JournalUnwritable):
                     write()
@@ -227,7 +227,7 @@ def test_row_turned_doubtful_is_not_sent(
         proxy.trouble = ProxyFault.LOSE_ANSWER
         assert list(journal.writer.append([intent(due)])) == [MoveResult.MOVED]
         assert states(journal) == [State.IN_DOUBT]
-        assert not journal.writer.may_leave(at_database.intent_lives_s)
+        assert not journal.writer.may_send(at_database.intent_lives_s)
         late = outcome_of(due.number, 1, OutcomeKind.NOT_SENT, cause="intent.stale")
         assert list(journal.append([late])) == [MoveResult.NOT_MOVED]
         assert states(journal) == [State.IN_DOUBT]
@@ -293,7 +293,7 @@ def test_commit_is_refused_in_new_server_life(
         proxy.trouble = ProxyFault.LOSE_ANSWER
         with pytest.raises(JournalTooOld, match="lacks commits of this process"):
             journal.append([intent(due)])
-        assert not journal.writer.may_leave(0.0)
+        assert not journal.writer.may_send(0.0)
         with pytest.raises(JournalUnwritable):
             journal.append([intent(due)])
     with closing(open_postgres(at_database)) as journal:
@@ -315,12 +315,15 @@ def test_unanswered_read_times_out(
 def test_global_lock_is_free_after_lost_answer(at_database: DatabasePlace, proxy: WireProxy) -> None:
     server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
     proxy.only, proxy.trouble = b"pg_try_advisory_lock", ProxyFault.SILENCE
-    with pytest.raises(JournalError, match="cannot be used"), replace(at_database, server=server).only_one("this"):
+    with (
+        pytest.raises(JournalError, match="cannot be used"),
+        replace(at_database, server=server).run_exclusively("this"),
+    ):
         pass
     assert proxy.trouble is ProxyFault.NONE
 
     def is_free() -> bool:
-        with suppress(JournalHeld), at_database.only_one("this"):
+        with suppress(JournalHeld), at_database.run_exclusively("this"):
             return True
         return False
 
@@ -419,7 +422,7 @@ def test_failed_note_of_evidence_keeps_journal_valid(
     fail = Mock(side_effect=OSError(5, "Input/output error"))
     with monkeypatch.context() as cut:
         cut.setattr("paygw_batch.cluster.database_place.log_concurrent_fact", fail)
-        cut.setattr(hosts.ProcessSentLog, "note", fail)
+        cut.setattr(hosts.ProcessSentLog, "log_commit", fail)
         with pytest.raises(JournalUnwritable):
             write(at_database)
     open_postgres(at_database).close()
@@ -724,7 +727,7 @@ def test_missing_host_stops_new_intents(at_database: DatabasePlace) -> None:
         assert [*journal.append([paid])] == [MoveResult.MOVED], "what was in flight is written down"
         with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
             journal.append([intent(second)])
-        assert not journal.writer.may_leave(0.0)
+        assert not journal.writer.may_send(0.0)
     with pytest.raises(OpenRollCall, match="ghost"):
         open_postgres(at_database)
     execute_as_owner(at_database, f"SELECT retire_host('{GHOST}', 'amina')")

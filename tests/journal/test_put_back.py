@@ -163,7 +163,7 @@ def test_withdrawal_missing_on_host_is_repeated(
     open_journal_at(place).close()
     fail = Mock(side_effect=failure)
     with monkeypatch.context() as cut:
-        cut.setattr(SentLog, "note", fail)
+        cut.setattr(SentLog, "log_commit", fail)
         cut.setattr("paygw_batch.journal.sent_log.replacement_file", fail)
         with pytest.raises(KeyboardInterrupt if isinstance(failure, KeyboardInterrupt) else JournalUnwritable):
             withdraw_during_run(place, "1" * 64)

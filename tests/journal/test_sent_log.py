@@ -59,7 +59,7 @@ def log_attempts(folder: Path, noted_by: Sequence[Commit], first: int = 1, name:
     known = newest_line(folder, name)
     with closing(SentLog(folder, name, START if known is None else (known.number, known.hash, known.at))) as writer:
         for number, one in enumerate(noted_by, start=first):
-            writer.note(number, digest(number), AT, one)
+            writer.log_commit(number, digest(number), AT, one)
 
 
 def read_all(folder: Path) -> Read:
@@ -222,11 +222,11 @@ def test_line_files_are_bounded_by_dropping_oldest(tmp_path: Path, monkeypatch: 
 def test_full_disk_is_reported_before_anything_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with_full_disk = Mock(side_effect=OSError(28, "No space left on device"))
     with closing(SentLog(tmp_path, RUN, START)) as writer:
-        writer.note(1, digest(1), AT, [LoggedAttempt(1, 1, "A")])
+        writer.log_commit(1, digest(1), AT, [LoggedAttempt(1, 1, "A")])
         with monkeypatch.context() as broken:
             broken.setattr(os, "pwrite", fail_with_full_disk)
             with pytest.raises(OSError, match="No space"):
-                writer.note(2, digest(2), AT, [LoggedAttempt(2, 1, "B")])
+                writer.log_commit(2, digest(2), AT, [LoggedAttempt(2, 1, "B")])
         assert read_all(tmp_path) == expected_lines([[LoggedAttempt(1, 1, "A")]])
 
 

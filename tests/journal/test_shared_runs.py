@@ -61,7 +61,7 @@ def joined_run(at: DatabasePlace) -> Iterator[tuple[WorkerJournal, EngineJournal
     """Let a worker join a run; yield its journal and its engine's journal."""
     with open_worker(at) as journal:
         assert journal.join_run() is not None
-        with journal.for_engine() as engine:
+        with journal.open_engine_journal() as engine:
             yield journal, engine
 
 
@@ -124,7 +124,7 @@ def test_two_workers_claim_different_rows_of_batch(at_database: DatabasePlace) -
     with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
         for journal in (first_worker, second_worker):
             assert journal.join_run() is not None
-        with first_worker.for_engine() as first, second_worker.for_engine() as second:
+        with first_worker.open_engine_journal() as first, second_worker.open_engine_journal() as second:
 
             async def take_turns() -> Counter[int]:
                 sent: Counter[int] = Counter()
@@ -182,7 +182,7 @@ def test_claims_of_ended_worker_are_free(at_database: DatabasePlace, end: str) -
     start_run(at_database)
     with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
         assert first_worker.join_run() is not None
-        with first_worker.for_engine() as engine:
+        with first_worker.open_engine_journal() as engine:
             assert asyncio.run(claim_numbers(engine, 5)) == [2, 3, 4, 5, 6]
         assert work_on_run(second_worker) == [7, 8]
         assert second_worker.join_run() is None, "the rest is another's"
@@ -225,14 +225,14 @@ def test_claimed_row_can_be_sent_by_another_worker(at_database: DatabasePlace) -
     with open_worker(at_database) as first_worker, open_worker(at_database) as second_worker:
         assert first_worker.join_run() is not None
         assert second_worker.join_run() is not None
-        with first_worker.for_engine() as first:
+        with first_worker.open_engine_journal() as first:
             (due,) = asyncio.run(first.due(batch, limit=1))
             assert [*second_worker.append([intent(due)])] == [MoveResult.MOVED]
 
             async def send_rows() -> list[MoveResult]:
                 return [*await first.append([intent(due)])]
 
-        with first_worker.for_engine() as first:
+        with first_worker.open_engine_journal() as first:
             assert asyncio.run(send_rows()) == [MoveResult.HELD]
 
 
@@ -362,7 +362,7 @@ def test_stop_reaches_every_worker_before_next_row(at_database: DatabasePlace) -
         joined_run = first_worker.join_run()
         assert joined_run is not None
         assert second_worker.join_run() is not None
-        with first_worker.for_engine() as first, second_worker.for_engine() as second:
+        with first_worker.open_engine_journal() as first, second_worker.open_engine_journal() as second:
 
             async def stop_late() -> None:
                 (first_row,) = await first.due(batch, limit=1)

@@ -223,7 +223,7 @@ def test_unwritable_note_ends_all_writing(place: Path) -> None:
         open_sheet(journal)
         first, second, _ = due_rows(journal, 1)
         fail = Mock(side_effect=OSError(5, "Input/output error"))
-        journal._sent_log.note = fail  # type: ignore[method-assign]  # stands for a disk that fails
+        journal._sent_log.log_commit = fail  # type: ignore[method-assign]  # stands for a disk that fails
         with pytest.raises(JournalUnwritable, match="record of the payments it sent: Input/output error"):
             journal.append([intent(first)])
         with pytest.raises(JournalUnwritable):

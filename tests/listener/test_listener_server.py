@@ -29,8 +29,8 @@ async def keep(_content: str) -> None:
 def listen(port: int, ready: Callable[[int], None]) -> None:
     app = ListenerApp(
         "/paygw/token",
-        read=lambda _received: "nothing is sent to it",
-        keep=keep,
+        read_claim=lambda _received: "nothing is sent to it",
+        store=keep,
         limits=Limits(max_body_bytes=1024, rate_per_s=10.0),
         now=lambda: "2026-01-31T12:00:00Z",
         monotonic_s=time.monotonic,

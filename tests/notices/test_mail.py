@@ -12,7 +12,7 @@ import pytest
 
 from paygw_batch.core.text import escape_for_terminal
 from paygw_batch.gateway.http.tls import client_context
-from paygw_batch.journal import KeptNotice, Occasion
+from paygw_batch.journal import Occasion, StoredNotice
 from paygw_batch.notices.mail import Attachment, MailServer, build_mail
 from paygw_batch.notices.words import DeliveryFailure, FailureKind, mail_page, mail_text, notice_words, webhook_body
 from tests.support.patience import PATIENCE_S
@@ -180,7 +180,7 @@ def test_hostile_name_adds_no_header_or_recipient(name: str, occasion: Occasion)
         "code": "1", "link": "", "states": {}, "at": "2026-11-24T08:00",
     }  # fmt: skip
     at = "2026-11-24T08:00:00.000Z"
-    notice = KeptNotice(1, "notice_1", occasion, "s", "b", "webhook", at, content, 0, None, None, None, "")
+    notice = StoredNotice(1, "notice_1", occasion, "s", "b", "webhook", at, content, 0, None, None, None, "")
     words = notice_words(notice, content)
     sender, attachment = ("Payouts", "payouts@example.com"), Attachment(name, b"x")
     parts = (words.title, mail_text(words), mail_page(words))

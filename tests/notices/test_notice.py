@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.journal import KeptNotice, Occasion
+from paygw_batch.journal import Occasion, StoredNotice
 from paygw_batch.language import language_context, languages
 from paygw_batch.notices.words import (
     DeliveryFailure,
@@ -44,8 +44,8 @@ CONTENT: Mapping[Occasion, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def build_notice(occasion: Occasion) -> KeptNotice:
-    return KeptNotice(
+def build_notice(occasion: Occasion) -> StoredNotice:
+    return StoredNotice(
         1, "notice_1", occasion, "s", "b1", "webhook", "2026-11-24T08:00:00.000Z", None, 0, None, None, None, ""
     )
 

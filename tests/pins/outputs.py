@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tests.pins.entry import QUERIES, PaygwError, Reading, SheetSource, load_settings, rules_of
+from tests.pins.entry import QUERIES, PaygwError, Reading, SheetSource, load_settings, rules_for
 from tests.pins.machine import SAMPLES, Machine, machine, query_rows, workbook_parts
 from tests.support.checkout import versioned_files
 
@@ -122,7 +122,7 @@ _NOT_USED = f"the reference {_REFERENCE} is not used."
 def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
     settings = load_settings(own.home / "paygw.toml", environ={}, flags={})
     try:
-        found = SheetSource(settings, rules_of(settings, "payout"), path, Reading(reference=_REFERENCE)).validated()
+        found = SheetSource(settings, rules_for(settings, "payout"), path, Reading(reference=_REFERENCE)).validated()
         rows = found.rows
     except PaygwError as error:
         yield f"{name}/refused", own.masked(f"{type(error).__name__}: {error.message} {error.hint}\n")

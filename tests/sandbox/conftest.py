@@ -68,7 +68,7 @@ def make_config(merchant_key: RSAPrivateKey, rules: Rules) -> MakeConfig:
             consumer_key=CONSUMER_KEY,
             public_key_pem=Merchant(merchant_key).public_key_pem(),
             profile=profile,
-            served=(ServedOperation(load_operation("payout"), rules, record_path),),
+            operations=(ServedOperation(load_operation("payout"), rules, record_path),),
             behaviour=parse_behaviour(behaviour, name="behaviour.toml") if behaviour else shipped_behaviour(),
         )
 

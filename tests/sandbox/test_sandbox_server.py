@@ -60,7 +60,7 @@ def test_configured_signature_profile_is_used(make_config: MakeConfig, merchant:
         approved, _ = post(replace(merchant, profile="raw-body"), base_url, payout_fields("RAW-1"))
         refused, _ = post(merchant, base_url, payout_fields("RAW-2"))
     assert (approved.status, refused.status) == (200, 401)
-    assert [line.client_orderid for line in read_record(config.served[0].record_path)] == ["RAW-1"]
+    assert [line.client_orderid for line in read_record(config.operations[0].record_path)] == ["RAW-1"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_delay_rule_waits_after_recording_order(make_config: MakeConfig, merchan
         socket.create_connection(split_address(base_url), timeout=PATIENCE_S) as client,
     ):
         client.sendall(raw_request(merchant, base_url, payout_fields("LATER")))
-        wait_for_record(config.served[0].record_path, "LATER")
+        wait_for_record(config.operations[0].record_path, "LATER")
         client.setblocking(False)
         with pytest.raises(BlockingIOError):
             client.recv(1)
@@ -243,7 +243,7 @@ def test_delayed_answer_does_not_delay_end(make_config: MakeConfig, merchant: Me
     with running_sandbox(config) as base_url:
         client = socket.create_connection(split_address(base_url), timeout=PATIENCE_S)
         client.sendall(raw_request(merchant, base_url, payout_fields("NEVER")))
-        wait_for_record(config.served[0].record_path, "NEVER")
+        wait_for_record(config.operations[0].record_path, "NEVER")
     client.close()
     assert set(threading.enumerate()) == threads_before
 
@@ -270,10 +270,10 @@ def test_unwritable_record_accepts_no_order(
 ) -> None:
     config = make_config(tmp_path / "record.csv")
     with running_sandbox(config) as base_url:
-        make_unwritable(config.served[0].record_path)
+        make_unwritable(config.operations[0].record_path)
         reply, body = post(merchant, base_url, payout_fields("LOST"))
     assert (reply.status, body) == (500, b"Internal Server Error")
-    assert read_record(config.served[0].record_path) == []
+    assert read_record(config.operations[0].record_path) == []
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "LOST" not in caplog.text
 

@@ -25,7 +25,7 @@ SENT_AT = "2026-11-22T03:59:00.000Z"
 
 def candidate(state: State = State.ACCEPTED, *, sent: str | None = "PAY-1", intended_at: str = SENT_AT) -> Candidate:
     return Candidate(
-        7, "PAY-1", "1500.50", "KES", Standing(state, 1, 1, None), sent, has_left_once=True, intended_at=intended_at
+        7, "PAY-1", "1500.50", "KES", Standing(state, 1, 1, None), sent, was_sent_once=True, intended_at=intended_at
     )
 
 
@@ -75,7 +75,7 @@ class Scenario:
             words=WORDS,
             limits=EnquiryLimits(concurrency, 10.0, 60.0),
             clock=Clock(lambda: self.now_s, self._sleep, lambda: NOW + timedelta(seconds=self.now_s)),
-            tell=self.told.append,
+            echo=self.told.append,
         )
 
     def _look(self, _order_id: str) -> Sequence[Candidate]:

@@ -328,7 +328,7 @@ def apply_statement(journal: SqliteJournal, *lines: StatementLine, batch: int = 
     matched = match(journal, *lines, batch=batch)
     note = StatementNote(f"b{batch}", "day.csv", SHA, "amina", attempts=tuple(matched.attempts.items()))
     now = datetime.fromisoformat(at(2))
-    settle(journal, journal.batches()[batch - 1], matched.settlements, by="amina", now=lambda: now, carried_out=note)
+    settle(journal, journal.batches()[batch - 1], matched.settlements, by="amina", now=lambda: now, statement_note=note)
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
@@ -621,9 +621,9 @@ def test_file_of_order_settles_no_row_sent_later() -> None:
         attempts=matched.attempts,
     )
     order = unsigned_order(content, ADA.public, datetime.fromisoformat(at(2)))
-    carried = order.carried_out("amina")
+    carried = order.statement_note("amina")
     settle(
-        journal, batch, order.settlements, by="amina", now=lambda: datetime.fromisoformat(at(3)), carried_out=carried
+        journal, batch, order.settlements, by="amina", now=lambda: datetime.fromisoformat(at(3)), statement_note=carried
     )
     assert journal.first_reading(SHA).attempts == {1: 1, 2: 0}
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))

@@ -23,7 +23,7 @@ from tests.support.journal_rows import new_instruction, open_sheet, send
 START = datetime(2026, 11, 21, 8, tzinfo=UTC)
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 OPERATION = load_enquiry("paynet-v4", load_operation("payout"))
-REFUSED = TransportFault(FaultKind.CONNECT_REFUSED, first_byte_left=False)
+REFUSED = TransportFault(FaultKind.CONNECT_REFUSED, first_byte_sent=False)
 
 Script = Callable[[str, int], RawReply | TransportFault]
 """The answer to the n-th enquiry about order `id`."""
@@ -120,7 +120,7 @@ def test_refresh_slows_after_five_minutes_and_ends() -> None:
         RawReply(200, (), b"approved"),
         RawReply(200, (), b'{"status": "approved", "status": "declined"}'),
         RawReply(200, (), b'{"client_orderid": "PAY-2"}'),
-        TransportFault(FaultKind.READ_TIMEOUT, first_byte_left=True),
+        TransportFault(FaultKind.READ_TIMEOUT, first_byte_sent=True),
         REFUSED,
     ],
 )

@@ -16,7 +16,7 @@ from paygw_batch.core.shown_states import decider_name, encode_record, format_de
 from paygw_batch.errors import ApprovalError, JournalCorrupt
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import StatementNote
-from paygw_batch.settle.kept_documents import check_kept_orders, is_kept
+from paygw_batch.settle.kept_documents import check_recorded_orders, is_recorded
 from paygw_batch.settle.resolve import Settlement, settle
 from paygw_batch.settle.row_order import (
     Decision,
@@ -141,9 +141,9 @@ def test_order_names_own_rows_and_statement() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         settlement_order(doubtful(), 9)
     journal = doubtful()
-    assert settlement_order(journal).carried_out("amina") is None
+    assert settlement_order(journal).statement_note("amina") is None
     of_file = settlement_order(journal, statement=Statement("day.csv", "a" * 64, []))
-    assert of_file.carried_out("amina") == StatementNote("b1", "day.csv", "a" * 64, "amina")
+    assert of_file.statement_note("amina") == StatementNote("b1", "day.csv", "a" * 64, "amina")
     accepted_order(approved(of_file), journal)
 
 
@@ -206,7 +206,7 @@ def test_valid_order_names_deciders_and_valid_approvals(make: Make, ordered: Ord
     assert (decider_name(valid_order.by), decider_name("amina"), format_decider("amina")) == ("amina", "amina", "amina")
     typed = f"{valid_order.by} (login root)"
     assert (decider_name(typed), format_decider(typed)) == (valid_order.by, typed), "no name passes for an order"
-    assert valid_order.kept == SignedOrder("b1", order.model_dump_json(), sha256=order.digest())
+    assert valid_order.signed_order == SignedOrder("b1", order.model_dump_json(), sha256=order.digest())
 
 
 @BOTH
@@ -293,30 +293,34 @@ def carry_out_settlement(
         words,
         by=valid_order.by,
         now=lambda: LATER,
-        order=valid_order.kept if is_named else replace(valid_order.kept, sha256=""),
+        order=valid_order.signed_order if is_named else replace(valid_order.signed_order, sha256=""),
     )
 
 
 def carry_out_release(journal: SqliteJournal, order: RowOrder, *, rows: Sequence[int] = ()) -> None:
     valid_order = accepted_order(order, journal)
-    order_kept = replace(valid_order.kept, at=at(30))
+    order_kept = replace(valid_order.signed_order, at=at(30))
     journal.release(1, rows or order.numbers, suffix=True, by=valid_order.by, at=at(30), order=order_kept)
 
 
 def test_carried_out_orders_are_counted_and_recognised() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, OutcomeKind.REJECTED)
-    assert check_kept_orders(journal) == 0
+    assert check_recorded_orders(journal) == 0
     settling, releasing = approved(settlement_order(journal, 2, 3)), approved(release_order(journal, 4, 5))
-    assert not is_kept(journal, settling)
+    assert not is_recorded(journal, settling)
     carry_out_release(journal, releasing)
-    assert (check_kept_orders(journal), is_kept(journal, settling), is_kept(journal, releasing)) == (1, False, True)
+    assert (check_recorded_orders(journal), is_recorded(journal, settling), is_recorded(journal, releasing)) == (
+        1,
+        False,
+        True,
+    )
     carry_out_settlement(journal, settling)
-    assert check_kept_orders(journal) == 2
+    assert check_recorded_orders(journal) == 2
     with_another_approval = approve(settlement_order(doubtful(), 2, 3), BEN, policy(), NOW)
-    assert is_kept(journal, settling)
-    assert is_kept(journal, with_another_approval)
-    assert not is_kept(journal, settlement_order(doubtful(), 2))
-    assert not is_kept(memory_journal(), settling)
+    assert is_recorded(journal, settling)
+    assert is_recorded(journal, with_another_approval)
+    assert not is_recorded(journal, settlement_order(doubtful(), 2))
+    assert not is_recorded(memory_journal(), settling)
 
 
 def test_order_on_second_batch_is_carried_out() -> None:
@@ -328,8 +332,15 @@ def test_order_on_second_batch_is_carried_out() -> None:
     content = row_content(journal, batch, [Decision.from_settlement(word(2))], **HERE)
     order = approved(sign_document(unsigned_order(content, ADA.public, NOW), ADA))
     valid_order = accepted_order(order, journal)
-    settle(journal, valid_order.batch, order.settlements, by=valid_order.by, now=lambda: LATER, order=valid_order.kept)
-    assert (valid_order.batch, check_kept_orders(journal), is_kept(journal, order)) == (batch, 1, True)
+    settle(
+        journal,
+        valid_order.batch,
+        order.settlements,
+        by=valid_order.by,
+        now=lambda: LATER,
+        order=valid_order.signed_order,
+    )
+    assert (valid_order.batch, check_recorded_orders(journal), is_recorded(journal, order)) == (batch, 1, True)
 
 
 def store_order(journal: SqliteJournal, document: str) -> None:
@@ -338,7 +349,7 @@ def store_order(journal: SqliteJournal, document: str) -> None:
 
 def corruption_of(journal: SqliteJournal) -> str:
     with pytest.raises(JournalCorrupt) as valid_order:
-        check_kept_orders(journal)
+        check_recorded_orders(journal)
     return valid_order.value.message
 
 

@@ -139,8 +139,8 @@ def test_settlements_are_recorded_with_reason_and_documents() -> None:
     ]
     journal = journal_of(OutcomeKind.UNKNOWN)
     note, order = StatementNote("b1", "day.csv", "a" * 64, "amina"), SignedOrder("b1", "{}")
-    settle(journal, journal.batches()[0], [word(2)], by="amina", now=lambda: LATER, carried_out=note, order=order)
-    (use,) = journal.carried_out("b1")
+    settle(journal, journal.batches()[0], [word(2)], by="amina", now=lambda: LATER, statement_note=note, order=order)
+    (use,) = journal.carried_out_statements("b1")
     assert (use.name, use.sha256, use.by, use.at) == ("day.csv", "a" * 64, "amina", "2026-11-23T08:01:00.000Z")
     assert list(journal.signed_orders("b1")) == ["{}"]
     journal.verify()

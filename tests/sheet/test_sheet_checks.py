@@ -28,7 +28,7 @@ from paygw_batch.sheet.check.contract import (
 )
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import CLEANERS, clean_columns, is_clean
-from paygw_batch.sheet.columns import columns_of_operation, known_columns
+from paygw_batch.sheet.columns import known_columns, operation_columns
 from tests.support.long_part import example_count, long
 from tests.support.sheet_values import COLLECTED, KENYAN, TANZANIAN, build_sheet, codes
 
@@ -87,7 +87,7 @@ def compare_with_pandera(
     place = ["row", "column"]
     defects = validate(sheet, rules).defects.filter(~pl.col("code").is_in(ABOUT_THE_SHEET))
     held = rules_for_sheet(rules, sheet.headers)
-    return find_breaches(sheet.frame, held, columns_of_operation(operation)).sort(place), defects.sort(place)
+    return find_breaches(sheet.frame, held, operation_columns(operation)).sort(place), defects.sort(place)
 
 
 def passes_gate(rules: Rules, rows: list[dict[str, str | None]], operation: str) -> bool:

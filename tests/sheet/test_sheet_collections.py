@@ -17,7 +17,7 @@ from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.contract import ContractGate, payable_rows
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import PhoneColumn, bare_column, strip_separators
-from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet, require_own_columns
@@ -157,7 +157,7 @@ def test_sheet_may_have_every_form_field_of_operation(operation: str) -> None:
     terms = {code: OperatorTerms(form="account", purpose="X") for code in ("CI",)} if operation == "payout" else {}
     rules = load_rules(operation, terms)
     wanted = {field.name for rule in rules.values() if rule.form for field in rule.form.fields if field.from_sheet}
-    assert wanted <= set(columns_of_operation(operation))
+    assert wanted <= set(operation_columns(operation))
 
 
 def test_batch_id_changes_with_operation_and_fields(sheet: Path) -> None:

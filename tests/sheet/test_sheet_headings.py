@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.errors import ConfigurationError, SheetError
-from paygw_batch.sheet.columns import REQUIRED_COLUMNS, column_label, columns_of_operation, known_columns
+from paygw_batch.sheet.columns import REQUIRED_COLUMNS, column_label, known_columns, operation_columns
 from paygw_batch.sheet.read.guesses import suggest_columns
 from paygw_batch.sheet.read.headings import SAMPLES, FileHeading, ReadOptions, fold_heading
 from paygw_batch.sheet.read.profiles import merge_headings, profile_names, read_profile
 from paygw_batch.sheet.read.sheet_file import read_headings
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, lines
 
-PAYOUT = columns_of_operation("payout")
+PAYOUT = operation_columns("payout")
 
 
 def suggested_columns(**headings: tuple[str, ...]) -> list[str]:

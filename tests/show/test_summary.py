@@ -64,6 +64,6 @@ def test_sums_use_decimals_of_their_currency(amount: str, minor_units: int | Non
 
 
 def test_summary_puts_further_keys_last() -> None:
-    told = Summary(ExitCode.DONE, "done", further={"checks": []}).as_json()
+    told = Summary(ExitCode.DONE, "done", extra={"checks": []}).as_json()
     assert list(told)[-1] == "checks"
     assert told["exit_code"] == 0

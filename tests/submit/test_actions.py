@@ -22,7 +22,7 @@ from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import RowState
 from paygw_batch.opening.gateway_access import SendJob, open_gateway
-from paygw_batch.opening.given_sheet import SheetSource, rules_of
+from paygw_batch.opening.given_sheet import SheetSource, rules_for
 from paygw_batch.opening.open_journal import open_journal_for_run, open_journal_to_read
 from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.show.batch_status import batch_status, journal_status
@@ -49,14 +49,14 @@ def program(tmp_path: Path) -> Program:
     return Program(tmp_path, config)
 
 
-def settings_of(program: Program) -> Settings:
+def settings_for(program: Program) -> Settings:
     return load_settings(program.config, environ={})
 
 
 def build_submission(program: Program, rows: Sequence[str], name: str = "payroll.csv") -> Submission:
     sheet = program.sheet(list(rows), name)
-    settings = settings_of(program)
-    given = SheetSource(settings, rules_of(settings, PAYOUT), sheet)
+    settings = settings_for(program)
+    given = SheetSource(settings, rules_for(settings, PAYOUT), sheet)
     return Submission.read(given, Choices(decided_by="Jane"), default_plan_path(sheet))
 
 
@@ -65,8 +65,8 @@ def send_all(task: SendJob, _plan: Plan) -> RunEnd:
 
 
 def submit(program: Program, asked: Submission, conversation: Conversation | None = None) -> RunEnd | RefusedSheet:
-    settings = settings_of(program)
-    rules = rules_of(settings, PAYOUT)
+    settings = settings_for(program)
+    rules = rules_for(settings, PAYOUT)
     with (
         open_gateway(settings, rules, {}) as gateway,
         open_journal_for_run(settings, WORK, lambda _sentence: None) as journal,
@@ -76,7 +76,7 @@ def submit(program: Program, asked: Submission, conversation: Conversation | Non
 
 @contextmanager
 def continue_batch(program: Program) -> Iterator[SendJob]:
-    with open_batch_to_continue(settings_of(program), WORK, find_unfinished_batch, {}, lambda _sentence: None) as task:
+    with open_batch_to_continue(settings_for(program), WORK, find_unfinished_batch, {}, lambda _sentence: None) as task:
         yield task
 
 
@@ -97,7 +97,7 @@ def test_submission_without_user_interface_records_person(program: Program) -> N
     end = submit(program, build_submission(program, kenyan_rows(3)))
     assert isinstance(end, RunEnd)
     assert end.sent == 3
-    with open_journal_to_read(settings_of(program)) as journal:
+    with open_journal_to_read(settings_for(program)) as journal:
         (record,) = journal.batches()
         assert [entry.by for entry in journal.history(record.number)] == ["Jane"]
 
@@ -110,7 +110,7 @@ def test_defective_sheet_is_refused_and_not_opened(program: Program) -> None:
     assert refused.question is None
     assert refused.states == {"invalid": 1, "ready": 2}
     assert shown == [refused.plan]
-    with open_journal_to_read(settings_of(program)) as journal:
+    with open_journal_to_read(settings_for(program)) as journal:
         assert journal.batches() == []
 
 
@@ -135,7 +135,7 @@ def test_repeated_sheet_is_refused_without_confirmation(program: Program, answer
 
 def test_planning_writes_nothing(program: Program) -> None:
     submit(program, build_submission(program, kenyan_rows(1)))
-    with open_journal_to_read(settings_of(program)) as journal:
+    with open_journal_to_read(settings_for(program)) as journal:
         before = journal.head()
         plan = plan_sheet(build_submission(program, kenyan_rows(2), "more.csv"), journal)
         assert (plan.existing, plan.known_row_count) == (None, 1)
@@ -156,14 +156,14 @@ def test_batch_is_continued_after_last_sent_row(program: Program) -> None:
 
 def test_batch_status_counts_states_and_rows(program: Program) -> None:
     submit(program, replace(build_submission(program, kenyan_rows(3)), choices=Choices(first=1)))
-    settings = settings_of(program)
+    settings = settings_for(program)
     with open_journal_to_read(settings) as journal:
         (record,) = journal.batches()
         status = batch_status(settings, journal, record)
         all_of = journal_status(journal)
-    assert (status.needing, status.rows, status.summary.states) == (0, [], {"ready": 2, "paid": 1})
+    assert (status.attention_count, status.rows, status.summary.states) == (0, [], {"ready": 2, "paid": 1})
     assert [batch.record.batch for batch in all_of.batches] == [record.batch]
-    assert (all_of.states, all_of.needing) == ({"ready": 2, "paid": 1}, 0)
+    assert (all_of.states, all_of.attention_count) == ({"ready": 2, "paid": 1}, 0)
 
 
 @pytest.mark.parametrize(

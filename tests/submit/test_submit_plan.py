@@ -223,7 +223,7 @@ def test_repeat_question_names_most_repeated_batch(journal: SqliteJournal, tmp_p
     most = submit(plan(sheet(tmp_path, *rows("A", 5)), journal), journal)
     submit(plan(sheet(tmp_path, *rows("C", 1, 6), *rows("C", 2, 60)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 6)), journal)
-    assert [question.about for question in planned.questions] == [most.batch]
+    assert [question.subject for question in planned.questions] == [most.batch]
     assert planned.warnings.select("row", "code").rows() == [(0, "sheet.repeats_a_batch"), (7, "row.look_alike")]
 
 

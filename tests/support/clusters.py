@@ -12,7 +12,7 @@ import psycopg
 
 from paygw_batch.cli.main import COMMANDS
 from paygw_batch.opening.gateway_access import key_location, load_signing_key
-from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.sandbox.configured import RECORD_NAME, sandbox_config
 from paygw_batch.sandbox.server import running_sandbox
 from paygw_batch.settings.configuration import load_settings
@@ -107,7 +107,7 @@ def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s
     environ = {"HOME": str(sandbox), "XDG_STATE_HOME": str(sandbox / "state")}
     settings = load_settings(config, environ=environ, flags={})
     key = load_signing_key(settings, environ)
-    with running_sandbox(sandbox_config(settings, [rules_of(settings, "payout")], key, environ)) as base_url:
+    with running_sandbox(sandbox_config(settings, [rules_for(settings, "payout")], key, environ)) as base_url:
         gateway = {"PAYGW_BASE_URL": base_url, "PAYGW_PRIVATE_KEY": str(key_location(settings))}
         hosts = Hosts(place, database, gateway, sandbox / RECORD_NAME)
         created = hosts.office.run("journal", "new")

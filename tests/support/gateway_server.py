@@ -248,7 +248,7 @@ HUGE = b"x" * 2**25
 
 def summary(result: RawReply | TransportFault) -> tuple[FaultKind, bool] | bytes:
     """Return the body of a reply, or the kind and witness of a fault."""
-    return result.body if isinstance(result, RawReply) else (result.kind, result.first_byte_left)
+    return result.body if isinstance(result, RawReply) else (result.kind, result.first_byte_sent)
 
 
 async def answer(peer: Peer) -> None:

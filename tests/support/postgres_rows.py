@@ -62,7 +62,7 @@ def work_on_run(journal: WorkerJournal, most: int = 1_000) -> list[int]:
     run = journal.join_run()
     if run is None:
         return []
-    with journal.for_engine() as engine:
+    with journal.open_engine_journal() as engine:
         sent = asyncio.run(pay_rows(engine, run.batch, most))
     journal.leave_run()
     return sent

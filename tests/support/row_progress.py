@@ -24,7 +24,7 @@ from paygw_batch.core.lifecycle import (
     Returned,
     Standing,
     State,
-    kind_of,
+    fact_kind,
     next_standing,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -75,7 +75,7 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
 
     Beyond the rules of the state machine, an intent is illegal under any order id but the next one.
     """
-    after = next_standing(before.standing, kind_of(fact), attempt)
+    after = next_standing(before.standing, fact_kind(fact), attempt)
     if isinstance(after, IllegalMove):
         return after
     match fact:
@@ -127,15 +127,15 @@ def message_of(fact: Fact) -> str | None:
         case Concluded():
             return _outcome_message(fact.outcome)
         case Interrupted():
-            return encode_record(kind_of(fact))
+            return encode_record(fact_kind(fact))
         case Resolved():
-            return storable_text(encode_record(kind_of(fact), fact.by, fact.evidence))
+            return storable_text(encode_record(fact_kind(fact), fact.by, fact.evidence))
         case Released():
-            return storable_text(encode_record(kind_of(fact), fact.by))
+            return storable_text(encode_record(fact_kind(fact), fact.by))
         case Returned():
-            return storable_text(encode_record(kind_of(fact), fact.evidence))
+            return storable_text(encode_record(fact_kind(fact), fact.evidence))
         case Replaced():
-            return encode_record(kind_of(fact), fact.row, fact.batch)
+            return encode_record(fact_kind(fact), fact.row, fact.batch)
         case _:
             assert_never(fact)
 
@@ -248,7 +248,7 @@ def candidate_of(number: int, client_orderid: str, amount: str, currency: str, p
         currency,
         progress.standing,
         progress.sent_orderid,
-        has_left_once=progress.first_sent_at in {None, progress.intended_at},
+        was_sent_once=progress.first_sent_at in {None, progress.intended_at},
         intended_at=progress.intended_at,
         endpoint_id=progress.endpoint_id,
     )

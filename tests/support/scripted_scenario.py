@@ -45,16 +45,16 @@ def reply(status: str, http_status: int = 200) -> RawReply:
 
 
 APPROVED = reply("approved")
-LOST = TransportFault(FaultKind.READ_TIMEOUT, first_byte_left=True)
-REFUSED = TransportFault(FaultKind.CONNECT_REFUSED, first_byte_left=False)
-STALE = TransportFault(FaultKind.INTENT_STALE, first_byte_left=False)
-UNTRUSTED = TransportFault(FaultKind.TLS_UNTRUSTED, first_byte_left=False)
+LOST = TransportFault(FaultKind.READ_TIMEOUT, first_byte_sent=True)
+REFUSED = TransportFault(FaultKind.CONNECT_REFUSED, first_byte_sent=False)
+STALE = TransportFault(FaultKind.INTENT_STALE, first_byte_sent=False)
+UNTRUSTED = TransportFault(FaultKind.TLS_UNTRUSTED, first_byte_sent=False)
 
 
 def judge(answer: Answer, expected: ExpectedReply) -> Verdict:  # noqa: ARG001 (the engine's signature)
     """Classify an answer in a simple way. Engine tests are about the handling of verdicts."""
     match answer:
-        case TransportFault(first_byte_left=True):
+        case TransportFault(first_byte_sent=True):
             return Verdict(Outcome(OutcomeKind.UNKNOWN, answer.kind.value))
         case TransportFault(kind=FaultKind.TLS_UNTRUSTED):
             return Verdict(Outcome(OutcomeKind.NOT_SENT, answer.kind.value), StopRun("The certificate is wrong."))
@@ -84,10 +84,10 @@ class ScriptedGateway:
     before_departure: Callable[[str], None] = lambda _order_id: None
     before_answer: Callable[[str], None] = lambda _order_id: None
 
-    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> Answer:
+    async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> Answer:
         order_id = request.expected.order_id
         self.before_departure(order_id)
-        if not may_leave():
+        if not may_send():
             return STALE
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -106,7 +106,7 @@ class ScriptedGateway:
         for order_id in self.arrived:
             received[order_id] = received.get(order_id, 0) + 1
             answer = self.script(order_id, received[order_id])
-            if not (isinstance(answer, TransportFault) and not answer.first_byte_left):
+            if not (isinstance(answer, TransportFault) and not answer.first_byte_sent):
                 result.append(order_id)
         return result
 
@@ -179,7 +179,7 @@ def build_engine(
         pace=pace or Pace(concurrency=4),
         runtime=Runtime(now=lambda: NOW, elapsed_s=elapsed_s, nonce=lambda: f"{next(nonces):032x}"),
         progress=SilentProgress(),
-        departs_within_s=DEPARTS_WITHIN_S,
+        send_within_s=DEPARTS_WITHIN_S,
         pacing=pacing,
         signing_lookahead=signing_lookahead,
     )

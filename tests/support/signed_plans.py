@@ -5,7 +5,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, build_people, public_key_of
+from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, build_people, encode_public_key
 from paygw_batch.approval.plan_document import PlanContent, PlanDocument, PlanFinding, build_plan
 from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, SignedDocument, sign_document
 from paygw_batch.core.lifecycle import Basis, State
@@ -16,7 +16,7 @@ NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
 def create_private_key(seed: int) -> ApprovalKey:
     key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-    return ApprovalKey(public_key_of(key.public_key()), key.sign)
+    return ApprovalKey(encode_public_key(key.public_key()), key.sign)
 
 
 ADA, SECOND, BEN, CLEO, STRANGER = (create_private_key(seed) for seed in range(1, 6))

@@ -16,8 +16,8 @@ from paygw_batch.approval.approval_keys import (
     PasskeySignature,
     PublicKey,
     RelyingParty,
-    challenge_of,
-    public_key_of,
+    encode_public_key,
+    passkey_challenge,
     to_base64url,
 )
 
@@ -33,7 +33,7 @@ class SoftwarePasskey:
 
     @cached_property
     def public(self) -> PublicKey:
-        return public_key_of(self._key.public_key())
+        return encode_public_key(self._key.public_key())
 
     @cached_property
     def credential_id(self) -> str:
@@ -59,7 +59,7 @@ class SoftwarePasskey:
         more: Mapping[str, object] | None = None,
     ) -> PasskeySignature:
         """Sign `data` as a browser does. The other parameters replace parts of the assertion."""
-        collected = self.client_data(challenge_of(data), kind, more or {}) if client_data is None else client_data
+        collected = self.client_data(passkey_challenge(data), kind, more or {}) if client_data is None else client_data
         output = self.authenticator_data() if authenticator_data is None else authenticator_data
         plain = self.raw_signature(output + hashlib.sha256(collected).digest())
         return PasskeySignature(

@@ -36,12 +36,12 @@ from paygw_batch.cli.options import (
     complete_batches,
     excel_option,
     force_option,
-    guard_of,
+    output_guard,
     plan_page_option,
     profile_option,
     require_csv,
     result_options,
-    settings_of,
+    settings_for,
     skip_invalid_option,
     strict_option,
     wait_option,
@@ -69,11 +69,11 @@ from paygw_batch.extras import RUN_HOOK_MODULES, extras
 from paygw_batch.forget_people import forget_by_order
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
-from paygw_batch.opening.given_sheet import Reading, SheetSource, rules_of
+from paygw_batch.opening.given_sheet import Reading, SheetSource, rules_for
 from paygw_batch.opening.open_journal import find_batch, journal_for_document, open_journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import sign_withdrawal
-from paygw_batch.settle.row_order import RowOrder, batch_of_order
+from paygw_batch.settle.row_order import RowOrder, find_order_batch
 from paygw_batch.settle.settle_rows import carry_out_order
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.submit.approvals import (
@@ -121,17 +121,17 @@ def plan_command(
     screen = Screen(invocation)
     if out.suffix.lower() != ".json":
         raise UsageError(say("{out} does not end in .json.", out=out), hint=say("A plan must not overwrite its sheet."))
-    settings = settings_of(invocation)
-    guard_of(invocation, settings, force=force).check(
+    settings = settings_for(invocation)
+    output_guard(invocation, settings, force=force).check(
         RequestedOutput("--out", out, OutputKind.PLAN),
         RequestedOutput("--report", report, OutputKind.PLAN_PAGE),
         inputs={say("the sheet"): sheet, say("a key"): key},
     )
     policy = require_policy(settings)
     deliveries = [module.begin(settings, os.environ) for module in extras(RUN_HOOK_MODULES)]
-    given_sheet, maker = SheetSource(settings, rules_of(settings, operation), sheet, reading), load_own_key(key)
+    sheet_source, maker = SheetSource(settings, rules_for(settings, operation), sheet, reading), load_own_key(key)
     require_maker(maker.public, policy, say("No plan was made."))
-    request = read_submission(screen, given_sheet, choices, out)
+    request = read_submission(screen, sheet_source, choices, out)
     with journal_for_document(settings, "plan") as journal:
         show = partial(_show_defects, screen, skip_invalid=choices.skip_invalid)
         conversation = Conversation(show, screen.say, screen.confirm)
@@ -140,7 +140,7 @@ def plan_command(
         screen.finish(refusal_summary(draft, request))
     plan, document = draft.plan, sign_document(draft.document, maker)
     write_document(document, out)
-    is_shared = share_plan(settings, document, tell=screen.note_on_stderr)
+    is_shared = share_plan(settings, document, echo=screen.note_on_stderr)
     for send_notices in deliveries:
         send_notices(screen.note_on_stderr)
     show_document(screen, document, policy, settings.submission.quarantine_h)
@@ -156,7 +156,7 @@ def plan_command(
 
 
 def _show_defects(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
-    """Show a sheet's defects, or all findings if it is refused for its defects.
+    """Show a sheet's defects, or all findings if the defects refuse it.
 
     If it is not refused, its warnings are shown with the plan.
     """
@@ -207,8 +207,8 @@ def approve_command(
 
     The approval is written into its file. If the journal is in a database, you can name a plan by its code instead.
     """
-    screen, settings = Screen(invocation), settings_of(invocation)
-    guard_of(invocation, settings, force=force).check(
+    screen, settings = Screen(invocation), settings_for(invocation)
+    output_guard(invocation, settings, force=force).check(
         RequestedOutput("--report", report, OutputKind.PLAN_PAGE),
         inputs={say("the plan"): document, say("a key"): key, say("the sheet"): sheet},
     )
@@ -220,8 +220,8 @@ def approve_command(
     recompute_plan = None
     if isinstance(signed_document, PlanDocument):
         operation = signed_document.content.operation
-        given_sheet = None if sheet is None else SheetSource(settings, rules_of(settings, operation), sheet, reading)
-        recompute_plan = _approver_view(screen, signed_document, policy, given_sheet, strict=strict)
+        sheet_source = None if sheet is None else SheetSource(settings, rules_for(settings, operation), sheet, reading)
+        recompute_plan = _approver_view(screen, signed_document, policy, sheet_source, strict=strict)
     quarantine_h = settings.submission.quarantine_h
     # The document is shown before it is signed, so that nobody signs an unread one.
     show_document(screen, signed_document, policy, quarantine_h, recompute_plan=recompute_plan, lists_people=True)
@@ -231,7 +231,7 @@ def approve_command(
         own_key = load_own_key(key)
         signed_document = approve(signed_document, own_key, policy, utc_now())
         if isinstance(signed_document, PlanDocument):
-            share_plan(settings, signed_document, None if shared is None else shared.kept, tell=screen.note_on_stderr)
+            share_plan(settings, signed_document, None if shared is None else shared.stored, echo=screen.note_on_stderr)
         if parse_plan_code(settings, document) is None:
             write_document(signed_document, document)
         approver = policy.people.approver_with(own_key.public)
@@ -258,23 +258,23 @@ def load_signed_document(settings: Settings, location: Path) -> tuple[SignedDocu
 
 
 def _approver_view(
-    screen: Screen, plan: PlanDocument, policy: ApprovalPolicy, given_sheet: SheetSource | None, *, strict: bool
+    screen: Screen, plan: PlanDocument, policy: ApprovalPolicy, sheet_source: SheetSource | None, *, strict: bool
 ) -> PlanDocument:
     """Return the maker's view of a plan or, if its sheet is given, the approver's own view.
 
     Raises `ApprovalError` if the plan was withdrawn, is for another sheet, or has other findings.
     """
-    if given_sheet is None:
+    if sheet_source is None:
         name = owner_name(plan.maker, policy.people)
         screen.say(say("This is how its maker, {name}, signed it. To see your own view, add --sheet SHEET.", name=name))
         return plan
     content = plan.content
     choices = Choices(skip_invalid=content.invalid > 0, amend=content.amended > 0, strict=strict, repeats_meant=True)
-    request = read_submission(screen, given_sheet, choices, given_sheet.path)
-    with open_journal_to_read(given_sheet.settings, screen.say, must_be_known=True) as journal:
+    request = read_submission(screen, sheet_source, choices, sheet_source.path)
+    with open_journal_to_read(sheet_source.settings, screen.say, must_be_known=True) as journal:
         require_not_withdrawn(plan, journal.withdrawals())
         approver_view = recompute_plan(plan, request, journal)
-    screen.say(say("This is your own view, from {sheet} and your journal.", sheet=given_sheet.path))
+    screen.say(say("This is your own view, from {sheet} and your journal.", sheet=sheet_source.path))
     return approver_view
 
 
@@ -299,8 +299,8 @@ def withdraw_command(invocation: Invocation, *, document: Path, key: Path) -> No
     Its maker or any approver can withdraw it, unless it has already been used. A withdrawal is signed, like an
     approval.
     """
-    screen, settings = Screen(invocation), settings_of(invocation)
-    guard_of(invocation, settings).check(inputs={say("the plan"): document, say("a key"): key})
+    screen, settings = Screen(invocation), settings_for(invocation)
+    output_guard(invocation, settings).check(inputs={say("the plan"): document, say("a key"): key})
     policy = require_policy(settings)
     target, _ = load_signed_document(settings, document)
     own_key = load_own_key(key)
@@ -347,10 +347,10 @@ def carry_out_command(
     An order is carried out once. If it relies on a statement from the gateway, the program reads that statement and
     checks its proof again. If it releases rows, they are sent together with other rows that are ready.
     """
-    screen, actor, settings = Screen(invocation), identify_person(by), settings_of(invocation)
+    screen, actor, settings = Screen(invocation), identify_person(by), settings_for(invocation)
     require_csv(results.out, for_excel=results.for_excel)
     inputs = {say("the order"): file, say("the statement"): statement}
-    guard_of(invocation, settings).check(inputs=inputs, reporting=True)
+    output_guard(invocation, settings).check(inputs=inputs, reporting=True)
     require_policy(settings)
     order = _read_order(file)
     result_options_given = {"--out": results.out, "--for-excel": results.for_excel, "--force": results.force}
@@ -387,7 +387,7 @@ def _read_order(file: Path) -> RowOrder | ForgetOrder:
 
 
 def _reject_options(order: RowOrder | ForgetOrder, options: Mapping[str, object]) -> None:
-    """Raise `UsageError` if any of these options, which the order does not support, has a value."""
+    """Raise `UsageError` if any of these options, none of which the order supports, is set."""
     if unsupported := ", ".join(name for name, value in options.items() if value):
         raise UsageError(
             say("These options cannot be used with this {noun}: {options}.", options=unsupported, noun=say(order.noun)),
@@ -399,4 +399,4 @@ def _find_order_batch(settings: Settings, journal: JournalReader, order: RowOrde
     """Return the batch of an order. Raises `UsageError` if `batch` names another one."""
     if batch is not None and find_batch(journal, batch).batch != order.batch:
         raise UsageError(say("The order is about batch {batch}, not {other}.", batch=order.batch, other=batch))
-    return batch_of_order(order, journal, settings.endpoint())
+    return find_order_batch(order, journal, settings.endpoint())

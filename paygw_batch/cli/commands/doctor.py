@@ -16,11 +16,11 @@ from typing import assert_never
 
 import click
 
-from paygw_batch.approval.policy import policy_of
+from paygw_batch.approval.policy import approval_policy
 from paygw_batch.cli.commands.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import elapsed_s, timestamp, utc_now
 from paygw_batch.core.batch import PAYIN, PAYOUT, Instruction
@@ -43,8 +43,8 @@ from paygw_batch.opening.gateway_access import (
     notification_fields,
     open_gateway,
 )
-from paygw_batch.opening.given_sheet import format_defaults, operation_of, rules_of, with_reply_names
-from paygw_batch.opening.open_journal import Tell, journal_location, open_journal_to_read
+from paygw_batch.opening.given_sheet import format_defaults, load_rules_operation, rules_for, with_reply_names
+from paygw_batch.opening.open_journal import Echo, journal_location, open_journal_to_read
 from paygw_batch.processes import processor_name, python_build
 from paygw_batch.settings.configuration import Settings, unknown_variables
 from paygw_batch.settings.sections import PayinSection, PayinTermsSection
@@ -79,8 +79,8 @@ def doctor_command(invocation: Invocation) -> None:
     """Check configuration, key, clock, journal and connection, and show a sample signature. No payout is sent."""
     screen = Screen(invocation, is_read_only=True)
     distrusts: list[ConfigurationError] = []
-    settings = settings_of(invocation, distrusts=distrusts)
-    payout, payin = rules_of(settings, PAYOUT), rules_of(settings, PAYIN)
+    settings = settings_for(invocation, distrusts=distrusts)
+    payout, payin = rules_for(settings, PAYOUT), rules_for(settings, PAYIN)
     key, problem = _try_key(settings, os.environ)
     no_configuration = say("There is no configuration: `paygw-batch init` writes one.")
     is_configuration_missing = invocation.config is None and settings.missing_to_send()
@@ -119,7 +119,7 @@ def doctor_command(invocation: Invocation) -> None:
             say("{failed} of {count} checks failed.", failed=failed_count, count=len(checks))
             if failed_count
             else say("All checks passed."),
-            further={"checks": as_json, "key": None if key is None else _key_as_json(key)},
+            extra={"checks": as_json, "key": None if key is None else _key_as_json(key)},
         )
     )
 
@@ -167,7 +167,7 @@ def _format_reply_names(names: ReplyNames) -> str:
 
 
 def _usable_countries(settings: Settings, rules: Rules) -> list[str]:
-    if settings.missing_for(operation_of(rules).name):
+    if settings.missing_for(load_rules_operation(rules).name):
         return []
     return [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
 
@@ -219,7 +219,7 @@ def _check_columns(settings: Settings) -> HealthCheck:
 def _check_approval(settings: Settings) -> Iterator[HealthCheck]:
     """Yield the people who may prepare and approve, and warn about makers with too few approvers."""
     try:
-        policy = policy_of(settings)
+        policy = approval_policy(settings)
     except PaygwError as error:
         yield HealthCheck.failed(_APPROVAL, error)
         return
@@ -317,7 +317,7 @@ def _try_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey
     try:
         key = load_signing_key(settings, environ)
         if not key.public.has_signed(_TEST_TEXT, base64.b64decode(key.sign(_TEST_TEXT))):
-            raise KeyUnusable(key.custody.place, KeyProblem.WRONG_SIGNATURE)
+            raise KeyUnusable(key.custody.location, KeyProblem.WRONG_SIGNATURE)
     except PaygwError as error:
         return None, error
     return key, None
@@ -337,12 +337,12 @@ def _check_key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox
     yield HealthCheck(_PRIVATE_KEY, Health.GOOD, sentence)
     match custody.kind:
         case KeyKind.FILE:
-            sentence = say("in a file, which anyone who can read it can copy: {place}", place=custody.place)
+            sentence = say("in a file, which anyone who can read it can copy: {place}", place=custody.location)
             yield HealthCheck(_KEY_LOCATION, Health.GOOD if is_sandbox else Health.WARNING, sentence)
         case KeyKind.PKCS11:
-            yield _check_custody(custody, say("in a token: {place}", place=custody.place))
+            yield _check_custody(custody, say("in a token: {place}", place=custody.location))
         case KeyKind.AWSKMS:
-            yield _check_custody(custody, say("in AWS KMS: {place}", place=custody.place))
+            yield _check_custody(custody, say("in AWS KMS: {place}", place=custody.location))
         case _:
             assert_never(custody.kind)
     if custody.expires is not None:
@@ -351,21 +351,21 @@ def _check_key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox
         yield HealthCheck(_KEY_EXPIRY, health, say("it is valid until {date}", date=custody.expires.isoformat()))
 
 
-def _check_custody(custody: Custody, place: str) -> HealthCheck:
+def _check_custody(custody: Custody, text: str) -> HealthCheck:
     if custody.is_exportable:
-        sentence = say("{where}; it can be exported: create one that cannot", where=place)
+        sentence = say("{where}; it can be exported: create one that cannot", where=text)
         return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
     if custody.was_outside:
-        sentence = say("{where}; it cannot be exported, but it was not created there, so a copy may exist", where=place)
+        sentence = say("{where}; it cannot be exported, but it was not created there, so a copy may exist", where=text)
         return HealthCheck(_KEY_LOCATION, Health.WARNING, sentence)
-    return HealthCheck(_KEY_LOCATION, Health.GOOD, say("{where}; it cannot be exported", where=place))
+    return HealthCheck(_KEY_LOCATION, Health.GOOD, say("{where}; it cannot be exported", where=text))
 
 
 def _key_as_json(key: SigningKey) -> dict[str, object]:
     custody = key.custody
     return {
         "kind": custody.kind.value,
-        "place": custody.place,
+        "place": custody.location,
         "bits": key.public.bits,
         "exportable": custody.is_exportable,
         "was_outside": custody.was_outside,
@@ -375,10 +375,10 @@ def _key_as_json(key: SigningKey) -> dict[str, object]:
     }
 
 
-def _check_journal_and_clock(settings: Settings, tell: Tell) -> Iterator[HealthCheck]:
+def _check_journal_and_clock(settings: Settings, echo: Echo) -> Iterator[HealthCheck]:
     now, clock_problems = utc_now(), list[str]()
     try:
-        yield from _check_journal(settings, now, clock_problems, tell)
+        yield from _check_journal(settings, now, clock_problems, echo)
     except PaygwError as error:
         yield HealthCheck.failed(_JOURNAL, error, ExitCode.JOURNAL)
     if clock_problems:
@@ -389,7 +389,7 @@ def _check_journal_and_clock(settings: Settings, tell: Tell) -> Iterator[HealthC
         yield HealthCheck(_CLOCK, Health.GOOD, sentence)
 
 
-def _check_journal(settings: Settings, now: datetime, clock_problems: list[str], tell: Tell) -> Iterator[HealthCheck]:
+def _check_journal(settings: Settings, now: datetime, clock_problems: list[str], echo: Echo) -> Iterator[HealthCheck]:
     """Yield the checks of the journal, and append its problems with the clock to `clock_problems`."""
     path = settings.journal_place()
     if settings.uses_sandbox and not journal_location(settings).may_exist():
@@ -412,7 +412,7 @@ def _check_journal(settings: Settings, now: datetime, clock_problems: list[str],
                 "{folder} is not writable. Runs cannot record what they send, so none will start.", folder=folder
             )
         elif problem := disk_space_problem(settings, due) or "":
-            add_disk_notice(settings, free_bytes(settings), tell)
+            add_disk_notice(settings, free_bytes(settings), echo)
         room = say("{mib:,.0f} MiB are free on the disk of the journal", mib=free_bytes(settings) / 2**20)
         yield HealthCheck(mark("room"), Health.BAD if problem else Health.GOOD, problem or room, ExitCode.STOPPED_EARLY)
 

@@ -8,7 +8,7 @@ import click
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
-from paygw_batch.cli.options import force_option, guard_of, settings_of
+from paygw_batch.cli.options import force_option, output_guard, settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import format_local_minute
 from paygw_batch.core.batch import PAYIN, PAYOUT
@@ -19,11 +19,11 @@ from paygw_batch.errors import UsageError
 from paygw_batch.files import write_atomically
 from paygw_batch.journal import FoundPayment
 from paygw_batch.language import mark, mark_all, say, say_count
-from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.opening.open_journal import open_journal_to_read
 from paygw_batch.show.batch_status import MAX_MATCHES, parse_payment_search
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
-from paygw_batch.show.remittance import mask_number, paid_payouts, payee_of, remittance_page
+from paygw_batch.show.remittance import build_payee, mask_number, paid_payouts, remittance_page
 from paygw_batch.show.summary import ExitCode, Summary
 
 _TIME_TEMPLATES = mark_all("sent {time}", "last update {time}")
@@ -44,12 +44,12 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
 
     A number can have a plus, a leading zero or spaces. For a name, the first letters of its words are enough.
     """
-    screen, settings = Screen(invocation, is_read_only=True), settings_of(invocation)
-    guard_of(invocation, settings, force=force).check(RequestedOutput("--advice", advice, OutputKind.REMITTANCE))
+    screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
+    output_guard(invocation, settings, force=force).check(RequestedOutput("--advice", advice, OutputKind.REMITTANCE))
     query = " ".join(text)
     if not query.strip():
         raise UsageError(say("The text to find is empty."), hint=say("Type a name, a number or an order id."))
-    search = parse_payment_search(query, [rule.numbers for rule in rules_of(settings, PAYOUT).values()])
+    search = parse_payment_search(query, [rule.numbers for rule in rules_for(settings, PAYOUT).values()])
     with open_journal_to_read(settings, screen.say) as journal:
         payments = journal.find_payments(search, limit=MAX_MATCHES + 1)
     found_payments, has_more = payments[:MAX_MATCHES], len(payments) > MAX_MATCHES
@@ -60,12 +60,12 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
         screen.pages([line for payment in found_payments for line in _payment_lines(payment)])
     states = Counter(display_state(payment.state) for payment in found_payments)
     message = _search_message(query, states, has_more=has_more, advice=advice)
-    further = {
+    extra = {
         "payments": [_payment_as_json(payment) for payment in found_payments],
         "has_more": has_more,
         "advice": None if advice is None else str(advice),
     }
-    screen.finish(Summary(ExitCode.DONE, message, rows=len(found_payments), states=states, further=further))
+    screen.finish(Summary(ExitCode.DONE, message, rows=len(found_payments), states=states, extra=extra))
 
 
 def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | None, *, has_more: bool) -> str:
@@ -73,7 +73,7 @@ def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | No
 
     Raises `UsageError` if the payments are of several people, or if none of them is paid.
     """
-    people = {payee_of(payment.form, payment.fields).person for payment in payments}
+    people = {build_payee(payment.form, payment.fields).person for payment in payments}
     if len(people) > 1 or has_more:
         raise UsageError(
             say(
@@ -84,20 +84,20 @@ def _render_advice(payments: Sequence[FoundPayment], query: str, payer: str | No
             ),
             hint=say("Search for the number or the order id instead."),
         )
-    if paid := paid_payouts(payments):
-        return remittance_page([paid], payer)
+    if payouts := paid_payouts(payments):
+        return remittance_page([payouts], payer)
     raise UsageError(say("No payment that matches {typed!r} is paid, so no advice was written.", typed=query), hint="")
 
 
 def _payment_lines(payment: FoundPayment) -> list[str]:
-    payee = payee_of(payment.form, payment.fields)
+    payee = build_payee(payment.form, payment.fields)
     order = say("order {order_id}", order_id=payment.sent_orderid or payment.client_orderid)
     if payment.gateway_reference:
         order += say(", reference {reference}", reference=payment.gateway_reference)
     times = [
-        say(template, time=format_local_minute(at))
-        for template, at in zip(_TIME_TEMPLATES, (payment.first_sent_at, payment.updated_at), strict=True)
-        if at is not None
+        say(template, time=format_local_minute(time))
+        for template, time in zip(_TIME_TEMPLATES, (payment.first_sent_at, payment.updated_at), strict=True)
+        if time is not None
     ]
     values = {
         "state": state_label(display_state(payment.state)),
@@ -124,7 +124,7 @@ def _payment_lines(payment: FoundPayment) -> list[str]:
 
 
 def _payment_as_json(payment: FoundPayment) -> dict[str, object]:
-    payee = payee_of(payment.form, payment.fields)
+    payee = build_payee(payment.form, payment.fields)
     return {
         "state": display_state(payment.state),
         "operation": payment.operation,

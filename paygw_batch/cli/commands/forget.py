@@ -7,7 +7,7 @@ import click
 from paygw_batch.approval.policy import identify_person as operator
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import guard_of, settings_of, wait_option
+from paygw_batch.cli.options import output_guard, settings_for, wait_option
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import hold_journal
 from paygw_batch.errors import UsageError
@@ -47,13 +47,13 @@ def forget_command(
     message about it waits, and it is so old that no new sheet is compared with it. Without --before and --person, the
     date follows from [retention] years in the configuration.
     """
-    screen, settings = Screen(invocation), settings_of(invocation)
+    screen, settings = Screen(invocation), settings_for(invocation)
     require_single_selector(before, person)
     if yes and dry_run:
         raise UsageError(say("--dry-run and --yes cannot be combined: choose one."))
     if yes and by is None:
         raise UsageError(say("--yes needs --by NAME: forgetting cannot be undone, and the journal records who did it."))
-    guard_of(invocation, settings).check(reporting=yes)
+    output_guard(invocation, settings).check(reporting=yes)
     if yes:
         with hold_journal(settings, "forget", screen, wait=wait) as (journal, report):
             selection = choose_payments(settings, journal, before=before, person=person)
@@ -70,7 +70,7 @@ def forget_command(
             payments=_selection_size(selection),
         )
         members = selection_as_json(reader, selection)
-        screen.finish(Summary(ExitCode.DONE, message, rows=selection.instructions, further=members))
+        screen.finish(Summary(ExitCode.DONE, message, rows=selection.instructions, extra=members))
 
 
 def require_single_selector(before: str | None, person: str | None) -> None:
@@ -139,4 +139,4 @@ def report_forgotten(screen: Screen, journal: JournalReader, result: Forgotten) 
             )
         case _:
             assert_never(result.old_pages)
-    return Summary(code, message, rows=selection.instructions, further=selection_as_json(journal, selection))
+    return Summary(code, message, rows=selection.instructions, extra=selection_as_json(journal, selection))

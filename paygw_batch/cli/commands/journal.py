@@ -11,7 +11,7 @@ import click
 from paygw_batch.approval.policy import identify_person
 from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile
-from paygw_batch.cli.options import by_option, guard_of, settings_of
+from paygw_batch.cli.options import by_option, output_guard, settings_for
 from paygw_batch.cli.screen.progress_bar import show_bar
 from paygw_batch.cli.screen.screen import Screen, ask_to_confirm
 from paygw_batch.core.shown_states import state_label
@@ -31,7 +31,7 @@ from paygw_batch.opening.open_journal import (
 )
 from paygw_batch.processes import gc_paused
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settle.kept_documents import check_kept_orders, check_kept_withdrawals
+from paygw_batch.settle.kept_documents import check_recorded_orders, check_recorded_withdrawals
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.summary import ExitCode, Summary
 
@@ -58,12 +58,12 @@ def verify_command(invocation: Invocation) -> None:
 
     If anything is damaged, the command reports where, and ends with exit code 7.
     """
-    screen, settings = Screen(invocation, is_read_only=True), settings_of(invocation)
+    screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
     with open_journal_to_read(settings, screen.say) as journal:
         with show_bar(screen.err, say("Checking")) as progress, gc_paused():
             counts = dict(journal.verify(progress))
-        signed_orders = check_kept_orders(journal)
-        withdrawals = check_kept_withdrawals(journal)
+        signed_orders = check_recorded_orders(journal)
+        withdrawals = check_recorded_withdrawals(journal)
         entries = journal.audit_entries(limit=1) if counts.get("audit_entries") else ()
         contradictions = len(journal.messages().contradictions)
     message = say("The journal is sound: its chain of facts is intact, and states and totals follow from it.")
@@ -84,7 +84,7 @@ def verify_command(invocation: Invocation) -> None:
     lines = [(labels.get(kind) or state_label(kind), count) for kind, count in counts.items()]
     screen.table("", mark_all("checked", "count"), lines)
     code = ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE
-    screen.finish(Summary(code, message, further={"checked": counts}))
+    screen.finish(Summary(code, message, extra={"checked": counts}))
 
 
 @click.command("backup", cls=HelpCommand)
@@ -98,8 +98,8 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
     The copy is for safekeeping. No run sends from it while the original exists, or if the original was used since: rows
     could be paid twice.
     """
-    screen, settings = Screen(invocation), settings_of(invocation)
-    guard_of(invocation, settings).check(RequestedOutput("FILE", file, OutputKind.NEW))
+    screen, settings = Screen(invocation), settings_for(invocation)
+    output_guard(invocation, settings).check(RequestedOutput("FILE", file, OutputKind.NEW))
     if (database := database_location(settings)) is not None:
         with closing(database.open_to_read()) as journal:
             facts = journal.head().seq
@@ -111,13 +111,13 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
             file=file,
         )
         screen.finish(Summary(ExitCode.DONE, message))
-    place = file_location(settings)
-    with closing(place.open_to_read()) as journal:
+    journal_file = file_location(settings)
+    with closing(journal_file.open_to_read()) as journal:
         report_notes(journal, screen.say)
         facts = journal.head().seq
         journal.backup(file)
     try:
-        place.record_backup()
+        journal_file.record_backup()
     except OutputError as error:
         screen.say(say("The copy is complete, but the pages can't show it: {reason}", reason=error.message))
     message = say_count(
@@ -164,8 +164,8 @@ def journal_command() -> None:
 
 
 def _require_merchant(invocation: Invocation) -> tuple[Screen, Settings]:
-    """Return the screen and the settings. Raises `ConfigurationError` if no endpoint is configured."""
-    screen, settings = Screen(invocation), settings_of(invocation)
+    """Return the screen and settings. Raises `ConfigurationError` if no endpoint is configured."""
+    screen, settings = Screen(invocation), settings_for(invocation)
     require_endpoint(settings)
     return screen, settings
 
@@ -208,7 +208,7 @@ def create_journal(invocation: Invocation, *, beside: str | None, roles: bool) -
         granted = mark("The roles {roles} have their permissions. Make each login a member of one of them.")
         sentences.append(say(granted, roles=", ".join(roles_granted)))
         members["roles"] = roles_granted
-    screen.finish(Summary(ExitCode.DONE, " ".join(sentences), further=members))
+    screen.finish(Summary(ExitCode.DONE, " ".join(sentences), extra=members))
 
 
 @journal_command.command("move", short_help="Move a journal from its file to a database.")
@@ -228,17 +228,17 @@ def move_to_database(invocation: Invocation, *, file: Path | None, by: str | Non
         say("[journal] url names no database to move the journal to."),
         say("Set [journal] url to the address of an empty database, and remove path."),
     )
-    moved = extra("cluster.move").move_journal(file_location(settings, file), database, settings.words(), actor)
-    place, identity = settings.journal_place(), moved.identity
+    move = extra("cluster.move").move_journal(file_location(settings, file), database, settings.words(), actor)
+    database_location, identity = settings.journal_place(), move.identity
     message = say(
         "The journal {journal_id} is at {place} now, with {facts:,} facts. Every run for this merchant must use it, "
         "from every host. Nothing is paid from the file any more.",
         journal_id=identity.journal_id,
-        place=place,
-        facts=moved.facts,
+        place=database_location,
+        facts=move.facts,
     )
-    journal = {"id": identity.journal_id, "path": place, "endpoint": identity.endpoint}
-    screen.finish(Summary(ExitCode.DONE, message, further={"journal": journal}))
+    journal = {"id": identity.journal_id, "path": database_location, "endpoint": identity.endpoint}
+    screen.finish(Summary(ExitCode.DONE, message, extra={"journal": journal}))
 
 
 @journal_command.command("upgrade", short_help="Upgrade the tables of a database.")
@@ -266,7 +266,7 @@ def upgrade_tables(invocation: Invocation) -> None:
         message = say("The tables at {place} are already at version {now}. The tables of jobs were upgraded.", **tables)
     else:
         message = say("The tables at {place} are already at version {now}. Nothing was changed.", **tables)
-    screen.finish(Summary(ExitCode.DONE, message, further={"tables": {"before": old_version, "now": new_version}}))
+    screen.finish(Summary(ExitCode.DONE, message, extra={"tables": {"before": old_version, "now": new_version}}))
 
 
 @journal_command.command("adopt", short_help="Adopt a copy of the journal as the newest.")
@@ -291,7 +291,7 @@ def adopt_journal(invocation: Invocation, *, by: str | None, beside: str | None,
         members = _show_adoption(screen, adoption, settings)
         if not adoption.is_needed:
             message = say("Nothing to adopt: runs on this computer already use {path}.", path=adoption.path)
-            screen.finish(Summary(ExitCode.DONE, message, further=members))
+            screen.finish(Summary(ExitCode.DONE, message, extra=members))
         _require_confirmation(_COPY_QUESTION, yes=yes)
         rows = adoption.carry_out(actor)
     message = say(
@@ -303,7 +303,7 @@ def adopt_journal(invocation: Invocation, *, by: str | None, beside: str | None,
     if adoption.loss.commits:
         message += " " + _report_lost_rows(screen, rows)
         members |= {"lost_commits": adoption.loss.commits, **_lost_rows_as_json(rows)}
-    screen.finish(Summary(ExitCode.DONE, message, further=members))
+    screen.finish(Summary(ExitCode.DONE, message, extra=members))
 
 
 def _report_lost_rows(screen: Screen, rows: AcceptedRows) -> str:
@@ -364,7 +364,7 @@ def _require_roll_call_database(settings: Settings) -> "DatabasePlace":
 def _finish_roll_call(
     screen: Screen, missing: "Sequence[MissingHost]", loss: "AcceptedLoss | None" = None, actor: str = ""
 ) -> None:
-    further: dict[str, object] = {}
+    extra: dict[str, object] = {}
     message = ""
     if loss is not None:
         message = say("Nothing that this host sent is missing: no loss was accepted. ")
@@ -374,9 +374,9 @@ def _finish_roll_call(
             ) + _report_lost_rows(screen, loss.rows)
         if loss.is_guess:
             message += say("This host does not know all of them, so every row that it could have sent is in doubt. ")
-        further = {"lost_commits": loss.commits, **_lost_rows_as_json(loss.rows), "is_guess": loss.is_guess}
+        extra = {"lost_commits": loss.commits, **_lost_rows_as_json(loss.rows), "is_guess": loss.is_guess}
     missing_hosts = [{"host": host.name, "id": host.host_id, "last_seen": host.seen_at} for host in missing]
-    further["missing"] = missing_hosts
+    extra["missing"] = missing_hosts
     if missing:
         lines = [(host.name, host.host_id, host.seen_at) for host in missing]
         screen.table("", mark_all("missing host", "id", "last seen"), lines)
@@ -384,10 +384,10 @@ def _finish_roll_call(
         roll_call_error = OpenRollCall(message + say("Nothing is sent yet: {hosts} in the roll-call.", hosts=hosts))
         if loss is None:
             raise roll_call_error
-        screen.finish(Summary(ExitCode.JOURNAL, f"{roll_call_error.message} {roll_call_error.hint}", further=further))
+        screen.finish(Summary(ExitCode.JOURNAL, f"{roll_call_error.message} {roll_call_error.hint}", extra=extra))
         return
     message += say("Every host has answered. No other payment that was sent is missing from the database.")
-    screen.finish(Summary(ExitCode.DONE, message, further=further))
+    screen.finish(Summary(ExitCode.DONE, message, extra=extra))
 
 
 def _lost_rows_as_json(rows: AcceptedRows) -> dict[str, object]:
@@ -427,13 +427,13 @@ def retire_host(invocation: Invocation, *, host: str, by: str | None, yes: bool)
         host=retired.name,
         rows=_format_row_count(row_count),
     )
-    further = {"host": {"name": retired.name, "id": retired.host_id}, "rows_in_doubt": row_count}
-    screen.finish(Summary(ExitCode.DONE, message, further=further))
+    extra = {"host": {"name": retired.name, "id": retired.host_id}, "rows_in_doubt": row_count}
+    screen.finish(Summary(ExitCode.DONE, message, extra=extra))
 
 
 def _show_adoption(screen: Screen, adoption: Adoption, settings: Settings) -> dict[str, object]:
     """Show the journal to be adopted, and return its description for the summary."""
-    seq, at = adoption.last_fact()
+    seq, time = adoption.last_fact()
     description = {
         "id": adoption.journal_id,
         "path": str(adoption.path),
@@ -443,13 +443,13 @@ def _show_adoption(screen: Screen, adoption: Adoption, settings: Settings) -> di
         "rows_ready": adoption.counts["ready"],
         "rows_in_doubt": adoption.counts["in_doubt"] + adoption.counts["in_flight"],
         "last_fact": seq,
-        "last_fact_at": at,
+        "last_fact_at": time,
     }
     lines = [(say(_JOURNAL_LABELS[key]), str(value)) for key, value in description.items()]
     screen.table("", mark_all("journal", "value"), lines)
     screen.say(say("It was replayed, and its chain of facts is intact. The next run sends the rows that are ready."))
     other_journal = mark("Your state directory also lists {journal_id} at {path} for this merchant.")
-    for known_journal in adoption.others:
+    for known_journal in adoption.other_journals:
         screen.say(say(other_journal, journal_id=known_journal.journal_id, path=known_journal.path))
     return {"journal": description}
 

@@ -12,7 +12,7 @@ import click
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, WholeNumber
-from paygw_batch.cli.options import guard_of, settings_of
+from paygw_batch.cli.options import output_guard, settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import timestamp, utc_now
@@ -32,7 +32,7 @@ from paygw_batch.opening.gateway_access import (
     notification_fields,
     open_gateway,
 )
-from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.opening.open_journal import journal_location, open_to_write, require_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.summary import ExitCode, Summary
@@ -57,8 +57,8 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
 
     Put a proxy in front of it for TLS. Each notification is stored before it is answered.
     """
-    screen, settings = Screen(invocation), settings_of(invocation, {("notifications", "port"): port})
-    guard_of(invocation, settings).check(reporting=True)
+    screen, settings = Screen(invocation), settings_for(invocation, {("notifications", "port"): port})
+    output_guard(invocation, settings).check(reporting=True)
     path = listener_path(settings, os.environ)
     names = notification_fields(settings, load_operation(PAYOUT))
     check = build_authenticity_check(settings, names, os.environ)
@@ -72,8 +72,8 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
     ):
         app = ListenerApp(
             path,
-            read=partial(read_notification, names=names, check=check),
-            keep=writer.keep,
+            read_claim=partial(read_notification, names=names, check=check),
+            store=writer.keep,
             limits=Limits(section.max_body_kib * 1024, section.rate_per_s),
             now=lambda: timestamp(utc_now()),
             monotonic_s=time.monotonic,
@@ -81,7 +81,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
         )
         screen.notes(list(_startup_notes(settings, is_checked=check is not None)))
 
-        def ready(port: int) -> None:
+        def report_ready(port: int) -> None:
             address = {"host": LOOPBACK, "port": port, "journal": settings.journal_place()}
             screen.say(say("Listening on {host}:{port}. Notifications are stored in the journal {journal}.", **address))
 
@@ -93,7 +93,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
                     follow_up = run_follow_up(settings, connection, writer.keep, lambda note: screen.notes([note]))
                     app.follow_up = (await stack.enter_async_context(follow_up)).queue_claim
                 judging = asyncio.create_task(judge.run())
-                await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=ready)
+                await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=report_ready)
             judging.cancel()
             with suppress(asyncio.CancelledError):
                 await judging
@@ -106,7 +106,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
     summary = Summary(
         ExitCode.DONE,
         say("The listener has stopped. Notifications stored: {count:,}.", count=app.counts["kept"]),
-        further={"requests": counts, "findings": dict(sorted(judge.findings.items()))},
+        extra={"requests": counts, "findings": dict(sorted(judge.findings.items()))},
     )
     if (failure := write_metrics(settings, EndedRun("listen", summary))) is not None:
         screen.notes([failure])
@@ -119,7 +119,9 @@ def _has_enquiries(settings: Settings) -> bool:
 
 def _enquiry_connection(settings: Settings) -> AbstractContextManager[GatewayAccess | None]:
     """Return a connection to the gateway, or None if unproven notifications cause no enquiries."""
-    return open_gateway(settings, rules_of(settings, PAYOUT), os.environ) if _has_enquiries(settings) else nullcontext()
+    return (
+        open_gateway(settings, rules_for(settings, PAYOUT), os.environ) if _has_enquiries(settings) else nullcontext()
+    )
 
 
 def _startup_notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
@@ -133,8 +135,8 @@ def _startup_notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
 
 
 def _store_arrivals(store: RecordNotes, judge: "_ArrivalJudge", contents: Sequence[str]) -> None:
-    at = timestamp(utc_now())
-    store([Arrival(content, at) for content in contents])
+    now = timestamp(utc_now())
+    store([Arrival(content, now) for content in contents])
     judge.may_have_arrivals = True
 
 
@@ -155,7 +157,7 @@ class _ArrivalJudge:
         self._metrics_written_s = -METRICS_INTERVAL_S
 
     async def run(self) -> None:
-        """Judge waiting notifications at intervals until cancelled. Then finish the step under way."""
+        """Judge waiting notifications at intervals until cancelled. Then finish the current step."""
         while True:
             await asyncio.sleep(JUDGE_INTERVAL_S)
             step = asyncio.create_task(asyncio.to_thread(self._judge_and_measure))
@@ -170,19 +172,19 @@ class _ArrivalJudge:
     def finish(self) -> None:
         """Judge the remaining notifications when the listener ends, if the journal is free."""
         judged_count = -1
-        while self.may_have_arrivals and judged_count != self.findings.total() and self._judge_some():
+        while self.may_have_arrivals and judged_count != self.findings.total() and self._judge_arrivals():
             judged_count = self.findings.total()
 
     def _judge_and_measure(self) -> bool:
-        is_usable = self._judge_some()
+        is_usable = self._judge_arrivals()
         if not self._are_metrics_current and time.monotonic() >= self._metrics_written_s + METRICS_INTERVAL_S:
             self._are_metrics_current, self._metrics_written_s = True, time.monotonic()
             if (failure := write_metrics(self._settings, None)) is not None:
-                self._note_once(failure)
+                self._show_note_once(failure)
         return is_usable
 
-    def _judge_some(self) -> bool:
-        """Judge some of the waiting notifications. Return False if the journal cannot be used; busy is usable."""
+    def _judge_arrivals(self) -> bool:
+        """Judge some of the waiting notifications. Return False if the journal is unusable, not just busy."""
         if not self.may_have_arrivals:
             return True
         try:
@@ -199,11 +201,11 @@ class _ArrivalJudge:
             return True
         except JournalError as error:
             sentence = mark("Notifications are stored, but not yet recorded in the journal: {message} {hint}")
-            self._note_once(say(sentence, message=error.message, hint=error.hint))
+            self._show_note_once(say(sentence, message=error.message, hint=error.hint))
             return False
         return True
 
-    def _note_once(self, sentence: str) -> None:
+    def _show_note_once(self, sentence: str) -> None:
         if sentence != self._last_note:
             self._last_note = sentence
             self._screen.notes([sentence])

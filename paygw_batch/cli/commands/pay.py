@@ -18,12 +18,12 @@ from paygw_batch.cli.options import (
     complete_batches,
     excel_option,
     force_option,
-    guard_of,
+    output_guard,
     parse_expected_totals,
     profile_option,
     require_csv,
     result_options,
-    settings_of,
+    settings_for,
     skip_invalid_option,
     wait_option,
 )
@@ -48,7 +48,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.files import write_atomically
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import open_gateway
-from paygw_batch.opening.given_sheet import Reading, SheetSource, minor_units_of, require_complete, rules_of
+from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rule_minor_units, rules_for
 from paygw_batch.opening.open_journal import (
     find_batch,
     journal_for_planning,
@@ -61,7 +61,7 @@ from paygw_batch.sheet.check.corrections import read_corrections
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.remittance import batch_advices
 from paygw_batch.show.summary import Summary, exit_code_for
-from paygw_batch.show.totals import totals_of_pieces
+from paygw_batch.show.totals import sum_pieces
 from paygw_batch.submit.approvals import named_plan
 from paygw_batch.submit.results import ResultFiles, default_output_path
 from paygw_batch.submit.submission import (
@@ -140,11 +140,11 @@ def run_sheet(invocation: Invocation, operation: str, arguments: _SheetArguments
     totals = parse_expected_totals(arguments.expect_rows, arguments.expect_total)
     require_csv(out, for_excel=arguments.for_excel)
     limits = {("submission", "concurrency"): arguments.concurrency, ("submission", "rate_per_s"): arguments.rate_per_s}
-    settings = settings_of(invocation, limits)
+    settings = settings_for(invocation, limits)
     sent_by = _choose_sender(settings, arguments.choices, detach=arguments.detach)
-    rules, plan = rules_of(settings, operation), arguments.plan or default_plan_path(sheet)
+    rules, plan = rules_for(settings, operation), arguments.plan or default_plan_path(sheet)
     command = load_operation(operation).command
-    guard = guard_of(invocation, settings, force=arguments.force)
+    guard = output_guard(invocation, settings, force=arguments.force)
     inputs = {say("the sheet"): sheet, say("the plan"): plan, say("the corrections"): arguments.mended}
     output = RequestedOutput("--out", out, OutputKind.RECONCILIATION, sheet)
     guard.check(output, inputs=inputs, reporting=not arguments.dry_run)
@@ -154,10 +154,10 @@ def run_sheet(invocation: Invocation, operation: str, arguments: _SheetArguments
     choices = replace(
         arguments.choices, sent_by=sent_by, is_plan_named=arguments.plan is not None, expected=totals, decided_by=actor
     )
-    given_sheet = SheetSource(settings, rules, sheet, replace(arguments.reading, corrections=corrections))
+    sheet_source = SheetSource(settings, rules, sheet, replace(arguments.reading, corrections=corrections))
 
     def read() -> Submission:
-        read_sheet = read_submission(screen, given_sheet, choices, plan)
+        read_sheet = read_submission(screen, sheet_source, choices, plan)
         screen.notes(read_sheet.validated.sheet.notes)
         read_sheet.require_allowed()
         return read_sheet
@@ -192,37 +192,37 @@ def _choose_sender(settings: Settings, choices: Choices, *, detach: bool) -> Bat
     return BatchSender.WORKERS_LATER
 
 
-def _dry_run(read: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
+def _dry_run(read_submission: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
     """Show the findings and totals of a submission, and return its summary. Nothing is sent or asked."""
     with journal_for_planning(settings) as journal:
-        sheet_submission = read()
-        plan, minor_units = plan_sheet(sheet_submission, journal), minor_units_of(sheet_submission.given.rules)
+        sheet_submission = read_submission()
+        plan, minor_units = plan_sheet(sheet_submission, journal), rule_minor_units(sheet_submission.source.rules)
         show_plan_findings(screen, plan)
         named_plan(sheet_submission)  # an unreadable plan is refused before anything else
         if (refusal := refuse_for_defects(sheet_submission, plan, journal)) is not None:
             return refusal_summary(refusal, sheet_submission)
-        totals = totals_of_pieces(preview_rows(plan, journal, minor_units), minor_units)
+        totals = sum_pieces(preview_rows(plan, journal, minor_units), minor_units)
         show_totals(screen, totals.lines)
         if (refusal := refuse_for_questions(sheet_submission, plan, journal, Conversation())) is not None:
             return refusal_summary(refusal, sheet_submission)
-    ready = totals.states.get("ready", 0)
+    ready_count = totals.states.get("ready", 0)
     sums = {currency: states["ready"] for currency, states in totals.totals.items() if "ready" in states}
     sums_text = ", ".join(f"{currency} {format_amount(amount)}" for currency, amount in sums.items())
     summary = Summary(
         exit_code_for({state: count for state, count in totals.states.items() if state != "ready"}),
         say_count(
-            ready,
+            ready_count,
             "Dry run: {count:,} row would be sent ({sums}). Nothing was sent or written.",
             "Dry run: {count:,} rows would be sent ({sums}). Nothing was sent or written.",
             sums=sums_text or say("nothing"),
         ),
         batch=plan.validated.batch,
         sheet=plan.validated.sheet.name,
-        rows=ready,
+        rows=ready_count,
         states=totals.states,
         totals={currency: {"ready": amount} for currency, amount in sums.items()},
         defects=plan.validated.defects_found.rows.len(),
-        known=plan.validated.payable - ready,
+        known=plan.validated.payable - ready_count,
     )
     return add_warnings(summary, plan)
 
@@ -253,7 +253,7 @@ def resume_command(invocation: Invocation, *, batch: str | None, results: Result
     """
     screen = Screen(invocation)
     require_csv(results.out, for_excel=results.for_excel)
-    settings = settings_of(invocation)
+    settings = settings_for(invocation)
     with continue_batch(invocation, settings, "resume", screen, batch, results) as run:
         run.report.summary = send_and_reconcile(run.task, run.files, screen)
     screen.finish(run.report.summary)
@@ -283,30 +283,30 @@ def retry_command(
     """
     screen = Screen(invocation)
     require_csv(results.out, for_excel=results.for_excel)
-    settings = settings_of(invocation)
+    settings = settings_for(invocation)
     actor = identify_person(by)
     with continue_batch(invocation, settings, "retry", screen, batch, results) as run:
         run.report.summary = send_released(run, screen, release_rejected_rows(run.task, rows, actor))
     screen.finish(run.report.summary)
 
 
-def send_released(run: ContinuedBatch, screen: Screen, released: ReleasedRows) -> Summary:
+def send_released(run: ContinuedBatch, screen: Screen, result: ReleasedRows) -> Summary:
     """Send the released rows of a batch with all other due rows, and return the summary."""
     sentence = (
-        say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
-        if released.rows
+        say_count(result.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
+        if result.rows
         else say("There is no rejected row to retry.")
     )
-    screen.say(" ".join([sentence, *released.waiting[:MAX_SHOWN_WAITING]]))
+    screen.say(" ".join([sentence, *result.waiting[:MAX_SHOWN_WAITING]]))
     summary = send_and_reconcile(run.task, run.files, screen)
-    waiting_count = len(released.waiting)
+    waiting_count = len(result.waiting)
     reason = (
         say_count(waiting_count, "{count:,} rejected row must wait", "{count:,} rejected rows must wait")
         if waiting_count
         else say("no row is rejected")
     )
-    message = summary.message if released.rows else f"{say('Nothing to retry: {why}.', why=reason)} {summary.message}"
-    return replace(summary, message=message, further={"released": released.rows, "waiting": waiting_count})
+    message = summary.message if result.rows else f"{say('Nothing to retry: {why}.', why=reason)} {summary.message}"
+    return replace(summary, message=message, extra={"released": result.rows, "waiting": waiting_count})
 
 
 @click.command("reconcile", cls=HelpCommand)
@@ -330,8 +330,8 @@ def reconcile_command(
     """Rewrite the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path)."""
     screen = Screen(invocation)
     require_csv(out, for_excel=for_excel)
-    settings = settings_of(invocation)
-    guard = guard_of(invocation, settings, force=force)
+    settings = settings_for(invocation)
+    guard = output_guard(invocation, settings, force=force)
     outputs = (
         RequestedOutput("--out", out, OutputKind.RECONCILIATION),
         RequestedOutput("--report", report, OutputKind.REPORT),
@@ -342,7 +342,7 @@ def reconcile_command(
         record = find_batch(journal, batch)
         guard.check(*outputs, inputs={say("the sheet"): Path(record.sheet_path)})
         files, end = ResultFiles(out, for_excel=for_excel, report=report), RunEnd(0, None, interrupted=False)
-        summary = reconcile(settings, rules_of(settings, record.operation), journal, record, files, screen, end)
+        summary = reconcile(settings, rules_for(settings, record.operation), journal, record, files, screen, end)
         if advices is not None:
             write_atomically(advices, batch_advices(journal, record, settings.reporting.payer).encode())
     screen.finish(summary)

@@ -15,7 +15,7 @@ import click
 from paygw_batch.approval.policy import identify_person
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number
-from paygw_batch.cli.options import collect_option, guard_of, settings_of, strict_option, wait_option
+from paygw_batch.cli.options import collect_option, output_guard, settings_for, strict_option, wait_option
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import report_run, submit_and_report
 from paygw_batch.clock import utc_now
@@ -33,7 +33,7 @@ from paygw_batch.errors import (
 from paygw_batch.journal import Journal
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import load_signing_key, open_gateway
-from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rules_of
+from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rules_for
 from paygw_batch.opening.open_journal import exclusive_task, open_journal_for_run, reacquire_journal, require_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.cover_note import CoverNote
@@ -44,7 +44,7 @@ from paygw_batch.submit.notices import add_refused_sheet_notice
 from paygw_batch.submit.results import ResultFiles
 from paygw_batch.submit.submission import Submission
 from paygw_batch.unattended.drop_folder import ClaimedSheet, DropFolder, adopt_folder
-from paygw_batch.unattended.dropped_files import NOTE_ENDING
+from paygw_batch.unattended.dropped_files import NOTE_SUFFIX
 
 _UNFINISHED_CODES = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
 _REFUSED_CODES = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
@@ -97,9 +97,9 @@ def run_folder_command(
         adopt_folder(folder)
         message = say("{folder} is adopted as a drop folder. Nothing was sent.", folder=folder)
         screen.finish(Summary(ExitCode.DONE, message))
-    settings = settings_of(invocation)
-    rules = rules_of(settings, operation)
-    guard = guard_of(invocation, settings)
+    settings = settings_for(invocation)
+    rules = rules_for(settings, operation)
+    guard = output_guard(invocation, settings)
     guard.check(reporting=True)
     require_complete(settings, rules, set())
     drop_folder = DropFolder(folder, partial(_claim_owner, settings, operation), guard, settle_s=settle_s, now=utc_now)
@@ -117,7 +117,7 @@ def run_folder_command(
         remaining = drop_folder.list_files().left
         for reason in remaining.values():
             screen.say(reason)
-            screen.insist(reason)
+            screen.say_if_quiet(reason)
         report.summary = _folder_summary(sheets, remaining)
     screen.finish(report.summary)
 
@@ -137,7 +137,7 @@ def _submit_sheets(drop_folder: DropFolder, run: _FolderRun) -> Iterator[tuple[s
         run.screen.say(f"{claimed.name}:")
         summary = _submit_sheet(claimed, run)
         if summary.exit_code is not ExitCode.DONE:
-            run.screen.insist(f"{claimed.name}: {summary.message}")
+            run.screen.say_if_quiet(f"{claimed.name}: {summary.message}")
         yield claimed.name, summary
         if summary.exit_code in _UNFINISHED_CODES or summary.is_under_way:
             unfinished = say("{name} is not finished: the next run continues it before any other.", name=claimed.name)
@@ -176,7 +176,7 @@ def _read_submission(claimed: ClaimedSheet, run: _FolderRun) -> Submission:
         try:
             read_profile(note.column_profile)
         except ConfigurationError as error:
-            raise SheetError(f"{claimed.name}{NOTE_ENDING}: {error.message}") from None
+            raise SheetError(f"{claimed.name}{NOTE_SUFFIX}: {error.message}") from None
     choices = replace(
         run.choices,
         **_note_values(note, Choices),
@@ -186,12 +186,12 @@ def _read_submission(claimed: ClaimedSheet, run: _FolderRun) -> Submission:
         decided_by=identify_person(note.by),
     )
     # The sheet was renamed when it was claimed. Plans and messages use the sender's file name.
-    given_sheet = SheetSource(
+    sheet_source = SheetSource(
         *(run.settings, run.rules, claimed.path, Reading(**_note_values(note, Reading))),
         file=claimed.name,
         final_path=claimed.path_when_done,
     )
-    submission = Submission.read(given_sheet, choices, claimed.plan)
+    submission = Submission.read(sheet_source, choices, claimed.plan)
     run.screen.notes(submission.validated.sheet.notes)
     submission.require_allowed()
     return submission
@@ -250,5 +250,5 @@ def _folder_summary(sheets: list[tuple[str, Summary]], remaining: Mapping[str, s
         defects=sum(summary.defects for _, summary in sheets),
         known=sum(summary.known for _, summary in sheets),
         sent_this_run=sum(summary.sent_this_run for _, summary in sheets),
-        further={"sheets": entries, "left": [{"file": name, "message": reason} for name, reason in remaining.items()]},
+        extra={"sheets": entries, "left": [{"file": name, "message": reason} for name, reason in remaining.items()]},
     )

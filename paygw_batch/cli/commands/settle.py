@@ -30,9 +30,9 @@ from paygw_batch.cli.options import (
     by_option,
     complete_batches,
     force_option,
-    guard_of,
+    output_guard,
     result_options,
-    settings_of,
+    settings_for,
     wait_option,
 )
 from paygw_batch.cli.screen.approval_plan import (
@@ -99,7 +99,7 @@ def refresh_command(invocation: Invocation, *, batch: str | None, results: Resul
 
     It needs a [status_enquiry] profile in the configuration. It never sends or releases rows.
     """
-    screen, settings = Screen(invocation), settings_of(invocation)
+    screen, settings = Screen(invocation), settings_for(invocation)
     require_enquiry(settings)
     if batch is None:
         if results.out is not None:
@@ -117,7 +117,7 @@ def refresh_command(invocation: Invocation, *, batch: str | None, results: Resul
 
 
 def _refresh_all_batches(invocation: Invocation, settings: Settings, screen: Screen, *, wait: bool) -> Summary:
-    guard_of(invocation, settings).check(reporting=True)
+    output_guard(invocation, settings).check(reporting=True)
     require_gateway(settings)
     load_signing_key(settings, os.environ)
     total, codes = RefreshResult(), set[ExitCode]()
@@ -141,21 +141,21 @@ _REFRESH_CODES = frozenset({ExitCode.PERSON_NEEDED, ExitCode.INTERRUPTED})
 """The exit codes of `refresh` for all batches: a row is still in doubt, or the command was interrupted."""
 
 
-def _with_enquiry_counts(summary: Summary, refreshed: RefreshResult) -> Summary:
-    findings = {finding.value: count for finding, count in sorted(refreshed.findings.items())}
+def _with_enquiry_counts(summary: Summary, result: RefreshResult) -> Summary:
+    findings = {finding.value: count for finding, count in sorted(result.findings.items())}
     text = ", ".join(format_finding_count(count, finding) for finding, count in findings.items())
-    message = say_count(refreshed.asked, "{count:,} enquiries: {findings}.", findings=text or say("nothing new"))
-    if refreshed.stop_reason:
-        message += " " + say("The enquiries ended early: {reason}", reason=refreshed.stop_reason)
+    message = say_count(result.asked, "{count:,} enquiries: {findings}.", findings=text or say("nothing new"))
+    if result.stop_reason:
+        message += " " + say("The enquiries ended early: {reason}", reason=result.stop_reason)
     return replace(
         summary,
         message=f"{message} {summary.message}".strip(),
-        further={"asked": refreshed.asked, "findings": findings, "no_answer": dict(sorted(refreshed.causes.items()))},
+        extra={"asked": result.asked, "findings": findings, "no_answer": dict(sorted(result.causes.items()))},
     )
 
 
 def _drain_on_signals(run: Refresh, screen: Screen) -> None:
-    """At a signal, start no new enquiries, and wait for those under way."""
+    """At a signal, start no new enquiries and wait for those in progress."""
 
     def drain() -> None:
         screen.say(say("Stopping: no new enquiries are started. Waiting for those under way."))
@@ -226,7 +226,7 @@ def resolve_rows(
     """
     screen, actor = Screen(invocation), identify_person(by)
     evidence_line = require_line(evidence, "--evidence")
-    settings = settings_of(invocation)
+    settings = settings_for(invocation)
     settlements = [Settlement(row, Resolution(resolution), evidence_line) for row in sorted(set(rows))]
     with hold_journal(settings, "resolve", screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
@@ -265,8 +265,8 @@ def resolve_statement(
     configuration defines how to prove that it comes from the gateway.
     """
     screen, actor = Screen(invocation), identify_person(by)
-    settings = settings_of(invocation)
-    guard_of(invocation, settings).check(inputs={say("the statement"): file}, reporting=True)
+    settings = settings_for(invocation)
+    output_guard(invocation, settings).check(inputs={say("the statement"): file}, reporting=True)
     request = request_settlement(settings, file, actor, evidence, **statement_choices)
     if yes:
         screen.finish(_apply_statement(settings, screen, batch, request, file, wait=wait))
@@ -294,11 +294,11 @@ def request_settlement(
 def _apply_statement(
     settings: Settings, screen: Screen, batch: str, request: RequestedStatement, file: Path, *, wait: bool
 ) -> Summary:
-    def show(matched: StatementMatch, held: int) -> None:
-        show_statement_match(screen, matched)
-        if matched.blocking:
+    def show_match(result: StatementMatch, held_count: int) -> None:
+        show_statement_match(screen, result)
+        if result.blocking:
             sentence = say_count(
-                held,
+                held_count,
                 "Held by {who}: {count:,} order that could still be sent, but that the gateway already has, according "
                 "to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
                 "Held by {who}: {count:,} orders that could still be sent, but that the gateway already has, "
@@ -310,15 +310,15 @@ def _apply_statement(
     with hold_journal(settings, "resolve", screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
         with _suggest_order(f"{record.batch} --statement {shlex.quote(str(file))}"):
-            result = carry_out_statement(settings, journal, record, request, show)
-        matched = result.matched
-        summary = summary_after_settling(journal, record, _statement_as_json(matched, len(result.settled), result.held))
-        if request.is_refused(matched):
-            differences = count_differences(matched)
+            result = carry_out_statement(settings, journal, record, request, show_match)
+        match = result.match
+        summary = summary_after_settling(journal, record, _statement_as_json(match, len(result.settled), result.held))
+        if request.is_refused(match):
+            differences = count_differences(match)
             summary = _refusal_summary(summary, say("Of the statement, {differences}.", differences=differences))
         else:
             screen.say(settlement_sentence(result.settled, request.by))
-            if matched.differences:
+            if match.differences:
                 summary = replace(summary, exit_code=worst_code({summary.exit_code, ExitCode.PERSON_NEEDED}))
         report.summary = summary
     return report.summary
@@ -328,30 +328,30 @@ def preview_statement(
     settings: Settings, screen: Screen, journal: JournalReader, record: BatchRecord, request: RequestedStatement
 ) -> tuple[StatementMatch, Summary]:
     """Show the effect of a statement without applying it. Return the comparison and the summary."""
-    matched = compare_statement(settings, journal, record, request)
-    show_statement_match(screen, matched)
-    notes = [proof_sentence(request.statement.proof), request.earlier_use_sentence(journal, record)]
+    match = compare_statement(settings, journal, record, request)
+    show_statement_match(screen, match)
+    notes = [proof_sentence(request.statement.proof), request.reuse_sentence(journal, record)]
     for sentence in (*notes, *JournalClock.read(journal, utc_now()).sentences()):
         if sentence:
             screen.say(say("Note: {sentence}", sentence=sentence))
-    summary = summary_after_settling(journal, record, _statement_as_json(matched, 0, 0))
-    effect = say_count(len(matched.settlements), "would settle {count:,} row", "would settle {count:,} rows")
-    if matched.blocking:
+    summary = summary_after_settling(journal, record, _statement_as_json(match, 0, 0))
+    effect = say_count(len(match.settlements), "would settle {count:,} row", "would settle {count:,} rows")
+    if match.blocking:
         effect += say(
-            " and hold {held:,} (--yes holds them even if other lines do not match)", held=len(matched.blocking)
+            " and hold {held:,} (--yes holds them even if other lines do not match)", held=len(match.blocking)
         )
-    if request.is_refused(matched):
-        message = say("The statement {does}, but {differences}.", does=effect, differences=count_differences(matched))
-        return matched, _refusal_summary(summary, message)
+    if request.is_refused(match):
+        message = say("The statement {does}, but {differences}.", does=effect, differences=count_differences(match))
+        return match, _refusal_summary(summary, message)
     message = say("The statement {does}. Nothing was changed: --yes applies it.", does=effect)
-    if needing_order := rows_needing_order(settings, journal, record, matched.settlements):
+    if needing_order := rows_needing_order(settings, journal, record, match.settlements):
         message = say(
             "The statement {does}. Nothing was changed. {needed} `paygw-batch order settle BATCH --statement FILE` "
             "writes an order for a second person.",
             does=effect,
             needed=needs_order_sentence(needing_order),
         )
-    return matched, replace(summary, message=message)
+    return match, replace(summary, message=message)
 
 
 def _refusal_summary(summary: Summary, reason: str) -> Summary:
@@ -361,20 +361,20 @@ def _refusal_summary(summary: Summary, reason: str) -> Summary:
     return replace(summary, exit_code=ExitCode.DEFECTS, message=f"{reason} {hint}")
 
 
-def _statement_as_json(matched: StatementMatch, resolved_count: int, held_count: int) -> dict[str, object]:
+def _statement_as_json(match: StatementMatch, resolved_count: int, held_count: int) -> dict[str, object]:
     return {
         "resolved": resolved_count,
         "held": held_count,
-        "would_hold": [line.order_id for line in matched.blocking],
-        "would_resolve": [{"row": entry.row, "as": entry.resolution.value} for entry in matched.settlements],
-        "on_the_gateways_word": [entry.row for entry in matched.settlements if entry.basis is Basis.GATEWAY],
+        "would_hold": [line.order_id for line in match.blocking],
+        "would_resolve": [{"row": entry.row, "as": entry.resolution.value} for entry in match.settlements],
+        "on_the_gateways_word": [entry.row for entry in match.settlements if entry.basis is Basis.GATEWAY],
         "differences": [
-            {"line": line.line, "order_id": line.order_id, "message": line.sentence} for line in matched.differences
+            {"line": line.line, "order_id": line.order_id, "message": line.sentence} for line in match.differences
         ],
-        "agreeing": matched.agreeing,
-        "elsewhere": matched.elsewhere,
-        "waiting": matched.waiting,
-        "still_in_doubt": [row.row for row in matched.unsettled_rows],
+        "agreeing": match.agreeing,
+        "elsewhere": match.elsewhere,
+        "waiting": match.waiting,
+        "still_in_doubt": [row.row for row in match.unsettled_rows],
     }
 
 
@@ -383,13 +383,13 @@ def settlement_sentence(settlements: Sequence[Settlement], actor: str) -> str:
     counts = Counter(settlement.resolution for settlement in settlements)
     texts = ", ".join(say_count(count, _RESOLUTION_COUNTS[kind]) for kind, count in counts.items()) or say("nothing")
     sentence = say("Resolved by {who}: {counts}.", who=format_decider(actor), counts=texts)
-    rejected = {settlement.basis for settlement in settlements if settlement.resolution is Resolution.REJECTED}
-    if Basis.PERSON in rejected:
+    bases = {settlement.basis for settlement in settlements if settlement.resolution is Resolution.REJECTED}
+    if Basis.PERSON in bases:
         sentence += " " + say(
             "Rows rejected only on a person's word may be sent again only after quarantine_h. They stay marked as "
             "possible duplicates."
         )
-    if Basis.GATEWAY in rejected:
+    if Basis.GATEWAY in bases:
         sentence += " " + say(
             "Rows that a proven statement calls rejected may be sent again at once. They stay marked as possible "
             "duplicates."
@@ -402,13 +402,13 @@ def settlement_sentence(settlements: Sequence[Settlement], actor: str) -> str:
     return sentence
 
 
-def summary_after_settling(journal: JournalReader, record: BatchRecord, further: dict[str, object]) -> Summary:
-    return replace(batch_summary(journal, record), further=further)
+def summary_after_settling(journal: JournalReader, record: BatchRecord, extra: dict[str, object]) -> Summary:
+    return replace(batch_summary(journal, record), extra=extra)
 
 
 @contextmanager
 def _suggest_order(arguments: str) -> Iterator[None]:
-    """Add a hint to `SecondPersonRequired`: the commands that write an order with these `arguments`."""
+    """Add to `SecondPersonRequired` a hint with the commands that write an order with these `arguments`."""
     try:
         yield
     except SecondPersonRequired as refusal:
@@ -474,11 +474,11 @@ def write_settle_order(
             decisions = [Decision(row, RowAct(resolution or ""), evidence_line) for row in sorted(set(rows))]
         else:
             request = request_settlement(settings, statement, "", evidence, **statement_choices)
-            matched, summary = preview_statement(settings, screen, journal, record, request)
-            if request.is_refused(matched):
+            match, summary = preview_statement(settings, screen, journal, record, request)
+            if request.is_refused(match):
                 screen.finish(summary)
             request.require_first_use(journal, record)
-            decisions = [Decision.from_settlement(entry) for entry in request.settlements(matched)]
+            decisions = [Decision.from_settlement(entry) for entry in request.settlements(match)]
             source = request.statement
         draft = draft_order(settings, journal, record, decisions, maker.public, statement=source)
     screen.finish(_write_order(settings, screen, draft, maker, out))
@@ -525,7 +525,7 @@ def write_forget_order(invocation: Invocation, *, before: str | None, person: st
         draft = draft_forget_order(settings, journal, selection, maker.public)
         members = selection_as_json(journal, selection)
     summary = _write_order(settings, screen, draft, maker, out)
-    screen.finish(replace(summary, further=members | dict(summary.further)))
+    screen.finish(replace(summary, extra=members | dict(summary.extra)))
 
 
 def _prepare_order(
@@ -539,8 +539,8 @@ def _prepare_order(
         raise UsageError(
             say("{out} does not end in .json.", out=out), hint=say("An order must not overwrite another file.")
         )
-    settings = settings_of(invocation)
-    guard_of(invocation, settings).check(
+    settings = settings_for(invocation)
+    output_guard(invocation, settings).check(
         RequestedOutput("--out", out, OutputKind.ORDER), inputs={say("the statement"): statement, say("a key"): key}
     )
     require_policy(settings)

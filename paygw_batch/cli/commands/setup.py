@@ -14,7 +14,7 @@ from click.shell_completion import get_completion_class
 
 from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile
-from paygw_batch.cli.options import complete_countries, force_option, settings_of
+from paygw_batch.cli.options import complete_countries, force_option, settings_for
 from paygw_batch.cli.screen.screen import Screen, ask_for_text
 from paygw_batch.cli.screen.streams import standard_output
 from paygw_batch.core.batch import PAYOUT
@@ -27,7 +27,7 @@ from paygw_batch.gateway.signing.key import SigningKey, new_private_key
 from paygw_batch.journal import Identity
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.opening.gateway_access import ensure_token_key, key_location, load_passphrase, load_signing_key
-from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_for
 from paygw_batch.opening.open_journal import journal_location
 from paygw_batch.settings.configuration import Settings, parse_settings, setting_origins
 from paygw_batch.settings.new_configuration import (
@@ -65,10 +65,12 @@ class SetupResult:
     letter: str
 
     @property
-    def missing(self) -> list[str]:
-        """The settings that are missing for sending, except those of unused countries."""
-        used = [rule for code, rule in rules_of(self.settings, PAYOUT).items() if code in self.settings.countries]
-        return [*self.settings.missing_to_send(), *(key for rule in used for key in rule.missing_terms)]
+    def missing_settings(self) -> list[str]:
+        """The settings still needed for sending, except those of unused countries."""
+        used_rules = [
+            rule for code, rule in rules_for(self.settings, PAYOUT).items() if code in self.settings.countries
+        ]
+        return [*self.settings.missing_to_send(), *(key for rule in used_rules for key in rule.missing_terms)]
 
 
 def set_up_endpoint(
@@ -82,7 +84,7 @@ def set_up_endpoint(
     text = render_endpoint_configuration(endpoint)
     settings = parse_settings(text, files.configuration)
     payout_url = operation_url(endpoint.base_url, load_operation(PAYOUT), endpoint.endpoint_id)
-    rules_of(settings, PAYOUT)
+    rules_for(settings, PAYOUT)
     _check_outputs(settings, files, force=force)
     private_key, key_passphrase = key_location(settings), _load_passphrase(settings, environ)
     has_new_key = ensure_token_key(settings, environ)
@@ -110,14 +112,14 @@ def set_up_sandbox(files: SetupFiles, *, journal: str | None, force: bool) -> Se
     private_key = key_location(settings)
     key = load_signing_key(settings, {})
     if files.sheet is not None:
-        rules = rules_of(settings, PAYOUT).values()
+        rules = rules_for(settings, PAYOUT).values()
         write_example([rule for rule in rules if rule.form is not None], files.sheet)
     write_atomically(files.configuration, text.encode())
     return SetupResult(settings, files, private_key, key, has_new_key=False, journal=identity, letter="")
 
 
 def require_no_configuration(path: Path, *, force: bool) -> None:
-    """Raise `OutputError` if there is a configuration at `path`, unless `force` allows replacing it."""
+    """Raise `OutputError` if a configuration exists at `path`, unless `force` is set."""
     if path.is_file() and path.stat().st_size and not force:
         raise OutputError(
             say("There is already a configuration at {path}. Nothing was created.", path=path),
@@ -262,7 +264,7 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
             _print_answers_as_command(screen, complete_answers, answers, invocation)
             raise
     _show_setup(screen, result)
-    screen.finish(Summary(ExitCode.DONE, _next_step_message(result, invocation), further=_setup_as_json(result)))
+    screen.finish(Summary(ExitCode.DONE, _next_step_message(result, invocation), extra=_setup_as_json(result)))
 
 
 def _complete_answers(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
@@ -307,7 +309,7 @@ def _print_answers_as_command(
 
 
 def _parse_base_url(text: str) -> str:
-    """Return the address. Raises `click.UsageError`, after which click asks again."""
+    """Parse a URL. Raises `click.UsageError`, so that click asks again."""
     try:
         operation_url(text.strip(), load_operation(PAYOUT), "1")
     except PaygwError as error:
@@ -391,7 +393,7 @@ def _build_endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpo
 
 
 def _country_purposes(words: Sequence[str]) -> dict[str, str | None]:
-    """Return each country's purpose, or None, by country code. `words` name countries by code or name."""
+    """Return each country's purpose or None, keyed by country code. `words` has codes or names of countries."""
     rules = load_rules(PAYOUT, {})
     codes = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
     purposes = {}
@@ -437,24 +439,24 @@ def _show_setup(screen: Screen, result: SetupResult) -> None:
 
 
 def _next_step_message(result: SetupResult, invocation: Invocation) -> str:
-    named = "" if invocation.config is None else f"--config {shlex.quote(str(invocation.config))} "
+    config_option = "" if invocation.config is None else f"--config {shlex.quote(str(invocation.config))} "
     if result.settings.uses_sandbox:
         return say(
             "The sandbox is ready; no money moves there. Pay a sheet: paygw-batch {named}submit {sheet}",
-            named=named,
+            named=config_option,
             sheet=EXAMPLE_SHEET,
         )
-    if not result.missing:
+    if not result.missing_settings:
         return say(
             "Setup is complete. Run `paygw-batch {named}doctor`, then: paygw-batch {named}submit SHEET --first 1",
-            named=named,
+            named=config_option,
         )
     return say(
         "Next: send the letter, and write the answers into {configuration} ({missing}). `paygw-batch {named}doctor` "
         "lists what is still missing. Then: paygw-batch {named}submit SHEET --first 1",
         configuration=result.files.configuration,
-        missing=", ".join(result.missing),
-        named=named,
+        missing=", ".join(result.missing_settings),
+        named=config_option,
     )
 
 
@@ -469,7 +471,7 @@ def _setup_as_json(result: SetupResult) -> dict[str, object]:
         "public_key": result.key.public.public_key_pem().decode(),
         "fingerprint": result.key.public.fingerprint(),
         "journal": journal if result.journal is None else {"id": result.journal.journal_id, **journal},
-        "missing": result.missing,
+        "missing": result.missing_settings,
         "letter": result.letter,
         "example_sheet": None if sheet is None else str(sheet),
     }
@@ -489,7 +491,7 @@ def show_settings(ctx: click.Context, invocation: Invocation) -> None:
     No secrets are shown: the configuration only names the files and variables that contain them, and these are not
     read.
     """
-    screen, settings = Screen(invocation, is_read_only=True), settings_of(invocation)
+    screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
     journal_origin = None
     if invocation.journal is not None:
         is_variable = ctx.find_root().get_parameter_source("journal") is ParameterSource.ENVIRONMENT
@@ -501,7 +503,7 @@ def show_settings(ctx: click.Context, invocation: Invocation) -> None:
     if invocation.config is not None:
         message, file = say("The file is {path}.", path=invocation.config), str(invocation.config)
     members = [{"key": setting.key, "value": setting.value or None, "from": setting.origin} for setting in origins]
-    screen.finish(Summary(ExitCode.DONE, message, further={"configuration": file, "settings": members}))
+    screen.finish(Summary(ExitCode.DONE, message, extra={"configuration": file, "settings": members}))
 
 
 PROGRAM = "paygw-batch"
@@ -525,5 +527,5 @@ def completion_command(ctx: click.Context, invocation: Invocation, *, shell: str
     script = completion_class(ctx.find_root().command, {}, PROGRAM, VARIABLE).source()
     screen = Screen(invocation, is_read_only=True)
     if screen.as_json:
-        screen.finish(Summary(ExitCode.DONE, say("The script for {shell}.", shell=shell), further={"script": script}))
+        screen.finish(Summary(ExitCode.DONE, say("The script for {shell}.", shell=shell), extra={"script": script}))
     standard_output().write(f"{script.strip()}\n")

@@ -12,9 +12,9 @@ from paygw_batch.cli.options import (
     collect_option,
     complete_countries,
     force_option,
-    guard_of,
+    output_guard,
     profile_option,
-    settings_of,
+    settings_for,
     strict_option,
 )
 from paygw_batch.cli.screen.screen import Screen
@@ -24,7 +24,7 @@ from paygw_batch.core.shown_states import INVALID
 from paygw_batch.countries.load import select_countries
 from paygw_batch.errors import UsageError
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.opening.given_sheet import Reading, SheetSource, default_value_notes, minor_units_of, rules_of
+from paygw_batch.opening.given_sheet import Reading, SheetSource, default_value_notes, rule_minor_units, rules_for
 from paygw_batch.sheet.check.validate import warnings_as_defects, whole_sheet_refusal
 from paygw_batch.sheet.findings import summary_findings, warning_summary
 from paygw_batch.sheet.model import Validated
@@ -71,17 +71,17 @@ def validate_command(
     force: bool,
 ) -> None:
     """Check every row of SHEET by its country's rules, and list every defect. Nothing is sent."""
-    screen, settings = Screen(invocation), settings_of(invocation)
-    guard_of(invocation, settings, force=force).check(
+    screen, settings = Screen(invocation), settings_for(invocation)
+    output_guard(invocation, settings, force=force).check(
         RequestedOutput("--rejects", rejects, OutputKind.REJECTS),
         RequestedOutput("--map", map_file, OutputKind.MAP),
         inputs={say("the sheet"): sheet},
     )
-    rules = rules_of(settings, operation)
-    given_sheet = SheetSource(settings, rules, sheet, reading)
+    rules = rules_for(settings, operation)
+    sheet_source = SheetSource(settings, rules, sheet, reading)
     if map_file is not None:
-        _write_map(map_file, sheet, given_sheet.options, screen)
-    validated, given_sheet = read_with_answers(screen, SheetSource.validated, given_sheet)
+        _write_map(map_file, sheet, sheet_source.options, screen)
+    validated, sheet_source = read_with_answers(screen, SheetSource.validated, sheet_source)
     if strict:
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
@@ -89,13 +89,13 @@ def validate_command(
     headings = validated.sheet.headers
     show_findings(screen, say("Defects"), validated.defects_found, headings)
     show_findings(screen, say("Warnings"), validated.warnings_found, headings)
-    totals = sheet_totals(validated.counts, minor_units_of(rules))
+    totals = sheet_totals(validated.counts, rule_minor_units(rules))
     show_totals(screen, [(*line[:2], _STATE_LABELS[line[2]], *line[3:]) for line in totals.lines])
     invalid_count = totals.states.get(INVALID, 0)
     sheet_refusal = whole_sheet_refusal(validated) if strict else ""
     message = _validation_message(validated, invalid_count) if invalid_count or not sheet_refusal else sheet_refusal
     if rejects is not None:
-        message += _write_rejects(validated, invalid_count, given_sheet, rejects, screen)
+        message += _write_rejects(validated, invalid_count, sheet_source, rejects, screen)
     defects = summary_findings(validated.defects_found, headings)
     summary = Summary(
         ExitCode.DEFECTS if invalid_count or sheet_refusal else ExitCode.DONE,
@@ -106,7 +106,7 @@ def validate_command(
         states=totals.states,
         totals=totals.totals,
         defects=invalid_count + bool(sheet_refusal),
-        further={"defect_list": defects, **warning_summary(validated.warnings_found, headings)},
+        extra={"defect_list": defects, **warning_summary(validated.warnings_found, headings)},
     )
     screen.finish(summary)
 
@@ -144,11 +144,11 @@ def _write_rejects(validated: Validated, invalid_count: int, sheet: SheetSource,
 @click.pass_obj
 def template_command(invocation: Invocation, *, operation: str, countries: tuple[str, ...], out: Path) -> None:
     """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with a guide to its columns."""
-    screen, settings = Screen(invocation), settings_of(invocation)
-    guard_of(invocation, settings).check(RequestedOutput("--out", out, OutputKind.NEW))
-    country_rules = select_countries(countries, rules_of(settings, operation))
-    guides = write_template(country_rules, out)
-    if missing := ", ".join(key for rule in country_rules for key in rule.missing_terms):
+    screen, settings = Screen(invocation), settings_for(invocation)
+    output_guard(invocation, settings).check(RequestedOutput("--out", out, OutputKind.NEW))
+    chosen_rules = select_countries(countries, rules_for(settings, operation))
+    guides = write_template(chosen_rules, out)
+    if missing := ", ".join(key for rule in chosen_rules for key in rule.missing_terms):
         screen.notes([say("Before anything can be sent, the configuration must set {missing}.", missing=missing)])
     if out.suffix.lower() == ".csv":
         screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
@@ -158,4 +158,4 @@ def template_command(invocation: Invocation, *, operation: str, countries: tuple
         out=shlex.quote(str(out)),
         further="" if operation == PAYOUT else "--collect ",
     )
-    screen.finish(Summary(ExitCode.DONE, message, further={"template": str(out), "columns": guide_columns(guides)}))
+    screen.finish(Summary(ExitCode.DONE, message, extra={"template": str(out), "columns": guide_columns(guides)}))

@@ -10,7 +10,7 @@ import polars as pl
 from paygw_batch.approval.policy import require_line
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
-from paygw_batch.cli.options import collect_option, settings_of
+from paygw_batch.cli.options import collect_option, settings_for
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.sheet_questions import answers_options, read_with_answers
 from paygw_batch.core.batch import Instruction
@@ -19,7 +19,7 @@ from paygw_batch.gateway.sign import Explanation, SignatureProfile
 from paygw_batch.journal import NewInstruction
 from paygw_batch.language import mark, say
 from paygw_batch.opening.gateway_access import SANDBOX_URL, build_signing
-from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rules_of
+from paygw_batch.opening.given_sheet import Reading, SheetSource, require_complete, rules_for
 from paygw_batch.sheet.model import Validated
 from paygw_batch.show.summary import ExitCode, Summary
 
@@ -68,8 +68,8 @@ def sign_command(
     time refuses it.
     """
     screen = Screen(invocation, is_read_only=True)
-    settings = settings_of(invocation, {("gateway", "signature_profile"): profile})
-    rules = rules_of(settings, operation)
+    settings = settings_for(invocation, {("gateway", "signature_profile"): profile})
+    rules = rules_for(settings, operation)
     validated, _ = read_with_answers(screen, SheetSource.validated, SheetSource(settings, rules, sheet, reading))
     entry = _find_instruction(validated, row)
     require_complete(settings, rules, {entry.country})
@@ -94,7 +94,7 @@ def sign_command(
         batch=validated.batch,
         sheet=validated.sheet.name,
         rows=validated.height,
-        further={"signed": {"row": entry.row, "operation": operation, **explanation.as_json()}},
+        extra={"signed": {"row": entry.row, "operation": operation, **explanation.as_json()}},
     )
     screen.finish(summary)
 

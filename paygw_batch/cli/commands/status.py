@@ -12,7 +12,7 @@ from rich.live import Live
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
-from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of
+from paygw_batch.cli.options import complete_batches, force_option, output_guard, settings_for
 from paygw_batch.cli.screen.screen import MAX_SHOWN_LINES, Screen, plain_line
 from paygw_batch.clock import format_local_minute
 from paygw_batch.core.batch import PAYOUT
@@ -51,7 +51,7 @@ from paygw_batch.show.batch_status import (
 )
 from paygw_batch.show.next_step import state_step, step_sentence
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
-from paygw_batch.show.remittance import payee_of
+from paygw_batch.show.remittance import build_payee
 from paygw_batch.show.summary import Summary
 
 POLL_INTERVAL_S = 1.0
@@ -130,13 +130,13 @@ def status_command(
     force: bool,
 ) -> None:
     """Show the rows of BATCH (its id, a prefix of it, or its sheet's path); without BATCH, all batches."""
-    screen, settings = Screen(invocation, is_read_only=True), settings_of(invocation)
+    screen, settings = Screen(invocation, is_read_only=True), settings_for(invocation)
     if out is not None and not in_doubt:
         message = say("--out needs --in-doubt. To write every row, use `paygw-batch reconcile BATCH --out FILE`.")
         raise UsageError(message)
     if batch is None and (in_doubt or watch or history or row is not None):
         raise UsageError(say("--in-doubt, --history, --row and --watch need a batch: name it."))
-    output, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
+    output, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), output_guard(invocation, settings, force=force)
     guard.check(output, inputs={say("the sheet"): None if batch is None else Path(batch)})
     if batch is not None and watch:
         watch_batch(settings, batch, screen)
@@ -149,15 +149,15 @@ def status_command(
             limit = None if screen.as_json else MAX_SHOWN_LINES
             status = batch_status(settings, journal, record, only_doubt=in_doubt, limit=limit)
             visible_rows = status.rows if screen.as_json else status.rows[:MAX_SHOWN_LINES]
-            payments = journal.payments(record.number, [listed.row.row for listed in visible_rows])
+            payments = journal.payments(record.number, [entry.row.row for entry in visible_rows])
             _show_run(followed_batch(settings, journal, record, lambda: status.tallies), screen)
             summary = _show_batch(status, payments, screen, only_doubt=in_doubt)
             if history:
                 entries = _show_history(journal, record, screen)
-                summary = replace(summary, further={**summary.further, "history": entries})
+                summary = replace(summary, extra={**summary.extra, "history": entries})
             if row is not None:
                 replies = _show_replies(journal, record, row, screen)
-                summary = replace(summary, further={**summary.further, "replies": replies})
+                summary = replace(summary, extra={**summary.extra, "replies": replies})
             if out is not None:
                 _write_questions(journal, record, out, screen)
     screen.finish(summary)
@@ -178,12 +178,12 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
     screen.say(sentence)
 
 
-def _show_run(followed: FollowedBatch, screen: Screen) -> None:
-    running = followed.running
-    if running is None or not followed.is_sending:
+def _show_run(batch: FollowedBatch, screen: Screen) -> None:
+    running = batch.running
+    if running is None or not batch.is_sending:
         return
     sentence = say_count(
-        followed.payable,
+        batch.payable,
         "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {count:,} row has an "
         "answer.",
         "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {count:,} rows have an "
@@ -191,7 +191,7 @@ def _show_run(followed: FollowedBatch, screen: Screen) -> None:
         command=running.command,
         pid=running.pid,
         since=format_local_minute(running.since),
-        answered=followed.answered,
+        answered=batch.answered,
     )
     screen.say(sentence)
 
@@ -219,18 +219,18 @@ def _show_batch(
             for fact in status.contradictions[:MAX_SHOWN_LINES]
         ]
         screen.table(say("Contradicting messages: kept as evidence, they changed nothing"), headings, lines)
-    waiting = _show_evidence(status, screen)
+    evidence = _show_evidence(status, screen)
     in_sheet_order = sorted(status.rows, key=lambda entry: entry.row.row)
     rows = [_row_as_json(entry, payments.get(entry.row.row)) for entry in in_sheet_order]
     return replace(
         status.summary,
-        further={
+        extra={
             "operation": record.operation,
             "in_doubt": [row for row in rows if row["state"] == State.IN_DOUBT],
             "needs_person": rows,
             "contradictions": len(status.contradictions),
             "evidence": status.evidence,
-            "evidence_waiting": waiting,
+            "evidence_waiting": evidence,
         },
     )
 
@@ -248,33 +248,33 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
 
 
 def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
-    """Show the first rows that need a person, each with its next step. Rows in doubt share one."""
-    count = status.needing
+    """Show the first rows that need a person, with their next steps. Rows in doubt share one step."""
+    count = status.attention_count
     title = say_count(
         count, "What to do next ({count:,} row needs a person):", "What to do next ({count:,} rows need a person):"
     )
     if count:
         screen.say(title)
-    listed = status.rows[:MAX_SHOWN_LINES]
-    for entry in listed:
+    visible_rows = status.rows[:MAX_SHOWN_LINES]
+    for entry in visible_rows:
         row, reason = entry.row, f" ({entry.row.error_code})" if entry.row.error_code else ""
         state = state_label(display_state(row.state))
         step_text = _doubt_sentence(row, payments[row.row]) if row.state in DISPLAYED_IN_DOUBT else _step_text(entry)
         screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=reason, step=step_text))
-    screen.say_more(count)
-    doubtful = [entry.row.row for entry in listed if entry.row.state in DISPLAYED_IN_DOUBT]
-    if doubtful:
+    screen.say_omitted(count)
+    rows_in_doubt = [entry.row.row for entry in visible_rows if entry.row.state in DISPLAYED_IN_DOUBT]
+    if rows_in_doubt:
         operation = load_operation(status.record.operation)
-        step = state_step(State.IN_DOUBT, status.record, operation, first_row=doubtful[0])
+        step = state_step(State.IN_DOUBT, status.record, operation, first_row=rows_in_doubt[0])
         screen.say(step.sentence)
-        settle = f"paygw-batch resolve row {status.record.batch} {doubtful[0]} --as paid --evidence TEXT"
+        settle = f"paygw-batch resolve row {status.record.batch} {rows_in_doubt[0]} --as paid --evidence TEXT"
         for line in (*step.commands, settle):
             screen.say(f"  {line}")
 
 
 def _doubt_sentence(row: RowState, payment: FoundPayment) -> str:
     """Describe a row in doubt by amount, payee, order and time. Only the last digits of the account are shown."""
-    payee = payee_of(payment.form, payment.fields)
+    payee = build_payee(payment.form, payment.fields)
     return say(
         "{currency} {amount} to {name} (...{end}), order {order}, since {since}",
         currency=payment.currency,
@@ -305,17 +305,19 @@ def _show_history(journal: JournalReader, record: BatchRecord, screen: Screen) -
 
 
 def _show_all_batches(status: JournalStatus, screen: Screen, order: str) -> Summary:
-    listed = sorted(status.batches, key=_SORT_KEYS[order])
-    if listed:
-        _show_batch_table(listed, screen)
+    batches = sorted(status.batches, key=_SORT_KEYS[order])
+    if batches:
+        _show_batch_table(batches, screen)
         screen.table(
             say("All batches, each row once"),
             mark_all("currency", "state", "sum"),
             [(currency, state, amount) for currency, sums in status.totals.items() for state, amount in sums.items()],
         )
-    message = say_count(len(listed), "{count:,} batch in the journal", "{count:,} batches in the journal")
-    ending = say_count(status.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person.")
-    message += ending if status.needing else "."
+    message = say_count(len(batches), "{count:,} batch in the journal", "{count:,} batches in the journal")
+    suffix = say_count(
+        status.attention_count, "; {count:,} of them needs a person.", "; {count:,} of them need a person."
+    )
+    message += suffix if status.attention_count else "."
     _show_message_counts(say("Messages of the gateway"), status.evidence, screen)
     return Summary(
         status.exit_code,
@@ -323,11 +325,11 @@ def _show_all_batches(status: JournalStatus, screen: Screen, order: str) -> Summ
         rows=sum(status.states.values()),
         states=status.states,
         totals=status.totals,
-        further={"batches": [_batch_as_json(batch) for batch in listed], "evidence": status.evidence},
+        extra={"batches": [_batch_as_json(batch) for batch in batches], "evidence": status.evidence},
     )
 
 
-def _show_batch_table(listed: Sequence[ListedBatch], screen: Screen) -> None:
+def _show_batch_table(batches: Sequence[ListedBatch], screen: Screen) -> None:
     """Show one batch per line. The operation is shown only if some batches are collections."""
     headings = mark_all("batch", "sheet", "opened", "rows", "paid", "to send", "person", "operation")
     lines = [
@@ -341,30 +343,30 @@ def _show_batch_table(listed: Sequence[ListedBatch], screen: Screen) -> None:
             batch.needs_person + batch.contradictions,
             say(batch.record.operation),
         )
-        for batch in listed
+        for batch in batches
     ]
-    column_count = len(headings) if any(batch.record.operation != PAYOUT for batch in listed) else -1
+    column_count = len(headings) if any(batch.record.operation != PAYOUT for batch in batches) else -1
     screen.table("", headings[:column_count], [line[:column_count] for line in lines])
 
 
-def _batch_as_json(listed: ListedBatch) -> dict[str, object]:
+def _batch_as_json(batch: ListedBatch) -> dict[str, object]:
     return {
-        "batch": listed.record.batch,
-        "sheet": listed.record.sheet_name,
-        "operation": listed.record.operation,
-        "opened_at": listed.record.opened_at,
-        "age_s": int(listed.age.total_seconds()),
-        "rows": listed.record.rows,
-        "known": sum(tally.count for tally in listed.known),
-        "states": dict(listed.states),
-        "needs_person": listed.needs_person,
-        "contradictions": listed.contradictions,
+        "batch": batch.record.batch,
+        "sheet": batch.record.sheet_name,
+        "operation": batch.record.operation,
+        "opened_at": batch.record.opened_at,
+        "age_s": int(batch.age.total_seconds()),
+        "rows": batch.record.rows,
+        "known": sum(tally.count for tally in batch.known),
+        "states": dict(batch.states),
+        "needs_person": batch.needs_person,
+        "contradictions": batch.contradictions,
     }
 
 
 def _row_as_json(entry: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
-    """Return a row that needs a person for the JSON, with its whole account, unlike on the screen."""
-    row, payee = entry.row, None if payment is None else payee_of(payment.form, payment.fields)
+    """Return a row that needs a person for the JSON. Unlike on the screen, its account is not masked."""
+    row, payee = entry.row, None if payment is None else build_payee(payment.form, payment.fields)
     return {
         "row": row.row,
         "client_orderid": row.client_orderid,
@@ -391,26 +393,26 @@ _OMITTED_FIELDS = frozenset({"number", "batch"})
 def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
     """Show the evidence about a batch, and return the messages that need a person for the JSON."""
     _show_message_counts(say("Messages of the gateway about its rows"), status.evidence, screen)
-    waiting = status.waiting
-    if waiting:
+    messages = status.waiting
+    if messages:
         lines = []
-        for entry in waiting[:MAX_SHOWN_LINES]:
+        for entry in messages[:MAX_SHOWN_LINES]:
             words = _WAITING_REASONS.get(entry.finding)
             reason = state_label(entry.finding.value) if words is None else say(words)
-            at, reported_status = format_local_minute(entry.taken_at), entry.said or "-"
-            lines.append((entry.row, entry.client_orderid, entry.state.value, reported_status, reason, at))
+            taken_at, reported_status = format_local_minute(entry.taken_at), entry.said or "-"
+            lines.append((entry.row, entry.client_orderid, entry.state.value, reported_status, reason, taken_at))
         screen.table(
             say("Messages from the gateway that need a person (they changed nothing)"),
             mark_all("row", "order id", "state", "said", "why it waits", "at"),
             lines,
         )
-        screen.say_more(len(waiting))
+        screen.say_omitted(len(messages))
         instruction = mark(
             "Ask the gateway whether they are true, then record what happened to each row: `paygw-batch resolve row "
             "{batch} N --evidence TEXT --as paid`, rejected or not-received."
         )
         screen.say(say(instruction, batch=status.record.batch))
-    return [{name: value for name, value in asdict(entry).items() if name not in _OMITTED_FIELDS} for entry in waiting]
+    return [{name: value for name, value in asdict(entry).items() if name not in _OMITTED_FIELDS} for entry in messages]
 
 
 def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
@@ -437,12 +439,12 @@ def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen:
         screen.say(say("No replies are stored: none arrived, or the row was paid at once."))
     as_json: list[dict[str, object]] = []
     for attempt in replies:
-        number, at, head = attempt.attempt, attempt.at, attempt.reply.head
+        number, time, head = attempt.attempt, attempt.at, attempt.reply.head
         body = attempt.reply.body.decode("utf-8", "backslashreplace")
-        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=number, at=format_local_minute(at)))
+        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=number, at=format_local_minute(time)))
         for line in (*head.splitlines(), "", *body.splitlines()):
             screen.say(f"    {line}")
-        as_json.append({"attempt": number, "at": at, "head": head, "body": body})
+        as_json.append({"attempt": number, "at": time, "head": head, "body": body})
     return as_json
 
 

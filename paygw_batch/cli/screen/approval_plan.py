@@ -128,7 +128,7 @@ def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None
                 row.act.value,
                 row.currency,
                 row.amount,
-                row.said,
+                row.evidence_text,
             )
             for row in content.rows
         ],
@@ -156,7 +156,7 @@ def _show_forget_order(screen: Screen, document: ForgetOrder) -> None:
 
 def document_summary(document: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
     signatures, summary = verify_signatures(document, policy, utc_now()), Summary(ExitCode.DONE, message)
-    further: dict[str, object] = {
+    extra: dict[str, object] = {
         "document": document.noun,
         "operation": "" if isinstance(document, ForgetOrder) else document.content.operation,
         "journal": document.content.journal,
@@ -169,7 +169,7 @@ def document_summary(document: SignedDocument, policy: ApprovalPolicy, message: 
         content = document.content
         totals = {currency: {"ready": amount} for currency, amount in content.totals.items()}
         summary = replace(summary, batch=content.batch, sheet=content.sheet, rows=content.rows, totals=totals)
-        further |= {
+        extra |= {
             "plan_sha256": document.digest(),
             "findings": [
                 {**dict(finding), "message": finding_sentence(finding)}
@@ -181,54 +181,54 @@ def document_summary(document: SignedDocument, policy: ApprovalPolicy, message: 
     if isinstance(document, RowOrder):
         summary = replace(summary, batch=document.batch, sheet=document.content.sheet, rows=document.rows)
         rows = [row.model_dump(mode="json") for row in document.content.rows]
-        further |= {"order_sha256": document.digest(), "releases" if document.is_release else "settlements": rows}
+        extra |= {"order_sha256": document.digest(), "releases" if document.is_release else "settlements": rows}
     if isinstance(document, ForgetOrder):
         summary = replace(summary, rows=document.rows)
-        further |= {"order_sha256": document.digest(), "forgets": document.content.model_dump(mode="json")}
-    return replace(summary, further=further)
+        extra |= {"order_sha256": document.digest(), "forgets": document.content.model_dump(mode="json")}
+    return replace(summary, extra=extra)
 
 
-def show_statement_match(screen: Screen, matched: StatementMatch) -> None:
-    if matched.settlements:
+def show_statement_match(screen: Screen, match: StatementMatch) -> None:
+    if match.settlements:
         screen.table(
             say("Rows that the statement settles"),
             mark_all("row", "becomes", "evidence"),
-            [(entry.row, entry.resolution.value, entry.said) for entry in matched.settlements[:MAX_SHOWN_LINES]],
+            [(entry.row, entry.resolution.value, entry.evidence_text) for entry in match.settlements[:MAX_SHOWN_LINES]],
         )
-        screen.say_more(len(matched.settlements))
-    if matched.differences:
+        screen.say_omitted(len(match.settlements))
+    if match.differences:
         screen.table(
             say("Lines that do not match the journal"),
             mark_all("line", "order id", "why"),
-            [(line.line, line.order_id, line.sentence) for line in matched.differences[:MAX_SHOWN_LINES]],
+            [(line.line, line.order_id, line.sentence) for line in match.differences[:MAX_SHOWN_LINES]],
         )
-        screen.say_more(len(matched.differences))
+        screen.say_omitted(len(match.differences))
     counts = [
         (
-            matched.agreeing,
+            match.agreeing,
             say_count(
-                matched.agreeing, "{count:,} line agrees with the journal", "{count:,} lines agree with the journal"
+                match.agreeing, "{count:,} line agrees with the journal", "{count:,} lines agree with the journal"
             ),
         ),
         (
-            matched.elsewhere,
+            match.elsewhere,
             say_count(
-                matched.elsewhere, "{count:,} line is about other batches", "{count:,} lines are about other batches"
+                match.elsewhere, "{count:,} line is about other batches", "{count:,} lines are about other batches"
             ),
         ),
         (
-            matched.waiting,
-            say_count(matched.waiting, "{count:,} row is not decided yet", "{count:,} rows are not decided yet"),
+            match.waiting,
+            say_count(match.waiting, "{count:,} row is not decided yet", "{count:,} rows are not decided yet"),
         ),
         (
-            len(matched.unsettled_rows),
-            say_count(len(matched.unsettled_rows), "{count:,} row stays in doubt", "{count:,} rows stay in doubt"),
+            len(match.unsettled_rows),
+            say_count(len(match.unsettled_rows), "{count:,} row stays in doubt", "{count:,} rows stay in doubt"),
         ),
     ]
     if sentences := [sentence for count, sentence in counts if count]:
         screen.say("; ".join(sentences) + ".")
 
 
-def count_differences(matched: StatementMatch) -> str:
-    count = len(matched.differences)
+def count_differences(match: StatementMatch) -> str:
+    count = len(match.differences)
     return say_count(count, "{count:,} line does not match the journal", "{count:,} lines do not match the journal")

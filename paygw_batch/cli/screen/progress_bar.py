@@ -35,8 +35,8 @@ class _RateColumn(ProgressColumn):
         return Text("" if speed is None else say("{speed:,.0f} rows/s", speed=speed))
 
 
-def _build_bar(console: Console, title: str, *further: ProgressColumn) -> Progress:
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn(), *further)
+def _build_bar(console: Console, title: str, *extra: ProgressColumn) -> Progress:
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn(), *extra)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
@@ -45,7 +45,7 @@ def show_bar(console: Console, title: str) -> Iterator[Callable[[int, int], None
     """Show a bar on a terminal. Yield a function that updates the completed count and the total."""
     with _build_bar(console, title) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda done, whole: bar.update(task, completed=done, total=whole)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class RunProgress:
@@ -66,23 +66,23 @@ class RunProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def set_total(self, due: int) -> None:
-        self._due = due
-        self._bar.update(self._task, total=due)
+    def set_total(self, total: int) -> None:
+        self._due = total
+        self._bar.update(self._task, total=total)
         if not self._console.is_terminal:
             self._next_line_s = time.monotonic() + PLAIN_LINE_INTERVAL_S
-            self.note(say_count(due, "Sending {count:,} row.", "Sending {count:,} rows."))
+            self.echo(say_count(total, "Sending {count:,} row.", "Sending {count:,} rows."))
 
-    def record_outcome(self, due: DueRow, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
+    def record_outcome(self, row: DueRow, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
         self._outcomes[outcome.kind] += 1
         self._update()
 
-    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+    def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
         """Show the counts of the workers instead of those of this process."""
         self._outcomes = Counter(counts)
         self._update()
 
-    def note(self, sentence: str) -> None:
+    def echo(self, sentence: str) -> None:
         self._console.print(sentence, soft_wrap=not self._console.is_terminal)
 
     def _update(self) -> None:
@@ -97,4 +97,4 @@ class RunProgress:
         self._bar.update(self._task, completed=completed_count, counts=counts)
         if not self._console.is_terminal:
             self._next_line_s = time.monotonic() + PLAIN_LINE_INTERVAL_S
-            self.note(say("{done:,} of {due:,}: {counts}.", done=completed_count, due=self._due, counts=counts))
+            self.echo(say("{done:,} of {due:,}: {counts}.", done=completed_count, due=self._due, counts=counts))

@@ -193,8 +193,8 @@ class Screen:
         if self.listener is not None:
             self.listener(sentence)
 
-    def say_more(self, count: int) -> None:
-        """Print how many of `count` lines were not shown, if any."""
+    def say_omitted(self, count: int) -> None:
+        """Print how many of `count` lines were omitted, if any."""
         if count > MAX_SHOWN_LINES:
             self.say(say("... and {count:,} more: --json lists all of them.", count=count - MAX_SHOWN_LINES))
 
@@ -206,17 +206,17 @@ class Screen:
     def pages(self, sentences: Sequence[str]) -> None:
         """Print lines, one screenful at a time on a terminal."""
         height, width = self.out.size.height - 2, max(1, self.out.size.width)
-        used, is_paged = 0, self.can_ask() and not self._quiet
+        used_lines, is_paged = 0, self.can_ask() and not self._quiet
         for sentence in sentences:
             lines = self.out.fit_sentence(sentence).split(allow_blank=True)
-            needed = sum(-(-max(1, line.cell_len) // width) for line in lines)
-            if is_paged and used and used + needed > height:
+            height_needed = sum(-(-max(1, line.cell_len) // width) for line in lines)
+            if is_paged and used_lines and used_lines + height_needed > height:
                 _wait_for_key()
-                used = 0
+                used_lines = 0
             self.say(sentence)
-            used += needed
+            used_lines += height_needed
 
-    def insist(self, sentence: str) -> None:
+    def say_if_quiet(self, sentence: str) -> None:
         """Print a sentence that a person must act on, even with -q. Does nothing without -q or with --json."""
         if self._quiet and not self.as_json:
             PlainConsole(self._output.file, quiet=False).print_line(sentence)
@@ -233,9 +233,9 @@ class Screen:
             self.out.print()
             return False
 
-    def ask(self, question: str, suggested: str) -> str | None:
+    def ask(self, question: str, default: str) -> str | None:
         """Ask for a text. Return None if no one can be asked, or if the question is interrupted."""
-        return self._prompt(question, default=suggested)
+        return self._prompt(question, default=default)
 
     def choose(self, question: str, choices: Sequence[str], descriptions: Sequence[str]) -> str | None:
         """Ask for one of the choices, by name or number, and show their descriptions. Return None as `ask` does."""
@@ -248,15 +248,15 @@ class Screen:
         answer = self._prompt(question, type=kind, show_choices=False)
         return None if answer is None else numbers.get(answer, answer)
 
-    def _prompt(self, question: str, **how: Any) -> str | None:
+    def _prompt(self, question: str, **options: Any) -> str | None:
         try:
-            return ask_for_text(question, **how).strip() if self.can_ask() else None
+            return ask_for_text(question, **options).strip() if self.can_ask() else None
         except click.Abort:
             self.out.print()
             return None
 
     def notes(self, sentences: Sequence[str]) -> None:
-        """Print notes, which are less than warnings."""
+        """Print notes, which are less severe than warnings."""
         for sentence in sentences:
             self.say(say("Note: {sentence}", sentence=sentence))
 
@@ -290,13 +290,13 @@ class Screen:
         self.out.print(table)
 
     def _print_as_list(self, title: str, titles: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
-        """Print a table that is too wide as a list, because words that are cut cannot be copied."""
+        """Print a table as a list if it is too wide, because truncated words cannot be copied."""
         if title:
             self.out.print_line(title, "italic")
         names = [name.replace("\n", ", ") for name in titles[1:]]
-        for head, *others in cells:
+        for head, *values in cells:
             self.out.print_line(_join_lines(head), "bold")
-            members = (f"{name}: {_join_lines(cell)}" for name, cell in zip(names, others, strict=True) if cell.plain)
+            members = (f"{name}: {_join_lines(cell)}" for name, cell in zip(names, values, strict=True) if cell.plain)
             self.out.print_line("  " + "; ".join(members))
 
     def finish(self, summary: Summary) -> NoReturn:
@@ -314,7 +314,7 @@ class Screen:
             style = "" if summary.exit_code is ExitCode.DONE else "bold"
             self.out.print_line(summary.message, style)
             if summary.exit_code is not ExitCode.DONE:
-                self.insist(summary.message)
+                self.say_if_quiet(summary.message)
         code = summary.exit_code
         if (failure := self._output.failure) is not None and not (self._is_read_only and self._output.is_unread):
             self.err.print_line(summary.message)

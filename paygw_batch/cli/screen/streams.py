@@ -25,7 +25,7 @@ class Stream(io.TextIOBase):
 
     @property
     def file(self) -> TextIO:
-        """This stream, typed for printing. A `TextIOBase` is a `TextIO` in all but name."""
+        """This stream, typed as `TextIO` for printing."""
         return cast("TextIO", self)
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Self
 
 from starlette.responses import Response
 
-from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, challenge_of
+from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, passkey_challenge
 from paygw_batch.approval.policy import load_sandbox_key, require_line, require_policy
 from paygw_batch.approval.signed_document import (
     Approval,
@@ -140,7 +140,7 @@ class Agreement(ABC, Generic[Document]):
 
     @abstractmethod
     def recorded_approvers(self, journal: JournalReader) -> Mapping[str, str]:
-        """Return the approval times by person that the journal recorded when the document was carried out."""
+        """Return the recorded approval times of a carried-out document, by person."""
 
     @abstractmethod
     def outdated_error(self, stage: Stage | None = None) -> PageOutdated:
@@ -155,11 +155,11 @@ class Agreement(ABC, Generic[Document]):
         """Carry out the document. Return the run that does so, or None if it is already done."""
 
     def record_failed_start(self, exit_code: int) -> None:
-        """Record the start as refused in the audit trail if the exit code says that the run did nothing."""
+        """Record a refused start in the audit trail if the exit code means that the run did nothing."""
         if exit_code in _NOTHING_DONE:
             with suppress(PaygwError):
-                said = f"{RECORDED_BEFORE}exit {exit_code}"
-                self.visit.record_action(self.start_audit_action, self.visit.thing, AuditResult.REFUSED, said=said)
+                words = f"{RECORDED_BEFORE}exit {exit_code}"
+                self.visit.record_action(self.start_audit_action, self.visit.subject, AuditResult.REFUSED, said=words)
 
     def outdated_reason(self, journal: JournalReader) -> str | None:  # noqa: ARG002 (used by kinds that can be outdated)
         """Return why the document can never be carried out, or None if it can."""
@@ -180,7 +180,7 @@ class Agreement(ABC, Generic[Document]):
     @classmethod
     @contextmanager
     def lock_for_change(cls, visit: Visit, act: Action) -> Iterator[Self]:
-        """Lock the document for one change. Raises `ActRefused` unless the person may do the action."""
+        """Lock the document for one change. Raises `ActRefused` unless the person has permission."""
         agreement = cls.require(visit)
         sentence = say(cls.only_maker_message if act is cls.own_act else cls.other_person_message, name=agreement.maker)
         visit.require(act, agreement.maker, sentence)
@@ -231,7 +231,7 @@ class AgreementCard:
         return self.progress.stage
 
 
-def progress_of(journal: JournalReader, agreement: Agreement[Any]) -> AgreementProgress:
+def read_progress(journal: JournalReader, agreement: Agreement[Any]) -> AgreementProgress:
     document = agreement.document
     approvers, void = ({}, "") if document is None else _valid_approvals(journal, agreement, document)
     if (stage := agreement.stage_without_signatures(journal)) is not None:
@@ -254,7 +254,7 @@ def progress_of(journal: JournalReader, agreement: Agreement[Any]) -> AgreementP
 def _valid_approvals(
     journal: JournalReader, agreement: Agreement[Any], document: SignedDocument
 ) -> tuple[Mapping[str, str], str]:
-    """Return the valid approval times by person, and why the maker's signature is invalid or an empty string."""
+    """Return the valid approval times by person, and the reason if the maker's signature is invalid."""
     try:
         signatures = verify_signatures(document, require_policy(agreement.visit.console.settings), utc_now())
     except ApprovalError as error:
@@ -278,7 +278,7 @@ def _failure_reason(agreement: Agreement[Any], document: SignedDocument, run: St
 
 
 def request_to_person(agreement: Agreement[Any], progress: AgreementProgress) -> str:
-    """Return a request to the visitor for the next step. Empty if others take that step."""
+    """Return a request to the visitor to take the next step. Empty if others take it."""
     stage = progress.stage
     match stage:
         case Stage.TO_APPROVE:
@@ -317,13 +317,13 @@ class ListedAgreement:
 
 
 def build_list_entry(
-    agreement: Agreement[Any], progress: AgreementProgress, name: str, at: str, rows: Sequence[int] = ()
+    agreement: Agreement[Any], progress: AgreementProgress, name: str, time: str, rows: Sequence[int] = ()
 ) -> ListedAgreement:
-    """Build the list entry of a document that was drafted at the time `at`."""
+    """Build the list entry of a document that was drafted at the time `time`."""
     path = agreement.path if progress.stage is Stage.DRAFTING else agreement.page
-    needs, then = request_to_person(agreement, progress), say(agreement.next_steps[progress.stage])
+    request, next_step = request_to_person(agreement, progress), say(agreement.next_steps[progress.stage])
     return ListedAgreement(
-        path, agreement.folder.number, name, agreement.summary, agreement.maker, at, then, needs, rows
+        path, agreement.folder.number, name, agreement.summary, agreement.maker, time, next_step, request, rows
     )
 
 
@@ -332,7 +332,7 @@ SIGNED_AS = "?as=signed"
 
 
 def is_superseded(visit: Visit, progress: AgreementProgress) -> bool:
-    """Return whether the payout's page replaces this page, because the document is done."""
+    """Return whether the document is done, so that the payout's page replaces this page."""
     return progress.stage is Stage.DONE and visit.query("as") != "signed"
 
 
@@ -421,7 +421,7 @@ class AgreementForms:
                 agreement.redraft()
         return visit.redirect(agreement.page)
 
-    def take_back(self, visit: Visit) -> Response:
+    def remove_own_document(self, visit: Visit) -> Response:
         """Remove one's own document before it is carried out. A second click does nothing."""
         if self.kind.find(visit) is None:
             return visit.redirect("/")
@@ -446,8 +446,8 @@ class AgreementForms:
             if progress.stage in {Stage.APPROVED, Stage.FAILED} and is_as_shown:
                 agreement.start()
             else:
-                said = f"{RECORDED_BEFORE}{PageOutdated.__name__}"
-                visit.record_action(agreement.start_audit_action, visit.thing, AuditResult.REFUSED, said=said)
+                words = f"{RECORDED_BEFORE}{PageOutdated.__name__}"
+                visit.record_action(agreement.start_audit_action, visit.subject, AuditResult.REFUSED, said=words)
         return visit.redirect(agreement.page)
 
 
@@ -463,7 +463,7 @@ def _require_stage(agreement: Agreement[Any], allowed: Collection[Stage]) -> Agr
     """Return the progress of a document. Raises `PageOutdated` or `ApprovalError` unless its stage is `allowed`."""
     settings, document = agreement.visit.console.settings, agreement.document
     with journal_for_planning(settings) as journal:
-        progress = progress_of(journal, agreement)
+        progress = read_progress(journal, agreement)
     if progress.stage in allowed:
         return progress
     if progress.stage in {Stage.OUTDATED, Stage.VOID}:
@@ -485,8 +485,8 @@ def _sign_as_maker(visit: Visit, draft: Document) -> Document:
     passkey = visit.passkey
     if passkey is None:
         return sign_document(draft, require_key(visit.console, visit.member))
-    own = _with_passkey_as_maker(draft, passkey)
-    return sign_by_passkey(own, parse_signature(visit.form), require_policy(visit.console.settings))
+    signed = _with_passkey_as_maker(draft, passkey)
+    return sign_by_passkey(signed, parse_signature(visit.form), require_policy(visit.console.settings))
 
 
 def _add_approval(visit: Visit, document: Document) -> Document:
@@ -508,9 +508,9 @@ def withdraw(visit: Visit, document: SignedDocument | None) -> None:
         return
     settings, now, policy = visit.console.settings, utc_now(), require_policy(visit.console.settings)
     with journal_for_planning(settings) as journal:
-        is_of_journal = document.content.journal == journal.head().journal_id
+        is_same_journal = document.content.journal == journal.head().journal_id
         is_withdrawn = any(withdrawal.sha256 == document.digest() for withdrawal in journal.withdrawals())
-    if is_of_journal and not is_withdrawn:
+    if is_same_journal and not is_withdrawn:
         withdrawal = (
             sign_withdrawal(document, require_key(visit.console, visit.member), policy.people, now)
             if visit.passkey is None
@@ -524,7 +524,7 @@ _WITHDRAWABLE = frozenset({Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage
 
 
 def _withdraw_shown_document(agreement: Agreement[Document], allowed: Collection[Stage]) -> None:
-    """Withdraw the signed document that the page showed, and stop its run if it is only starting."""
+    """Withdraw the signed document shown on the page, and stop its run if it is only starting."""
     document = _require_same_document(agreement)
     stage = _require_stage(agreement, allowed).stage
     withdraw(agreement.visit, document)
@@ -547,7 +547,7 @@ def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> 
         return None
     form = {"kind": "get", "rp_id": party.rp_id, "credential": passkey.credential}
     if is_maker:
-        return {**form, "challenge": challenge_of(_with_passkey_as_maker(document, passkey).signed_text())}
+        return {**form, "challenge": passkey_challenge(_with_passkey_as_maker(document, passkey).signed_text())}
     with suppress(ApprovalError):  # A person who may not approve gets no form.
         text = approval_text(document, passkey.key, require_policy(visit.console.settings), utc_now())
         return {**form, "challenge": text.challenge, "approved_at": text.approved_at}

@@ -45,7 +45,7 @@ _CORRECTED = "mended"
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCell:
+class CellView:
     """A cell of the sender's table. `correction` is the only possible one, or None."""
 
     column: str
@@ -57,18 +57,18 @@ class ShownCell:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownRow:
+class RowView:
     """A row of the sender's table. `of_row` has sentences about the whole row, and `digest` covers its texts."""
 
     number: int
-    cells: Sequence[ShownCell]
+    cells: Sequence[CellView]
     of_row: Sequence[str]
     is_out: bool
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
-class ShownChange:
+class ChangeView:
     """A sentence about the last change, and the form that undoes it.
 
     `undo` is the last part of the form's address, or empty without a form. `fields` are its hidden fields.
@@ -101,13 +101,14 @@ def show_sheet(visit: Visit) -> Response:
     if batch is not None and payout.plan is not None:
         return visit.redirect(f"/payouts/{batch}")
     kind, after, change = visit.query("kind"), visit.query_number("after"), _last_change(visit, payout, result)
-    red = _red_cells(payout, result)
+    cells_to_correct = _cells_to_correct(payout, result)
     is_red_again = (
-        kind == _CORRECTED and (visit.query_number("row"), visit.query("column")) in red.select("row", "column").rows()
+        kind == _CORRECTED
+        and (visit.query_number("row"), visit.query("column")) in cells_to_correct.select("row", "column").rows()
     )
     if not kind or (change is not None and (is_red_again or not _has_rows_of_kind(result, kind))):
         kind = _default_kind(result)
-    focus = _next_cell(red, result, visit, kind) if change is not None or visit.query("row") else None
+    focus = _next_cell(cells_to_correct, result, visit, kind) if change is not None or visit.query("row") else None
     rows = _page_rows(payout, result, kind, after)
     if focus is not None and focus[0] not in [row.number for row in rows[:ROWS_PER_PAGE]]:
         after = focus[0] - 1 if focus[0] > after else 0
@@ -140,35 +141,35 @@ def show_sheet(visit: Visit) -> Response:
 
 
 def _has_rows_of_kind(result: CheckedSheet, kind: str) -> bool:
-    """Return whether any row of this kind is left."""
+    """Return whether any row of this kind remains."""
     if kind == _TO_CORRECT:
         return result.rows_to_mend > 0
     return kind == _CORRECTED or any(entry.code == kind for entry in result.kinds)
 
 
-def _red_cells(payout: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
-    """Return the cells to correct as `row, column, code, place` in sheet order. `place` numbers the columns."""
-    places = {name: place for place, name in enumerate(result.columns)}
+def _cells_to_correct(payout: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
+    """Return the cells to correct as `row, column, code, place` in sheet order. `position` numbers the columns."""
+    positions = {name: position for position, name in enumerate(result.columns)}
     cells = _read_findings(payout).filter(
         pl.col("is_defect") & ~pl.col("row").is_in(list(result.left_out)) & pl.col("column").is_in(list(result.columns))
     )
-    place = pl.col("column").replace_strict(places, default=0, return_dtype=pl.Int32)
-    return cells.select("row", "column", "code", place=place).sort("row", "place")
+    position = pl.col("column").replace_strict(positions, default=0, return_dtype=pl.Int32)
+    return cells.select("row", "column", "code", place=position).sort("row", "place")
 
 
-def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str) -> tuple[int, str] | None:
+def _next_cell(cells_to_correct: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str) -> tuple[int, str] | None:
     """Return row and column of the red cell at or after the last change, or else of the first one."""
-    candidates = red if kind == _TO_CORRECT else red.filter(pl.col("code") == kind)
+    candidates = cells_to_correct if kind == _TO_CORRECT else cells_to_correct.filter(pl.col("code") == kind)
     row, column = visit.query_number("row"), visit.query("column")
-    place = list(result.columns).index(column) if column in result.columns else 0
-    is_after = (pl.col("row") > row) | ((pl.col("row") == row) & (pl.col("place") >= place))
+    position = list(result.columns).index(column) if column in result.columns else 0
+    is_after = (pl.col("row") > row) | ((pl.col("row") == row) & (pl.col("place") >= position))
     for cells in (candidates.filter(is_after), candidates):
         if cells.height:
             return int(cells["row"][0]), str(cells["column"][0])
     return None
 
 
-def _last_change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> ShownChange | None:
+def _last_change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> ChangeView | None:
     """Return the change that led to this page, or None if there was none."""
     row, column, corrections = visit.query_number("row"), visit.query("column"), require_corrections(payout)
     match visit.query("did"):
@@ -176,20 +177,20 @@ def _last_change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> Sh
             edit = next((edit for edit in corrections.edits if (edit.row, edit.column) == (row, column)), None)
             heading = result.headings.get(column, column)
             if edit is None:
-                return ShownChange(say("Row {row}, {heading}: restored from your file.", row=row, heading=heading))
+                return ChangeView(say("Row {row}, {heading}: restored from your file.", row=row, heading=heading))
             text = edit.now if edit.now is not None else say("empty")
-            return ShownChange(
+            return ChangeView(
                 say("Row {row}, {heading}: changed to {text}.", row=row, heading=heading, text=text),
                 "mend",
                 {"row": str(row), "column": column, "shown": edit.now or "", "text": edit.was or ""},
             )
         case "leave-out" if row in result.left_out:
             fields = {"row": str(row), "shown": _row_digest(payout, row), "out": "no"}
-            return ShownChange(say("Row {row}: left out.", row=row), "leave-out", fields)
+            return ChangeView(say("Row {row}: left out.", row=row), "leave-out", fields)
         case "leave-out":
-            return ShownChange(say("Row {row}: no longer left out.", row=row))
+            return ChangeView(say("Row {row}: no longer left out.", row=row))
         case "mend-kind":
-            return ShownChange(say("The suggested texts have been entered."))
+            return ChangeView(say("The suggested texts have been entered."))
         case _:
             return None
 
@@ -217,21 +218,21 @@ def correct_cell(visit: Visit) -> Response:
         row, column = _require_row_number(visit), visit.form.get("column", "")
         if column not in result.columns:
             raise PageNotFound(say("The sheet does not have this column."))
-        corrections, shown = _require_same_file(visit, payout), _read_cell(payout, row, column)
+        corrections, value = _require_same_file(visit, payout), _read_cell(payout, row, column)
         text = visit.form.get("text", "")
-        if parse_cell(text) == shown:
-            return _redirect_back(visit, did="mend", row=row, column=column)
-        if (shown or "") != visit.form.get("shown"):
+        if parse_cell(text) == value:
+            return _redirect_back(visit, change="mend", row=row, column=column)
+        if (value or "") != visit.form.get("shown"):
             heading = result.headings.get(column, column)
             raise PageOutdated(
                 say(
-                    "Row {row}, {heading}, is {text} now. Reload the page.", row=row, heading=heading, text=shown or "-"
+                    "Row {row}, {heading}, is {text} now. Reload the page.", row=row, heading=heading, text=value or "-"
                 )
             )
         edit = next((edit for edit in corrections.edits if (edit.row, edit.column) == (row, column)), None)
-        cells = [(row, column, shown if edit is None else edit.was, text)]
+        cells = [(row, column, value if edit is None else edit.was, text)]
         recheck(visit, payout, add_edits(corrections, cells, by=visit.member.name, at=timestamp(utc_now())))
-    return _redirect_back(visit, did="mend", row=row, column=column)
+    return _redirect_back(visit, change="mend", row=row, column=column)
 
 
 def correct_kind(visit: Visit) -> Response:
@@ -241,7 +242,7 @@ def correct_kind(visit: Visit) -> Response:
         require_readable(visit, payout)
         corrections, suggestions = _require_same_file(visit, payout), _suggested_corrections(payout, code)
         if suggestions.is_empty():
-            return _redirect_back(visit, did="mend-kind")
+            return _redirect_back(visit, change="mend-kind")
         if _corrections_digest(suggestions) != visit.form.get("answers"):
             raise PageOutdated(say("Some of these cells have been changed. Reload the page and check again."))
         original_texts = {(edit.row, edit.column): edit.was for edit in corrections.edits}
@@ -251,7 +252,7 @@ def correct_kind(visit: Visit) -> Response:
             for row, column, text in suggestions.select("row", "column", "correction").iter_rows()
         ]
         recheck(visit, payout, add_edits(corrections, cells, by=visit.member.name, at=timestamp(utc_now())))
-    return _redirect_back(visit, did="mend-kind")
+    return _redirect_back(visit, change="mend-kind")
 
 
 def leave_row_out(visit: Visit) -> Response:
@@ -262,12 +263,12 @@ def leave_row_out(visit: Visit) -> Response:
         _read_cell(payout, row, result.columns[0])
         corrections = _require_same_file(visit, payout)
         if is_out == (row in result.left_out):
-            return _redirect_back(visit, did="leave-out", row=row)
+            return _redirect_back(visit, change="leave-out", row=row)
         if visit.form.get("shown") != _row_digest(payout, row):
             raise PageOutdated(say("Row {row} has been changed. Reload the page and check again.", row=row))
         corrections = set_row_left_out(corrections, row, is_out=is_out, by=visit.member.name, at=timestamp(utc_now()))
         recheck(visit, payout, corrections)
-    return _redirect_back(visit, did="leave-out", row=row)
+    return _redirect_back(visit, change="leave-out", row=row)
 
 
 def answer_question(visit: Visit) -> Response:
@@ -338,13 +339,13 @@ def _require_row_number(visit: Visit) -> int:
     return row
 
 
-def _redirect_back(visit: Visit, *, did: str = "", row: int = 0, column: str = "") -> Response:
+def _redirect_back(visit: Visit, *, change: str = "", row: int = 0, column: str = "") -> Response:
     """Redirect to the page of the form, which focuses the next red cell and reports the change.
 
     The address has no anchor, because browsers would then not focus the cell.
     """
-    shown = {name: visit.form.get(name) for name in ("kind", "after")} | {"did": did, "row": row, "column": column}
-    query = urlencode({name: value for name, value in shown.items() if value})
+    params = {name: visit.form.get(name) for name in ("kind", "after")} | {"did": change, "row": row, "column": column}
+    query = urlencode({name: value for name, value in params.items() if value})
     return visit.redirect(f"/sheets/{visit.path('sheet')}?{query}")
 
 
@@ -372,14 +373,14 @@ def _read_cell(payout: PayoutFolder, row: int, column: str) -> str | None:
     return cells[row][column]
 
 
-def _page_rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[ShownRow]:
+def _page_rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[RowView]:
     """Return a page of the rows of a kind after row `after`, plus one row if there are more."""
-    all_findings, left_out = _read_findings(payout), set(result.left_out)
+    all_findings, excluded_rows = _read_findings(payout), set(result.left_out)
     is_corrected = {(row, column) for row, column in result.mended}
     if kind == _TO_CORRECT:
-        chosen = all_findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))["row"]
+        chosen = all_findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(excluded_rows)))["row"]
     elif kind == _CORRECTED:
-        chosen = pl.Series(sorted({row for row, _ in is_corrected} | left_out), dtype=pl.UInt32)
+        chosen = pl.Series(sorted({row for row, _ in is_corrected} | excluded_rows), dtype=pl.UInt32)
     else:
         chosen = all_findings.filter(pl.col("code") == kind)["row"]
     numbers = chosen.filter((chosen > after) & (chosen > 0)).unique().sort().head(ROWS_PER_PAGE + 1).to_list()
@@ -387,14 +388,14 @@ def _page_rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int
     is_shown = pl.col("row").is_in(numbers) & (pl.col("is_defect") | ~pl.col("code").is_in(summarised_codes))
     cells, findings = read_cell_texts(payout, numbers), all_findings.filter(is_shown).to_dicts()
     return [
-        ShownRow(
+        RowView(
             row,
             [
                 _build_cell(column, cells[row][column], row, findings, is_corrected=(row, column) in is_corrected)
                 for column in result.columns
             ],
             [str(line["message"]) for line in findings if line["row"] == row and line["column"] not in result.columns],
-            row in left_out,
+            row in excluded_rows,
             texts_digest(cells[row]),
         )
         for row in numbers
@@ -403,11 +404,11 @@ def _page_rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int
 
 def _build_cell(
     column: str, text: str | None, row: int, shown_findings: Sequence[Mapping[str, Any]], *, is_corrected: bool
-) -> ShownCell:
+) -> CellView:
     cell_findings = [finding for finding in shown_findings if finding["row"] == row and finding["column"] == column]
     defects = [finding for finding in cell_findings if finding["is_defect"]]
     correction = next((finding["correction"] for finding in defects if finding["correction"] is not None), None)
-    return ShownCell(
+    return CellView(
         column,
         text,
         [str(finding["message"]) for finding in defects],

@@ -137,7 +137,7 @@ def upload_sheet(visit: Visit) -> Response:
 
 
 def replace_upload(visit: Visit) -> Response:
-    """Replace a sheet with a corrected file, read the same way. Rows left out stay so if unchanged."""
+    """Replace a sheet with a corrected file, read the same way. Unchanged left-out rows stay left out."""
     with lock_for_change(visit) as payout, _uploaded_sheet(visit) as (name, content):
         if payout.has_sheet(name, content):
             return visit.redirect(f"/sheets/{payout.number}")
@@ -148,7 +148,7 @@ def replace_upload(visit: Visit) -> Response:
         payout.replace_sheet(name, content)
         if old is not None:
             write_corrections(Corrections(sheet_digest(payout.sheet), headings=old.headings), payout.corrections_file)
-            _keep_rows_left_out(visit, payout, old, cells)
+            _restore_left_out_rows(visit, payout, old, cells)
         check_or_start(visit, payout)
     return visit.redirect(f"/sheets/{payout.number}")
 
@@ -165,8 +165,8 @@ def choose_reading(visit: Visit) -> Response:
             corrections = replace(corrections, edits=(), left_out=())
         chosen_columns = _chosen_columns(visit, result)
         reference = visit.form.get("reference", uploaded.reference or "").strip() or None
-        known = {guess.heading: guess.column for guess in result.guesses if guess.is_known}
-        has_same_columns = chosen_columns == {heading: known.get(heading, "") for heading in chosen_columns}
+        columns = {guess.heading: guess.column for guess in result.guesses if guess.is_known}
+        has_same_columns = chosen_columns == {heading: columns.get(heading, "") for heading in chosen_columns}
         reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, **spelling)
         if has_same_columns and reading == uploaded.reading:
             return visit.redirect(f"/sheets/{payout.number}")
@@ -181,25 +181,25 @@ def choose_worksheets(visit: Visit) -> Response:
     """Prepare a payout for each chosen worksheet of an upload: the first in this folder, the others in new ones."""
     with lock_for_change(visit) as payout:
         result, uploaded = check_result(visit, payout), payout.uploaded
-        chosen = [*dict.fromkeys(value for name, value in visit.form.items() if name.startswith("worksheet-"))]
-        if not chosen:
+        worksheets = [*dict.fromkeys(value for name, value in visit.form.items() if name.startswith("worksheet-"))]
+        if not worksheets:
             raise FieldRefused("worksheets", say("Choose at least one worksheet."))
-        if chosen[0] != uploaded.worksheet:  # Otherwise the form is a repetition.
+        if worksheets[0] != uploaded.worksheet:  # Otherwise the form is a repetition.
             require_version(visit, payout)
             if not isinstance(result, UnreadableSheet) or result.asks != QuestionKind.WORKSHEET:
                 raise PageOutdated
-            if not {*chosen} <= {*result.choices}:
+            if not {*worksheets} <= {*result.choices}:
                 raise PageOutdated
-            is_one_of_several = len(chosen) > 1
+            is_one_of_several = len(worksheets) > 1
             corrections = require_corrections(payout)
-            recheck(visit, payout, corrections, worksheet=chosen[0], is_one_of_several=is_one_of_several)
+            recheck(visit, payout, corrections, worksheet=worksheets[0], is_one_of_several=is_one_of_several)
             # After a crash, those that are missing can be uploaded again. The plan of the first names them.
-            for worksheet in chosen[1:]:
+            for worksheet in worksheets[1:]:
                 shutil.copyfile(payout.sheet, copy := payout.path / ".copy")
                 # Each payout has a payment run of its own, or each would lack the other's people.
-                own = replace(uploaded, worksheet=worksheet, reference=None, is_one_of_several=True)
-                own = replace(own, like="", answered=(), sent_back="", look_again=())
-                create_payout_folder(visit.console.directory, own, copy, random_folder_name())
+                new_upload = replace(uploaded, worksheet=worksheet, reference=None, is_one_of_several=True)
+                new_upload = replace(new_upload, like="", answered=(), sent_back="", look_again=())
+                create_payout_folder(visit.console.directory, new_upload, copy, random_folder_name())
     return visit.redirect(f"/sheets/{payout.number}")
 
 
@@ -222,9 +222,9 @@ def _chosen_encoding(visit: Visit, result: CheckResult, uploaded: UploadedSheet)
 
 def _chosen_spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
     """Return how numbers and names are written, from the form. Raises `PageNotFound` for an unknown answer."""
-    known = {"numbers": get_args(Numbers), "names": get_args(Names)}
-    answers = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in known}
-    if any(answer not in {None, *known[name]} for name, answer in answers.items()):
+    choices = {"numbers": get_args(Numbers), "names": get_args(Names)}
+    answers = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in choices}
+    if any(answer not in {None, *choices[name]} for name, answer in answers.items()):
         raise PageNotFound(say("This answer is not on the page. Reload the page and choose again."))
     return answers
 
@@ -269,18 +269,18 @@ def _uploaded_sheet(visit: Visit) -> Iterator[tuple[str, Path]]:
         yield upload.filename, content
 
 
-def _keep_rows_left_out(
-    visit: Visit, payout: PayoutFolder, before: Corrections, cells: Mapping[int, Mapping[str, str | None]]
+def _restore_left_out_rows(
+    visit: Visit, payout: PayoutFolder, previous: Corrections, cells: Mapping[int, Mapping[str, str | None]]
 ) -> None:
-    """Leave out the rows that were left out of the previous file, unless their texts have changed."""
+    """Leave out the rows that the previous file left out, unless their texts have changed."""
     if not cells or isinstance(check_result(visit, payout), UnreadableSheet):
         return
-    texts_now = read_cell_texts(payout, list(cells))
-    unchanged = {row for row, texts in cells.items() if texts_now.get(row) == texts}
-    left_out = tuple(row for row in before.left_out if row.row in unchanged)
-    payout.replace_mending(replace(require_corrections(payout), left_out=left_out))
-    look_again = [row for row in payout.uploaded.look_again if row not in unchanged]
-    payout.write_upload(replace(payout.uploaded, look_again=look_again))
+    current_texts = read_cell_texts(payout, list(cells))
+    unchanged = {row for row, texts in cells.items() if current_texts.get(row) == texts}
+    kept_exclusions = tuple(row for row in previous.left_out if row.row in unchanged)
+    payout.replace_corrections(replace(require_corrections(payout), left_out=kept_exclusions))
+    changed_rows = [row for row in payout.uploaded.look_again if row not in unchanged]
+    payout.write_upload(replace(payout.uploaded, look_again=changed_rows))
 
 
 def _chosen_columns(visit: Visit, result: CheckResult) -> Mapping[str, str]:

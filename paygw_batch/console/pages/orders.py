@@ -25,7 +25,7 @@ from paygw_batch.console.pages.agreement import (
     ListedAgreement,
     Stage,
     build_list_entry,
-    progress_of,
+    read_progress,
 )
 from paygw_batch.console.payout_folder import NamedFolder, create_folder, move_upload
 from paygw_batch.console.permissions import Action
@@ -40,11 +40,11 @@ from paygw_batch.journal import JournalReader, make_directory
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.opening.open_journal import journal_for_planning, open_journal_for_run
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.settle.kept_documents import is_kept
+from paygw_batch.settle.kept_documents import is_recorded
 from paygw_batch.settle.row_order import RowAct, RowOrder
 from paygw_batch.settle.settle_rows import RequestedStatement, as_of_time, carry_out_order
-from paygw_batch.settle.statement import SIGNATURE_ENDING, load_statement, statement_from_json, statement_to_json
-from paygw_batch.submit.approvals import why_order_is_invalid
+from paygw_batch.settle.statement import SIGNATURE_SUFFIX, load_statement, statement_from_json, statement_to_json
+from paygw_batch.submit.approvals import invalid_order_reason
 
 READ_STATEMENT_PROGRAM = "from paygw_batch.console.pages.orders import main; main()"
 
@@ -95,18 +95,18 @@ class StatementFolder(NamedFolder):
         )
 
     @property
-    def used(self) -> UsedStatement | None:
+    def statement_use(self) -> UsedStatement | None:
         """The order drafted from the statement, or None if there is none."""
         path = self.path / "used.json"
         return UsedStatement(**json.loads(path.read_bytes())) if path.exists() else None
 
-    def record_use(self, used: UsedStatement) -> None:
+    def record_use(self, use: UsedStatement) -> None:
         """Record the order drafted from the statement, so that a second click leads to it."""
-        self.write_json("used.json", used)
+        self.write_json("used.json", use)
 
     def write_signature(self, signature: bytes) -> None:
         """Write the signature next to the file."""
-        write_atomically(self.file.with_name(f"{self.file.name}{SIGNATURE_ENDING}"), signature)
+        write_atomically(self.file.with_name(f"{self.file.name}{SIGNATURE_SUFFIX}"), signature)
 
     @property
     def lines_file(self) -> Path:
@@ -118,7 +118,7 @@ class StatementFolder(NamedFolder):
         """The file that says why the statement cannot be read. Missing if it can be read."""
         return self.path / "error.txt"
 
-    def build_asked_statement(self, by: str) -> RequestedStatement:
+    def build_requested_statement(self, by: str) -> RequestedStatement:
         """Return the statement for use by a person. Matching lines count even if others do not match."""
         uploaded = self.uploaded
         statement = statement_from_json(self.lines_file.read_text(encoding="utf-8"))
@@ -216,7 +216,7 @@ class OrderFolder(NamedFolder):
     MARKER_FILE = "drafted.json"
 
     @property
-    def drafted(self) -> DraftedOrder:
+    def drafted_order(self) -> DraftedOrder:
         return DraftedOrder(**json.loads((self.path / "drafted.json").read_bytes()))
 
     @property
@@ -240,9 +240,9 @@ class OrderFolder(NamedFolder):
         return self.order or self.draft
 
     def redraft(self, at: str, sent_back: str) -> None:
-        """Replace the signed order with a draft of the time `at`. `sent_back` says who sent it back and why."""
+        """Replace the signed order with a draft dated `at`. `sent_back` says who sent it back and why."""
         write_document(self.draft.model_copy(update={"made_at": at}), self.path / "draft.json")
-        self.write_json("drafted.json", replace(self.drafted, sent_back=sent_back))
+        self.write_json("drafted.json", replace(self.drafted_order, sent_back=sent_back))
         self.order_file.unlink(missing_ok=True)
 
     def archive(self) -> None:
@@ -262,7 +262,7 @@ def find_order_folder(directory: Path, number: str) -> OrderFolder | None:
 
 def open_order_folders(directory: Path) -> Sequence[OrderFolder]:
     """Return the folders of open orders, newest first."""
-    return OrderFolder.list_newest_first(directory, lambda folder: folder.drafted.at)
+    return OrderFolder.list_newest_first(directory, lambda folder: folder.drafted_order.at)
 
 
 class OrderAgreement(Agreement[RowOrder]):
@@ -292,8 +292,8 @@ class OrderAgreement(Agreement[RowOrder]):
     }
 
     def __init__(self, visit: Visit, folder: OrderFolder) -> None:
-        drafted = folder.drafted
-        self.visit, self.folder, self.drafted, self.signed_file = visit, folder, drafted, folder.order_file
+        drafted = folder.drafted_order
+        self.visit, self.folder, self.drafted_order, self.signed_file = visit, folder, drafted, folder.order_file
         self.path = self.page = f"/orders/{folder.number}"
         self.maker, self.sent_back = drafted.by, drafted.sent_back
         self.document = folder.order
@@ -316,7 +316,7 @@ class OrderAgreement(Agreement[RowOrder]):
 
     def stage_without_signatures(self, journal: JournalReader) -> Stage | None:
         """Return the stage of an order that was carried out or sent back. Archives a carried-out order."""
-        if self.document is not None and is_kept(journal, self.document):
+        if self.document is not None and is_recorded(journal, self.document):
             self.folder.archive()
             return Stage.DONE
         return Stage.SENT_BACK if self.sent_back else None
@@ -329,7 +329,7 @@ class OrderAgreement(Agreement[RowOrder]):
         return {} if agreement is None else {agreement[1]: latest}
 
     def outdated_reason(self, journal: JournalReader) -> str | None:
-        return why_order_is_invalid(self.visit.console.settings, journal, self.shown) or None
+        return invalid_order_reason(self.visit.console.settings, journal, self.shown) or None
 
     def outdated_error(self, _stage: Stage | None = None) -> PageOutdated:
         if self.sent_back:
@@ -340,7 +340,7 @@ class OrderAgreement(Agreement[RowOrder]):
         """Store the signed order. The last approval also carries out a settlement, unless a run is alive."""
         super().write(document)
         with journal_for_planning(self.visit.console.settings) as journal:
-            is_approved = progress_of(journal, self).stage is Stage.APPROVED
+            is_approved = read_progress(journal, self).stage is Stage.APPROVED
         if is_approved and not document.is_release:
             with suppress(JournalHeld):  # Somebody carries out the order later, after the run.
                 self.start()
@@ -390,14 +390,14 @@ def store_draft(visit: Visit, draft: RowOrder) -> OrderFolder:
     with _drafting:
         folders = open_order_folders(orders_directory(visit))
         for folder in folders:
-            is_own = folder.drafted.by == visit.member.name and not folder.drafted.sent_back
+            is_own = folder.drafted_order.by == visit.member.name and not folder.drafted_order.sent_back
             if is_own and folder.document.content == draft.content:
                 return folder
         for other in folders:
             content = other.document.content
             is_about = content.batch == draft.content.batch and set(other.document.numbers) & set(draft.numbers)
             if is_about and other.number not in shown_numbers:
-                name = other.drafted.by
+                name = other.drafted_order.by
                 raise PageOutdated(
                     say("{name} has drafted an order about these rows since this page was opened.", name=name)
                 )
@@ -417,9 +417,9 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
         for folder in folders:
             try:
                 order = OrderAgreement(visit, folder)
-                if batch in {"", order.batch} and (progress := progress_of(journal, order)).stage is not Stage.DONE:
+                if batch in {"", order.batch} and (progress := read_progress(journal, order)).stage is not Stage.DONE:
                     content, numbers = order.shown.content, order.shown.numbers
-                    entries.append(build_list_entry(order, progress, content.sheet, order.drafted.at, numbers))
+                    entries.append(build_list_entry(order, progress, content.sheet, order.drafted_order.at, numbers))
             except (FileNotFoundError, ApprovalError):
                 if folder.path.exists():  # Otherwise the order was carried out or withdrawn meanwhile.
                     raise
@@ -428,9 +428,9 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
 
 def signed_order_pages(visit: Visit, batch: str) -> Mapping[str, str]:
     """Return the addresses of a payout's carried-out orders by their digests."""
-    folders = OrderFolder.list_newest_first(orders_directory(visit) / _ARCHIVE, lambda folder: folder.drafted.at)
+    folders = OrderFolder.list_newest_first(orders_directory(visit) / _ARCHIVE, lambda folder: folder.drafted_order.at)
     orders = ((folder.number, *_archived_order(folder.path)) for folder in folders)
-    return {digest: f"/orders/{number}{SIGNED_AS}" for number, of_batch, digest in orders if of_batch == batch}
+    return {digest: f"/orders/{number}{SIGNED_AS}" for number, order_batch, digest in orders if order_batch == batch}
 
 
 @lru_cache(maxsize=10_000)

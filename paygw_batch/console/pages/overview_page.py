@@ -8,7 +8,7 @@ from itertools import islice
 from starlette.responses import Response
 
 from paygw_batch.clock import utc_now
-from paygw_batch.console.pages.agreement import ListedAgreement, Stage, build_list_entry, progress_of
+from paygw_batch.console.pages.agreement import ListedAgreement, Stage, build_list_entry, read_progress
 from paygw_batch.console.pages.orders import open_orders
 from paygw_batch.console.pages.payout_page import remittance_response
 from paygw_batch.console.pages.plan_page import PlanAgreement
@@ -30,7 +30,7 @@ from paygw_batch.show.batch_status import (
     sums_by_currency,
     without_replaced,
 )
-from paygw_batch.show.remittance import paid_payouts, payee_of
+from paygw_batch.show.remittance import build_payee, paid_payouts
 
 _MIN_TYPED = 2
 SHOWN_PAYMENTS = 100
@@ -38,14 +38,14 @@ SHOWN_PAYMENTS = 100
 
 
 def search_payees(visit: Visit) -> Response:
-    typed = visit.query("text").strip()
-    payments = _search_payments(visit, typed)
+    search_text = visit.query("text").strip()
+    payments = _search_payments(visit, search_text)
     return visit.page(
         "payee.html",
-        typed=typed,
-        is_asked=len(typed) >= _MIN_TYPED,
+        typed=search_text,
+        is_asked=len(search_text) >= _MIN_TYPED,
         has_more=len(payments) > SHOWN_PAYMENTS,
-        found=[(payee_of(row.form, row.fields), display_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
+        found=[(build_payee(row.form, row.fields), display_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
         # A remittance advice is possible only if all matches are one person, who was paid.
         has_advice=bool(_payments_to_only_payee(payments)),
     )
@@ -53,8 +53,8 @@ def search_payees(visit: Visit) -> Response:
 
 def download_payee_advice(visit: Visit) -> Response:
     """Return the remittance advice of the only matching person. Raises `UsageError` unless there is one."""
-    typed = visit.query("text").strip()
-    payments = _payments_to_only_payee(_search_payments(visit, typed))
+    search_text = visit.query("text").strip()
+    payments = _payments_to_only_payee(_search_payments(visit, search_text))
     if not payments:
         raise UsageError(
             say("The search must match exactly one person who was paid."), hint=say("Write the number or the order id.")
@@ -62,17 +62,17 @@ def download_payee_advice(visit: Visit) -> Response:
     return remittance_response(visit, [payments])
 
 
-def _search_payments(visit: Visit, typed: str) -> Sequence[FoundPayment]:
-    if len(typed) < _MIN_TYPED:
+def _search_payments(visit: Visit, search_text: str) -> Sequence[FoundPayment]:
+    if len(search_text) < _MIN_TYPED:
         return []
-    search = parse_payment_search(typed, [rule.numbers for rule in visit.console.rules.values()])
+    search = parse_payment_search(search_text, [rule.numbers for rule in visit.console.rules.values()])
     with journal_for_planning(visit.console.settings) as journal:
         return journal.find_payments(search, limit=SHOWN_PAYMENTS + 1)
 
 
 def _payments_to_only_payee(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
     """Return the paid payouts of the only person found. Empty if several people were found."""
-    people = {payee_of(payment.form, payment.fields).person for payment in payments}
+    people = {build_payee(payment.form, payment.fields).person for payment in payments}
     return paid_payouts(payments) if len(people) == 1 else []
 
 
@@ -161,7 +161,7 @@ def show_overview(visit: Visit) -> Response:
     totals = sum_totals(combined_tallies(batches))
     return visit.page(
         "overview.html",
-        needing=[*tasks, *_payout_tasks(visit, lines)],
+        attention_items=[*tasks, *_payout_tasks(visit, lines)],
         prepared=prepared,
         orders=orders,
         payouts=lines,
@@ -189,12 +189,16 @@ def _list_payout(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPa
     return ListedPayout(batch.record, name, by, _state_counts(batch), sums_by_currency(without_replaced(batch.tallies)))
 
 
-def _payouts_in_preparation(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
+def _payouts_in_preparation(
+    visit: Visit, journal: JournalReader, batches: Collection[str]
+) -> Iterator[ListedAgreement]:
     """Yield the payouts in preparation that are not in the journal yet, newest first."""
-    folders = (folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] not in opened)
+    folders = (
+        folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] not in batches
+    )
     for folder in islice(folders, PAYOUTS_PER_PAGE):
         agreement, uploaded = PlanAgreement(visit, folder), folder.uploaded
-        progress = progress_of(journal, agreement)
+        progress = read_progress(journal, agreement)
         if progress.stage is not Stage.DONE:  # A payout that is done was opened meanwhile.
             line = build_list_entry(agreement, progress, uploaded.display_name, uploaded.at)
             content = None if agreement.document is None else agreement.document.content

@@ -36,8 +36,8 @@ from paygw_batch.errors import UsageError
 from paygw_batch.files import write_atomically
 from paygw_batch.journal import BatchRecord, FoundPayment, HistoryEntry, JournalReader, make_directory
 from paygw_batch.language import language, mark, mark_all, say, say_count
-from paygw_batch.opening.given_sheet import minor_units_of
-from paygw_batch.settle.kept_documents import kept_orders
+from paygw_batch.opening.given_sheet import rule_minor_units
+from paygw_batch.settle.kept_documents import recorded_orders
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.settle_rows import SettleChoice, settle_choices
 from paygw_batch.show.batch_status import FollowedBatch, FollowedRowHistory, followed_batch, followed_row, followed_rows
@@ -73,7 +73,7 @@ class HistoryEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownStep:
+class StepView:
     """A person's next step for a row, worded for officers."""
 
     heading: str
@@ -82,7 +82,7 @@ class ShownStep:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownRun:
+class RunView:
     """The run of a payout and the actions that it allows. A form sends `name` to refer to the run on its page."""
 
     name: str
@@ -113,9 +113,9 @@ def show_progress(visit: Visit) -> Response:
         if visit.query("seen") == version:
             return Response(status_code=204)
         live = _live_values(visit, journal, followed)
-    answer = visit.page("payout_live.html", **live)
-    answer.headers["x-seen"] = live["seen"]
-    return answer
+    response = visit.page("payout_live.html", **live)
+    response.headers["x-seen"] = live["seen"]
+    return response
 
 
 def show_row(visit: Visit) -> Response:
@@ -125,7 +125,7 @@ def show_row(visit: Visit) -> Response:
         "row.html",
         record=record,
         followed=row_history.followed,
-        advice=None if row_history.step is None else _shown_step(row_history.step),
+        advice=None if row_history.step is None else _step_view(row_history.step),
         happened=sorted(_row_events(visit, row_history), key=lambda event: event.at),
         orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
         can_settle=bool(choices),
@@ -155,7 +155,7 @@ def _load_followed_batch(visit: Visit, journal: JournalReader, record: BatchReco
 
 def _live_version(visit: Visit, followed: FollowedBatch) -> str:
     """Return a digest that changes whenever the page of a payout changes."""
-    text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _shown_run(visit, followed)))
+    text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _run_view(visit, followed)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -168,12 +168,12 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
         )
     except UsageError as error:
         raise PageNotFound(error.message) from None
-    counts, run = followed.counts, _shown_run(visit, followed)
+    counts, run = followed.counts, _run_view(visit, followed)
     return {
         "followed": followed,
         "run": run,
         "is_finished": not (counts.get("ready") or counts.get(State.IN_FLIGHT) or run.waits_for),
-        "pace": _pace(visit, followed),
+        "pace": _pace_sentence(visit, followed),
         "bar": list(_bar_parts(followed)),
         "summed_states": [
             name for name in SHOWN_STATES if name in {"paid", "ready"} or any(name in s for s in followed.sums.values())
@@ -188,8 +188,8 @@ def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) 
     }
 
 
-def _shown_run(visit: Visit, followed: FollowedBatch) -> ShownRun:
-    """Return whether a payout is running or waiting, and whether it can be paused or continued."""
+def _run_view(visit: Visit, followed: FollowedBatch) -> RunView:
+    """Return the state of a payout's run, and whether it can be paused or continued."""
     run = last_run(visit.console.runs, followed.record.batch)
     is_alive, has_unsent_rows = run is not None and run.is_alive, bool(followed.counts.get("ready"))
     holder = None if followed.running is None else followed.running.pid
@@ -204,7 +204,7 @@ def _shown_run(visit: Visit, followed: FollowedBatch) -> ShownRun:
     elif is_alive and not is_running:
         # Every row has an answer, but a run may still have to release rows for a retry.
         waits_for = say("The run is starting, or writing its files.")
-    return ShownRun(
+    return RunView(
         name=run_reference(run),
         is_running=is_running,
         waits_for=waits_for,
@@ -250,7 +250,7 @@ def _require_batch(visit: Visit) -> str:
         return record.batch
 
 
-def _pace(visit: Visit, followed: FollowedBatch) -> str:
+def _pace_sentence(visit: Visit, followed: FollowedBatch) -> str:
     """Return a sentence about the rate of a run and its remaining time. Empty if nothing is being sent."""
     rate = visit.console.counts.rate(followed.record.batch, followed.answered)
     if rate <= 0 or not followed.is_sending:
@@ -285,20 +285,18 @@ def _bar_parts(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 def _people_actions(journal: JournalReader, record: BatchRecord) -> Sequence[HistoryEvent]:
     """Return people's actions on a payout, oldest first. Equal actions of one order are combined."""
     reasons = dict[tuple[str, int | None], str]()
-    for order in kept_orders(journal, record.batch):
+    for order in recorded_orders(journal, record.batch):
         digest, rows = order.digest(), order.content.rows if isinstance(order, RowOrder) else []
-        reasons |= {(digest, row.row): row.said for row in rows}
+        reasons |= {(digest, row.row): row.evidence_text for row in rows}
     groups: dict[Any, list[HistoryEvent]] = {}
     for number, entry in enumerate(journal.history(record.number)):
         action = _action_event(entry, reasons.get((entry.order, entry.row)))
         groups.setdefault((entry.order, action.title, action.details) if entry.order else number, []).append(action)
-    return [
-        first if not others else replace(first, row=None, rows=1 + len(others)) for first, *others in groups.values()
-    ]
+    return [first if not rest else replace(first, row=None, rows=1 + len(rest)) for first, *rest in groups.values()]
 
 
 def _action_event(entry: HistoryEntry, reason: str | None = None) -> HistoryEvent:
-    """Word a person's action for officers, without the login, plan and batch of the entry."""
+    """Describe a person's action for officers, without the login, plan and batch of the entry."""
     action, at, by = action_label(entry.kind), entry.at, decider_name(entry.by)
     words = reason or render_record(entry.said, is_for_officers=True)
     if (people := parse_agreement(entry.by)) is not None:
@@ -320,20 +318,20 @@ def _format_action(entry: HistoryEntry) -> tuple[str, str, str, str]:
 
 
 def _row_events(visit: Visit, row_history: FollowedRowHistory) -> Iterator[HistoryEvent]:
-    standing = row_history.followed.standing
-    if standing.first_sent_at and standing.first_sent_at != standing.intended_at:
-        yield HistoryEvent(standing.first_sent_at, say("First sent"))
-    if standing.intended_at:
-        order = say("order {order}", order=standing.sent_orderid or "")
-        yield HistoryEvent(standing.intended_at, say("Sent"), order, attempt=standing.attempt)
+    row = row_history.followed.standing
+    if row.first_sent_at and row.first_sent_at != row.intended_at:
+        yield HistoryEvent(row.first_sent_at, say("First sent"))
+    if row.intended_at:
+        order = say("order {order}", order=row.sent_orderid or "")
+        yield HistoryEvent(row.intended_at, say("Sent"), order, attempt=row.attempt)
     for reply in row_history.replies:
         # An auditor sees only the last digits of accounts, but a raw reply may contain a whole account number.
         text = "" if visit.member.is_masked else f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
         yield HistoryEvent(reply.at, say("The gateway answered"), attempt=reply.attempt, reply=text)
     yield from map(_action_event, row_history.history)
-    if standing.updated_at and not any(entry.at == standing.updated_at for entry in row_history.history):
-        word = render_record(standing.message or "", is_for_officers=True) or standing.gateway_status or ""
-        yield HistoryEvent(standing.updated_at, state_word(row_history.followed.state), word, attempt=standing.attempt)
+    if row.updated_at and not any(entry.at == row.updated_at for entry in row_history.history):
+        word = render_record(row.message or "", is_for_officers=True) or row.gateway_status or ""
+        yield HistoryEvent(row.updated_at, state_word(row_history.followed.state), word, attempt=row.attempt)
 
 
 _STEPS: Mapping[RowStep, tuple[str, ...]] = {
@@ -364,8 +362,8 @@ _STEPS: Mapping[RowStep, tuple[str, ...]] = {
 """The heading and sentences of each step for a row."""
 
 
-def _shown_step(step: NextStep) -> ShownStep:
-    """Word the next step for a row for officers."""
+def _step_view(step: NextStep) -> StepView:
+    """Describe a row's next step for officers."""
     row, earlier_attempt = step.row, step.row.possible_duplicate_of
     heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEPS[step.step])
     is_urgent = step.step not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
@@ -374,13 +372,13 @@ def _shown_step(step: NextStep) -> ShownStep:
             say("The row may repeat attempt {attempt}. First make sure that it was not paid.", attempt=earlier_attempt)
         )
         is_urgent = True
-    return ShownStep(heading, sentences, is_urgent)
+    return StepView(heading, sentences, is_urgent)
 
 
 def download_reconciliation(visit: Visit) -> Response:
     extension = require_extension(visit.path("ending"), *FILE_TYPES)
 
-    minor_units, quarantine_h = minor_units_of(visit.console.rules), visit.console.settings.submission.quarantine_h
+    minor_units, quarantine_h = rule_minor_units(visit.console.rules), visit.console.settings.submission.quarantine_h
     reader = Reader(format_time, _format_action, is_operator=False)
 
     def write(path: Path) -> str:
@@ -397,10 +395,10 @@ def download_reconciliation(visit: Visit) -> Response:
 def download_row_advice(visit: Visit) -> Response:
     """Return the remittance advice for a row. Raises `PageNotFound` unless the row was paid out."""
     with open_payout(visit) as (journal, record):
-        paid = paid_payouts(list(journal.payments(record.number, [int(visit.path("row"))]).values()))
-    if not paid or not paid[0].fields:  # The fields of a forgotten person are empty.
+        payouts = paid_payouts(list(journal.payments(record.number, [int(visit.path("row"))]).values()))
+    if not payouts or not payouts[0].fields:  # The fields of a forgotten person are empty.
         raise PageNotFound(say("This row was not paid, or the person has been forgotten."))
-    return remittance_response(visit, [paid])
+    return remittance_response(visit, [payouts])
 
 
 def remittance_response(visit: Visit, people: Sequence[Sequence[FoundPayment]]) -> Response:

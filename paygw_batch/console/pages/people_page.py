@@ -52,8 +52,8 @@ def show_workers(visit: Visit) -> Response:
     settings = visit.console.settings
     if settings.journal.url is None:
         raise PageNotFound(say("This machine sends all payouts itself. There are no workers."))
-    place = require_workers(settings)
-    work = work_values(place.shared_work(), place.timetable_jobs(), settings, visit.console.now())
+    database = require_workers(settings)
+    work = work_values(database.shared_work(), database.timetable_jobs(), settings, visit.console.now())
     return visit.page("workers.html", **work)
 
 
@@ -199,32 +199,32 @@ def _program_check(visit: Visit, name: str) -> ProgramCheck:
     if summary is None:
         return ProgramCheck(name, about, at=run.at, by=run.by, message=say("The check ended without a result."))
     checks = summary.get("checks")
-    failed = [check for check in (checks if isinstance(checks, list) else []) if check["state"] != "ok"]
-    findings = [(str(check["check"]), str(check["found"])) for check in failed]
+    failed_checks = [check for check in (checks if isinstance(checks, list) else []) if check["state"] != "ok"]
+    findings = [(str(check["check"]), str(check["found"])) for check in failed_checks]
     message = str(summary.get("message", ""))
     return ProgramCheck(name, about, False, run.at, run.by, summary.get("exit_code") == 0, message, findings)
 
 
 def _resolve_results(newest_first: Iterable[AuditEntry]) -> Iterator[tuple[AuditEntry, str, str]]:
     """Yield each entry with its result and the reason for a refusal, which may be a later entry."""
-    refused = defaultdict[tuple[str, ...], list[str]](list)
+    refusals = defaultdict[tuple[str, ...], list[str]](list)
     for entry in newest_first:
         act = (entry.who, entry.act, entry.thing)
         if entry.result != AuditResult.REFUSED:
-            why = refused[act].pop() if refused[act] else ""
+            reason = refusals[act].pop() if refusals[act] else ""
         else:
-            why = say(_REFUSAL_REASONS.get(entry.said.removeprefix(RECORDED_BEFORE), _OTHER_REASON))
+            reason = say(_REFUSAL_REASONS.get(entry.said.removeprefix(RECORDED_BEFORE), _OTHER_REASON))
             if entry.said.startswith(RECORDED_BEFORE):
-                refused[act].append(why)
-        yield entry, AuditResult.REFUSED if why else entry.result, why
+                refusals[act].append(reason)
+        yield entry, AuditResult.REFUSED if reason else entry.result, reason
 
 
 def _subject_formatter(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
-    """Return a function that words the subject of an audit entry, such as its sheet, row and column."""
+    """Return a function that describes the subject of an audit entry, such as its sheet, row and column."""
     payout_name = payout_namer(visit.console)
 
-    def parts(thing: str) -> Iterator[str]:
-        subject = parse_subject(thing)
+    def subject_parts(text: str) -> Iterator[str]:
+        subject = parse_subject(text)
         if (number := subject.get("sheet")) is not None:
             folder = PayoutFolder.find(visit.console.directory, number)
             yield say("a sheet that was removed") if folder is None else folder.uploaded.display_name
@@ -246,4 +246,4 @@ def _subject_formatter(visit: Visit, journal: JournalReader) -> Callable[[str], 
         if (column := subject.get("column")) is not None:
             yield column_label(column)
 
-    return lambda thing: ", ".join(parts(thing))
+    return lambda text: ", ".join(subject_parts(text))

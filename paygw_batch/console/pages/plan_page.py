@@ -31,7 +31,7 @@ from paygw_batch.console.pages.agreement import (
     build_card,
     displayed_document,
     is_superseded,
-    progress_of,
+    read_progress,
 )
 from paygw_batch.console.pages.preparing import (
     NO_SUCH_SHEET,
@@ -53,7 +53,7 @@ from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.sheet.check.corrections import LEFT_OUT
-from paygw_batch.sheet.columns import column_label, columns_of_operation
+from paygw_batch.sheet.columns import column_label, operation_columns
 from paygw_batch.sheet.write.table import write_frame
 from paygw_batch.show.remittance import mask_number
 from paygw_batch.submit.changes import CHANGED_ACCOUNT
@@ -108,7 +108,7 @@ class PlanAgreement(Agreement[PlanDocument]):
     }
 
     def __init__(self, visit: Visit, payout: PayoutFolder, *, is_reading: bool = False) -> None:
-        uploaded, result, self.is_reading = payout.uploaded, payout.checked, is_reading
+        uploaded, result, self.is_reading = payout.uploaded, payout.check_result, is_reading
         self.visit, self.folder, self.signed_file = visit, payout, payout.plan_file
         self.checked = result if isinstance(result, CheckedSheet) else None
         self.path = f"/sheets/{payout.number}"
@@ -210,7 +210,7 @@ def signed_plan_page(visit: Visit, journal: JournalReader, batch: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownDifference:
+class DifferenceView:
     """A difference as shown on the page. If the account changed, `accounts` has the old and the new one in pieces."""
 
     finding: PlanFinding
@@ -226,10 +226,10 @@ def format_finding(finding: PlanFinding) -> str:
 
 def _format_values(finding: PlanFinding) -> PlanFinding:
     """Format the times, dates and amounts of a finding for the pages."""
-    shown = {"at": format_time(finding.at)}
-    shown |= {"before_at": format_date(finding.before_at), "first_at": format_date(finding.first_at)}
-    shown |= {"before": format_amount(finding.before), "first_amount": format_amount(finding.first_amount)}
-    return finding.model_copy(update=shown)
+    values = {"at": format_time(finding.at)}
+    values |= {"before_at": format_date(finding.before_at), "first_at": format_date(finding.first_at)}
+    values |= {"before": format_amount(finding.before), "first_amount": format_amount(finding.first_amount)}
+    return finding.model_copy(update=values)
 
 
 def show_plan(visit: Visit) -> Response:
@@ -238,15 +238,15 @@ def show_plan(visit: Visit) -> Response:
         return reading_page(visit, payout)
     agreement = PlanAgreement.require(visit)
     with journal_for_planning(visit.console.settings) as journal:
-        progress = progress_of(journal, agreement)
+        progress = read_progress(journal, agreement)
         document = displayed_document(agreement, progress.stage)
         is_over = is_superseded(visit, progress) or (progress.stage is Stage.DONE and not agreement.has_opened(journal))
     if is_over:
         return visit.redirect(f"/payouts/{agreement.batch}")
     if agreement.checked is None or document is None or progress.stage is Stage.DRAFTING:
         return visit.redirect(agreement.path)
-    listed = listed_payees(document)
-    people = Counter(payee.currency for payee in listed)  # Like the sums, from the signed document.
+    payees = listed_payees(document)
+    people = Counter(payee.currency for payee in payees)  # Like the sums, from the signed document.
     return visit.page(
         "plan.html",
         card=build_card(agreement, document, progress),
@@ -255,7 +255,7 @@ def show_plan(visit: Visit) -> Response:
         sums=[(currency, people[currency], amount) for currency, amount in document.content.totals.items()],
         worksheets=worksheets_sentence(document),
         doubles=double_payments(document),
-        sent_before=document.findings_of(ALREADY_SENT),
+        sent_before=document.select_findings(ALREADY_SENT),
         comparison_text=comparison_text(
             document.model_copy(update={"findings": list(map(_format_values, document.findings))}), is_for_officers=True
         ),
@@ -263,11 +263,11 @@ def show_plan(visit: Visit) -> Response:
         shown=partial(_build_difference, visit),
         # Corrected amounts come first. Cells with equal old and new texts are grouped.
         corrections=_corrections(document, agreement.checked.headings.get("amount", "amount")),
-        names={payee.row: payee.name for payee in listed},
-        left_out=document.findings_of(LEFT_OUT),
+        names={payee.row: payee.name for payee in payees},
+        left_out=document.select_findings(LEFT_OUT),
         left_out_sums=left_out_sums(document),
-        people=listed[:PEOPLE_PER_PAGE],
-        meant=document.findings_of(REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN),
+        people=payees[:PEOPLE_PER_PAGE],
+        meant=document.select_findings(REASSIGNED_HEADING, NAMED_ENCODING, SPELLED_COLUMN),
         warnings=warning_groups(document),
         meaning=_warning_words,
         difference=difference_word,
@@ -279,17 +279,17 @@ def show_plan(visit: Visit) -> Response:
 
 def _corrections(document: PlanDocument, amount_column: str) -> Sequence[Sequence[PlanFinding]]:
     groups: dict[tuple[str, str, str], list[PlanFinding]] = {}
-    for finding in document.findings_of(CORRECTED):
+    for finding in document.select_findings(CORRECTED):
         groups.setdefault((finding.column, finding.value, finding.becomes), []).append(finding)
     return sorted(groups.values(), key=lambda findings: findings[0].column != amount_column)
 
 
 def show_people(visit: Visit) -> Response:
     payout, document = _require_plan(visit)
-    typed, order = visit.query("text").strip(), visit.query("order")
-    searched = normalise_name(typed)
+    search_text, order = visit.query("text").strip(), visit.query("order")
+    query = normalise_name(search_text)
     all_payees = listed_payees(document)
-    matching = [payee for payee in all_payees if _matches(payee, searched, is_masked=visit.member.is_masked)]
+    matching = [payee for payee in all_payees if _matches(payee, query, is_masked=visit.member.is_masked)]
     if order in _SORT_KEYS:
         matching.sort(key=_SORT_KEYS[order])
     start = min(visit.query_number("after"), max(len(matching) - 1, 0))
@@ -297,7 +297,7 @@ def show_people(visit: Visit) -> Response:
         "plan_people.html",
         uploaded=payout.uploaded,
         number=payout.number,
-        typed=typed,
+        typed=search_text,
         order=order if order in _SORT_KEYS else "",
         count=len(all_payees),
         fitting=len(matching),
@@ -308,7 +308,7 @@ def show_people(visit: Visit) -> Response:
                 say("Next page"): start + PEOPLE_PER_PAGE if start + PEOPLE_PER_PAGE < len(matching) else None,
             },
             "people",
-            text=typed,
+            text=search_text,
             order=order,
         ),
         people=matching[start : start + PEOPLE_PER_PAGE],
@@ -335,10 +335,10 @@ _SORT_KEYS: Mapping[str, Callable[[ListedPayee], Any]] = {
 """Sort keys of the list of people. By default, people with a difference come first."""
 
 
-def _matches(payee: ListedPayee, searched: str, *, is_masked: bool) -> bool:
+def _matches(payee: ListedPayee, query: str, *, is_masked: bool) -> bool:
     # A person who sees masked accounts must not be able to search for the hidden digits.
     account = mask_number(payee.account).lstrip(".") if is_masked else payee.account
-    return searched in normalise_name(payee.name) or searched in account.casefold()
+    return query in normalise_name(payee.name) or query in account.casefold()
 
 
 def _require_plan(visit: Visit) -> tuple[PayoutFolder, PlanDocument]:
@@ -350,7 +350,7 @@ def _require_plan(visit: Visit) -> tuple[PayoutFolder, PlanDocument]:
     return agreement.folder, document
 
 
-def _build_difference(visit: Visit, finding: PlanFinding) -> ShownDifference:
+def _build_difference(visit: Visit, finding: PlanFinding) -> DifferenceView:
     formatted = _format_values(finding)
     if formatted.code == CHANGED_ACCOUNT:
         pieces: Sequence[Sequence[Piece]] = difference_pieces(formatted.old_account, formatted.account)
@@ -359,10 +359,10 @@ def _build_difference(visit: Visit, finding: PlanFinding) -> ShownDifference:
         sentences = [earlier_payment_text(formatted), first_payment_text(formatted), shared_account_text(formatted)]
     else:
         pieces, sentences = [[(visit.account(formatted.account), False)]], [format_finding(finding)]
-    return ShownDifference(formatted, pieces, [f"{part[:1].upper()}{part[1:]}" for part in sentences if part])
+    return DifferenceView(formatted, pieces, [f"{part[:1].upper()}{part[1:]}" for part in sentences if part])
 
 
 def _warning_words(code: str) -> tuple[str, str]:
-    names = {name: column_label(name) for name in columns_of_operation(PAYOUT)}
+    names = {name: column_label(name) for name in operation_columns(PAYOUT)}
     label, _, suggestion = kind_meaning(code, names, is_defect=False)
     return label, suggestion

@@ -15,8 +15,8 @@ from paygw_batch.approval.policy import configured_people, load_sandbox_key
 from paygw_batch.console.check_payout import (
     check_payout,
     fill_memory,
-    has_kept_sheet,
-    recheck_kept_sheet,
+    has_cached_sheet,
+    recheck_cached_sheet,
     unreadable_result,
 )
 from paygw_batch.console.pages.agreement import withdraw
@@ -49,14 +49,14 @@ def require_folder(visit: Visit) -> PayoutFolder:
 
 @contextmanager
 def lock_for_change(visit: Visit) -> Iterator[PayoutFolder]:
-    """Lock the payout that the URL names, for one change.
+    """Lock the payout named by the URL for one change.
 
     Raises `ActRefused` unless the person may change it, and `PageOutdated` if it has started.
     """
     with hold_lock(require_folder(visit).number):  # An invalid address creates no lock.
         payout = require_folder(visit)
         visit.require(Action.CORRECT, payout.uploaded.by, say(ONLY_MAKER, name=payout.uploaded.by))
-        if payout.plan is not None and (result := payout.checked) is not None and is_started(visit, result):
+        if payout.plan is not None and (result := payout.check_result) is not None and is_started(visit, result):
             raise PageOutdated(say(STARTED))
         yield payout
 
@@ -82,7 +82,7 @@ def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -
         settings, rules, memory = console.settings, console.rules, console.memories(payout.number)
         if payout.was_read and _is_small(payout):
             check_payout(payout, settings, rules, key)
-        elif payout.checked is not None or not recheck_kept_sheet(payout, settings, rules, memory):
+        elif payout.check_result is not None or not recheck_cached_sheet(payout, settings, rules, memory):
             if not console.run_on_upload(CHECK_PROGRAM, str(payout.path), key.text):
                 error = SheetError(
                     say("The sheet is too large: checking it needs more memory or time than is allowed."),
@@ -90,9 +90,9 @@ def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -
                 )
                 payout.write_check_result(unreadable_result(error))
             payout = PayoutFolder(payout.path)  # A first check may reuse the answers of an earlier payout.
-            if isinstance(result := payout.checked, CheckedSheet) and not result.is_ready:
+            if isinstance(result := payout.check_result, CheckedSheet) and not result.is_ready:
                 fill_memory(payout, settings, rules, memory)
-        result = payout.checked
+        result = payout.check_result
     if result is None:
         raise SheetError(say("The sheet could not be checked."), hint=say("Upload it again."))
     return result
@@ -101,9 +101,9 @@ def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -
 def _sufficient_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool) -> CheckResult | None:
     """Return the earlier check result, or None if there is none or it does not suffice `to_sign` a plan.
 
-    It is not enough without a draft, or if another payout has left since: the plan could then not be started.
+    It is not enough without a draft, or if another payout was sent since: the plan could then not start.
     """
-    result = payout.checked
+    result = payout.check_result
     if not to_sign or not isinstance(result, CheckedSheet) or not result.is_ready or payout.plan_file.exists():
         return result
     with journal_for_planning(visit.console.settings) as journal:
@@ -114,7 +114,7 @@ def check_or_start(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False)
     """Return the check result, or start a check in the background and return None for a large sheet."""
     if (result := _sufficient_result(visit, payout, to_sign=to_sign)) is not None:
         return result
-    if _is_small(payout) or (payout.checked is None and has_kept_sheet(payout)):
+    if _is_small(payout) or (payout.check_result is None and has_cached_sheet(payout)):
         return check_result(visit, payout, to_sign=to_sign)
     # This raises `ActRefused` for a former maker before a check is started.
     maker_key(visit.console, payout.uploaded.by)
@@ -131,7 +131,7 @@ def check_or_start(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False)
 def recheck(visit: Visit, payout: PayoutFolder, corrections: Corrections, **answers: Any) -> None:
     """Withdraw a payout's plan, and recheck its sheet with other corrections and the maker's `answers`."""
     withdraw(visit, payout.plan)
-    payout.replace_mending(corrections)
+    payout.replace_corrections(corrections)
     if answers:
         payout.write_upload(replace(payout.uploaded, **answers))
     check_or_start(visit, payout)

@@ -18,7 +18,7 @@ from paygw_batch.console.pages.agreement import (
     build_card,
     displayed_document,
     is_superseded,
-    progress_of,
+    read_progress,
     signing_key,
 )
 from paygw_batch.console.pages.orders import (
@@ -44,7 +44,7 @@ from paygw_batch.settle.resolve import Settlement, row_states
 from paygw_batch.settle.row_order import Decision, OrderedRow, RowAct
 from paygw_batch.settle.settle_rows import SettleChoice, draft_order, settle_by_decision
 from paygw_batch.show.batch_status import running_process, sums_by_currency, with_payees
-from paygw_batch.show.remittance import payee_of
+from paygw_batch.show.remittance import build_payee
 from paygw_batch.submit.submit_sheet import RejectedRows, rejected_rows
 
 
@@ -56,7 +56,7 @@ def show_settle_form(visit: Visit) -> Response:
         record=record,
         followed=row_history.followed,
         choices=choices,
-        meaning=_consequence,
+        meaning=_describe_consequence,
         why_shut=partial(_disabled_reason, visit),
         orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
         is_running=running_process(visit.console.settings) is not None,
@@ -86,8 +86,8 @@ def settle_row(visit: Visit) -> Response:
     return visit.redirect(f"/orders/{store_draft(visit, draft).number}")
 
 
-def _consequence(choice: SettleChoice) -> str:
-    """Return when the row can be sent again after an outcome, and whether a second person must agree."""
+def _describe_consequence(choice: SettleChoice) -> str:
+    """Describe when the row can be resent after an outcome, and whether a second person must agree."""
     again = format_time(choice.again_from) if choice.again_from else say("now")
     consequence = say(CHOICES[choice.resolution][1], again=again)
     return f"{consequence} {say('A second person then approves it.')}" if choice.needs_two else consequence
@@ -108,25 +108,25 @@ def _is_already_settled(visit: Visit, journal: JournalReader, settlement: Settle
         return False
     newest, by = actions[-1], identify_person(visit.member.name)
     action = (newest.kind, newest.by, newest.said, str(newest.attempt))
-    return action == ("resolved_paid", by, settlement.said, visit.form.get("attempt"))
+    return action == ("resolved_paid", by, settlement.evidence_text, visit.form.get("attempt"))
 
 
 def _require_same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
     """Return the payout. Raises `PageOutdated` if the page showed another state or attempt of the row."""
     record = require_payout(journal, visit.path("batch"))
-    standing = row_states(journal, record, [row]).get(row)
-    if standing is None:
+    row_state = row_states(journal, record, [row]).get(row)
+    if row_state is None:
         return record
-    if str(standing.attempt) != visit.form.get("attempt"):
+    if str(row_state.attempt) != visit.form.get("attempt"):
         raise PageOutdated(
             say(
                 "Row {row} was sent again since this page was opened: attempt {attempt}.",
                 row=row,
-                attempt=standing.attempt,
+                attempt=row_state.attempt,
             )
         )
-    if standing.state.value != visit.form.get("state"):
-        state = state_word(standing.state.value)
+    if row_state.state.value != visit.form.get("state"):
+        state = state_word(row_state.state.value)
         raise PageOutdated(say("Row {row} has changed since this page was opened: {state}.", row=row, state=state))
     return record
 
@@ -160,8 +160,8 @@ def show_rejected_form(visit: Visit) -> Response:
     with open_payout(visit) as (journal, record):
         rejected = rejected_rows(settings, journal, record, limit=MAX_ROWS_IN_ORDER)
         reasons = _group_by_reason(rejected)
-        listed = [row for row in rejected.rows if row.row > after and key in {"", _reason_key(row)}]
-        rows = with_payees(journal, record, listed[:ROWS_PER_PAGE], None)
+        matches = [row for row in rejected.rows if row.row > after and key in {"", _reason_key(row)}]
+        rows = with_payees(journal, record, matches[:ROWS_PER_PAGE], None)
     numbers = {row.row for row in rejected.rows}
     return visit.page(
         "retry.html",
@@ -174,52 +174,52 @@ def show_rejected_form(visit: Visit) -> Response:
         rows=rows,
         reason=_rejection_reason,
         wanted=key,
-        pages=next_page_links(after, rows[-1].standing.row if len(listed) > ROWS_PER_PAGE else 0, "rows", reason=key),
+        pages=next_page_links(after, rows[-1].standing.row if len(matches) > ROWS_PER_PAGE else 0, "rows", reason=key),
         most=MAX_ROWS_IN_ORDER,
         orders=[order for order in open_orders(visit, record.batch) if not numbers.isdisjoint(order.rows)],
     )
 
 
 def choose_rejected(visit: Visit) -> Response:
-    """Draft an order to send again the chosen rows and all rows with a chosen reason."""
+    """Draft an order to resend the chosen rows and all rows with a chosen reason."""
     settings, form = visit.console.settings, visit.form
     with open_payout(visit) as (journal, record):
         rejected = rejected_rows(settings, journal, record, limit=MAX_ROWS_IN_ORDER)
         if _rows_digest(rejected) != form.get("shown"):
             raise PageOutdated(say("The rejected rows of this payout have changed since this page was opened."))
         reasons = [reason for reason in _group_by_reason(rejected) if f"{_REASON}{reason.key}" in form]
-        of_reasons = {row for reason in reasons for row in reason.rows}
+        rows_by_reason = {row for reason in reasons for row in reason.rows}
         numbers = {parse_row_number(name.removeprefix(_ROW)) for name in form if name.startswith(_ROW)}
         rows = {number for number in numbers if number is not None}
-        chosen = sorted(of_reasons.difference(rejected.opens) | rows)
-        if None in numbers or not {row.row for row in rejected.rows}.issuperset(chosen):
+        row_numbers = sorted(rows_by_reason.difference(rejected.opens) | rows)
+        if None in numbers or not {row.row for row in rejected.rows}.issuperset(row_numbers):
             raise UsageError(say("One of these rows is no longer rejected. Reload the page and check again."), hint="")
-        if not chosen:
+        if not row_numbers:
             raise UsageError(say("Choose the rows to try again."), hint="")
         evidence = require_line(form.get("evidence", ""), say("Why they can be tried again"))
-        decisions = [Decision(row, RowAct.RELEASE, evidence) for row in chosen]
+        decisions = [Decision(row, RowAct.RELEASE, evidence) for row in row_numbers]
         draft = draft_order(settings, journal, record, decisions, signing_key(visit))
     return visit.redirect(f"/orders/{store_draft(visit, draft).number}")
 
 
-def _rows_digest(rejected: RejectedRows) -> str:
+def _rows_digest(rejected_rows: RejectedRows) -> str:
     """Return a digest that changes whenever the page would show other rows or choices."""
-    rows = [(row.row, row.attempt, _reason_key(row), row.row in rejected.opens) for row in rejected.rows]
-    return hashlib.sha256(repr((rows, rejected.has_more)).encode()).hexdigest()[:32]
+    rows = [(row.row, row.attempt, _reason_key(row), row.row in rejected_rows.opens) for row in rejected_rows.rows]
+    return hashlib.sha256(repr((rows, rejected_rows.has_more)).encode()).hexdigest()[:32]
 
 
-def _group_by_reason(rejected: RejectedRows) -> Sequence[RejectedReason]:
+def _group_by_reason(rejected_rows: RejectedRows) -> Sequence[RejectedReason]:
     """Group rejected rows by reason, most frequent first."""
     by_key: dict[str, list[RowState]] = {}
-    for row in rejected.rows:
+    for row in rejected_rows.rows:
         by_key.setdefault(_reason_key(row), []).append(row)
     reasons = [
         RejectedReason(
             key,
             _rejection_reason(rows[0]),
             [row.row for row in rows],
-            sums_by_currency(row for row in rows if row.row not in rejected.opens),
-            sum(row.row in rejected.opens for row in rows),
+            sums_by_currency(row for row in rows if row.row not in rejected_rows.opens),
+            sum(row.row in rejected_rows.opens for row in rows),
         )
         for key, rows in by_key.items()
     ]
@@ -239,23 +239,23 @@ def _reason_key(row: RowState) -> str:
 def show_order(visit: Visit) -> Response:
     agreement, settings, after = OrderAgreement.require(visit), visit.console.settings, visit.query_number("after")
     with journal_for_planning(settings) as journal:
-        progress = progress_of(journal, agreement)
+        progress = read_progress(journal, agreement)
         if is_superseded(visit, progress):
             return visit.redirect(f"/payouts/{agreement.batch}")
         document = displayed_document(agreement, progress.stage) or agreement.shown
         record = require_payout(journal, agreement.batch)
-        later = [row for row in document.content.rows if row.row > after]
-        shown = _order_rows(journal, record, later[:ROWS_PER_PAGE], settings.submission.quarantine_h)
-        ready = sum(tally.count for tally in journal.tallies(record.number) if tally.state is State.READY)
+        later_rows = [row for row in document.content.rows if row.row > after]
+        rows = _order_rows(journal, record, later_rows[:ROWS_PER_PAGE], settings.submission.quarantine_h)
+        ready_count = sum(tally.count for tally in journal.tallies(record.number) if tally.state is State.READY)
     return visit.page(
         "order.html",
         card=build_card(agreement, document, progress),
         order=document,
         record=record,
         # The run that carries out the order also sends these unsent rows.
-        ready=0 if progress.stage is Stage.DONE else ready,
-        rows=shown,
-        pages=next_page_links(after, later[ROWS_PER_PAGE - 1].row if len(later) > ROWS_PER_PAGE else 0),
+        ready=0 if progress.stage is Stage.DONE else ready_count,
+        rows=rows,
+        pages=next_page_links(after, later_rows[ROWS_PER_PAGE - 1].row if len(later_rows) > ROWS_PER_PAGE else 0),
         act_name=choice_name,
     )
 
@@ -265,5 +265,5 @@ def _order_rows(
 ) -> Sequence[tuple[OrderedRow, str, str]]:
     quarantine = JournalClock.read(journal, utc_now()).quarantine(quarantine_h)
     payments = journal.payments(record.number, [row.row for row in rows])
-    names = {row: payee_of(payment.form, payment.fields).name for row, payment in payments.items()}
+    names = {row: build_payee(payment.form, payment.fields).name for row, payment in payments.items()}
     return [(row, names.get(row.row, ""), row.consequence(quarantine, format_time)) for row in rows]

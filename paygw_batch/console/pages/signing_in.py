@@ -5,7 +5,7 @@ Only in the sandbox can people choose their name from a list. The public key of 
 
 from starlette.responses import PlainTextResponse, Response
 
-from paygw_batch.approval.approval_keys import RelyingParty, challenge_of
+from paygw_batch.approval.approval_keys import RelyingParty, passkey_challenge
 from paygw_batch.console.passkey_access import (
     SignedInKey,
     SignInMethod,
@@ -37,7 +37,7 @@ def show_sign_in_page(visit: Visit) -> Response:
     passkey = None
     if access.party is not None:
         nonce = access.sign_ins.begin()
-        challenge = challenge_of(sign_in_text(nonce))
+        challenge = passkey_challenge(sign_in_text(nonce))
         passkey = {"kind": "get", "challenge": challenge, "rp_id": access.party.rp_id, "nonce": nonce}
     section = visit.console.settings.console
     return visit.page(
@@ -52,7 +52,7 @@ def show_sign_in_page(visit: Visit) -> Response:
     )
 
 
-def send_session_left(visit: Visit) -> Response:
+def send_session_seconds(visit: Visit) -> Response:
     """Send the seconds until the idle session ends. A request that is not a poll counts as use."""
     return PlainTextResponse("" if visit.session is None else str(int(visit.session.left_s)))
 
@@ -61,8 +61,8 @@ def use_passkey(visit: Visit) -> Response:
     access, form = visit.console.access, visit.form
     nonce, signature, party = form.get("nonce", ""), parse_signature(form), access.party
     was_open = access.sign_ins.end(nonce)
-    if not was_open and party is not None and (own := visit.passkey) is not None:
-        is_second_click = find_signing_key(nonce, signature, [own.key], party) is not None
+    if not was_open and party is not None and (passkey := visit.passkey) is not None:
+        is_second_click = find_signing_key(nonce, signature, [passkey.key], party) is not None
         if is_second_click:
             return visit.redirect(home_path(visit.member))
     if not was_open or party is None:
@@ -88,16 +88,18 @@ def _start_session(visit: Visit, member: Member, way: SignInMethod, passkey: Sig
     """Begin a session for a person and redirect to the requested page or to the person's first page."""
     console = visit.console
     session_id = console.sessions.sign_in(member, session_cookie(visit), way, passkey)
-    answer = visit.redirect(own_path(visit.form.get("to", "")) or home_path(member))
-    answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")
-    return answer
+    response = visit.redirect(own_path(visit.form.get("to", "")) or home_path(member))
+    response.set_cookie(
+        console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict"
+    )
+    return response
 
 
 def sign_out(visit: Visit) -> Response:
     visit.console.sessions.sign_out(session_cookie(visit))
-    answer = visit.redirect("/sign-in")
-    delete_session_cookie(visit, answer)
-    return answer
+    response = visit.redirect("/sign-in")
+    delete_session_cookie(visit, response)
+    return response
 
 
 _A_YEAR_S = 365 * 24 * 3600
@@ -106,9 +108,9 @@ _A_YEAR_S = 365 * 24 * 3600
 def choose_language(visit: Visit) -> Response:
     """Set the cookie for the language and redirect to the page. An unknown language changes nothing."""
     code = visit.form.get("language", "")
-    answer = visit.redirect(own_path(visit.form.get("back", "")) or "/")
+    response = visit.redirect(own_path(visit.form.get("back", "")) or "/")
     if code in languages():
-        answer.set_cookie(
+        response.set_cookie(
             LANGUAGE_COOKIE,
             code,
             max_age=_A_YEAR_S,
@@ -117,7 +119,7 @@ def choose_language(visit: Visit) -> Response:
             httponly=True,
             samesite="strict",
         )
-    return answer
+    return response
 
 
 _USER_ID_LENGTH = 22

@@ -71,7 +71,7 @@ _MAX_SIGNATURE_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ShownLine:
+class LineView:
     """A line of a statement or a `row` in the preview. `becomes` is the outcome, or empty if it is not settled."""
 
     number: int
@@ -94,14 +94,14 @@ def download_questions(visit: Visit) -> Response:
 
 def show_statement_form(visit: Visit) -> Response:
     with open_payout(visit) as (journal, record):
-        followed = followed_batch(visit.console.settings, journal, record)
+        followed_rows = followed_batch(visit.console.settings, journal, record)
     folders = statement_folders(statements_directory(visit), record.batch)[:MAX_LISTED]
     return visit.page(
         "statement.html",
         record=record,
         # The form names the new folder, so that sending it twice creates only one.
         upload=random_folder_name(),
-        in_doubt=followed.counts.get("in_doubt", 0),
+        in_doubt=followed_rows.counts.get("in_doubt", 0),
         takes_signature=visit.console.settings.evidence.statement_key is not None,
         statements=[(f"/statements/{folder.number}", folder.uploaded) for folder in folders],
         most_mib=visit.console.settings.console.max_upload_mib,
@@ -154,28 +154,28 @@ def _store_and_read(visit: Visit, content: Path, uploaded: UploadedStatement) ->
 def show_statement_preview(visit: Visit) -> Response:
     """Show the rows that a statement would settle, and why other lines do not match. Read-only."""
     folder = _require_statement(visit)
-    asked_statement, settings = folder.build_asked_statement(visit.member.name), visit.console.settings
+    requested_statement, settings = folder.build_requested_statement(visit.member.name), visit.console.settings
     with journal_for_planning(settings) as journal:
         record = require_payout(journal, folder.uploaded.batch)
-        matched = compare_statement(settings, journal, record, asked_statement)
-        counts = Counter(settlement.resolution for settlement in matched.settlements)
-        kind = visit.query("show") or ("settles" if matched.settlements else "differs")
+        match = compare_statement(settings, journal, record, requested_statement)
+        counts = Counter(settlement.resolution for settlement in match.settlements)
+        kind = visit.query("show") or ("settles" if match.settlements else "differs")
         start = visit.query_number("after")
-        lines = _page_lines(journal, record, matched, kind, start)
+        lines = _page_lines(journal, record, match, kind, start)
         next_start = start + LINES_PER_PAGE if len(lines) > LINES_PER_PAGE else 0
         return visit.page(
             "statement_preview.html",
             record=record,
             number=folder.number,
             uploaded=folder.uploaded,
-            matched=matched,
+            matched=match,
             words=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
-            proof=proof_sentence(asked_statement.statement.proof),
-            needs_two=bool(rows_needing_order(settings, journal, record, matched.settlements)),
+            proof=proof_sentence(requested_statement.statement.proof),
+            needs_two=bool(rows_needing_order(settings, journal, record, match.settlements)),
             # This digest of the statement's effect changes if the statement would do something else.
-            code=_effect_code(matched),
+            code=_effect_code(match),
             orders=open_orders(visit, record.batch),
-            done=asked_statement.earlier_use_sentence(journal, record),
+            done=requested_statement.reuse_sentence(journal, record),
             notes=JournalClock.read(journal, utc_now()).sentences(),
             is_running=running_process(settings) is not None,
             wanted=kind,
@@ -190,42 +190,42 @@ def apply_statement(visit: Visit) -> Response:
     A row that a run could still send is held at once if a line says that the gateway already has it.
     """
     folder, settings = _require_statement(visit), visit.console.settings
-    asked_statement = folder.build_asked_statement(identify_person(visit.member.name))
+    requested_statement = folder.build_requested_statement(identify_person(visit.member.name))
     with open_journal_for_run(settings, "console", lambda _sentence: None) as journal:
         record = require_payout(journal, folder.uploaded.batch)
-        if asked_statement.earlier_use_sentence(journal, record):  # This is a second click.
+        if requested_statement.reuse_sentence(journal, record):  # This is a second click.
             return visit.redirect(f"/payouts/{record.batch}")
-        matched = compare_statement(settings, journal, record, asked_statement)
+        match = compare_statement(settings, journal, record, requested_statement)
         if (order := _earlier_order(visit, folder)) is not None:
             return visit.redirect(f"/orders/{order}")
-        _require_code(visit, matched)
-        if not rows_needing_order(settings, journal, record, matched.settlements):
-            carry_out_statement(settings, journal, record, asked_statement, lambda _matched, _held: None)
+        _require_code(visit, match)
+        if not rows_needing_order(settings, journal, record, match.settlements):
+            carry_out_statement(settings, journal, record, requested_statement, lambda _matched, _held: None)
             return visit.redirect(f"/payouts/{record.batch}")
         if not visit.may(Action.ORDER):
             raise ActRefused(say(ASK_MAKER_MESSAGE))
         # Rows that the gateway already has, but that a run could still send, are held now, because two people may need
         # days to agree on the order.
-        hold_blocked_orders(settings, journal, record, asked_statement, matched)
-        decisions = [Decision.from_settlement(settlement) for settlement in asked_statement.settlements(matched)]
+        hold_blocked_orders(settings, journal, record, requested_statement, match)
+        decisions = [Decision.from_settlement(settlement) for settlement in requested_statement.settlements(match)]
         key = signing_key(visit)
-        draft = draft_order(settings, journal, record, decisions, key, statement=asked_statement.statement)
+        draft = draft_order(settings, journal, record, decisions, key, statement=requested_statement.statement)
         order = store_draft(visit, draft).number
-        folder.record_use(UsedStatement(visit.member.name, _effect_code(matched), order))
+        folder.record_use(UsedStatement(visit.member.name, _effect_code(match), order))
     return visit.redirect(f"/orders/{order}")
 
 
 def _earlier_order(visit: Visit, folder: StatementFolder) -> str | None:
     """Return the number of the order drafted by the first click on this form, or None if there is none."""
-    used = folder.used
-    if used is None or (used.by, used.code) != (visit.member.name, visit.form.get("code")):
+    use = folder.statement_use
+    if use is None or (use.by, use.code) != (visit.member.name, visit.form.get("code")):
         return None
-    return used.order if find_order_folder(orders_directory(visit), used.order) is not None else None
+    return use.order if find_order_folder(orders_directory(visit), use.order) is not None else None
 
 
-def _require_code(visit: Visit, matched: StatementMatch) -> None:
+def _require_code(visit: Visit, match: StatementMatch) -> None:
     """Raise `PageOutdated` unless the statement would still make the changes that the page showed."""
-    if _effect_code(matched) != visit.form.get("code"):
+    if _effect_code(match) != visit.form.get("code"):
         raise PageOutdated(say("Rows of this payout have changed since this page was opened."))
 
 
@@ -235,8 +235,8 @@ def remove_statement(visit: Visit) -> Response:
     with journal_for_planning(visit.console.settings) as journal:
         batch = require_payout(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
         if folder is not None and folder.lines_file.exists():
-            asked_statement = folder.build_asked_statement(visit.member.name)
-            _require_code(visit, compare_statement(visit.console.settings, journal, batch, asked_statement))
+            requested_statement = folder.build_requested_statement(visit.member.name)
+            _require_code(visit, compare_statement(visit.console.settings, journal, batch, requested_statement))
     if folder is not None:
         folder.remove()
     return visit.redirect(f"/payouts/{batch.batch}/statement")
@@ -249,32 +249,34 @@ def _require_statement(visit: Visit) -> StatementFolder:
     return folder
 
 
-def _effect_code(matched: StatementMatch) -> str:
-    """Return a digest that changes whenever the statement would have another effect."""
-    blocking = [line.order_id for line in matched.blocking]
-    text = repr((list(matched.settlements), list(matched.differences), blocking))
+def _effect_code(match: StatementMatch) -> str:
+    """Return a digest that changes with the statement's effect."""
+    blocking = [line.order_id for line in match.blocking]
+    text = repr((list(match.settlements), list(match.differences), blocking))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _page_lines(
-    journal: JournalReader, record: BatchRecord, matched: StatementMatch, kind: str, start: int
-) -> Sequence[ShownLine]:
+    journal: JournalReader, record: BatchRecord, match: StatementMatch, kind: str, start: int
+) -> Sequence[LineView]:
     """Return a page of the lines of a kind from `start`, plus one line if there are more."""
     part = slice(start, start + LINES_PER_PAGE + 1)
     match kind:
         case "settles":
-            settled = matched.settlements[part]
+            settled = match.settlements[part]
             states = row_states(journal, record, [line.row for line in settled])
             followed = with_payees(journal, record, [states[line.row] for line in settled], None)
             return [
-                ShownLine(line.row, row.standing.sent_orderid or "", line.said, choice_name(line.resolution), row)
+                LineView(
+                    line.row, row.standing.sent_orderid or "", line.evidence_text, choice_name(line.resolution), row
+                )
                 for line, row in zip(settled, followed, strict=True)
             ]
         case "differs":
-            return [ShownLine(line.line, line.order_id, line.sentence) for line in matched.differences[part]]
+            return [LineView(line.line, line.order_id, line.sentence) for line in match.differences[part]]
         case "silent":
             why = say("The statement doesn't settle it.")
-            followed = with_payees(journal, record, matched.unsettled_rows[part], None)
-            return [ShownLine(row.standing.row, row.standing.sent_orderid or "", why, row=row) for row in followed]
+            followed = with_payees(journal, record, match.unsettled_rows[part], None)
+            return [LineView(row.standing.row, row.standing.sent_orderid or "", why, row=row) for row in followed]
         case _:
             raise PageNotFound(say("This page does not exist."))

@@ -36,7 +36,7 @@ class SocketStatus:
         return bool(self._poll.poll(0))
 
     def has_unacknowledged(self) -> bool:
-        """Return whether the peer's system has not yet acknowledged all bytes that were written.
+        """Return whether some written bytes have not been acknowledged by the peer's system yet.
 
         Every packet acknowledges the bytes that its sender had received before (RFC 9293 section 3.10.7.4). So a reply
         that is read while part of the request is unacknowledged was sent without that part. Only Linux says so.
@@ -49,12 +49,12 @@ class SocketStatus:
         return bool(_COUNT.unpack(count)[0] > 0)
 
     def round_trip_s(self) -> float:
-        """Return the round trip of a packet and its acknowledgement, or 0 if the system does not say."""
+        """Return the round-trip time of a packet, or 0 if the system does not report it."""
         if sys.platform != "linux":
             return 0.0
         # This is a second descriptor of the same socket, so closing it does not close the connection.
-        with socket.socket(fileno=os.dup(self._descriptor)) as same:
-            info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_US.size)
+        with socket.socket(fileno=os.dup(self._descriptor)) as connection_socket:
+            info = connection_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_US.size)
         return float(_ROUND_TRIP_US.unpack(info)[0]) / 1_000_000
 
 
@@ -63,7 +63,7 @@ RECORD_POLL_INTERVAL_S = 0.002
 
 
 class ConnectFailed(Exception):
-    """A connection could not be made ready; no byte of a request has left."""
+    """A connection could not be made ready; no byte of a request was sent."""
 
     def __init__(self, kind: FaultKind, detail: str) -> None:
         super().__init__(detail)
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self._reader = ReplyReader()
         self._result: asyncio.Future[RawReply | TransportFault] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._first_byte_left = False
+        self._first_byte_sent = False
         self._request_bytes = 0
         self._bytes_written = 0
         self._began_early = False
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
         await self._wait_for_step(channel.outgoing())
 
     def round_trip_s(self) -> float:
-        """Return the time that a packet takes to the gateway and back, or 0 if the system does not say.
+        """Return the round-trip time to the gateway, or 0 if the system does not report it.
 
         With a proxy, this is the time until it answered CONNECT, for which it must have reached the gateway.
         """
@@ -178,11 +178,11 @@ class Connection(asyncio.Protocol):
         return not self._has_unread() and not (self._tls is not None and self._tls.is_inside_record)
 
     def exchange(
-        self, request: bytes, may_leave: SendGuard, *, read_timeout_s: float, deadline_s: float
+        self, request: bytes, may_send: SendGuard, *, read_timeout_s: float, deadline_s: float
     ) -> "asyncio.Future[RawReply | TransportFault]":
         """Send the bytes of one whole request, once, and return a future of the reply or fault.
 
-        `may_leave` is called immediately before the first byte. If it returns False, nothing is sent (INTENT_STALE).
+        `may_send` is called immediately before the first byte. If it returns False, nothing is sent (INTENT_STALE).
         The future ends after `read_timeout_s` of silence, and in any case at `deadline_s` by the loop's clock.
         """
         result = self._result = self._loop.create_future()
@@ -190,31 +190,31 @@ class Connection(asyncio.Protocol):
         # This is the last check: bytes that are here now cannot be the reply. No `await` may come before the write.
         if transport is None or not self.is_fit():
             self._stage = _Stage.SPENT
-            result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_left=False, detail="lost at once"))
+            result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_sent=False, detail="lost at once"))
             return result
         self._stage = _Stage.EXCHANGE
         if self._has_served:
             self._reader = ReplyReader(reused_connection=True)
         self._has_served = True
         self._began_early = False
-        # No byte of this request has left yet. Earlier requests on this connection do not count.
-        self._first_byte_left, self._bytes_written = False, 0
+        # No byte of this request has been sent yet. Earlier requests on this connection do not count.
+        self._first_byte_sent, self._bytes_written = False, 0
         self._request_bytes = len(request)
         self._read_timeout_s, self._deadline_s = read_timeout_s, deadline_s
         self._silent_since_s = self._loop.time()
         self._set_timer()
-        self._send_request(transport, request, may_leave)
+        self._send_request(transport, request, may_send)
         return result
 
-    def _send_request(self, transport: asyncio.Transport, request: bytes, may_leave: SendGuard) -> None:
+    def _send_request(self, transport: asyncio.Transport, request: bytes, may_send: SendGuard) -> None:
         # Since the intent was committed, this process may have been frozen, or the connection may have opened slowly,
         # and another process may have taken the row. No `await` may come between this question and the write.
-        if not may_leave():
+        if not may_send():
             self._end_with_fault(FaultKind.INTENT_STALE, "the request came too late to leave")
             return
-        # This sets the first-byte witness. From here on a byte may have left. No earlier line writes any part of the
-        # request, and only the next exchange resets the witness.
-        self._first_byte_left = True
+        # This sets the first-byte witness. From here on a byte may have been sent. No earlier line writes any part of
+        # the request, and only the next exchange resets the witness.
+        self._first_byte_sent = True
         if self._tls is not None:
             try:
                 self._tls.encrypt(request)
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
         transport.close()
 
     def abort(self, kind: FaultKind = FaultKind.CANCELLED, detail: str = "given up") -> None:
-        """Cut the connection, and end an exchange under way with this fault."""
+        """Cut the connection, and end a current exchange with this fault."""
         if self._stage is _Stage.EXCHANGE:
             self._end_with_fault(kind, detail)
             return
@@ -296,14 +296,14 @@ class Connection(asyncio.Protocol):
         self.closed.set()
         detail = type(exc).__name__ if exc is not None else "closed"
         if self._stage is _Stage.EXCHANGE:
-            whole = self._bytes_written >= self._request_bytes
-            self._end_with_fault(FaultKind.CONNECTION_LOST if whole else FaultKind.WRITE_FAILED, detail)
+            is_complete = self._bytes_written >= self._request_bytes
+            self._end_with_fault(FaultKind.CONNECTION_LOST if is_complete else FaultKind.WRITE_FAILED, detail)
         else:
             self._fail_step(self.opening_kind, detail)
             self._stage = _Stage.SPENT
 
     def resume_writing(self) -> None:
-        """Note that the kernel has taken the whole request. The silence before the reply is measured from now on."""
+        """Record that the kernel has the whole request. The silence before the reply is measured from now on."""
         if self._stage is _Stage.EXCHANGE and self._bytes_written < self._request_bytes:
             # Unread bytes may have arrived before the last piece of the request, because the event loop wrote that
             # piece without reading first.
@@ -366,9 +366,9 @@ class Connection(asyncio.Protocol):
 
     def _read_encrypted(self, tls: TlsChannel, data: bytes) -> None:
         self._detect_early_bytes()
-        plain = tls.decrypt(data)
-        if plain:
-            self._read_reply(plain)
+        decrypted = tls.decrypt(data)
+        if decrypted:
+            self._read_reply(decrypted)
         elif not tls.is_inside_record:
             # The early bytes were a complete TLS ticket, and not a reply.
             self._began_early = False
@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol):
         """End the exchange with a fault. The connection cannot be used again."""
         self._stage = _Stage.SPENT
         self._set_result(
-            TransportFault(kind, self._first_byte_left, self._bytes_written, self._reader.bytes_read, detail)
+            TransportFault(kind, self._first_byte_sent, self._bytes_written, self._reader.bytes_read, detail)
         )
         if self._transport is not None:
             self._transport.abort()
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(due_s, self._check_time_limits)
 
     def _check_time_limits(self) -> None:
-        """Check whether a time limit has passed; if not, set the timer to the next one. An exchange has one timer."""
+        """Check the time limits, and set the timer to the next one if none has passed."""
         now_s = self._loop.time()
         is_writing = self._transport is not None and self._transport.get_write_buffer_size() > 0
         if now_s >= self._deadline_s:
@@ -444,5 +444,5 @@ class Connection(asyncio.Protocol):
 
 
 def _tls_error_name(error: ssl.SSLError) -> str:
-    """Return the TLS library's own name for the error, which contains nothing that was sent."""
+    """Return the TLS library's own name for the error, which contains no sent data."""
     return error.reason or type(error).__name__

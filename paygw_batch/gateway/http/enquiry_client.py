@@ -79,7 +79,7 @@ class EnquiryClient:
             async with asyncio.timeout(self._total_timeout_s), sending as response:
                 return await _read_response(response)
         except TimeoutError:
-            return TransportFault(FaultKind.TOTAL_TIMEOUT, first_byte_left=True, detail="the enquiry took too long")
+            return TransportFault(FaultKind.TOTAL_TIMEOUT, first_byte_sent=True, detail="the enquiry took too long")
         except httpx.HTTPError as error:
             return _build_fault(error, has_proxy=self._has_proxy)
 
@@ -95,18 +95,18 @@ class EnquiryClient:
 async def _read_response(response: httpx.Response) -> RawReply | TransportFault:
     """Return the reply, or a fault if it is broken or its body is longer than `MAX_BODY_BYTES`."""
     headers = tuple((name.lower(), value.strip(" \t")) for name, value in response.headers.multi_items())
-    broken = framing_fault(response.http_version.removeprefix("HTTP/"), headers)
+    fault = framing_fault(response.http_version.removeprefix("HTTP/"), headers)
     packed = b""
-    if broken is None:
+    if fault is None:
         async for piece in response.aiter_raw():
             packed += piece
             if len(packed) > MAX_BODY_BYTES:
-                broken = BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+                fault = BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
                 break
-    body = broken or unpack_body(headers, packed)
+    body = fault or unpack_body(headers, packed)
     if isinstance(body, BrokenReply):
-        return TransportFault(body.kind, first_byte_left=True, detail=body.detail)
-    # httpx cannot show whether a reply began before its request had left, or whether a second reply followed. So a
+        return TransportFault(body.kind, first_byte_sent=True, detail=body.detail)
+    # httpx cannot show whether a reply began before its request was sent, or whether a second reply followed. So a
     # reply counts only if it names the order, as over a reused connection.
     return RawReply(response.status_code, headers, body, reused_connection=True)
 
@@ -118,11 +118,11 @@ def _build_fault(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
         kind = next(kind for sort, kind in _CONNECT_FAULTS if any(isinstance(cause, sort) for cause in causes))
         if has_proxy and kind not in {FaultKind.TLS_UNTRUSTED, FaultKind.TLS_FAILED}:
             kind = FaultKind.PROXY_FAILED
-        return TransportFault(kind, first_byte_left=False, detail=detail)
+        return TransportFault(kind, first_byte_sent=False, detail=detail)
     for sort, kind, has_left in _FAULTS:
         if isinstance(error, sort):
             return TransportFault(kind, has_left, detail=detail)
-    return TransportFault(FaultKind.CONNECTION_LOST, first_byte_left=True, detail=detail)
+    return TransportFault(FaultKind.CONNECTION_LOST, first_byte_sent=True, detail=detail)
 
 
 def _exception_chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -30,7 +30,7 @@ Some servers send deflate without the frame that RFC 9110 (section 8.4.1.2) pres
 
 
 def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> bytes:
-    """Return a prepared request as the bytes that are sent, head and body.
+    """Return the bytes of a prepared request, head and body.
 
     The headers are those of section 5 of the gateway's interface. Raises `InternalError` if the request was signed for
     another origin, or a header contains a line break.
@@ -94,13 +94,13 @@ def unpack_body(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | Brok
     for window in (window for coding in _codings(headers) for window in _ZLIB_WINDOWS[coding]):
         stream = zlib.decompressobj(window)
         try:
-            plain = stream.decompress(body, MAX_BODY_BYTES + 1)  # more would let a zip bomb fill the memory
+            unpacked = stream.decompress(body, MAX_BODY_BYTES + 1)  # more would let a zip bomb fill the memory
         except zlib.error:
             continue
-        if len(plain) > MAX_BODY_BYTES:
+        if len(unpacked) > MAX_BODY_BYTES:
             return BrokenReply(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
         if stream.eof and not stream.unused_data:
-            return plain
+            return unpacked
     return BrokenReply(FaultKind.REPLY_ENCODED, "Content-Encoding") if _codings(headers) else body
 
 
@@ -162,7 +162,7 @@ class ReplyReader:
             self._set_result(self._build_reply())
 
     def end(self, *, cleanly: bool) -> None:
-        """Handle the end of the stream. `cleanly` says that the sender certainly meant to end it here."""
+        """Handle the end of the stream. `cleanly` means that the sender certainly ended it here."""
         if self.result is not None:
             return
         if self._head_read and self._until_end and cleanly:
@@ -231,7 +231,7 @@ class ReplyReader:
         self._last_piece = piece
 
     def on_message_complete(self) -> None:
-        """Note that the reply is complete, unless it was an interim one."""
+        """Mark the reply as complete, unless it is an interim one."""
         if self._head_read:
             self._complete = True
             self.is_reusable = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"

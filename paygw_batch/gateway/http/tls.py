@@ -23,7 +23,7 @@ def client_context(
 ) -> ssl.SSLContext:
     """Return a context that trusts a server only over TLS 1.2 or later, with certificate and host name verified.
 
-    It is built by hand, because the usual functions read SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the
+    The usual functions are not used, because they read SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the
     environment. The authorities are those of `ca_bundle`, or else Mozilla's, from certifi. `protocol` is requested by
     ALPN. Raises `ConfigurationError`, naming the setting `key`, if `ca_bundle` cannot be read.
     """
@@ -58,29 +58,29 @@ class TlsChannel:
         self._record_left_bytes = 0
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._side = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host, session=session)
+        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host, session=session)
 
     @property
     def session(self) -> ssl.SSLSession | None:
         """The session that later connections may resume, or None before the server sends a ticket."""
-        session = self._side.session
+        session = self._ssl.session
         return session if session is not None and session.has_ticket else None
 
     @property
     def is_resumed(self) -> bool:
-        return bool(self._side.session_reused)
+        return bool(self._ssl.session_reused)
 
     @property
     def is_inside_record(self) -> bool:
-        """Whether only a part of a record has arrived, so that its content is not known yet."""
+        """Whether a record is incomplete, so that its content is not known yet."""
         return bool(self._header) or self._record_left_bytes > 0
 
-    def handshake(self, arrived: bytes = b"") -> bool:
-        """Continue the handshake with the bytes that `arrived`, and return whether it is complete."""
-        if arrived:
-            self._receive(arrived)
+    def handshake(self, data: bytes = b"") -> bool:
+        """Continue the handshake with the received bytes. Return whether it is complete."""
+        if data:
+            self._receive(data)
         try:
-            self._side.do_handshake()
+            self._ssl.do_handshake()
         except ssl.SSLWantReadError:
             return False
         return True
@@ -89,14 +89,14 @@ class TlsChannel:
         """Encrypt application data. Read the result from `outgoing`."""
         remaining = memoryview(data)
         while remaining:
-            remaining = remaining[self._side.write(remaining) :]
+            remaining = remaining[self._ssl.write(remaining) :]
 
-    def decrypt(self, arrived: bytes) -> bytes:
-        """Return the decrypted bytes of `arrived`. Sets `is_ended` or `failure` if the stream ends or breaks."""
-        self._receive(arrived)
+    def decrypt(self, data: bytes) -> bytes:
+        """Return the decrypted bytes of `data`. Sets `is_ended` or `failure` if the stream ends or breaks."""
+        self._receive(data)
         pieces = []
         try:
-            while piece := self._side.read(_READ_BYTES):
+            while piece := self._ssl.read(_READ_BYTES):
                 pieces.append(piece)
             self.is_ended = True
         except ssl.SSLWantReadError:
@@ -130,5 +130,5 @@ class TlsChannel:
         # `unwrap` also waits for the peer's close_notify, or the connection has failed before. Neither matters here,
         # because we close it.
         with contextlib.suppress(ssl.SSLError):
-            self._side.unwrap()
+            self._ssl.unwrap()
         return self._outgoing.read()

@@ -35,7 +35,7 @@ class AddressCache:
         """Maps each host to its addresses, and the time by the loop's clock when they expire."""
 
     async def resolve(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
-        """Return the addresses of `host`, the system's preferred one first. Raises `ConnectFailed` if it has none."""
+        """Resolve `host` to its addresses, preferred ones first. Raises `ConnectFailed` if it has none."""
         if _is_address(host):
             return [host]
         addresses, kept_until_s = self._entries.get(host, ((), 0.0))
@@ -101,10 +101,10 @@ class PayoutTransport:
         """How long the gateway's latest reply took, or None before the first one."""
         self._is_closed = False
 
-    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
+    async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> RawReply | TransportFault:
         """Send one payout and wait for its reply. Problems of the network are returned as a fault, never raised.
 
-        `may_leave` is called immediately before the first byte, on any connection. If it returns False, nothing is
+        `may_send` is called immediately before the first byte, on any connection. If it returns False, nothing is
         sent. If this is cancelled, it cuts the connection and raises `CancelledError` again; by then a byte may have
         left. Raises `InternalError` if the request is not for the configured gateway.
         """
@@ -122,7 +122,7 @@ class PayoutTransport:
         asked_s, served = loop.time(), False
         try:
             result = await connection.exchange(
-                content, may_leave, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
+                content, may_send, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
             )
             served = isinstance(result, RawReply)
             self._last_response_s = loop.time() - asked_s if served else self._last_response_s
@@ -133,10 +133,10 @@ class PayoutTransport:
     async def probe(self) -> TransportFault | None:
         """Check that the gateway can be reached: open a connection with proxy and TLS, send nothing, and close it."""
         loop = asyncio.get_running_loop()
-        opened = await self._open(loop, loop.time() + self._settings.total_timeout_s)
-        if isinstance(opened, TransportFault):
-            return opened
-        opened.close()
+        connection = await self._open(loop, loop.time() + self._settings.total_timeout_s)
+        if isinstance(connection, TransportFault):
+            return connection
+        connection.close()
         return None
 
     async def __aenter__(self) -> Self:
@@ -148,7 +148,7 @@ class PayoutTransport:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cut every connection. An exchange under way ends with the fault CANCELLED and its witness."""
+        """Cut every connection. Current exchanges end with the fault CANCELLED and their witness."""
         self._is_closed = True
         self._idle.clear()
         for connection in list(self._open_connections):
@@ -159,7 +159,7 @@ class PayoutTransport:
                     await connection.closed.wait()
 
     def _take_idle(self, now_s: float) -> Connection | None:
-        """Return the most recently used connection that is still fit, and close those that are not."""
+        """Return the most recently used connection that is still usable, and close the unusable ones."""
         while self._idle:
             connection = self._idle.pop()
             if now_s - connection.quiet_since_s < MAX_QUIET_S and connection.is_fit():
@@ -254,7 +254,7 @@ class PayoutTransport:
 
 
 def _not_sent_fault(kind: FaultKind, detail: str) -> TransportFault:
-    return TransportFault(kind, first_byte_left=False, detail=detail)
+    return TransportFault(kind, first_byte_sent=False, detail=detail)
 
 
 def _connect_fault_kind(error: OSError) -> FaultKind:

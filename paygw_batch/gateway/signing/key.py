@@ -268,7 +268,7 @@ class KeyUnusable(ConfigurationError):
 
 
 def parse_error_line(line: bytes) -> KeyUnusable:
-    """Return the error from a line written by `KeyUnusable.to_error_line`."""
+    """Parse the error in a line written by `KeyUnusable.to_error_line`."""
     key, problem, detail = json.loads(line)
     return KeyUnusable(key, KeyProblem(problem), detail)
 
@@ -304,14 +304,14 @@ class Custody:
     """The location of a private key, as shown to people, and whether the key can be copied."""
 
     kind: KeyKind
-    place: str
+    location: str
     is_exportable: bool = False
     was_outside: bool = False
     """Whether a copy may exist elsewhere, because the key was created outside or could once be exported."""
     expires: date | None = None
 
     def days_left(self, today: date) -> int | None:
-        """Return the number of days until the key expires, negative if it has expired, or None if it never expires."""
+        """Return the days until the key expires, negative once expired, or None if it never expires."""
         return None if self.expires is None else (self.expires - today).days
 
 
@@ -378,7 +378,7 @@ class SigningKey(ABC):
 
     def sign(self, text: str) -> str:
         """Return the signature of `text` in UTF-8: RSASSA-PKCS1-v1_5 with SHA-256, in base64. Raises `KeyUnusable`."""
-        with self.at_work() as sign:
+        with self.open_signer() as sign:
             return sign(text)
 
     @abstractmethod
@@ -390,7 +390,7 @@ class SigningKey(ABC):
         """Return the signing capacity for a long run on a machine with this number of cores."""
 
     @abstractmethod
-    def at_work(self) -> AbstractContextManager[Callable[[str], str]]:
+    def open_signer(self) -> AbstractContextManager[Callable[[str], str]]:
         """Return a context that yields a function to sign one text at a time. Raises `KeyUnusable`."""
 
 
@@ -399,7 +399,7 @@ class PrivateKey(SigningKey):
     """A key that was loaded from a file into this process. Safe to use from many threads."""
 
     _key: RSAPrivateKey = field(repr=False)
-    place: str = field(default="", repr=False)
+    location: str = field(default="", repr=False)
 
     @property
     def public(self) -> PublicHalf:
@@ -408,10 +408,10 @@ class PrivateKey(SigningKey):
     @property
     def custody(self) -> Custody:
         """The file of the key. Anyone who can read it can copy the key."""
-        return Custody(KeyKind.FILE, self.place, is_exportable=True)
+        return Custody(KeyKind.FILE, self.location, is_exportable=True)
 
     @contextmanager
-    def at_work(self) -> Iterator[Callable[[str], str]]:
+    def open_signer(self) -> Iterator[Callable[[str], str]]:
         yield lambda text: base64.b64encode(self._key.sign(text.encode(), _PADDING, _DIGEST)).decode("ascii")
 
     def serialise(self) -> bytes:

@@ -40,7 +40,7 @@ def main() -> None:
         signing_capacity = key.signing_capacity(1)
         if not signing_capacity.is_slow:
             os.nice(NICENESS_INCREMENT)
-        with key.at_work() as sign:
+        with key.open_signer() as sign:
             if signing_capacity.threads == 1:
                 _sign_sequentially(source, out, sign)
             else:
@@ -87,7 +87,7 @@ def _sign_concurrently(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int
 
 
 def _write_signatures(signatures: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
-    """Write each signature as soon as it is made. An error is the last line, after which the run closes the input."""
+    """Write each signature as soon as it exists. An error is the last line: the run then closes the input."""
     try:
         while (signed := signatures.get()) is not None:
             out.write(signed.result().encode() + b"\n")

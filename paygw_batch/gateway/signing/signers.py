@@ -43,7 +43,7 @@ def signer_count(cores: int) -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use, or of all cores if the system does not say."""
+    """Return the number of cores for this process, or of all cores if the system does not report it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -65,11 +65,11 @@ class Signers(Protocol):
 
 def signers_for(key: SigningKey, payouts: int) -> Signers:
     """Return the signers for a run: threads for a short run with a key in a file, otherwise processes."""
-    is_worth_it = payouts >= LONG_RUN_PAYOUTS or signing_capacity_of(key).is_slow
+    is_worth_it = payouts >= LONG_RUN_PAYOUTS or default_signing_capacity(key).is_slow
     return SigningProcesses(key) if is_worth_it else SigningThreads(key)
 
 
-def signing_capacity_of(key: SigningKey) -> SigningCapacity:
+def default_signing_capacity(key: SigningKey) -> SigningCapacity:
     """Return the number of processes and threads that sign for a long run on this machine."""
     return key.signing_capacity(signer_count(usable_cores()))
 
@@ -79,20 +79,20 @@ def signing_lookahead(key: SigningKey) -> int | None:
 
     With more texts, the last signatures would be too old when they are sent.
     """
-    capacity = signing_capacity_of(key)
+    capacity = default_signing_capacity(key)
     return (_TEXTS_PER_THREAD + 1) * capacity.processes * capacity.threads if capacity.is_slow else None
 
 
 @asynccontextmanager
-async def running_signers(key: SigningKey, payouts: int, tell: Callable[[str], None]) -> AsyncIterator[Signers]:
-    """Yield the signers for a run. If processes for a key in a file fail to start, call `tell` and yield threads."""
+async def running_signers(key: SigningKey, payouts: int, echo: Callable[[str], None]) -> AsyncIterator[Signers]:
+    """Yield the signers for a run. If processes for a key in a file fail to start, call `echo` and yield threads."""
     async with AsyncExitStack() as stack:
         try:
             signers = await stack.enter_async_context(signers_for(key, payouts))
         except SigningFailed as problem:
-            if signing_capacity_of(key).is_slow:
+            if default_signing_capacity(key).is_slow:
                 raise
-            tell(f"{problem.message} {say('This run signs in threads, which takes longer.')}")
+            echo(f"{problem.message} {say('This run signs in threads, which takes longer.')}")
             signers = await stack.enter_async_context(SigningThreads(key))
         yield signers
 
@@ -124,7 +124,7 @@ class SigningProcesses:
 
     def __init__(self, key: SigningKey) -> None:
         self._key = key
-        self._staff = signing_capacity_of(key)
+        self._staff = default_signing_capacity(key)
         self._signers: list[_ProcessSigner] = []
 
     @property
@@ -138,7 +138,7 @@ class SigningProcesses:
             async with asyncio.timeout(SIGNATURE_TIMEOUT_S if self._staff.is_slow else None):
                 return await least_busy.sign(texts)
         except TimeoutError:
-            place = self._key.custody.place
+            place = self._key.custody.location
             raise KeyUnusable(place, KeyProblem.SLOW, f"{SIGNATURE_TIMEOUT_S:.0f}").to_signing_failed() from None
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,6 @@
 """Accepts the loss of a host's commits: puts the rows sent in them in doubt, or holds them (see `journal/lost.py`).
 
-If the host knows that nothing of an attempt left, its row in flight becomes not sent. All other rows keep their state
+If the host knows that an attempt was not sent, its row in flight becomes not sent. All other rows keep their state
 in the database, and can be sent.
 
 A host that will never answer again is retired. It may have sent any row in lost commits. So each row that is ready or
@@ -42,47 +42,47 @@ class LossWriter:
     ) -> None:
         self._connection, self._writer, self._loss, self._at = connection, writer, loss, at
         self._tables = postgres_tables(connection, identity)
-        self._lost = LostRows(self._tables, loss, by=by, at=at)
+        self._lost_rows = LostRows(self._tables, loss, by=by, at=at)
 
     def write(self) -> AcceptedRows:
-        """Put the rows that may have left in doubt. Raises `JournalHeld` while another process sends one of them."""
+        """Put the rows that may have been sent in doubt. Raises `JournalHeld` while another process sends one."""
         prepare_to_accept(self._connection)
-        unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost.numbers))
+        unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost_rows.numbers))
         # Rows are written in the order of sending, because times in a chain never decrease, and the times of later
         # answers are compared with them.
-        for numbers in (unsent, self._lost.numbers):
+        for numbers in (unsent, self._lost_rows.numbers):
             for start in range(0, len(numbers), _CHUNK_SIZE):
                 self._end_in_flight(numbers[start : start + _CHUNK_SIZE])
         self._record_holds(self._restore_attempts())
-        return self._lost.rows
+        return self._lost_rows.rows
 
-    def write_guess(self) -> AcceptedRows:
+    def write_estimate(self) -> AcceptedRows:
         """Put every row that this host could have sent in doubt. Raises `JournalHeld` while another process sends."""
         unfinished_count = put_unfinished_in_doubt(self._connection, self._writer, self._at)
         holds = self._restore_attempts()
-        self._lost.rows.in_doubt = unfinished_count
+        self._lost_rows.rows.in_doubt = unfinished_count
         self._record_holds(holds)
-        return self._lost.rows
+        return self._lost_rows.rows
 
     def _restore_attempts(self) -> list[Remark]:
-        """Restore the lost attempts of rows that are ready; return remarks that hold the other rows."""
+        """Restore the lost attempts of ready rows. Return remarks that hold the other rows."""
         holds: list[Remark] = []
-        for start in range(0, len(self._lost.numbers), _CHUNK_SIZE):
-            restored, remarks = self._lost.judge(self._lost.numbers[start : start + _CHUNK_SIZE])
+        for start in range(0, len(self._lost_rows.numbers), _CHUNK_SIZE):
+            restored, remarks = self._lost_rows.judge(self._lost_rows.numbers[start : start + _CHUNK_SIZE])
             holds += remarks
             self._append(restored)
         return holds
 
     def _record_holds(self, holds: Sequence[Entry | Remark]) -> None:
-        """Record holds, and the orders that the database does not know, so that no later sheet sends them."""
-        if holds or self._lost.rows.unknown_orders:
+        """Record holds and the orders unknown to the database, so that no later sheet sends them."""
+        if holds or self._lost_rows.rows.unknown_orders:
             self._writer.acquire_decision_lock()
             with self._writer.decision_transaction():
                 self._writer.record(holds)
-                self._lost.record_unknown_orders(self._writer.record)
+                self._lost_rows.record_unknown_orders(self._writer.record)
 
     def _end_in_flight(self, numbers: Sequence[int]) -> None:
-        """Put the in-flight rows among `numbers` in doubt, or mark them as not sent if this host knows that."""
+        """Put the in-flight rows among `numbers` in doubt, or mark them as not sent if that is certain."""
         entries = []
         dead = dead_processes(self._connection)
         for number, attempt, sent_at, is_left in fetch(self._connection, _ROWS_IN_FLIGHT, (dead, list(numbers))):
@@ -91,7 +91,7 @@ class LossWriter:
             is_unsent = (number, attempt) in self._loss.unsent
             fact = Concluded(Outcome(OutcomeKind.NOT_SENT, "run.stopped")) if is_unsent else Interrupted()
             entries.append(Entry(number, attempt, fact, max(self._at, sent_at)))
-            self._lost.rows.not_sent += is_unsent
+            self._lost_rows.rows.not_sent += is_unsent
         self._append(entries)
 
     def _append(self, entries: Sequence[Entry]) -> None:
@@ -103,19 +103,19 @@ def put_unfinished_in_doubt(connection: Connection[Row], writer: FactWriter, at:
     """Put every row that is ready or in flight in doubt, and return their number. It can be repeated after a crash.
 
     Raises `JournalHeld` while another process has a row in flight, because that process could still record that nothing
-    of the row left, which would make the row ready.
+    of the row was sent, which would make the row ready.
     """
     prepare_to_accept(connection)
-    rows, after = writer.mark_interrupted(at), 0
+    rows, last_row = writer.mark_interrupted(at), 0
     if fetch(connection, _ANY_IN_FLIGHT):
         raise JournalHeld(say("Another process still sends rows of this journal."))
-    while lines := fetch(connection, _READY_ROWS, (after,)):
+    while lines := fetch(connection, _READY_ROWS, (last_row,)):
         entries = []
         for number, attempt, order_id in lines:
             fact = Intended(order_id, ASSUMED_ATTEMPT, 0, None)
             entries += [Entry(number, attempt, fact, at), Entry(number, attempt, Interrupted(), at)]
         writer.append(entries)
-        rows, after = rows + len(lines), lines[-1][0]
+        rows, last_row = rows + len(lines), lines[-1][0]
     return rows
 
 
@@ -127,11 +127,11 @@ def prepare_to_accept(connection: Connection[Row]) -> None:
     fetch(connection, "SET paygw.retires = 'on'")
 
 
-def write_retired(connection: Connection[Row], host_id: str, by: str) -> None:
+def record_retirement(connection: Connection[Row], host_id: str, by: str) -> None:
     """Record who retired a host. The roll-call no longer waits for that host."""
     fetch(connection, "SELECT retire_host(%s, %s)", (host_id, by))
 
 
-def write_accepted(connection: Connection[Row], host_id: str, by: str) -> None:
+def record_accepted_loss(connection: Connection[Row], host_id: str, by: str) -> None:
     """Record who accepted the loss of a host. This counts as the host's answer to the roll-call."""
     fetch(connection, "SELECT accept_loss(%s, %s)", (host_id, by))

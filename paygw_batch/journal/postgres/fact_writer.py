@@ -20,7 +20,7 @@ from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalT
 from paygw_batch.journal.facts import Line, chain_facts
 from paygw_batch.journal.new_batch import new_salt
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.session import PostgresTables, Row, evidence_log, fetch, reason_of_failure, time_limit
+from paygw_batch.journal.postgres.session import PostgresTables, Row, error_reason, evidence_log, fetch, time_limit
 from paygw_batch.journal.postgres.workers import (
     OwnProcess,
     SignsOfLife,
@@ -97,9 +97,9 @@ class FactWriter:
     def __init__(
         self, guarded: GuardedSession, own: OwnProcess, signs: SignsOfLife, identity: Identity, intent_lives_s: float
     ) -> None:
-        self._guarded, self._own, self._signs = guarded, own, signs
+        self._guarded, self._own_process, self._signs_of_life = guarded, own, signs
         self._tables = PostgresTables(lambda: guarded.connection, identity)
-        self._departs_within_s = intent_lives_s / 2
+        self._send_within_s = intent_lives_s / 2
         self._newest = 0
         """The number of the newest fact of the open decision transaction."""
         self.has_decision_lock = False
@@ -109,21 +109,21 @@ class FactWriter:
 
     @property
     def process(self) -> int:
-        return self._own.number
+        return self._own_process.number
 
-    def hurry(self) -> None:
+    def shorten_waits(self) -> None:
         """From now on, wait only briefly for a server that does not answer."""
-        self._guarded.hurry()
+        self._guarded.shorten_waits()
 
     def ask(self, call: Callable[[Connection[Row]], T], *, is_long: bool = False) -> T:
-        """Make a call that can be repeated, on a new connection if the old one is lost."""
+        """Make a repeatable call, on a new connection if the old one is lost."""
         with self._guarded.barring_on_failure():
             return self._guarded.retry(lambda: call(self._guarded.connection), is_long=is_long)
 
     def mark_interrupted(self, at: str) -> int:
-        """Put in-flight rows in doubt if no living process sends them; return their number.
+        """Put in-flight rows in doubt if no live process sends them, and return their number.
 
-        Do not call it while this process sends. The rows of other living processes do not change.
+        Do not call it while this process sends. The rows of other live processes do not change.
         """
         self._guarded.require_writable()
         in_flight = self.ask(
@@ -141,12 +141,12 @@ class FactWriter:
     def close(self) -> None:
         """Sign off. The next process puts rows in flight in doubt."""
         try:
-            self._signs.close()
+            self._signs_of_life.close()
             # Without a connection to sign off, this process would count as alive for a while.
             if self._guarded.connection.closed:
                 self._guarded.session.reconnect()
             with time_limit(self._guarded.connection, self._guarded.session.server.commit_limit_s):
-                end_life(self._guarded.connection, self._own.number)
+                end_life(self._guarded.connection, self._own_process.number)
         except (psycopg.Error, JournalError):
             return  # without signs of life, this process counts as dead after a while
         finally:
@@ -156,53 +156,55 @@ class FactWriter:
         """Acquire the decision lock. Raises `JournalHeld` if another process has it."""
         guarded = self._guarded
         with guarded.barring_on_failure():
-            self.has_decision_lock = guarded.retry(lambda: acquire_decision_lock(guarded.connection, self._own.number))
+            self.has_decision_lock = guarded.retry(
+                lambda: acquire_decision_lock(guarded.connection, self._own_process.number)
+            )
         if not self.has_decision_lock:
             raise decision_lock_error(guarded.connection)
 
     def release_decision_lock(self) -> None:
         """Release the decision lock. Decisions need it to be acquired again."""
         self.has_decision_lock = False
-        self.ask(lambda connection: fetch(connection, "SELECT leave_desk(%s)", (self._own.number,)))
+        self.ask(lambda connection: fetch(connection, "SELECT leave_desk(%s)", (self._own_process.number,)))
 
     @contextmanager
     def decision_transaction(self) -> Iterator[Connection[Row]]:
         """Run one transaction under the decision lock. It is durable and in the sent log at the end, or rolled back."""
         self._guarded.require_writable()
         connection = self._guarded.connection
-        before, self._newest = self._own.end, 0
+        before, self._newest = self._own_process.end, 0
         try:
             fetch(connection, "BEGIN")
-            if fetch(connection, "SELECT hold_desk(%s)", (self._own.number,)) != [(True,)]:
+            if fetch(connection, "SELECT hold_desk(%s)", (self._own_process.number,)) != [(True,)]:
                 raise _takeover_error()  # noqa: TRY301 - the handler below rolls the transaction back
             yield connection
             self._commit_decisions(before)
         except BaseException as error:
             self._roll_back()
-            self._own.end = before
+            self._own_process.end = before
             if isinstance(error, psycopg.Error):
                 raise self._decision_error(error) from None
             raise
         # The log line follows the commit, because a line without its commit would make this database look like a copy.
-        if self._own.end.seq != before.seq:
-            self._guarded.note(self._newest, self._own.end)
+        if self._own_process.end.seq != before.seq:
+            self._guarded.log_commit(self._newest, self._own_process.end)
 
     def advance_time(self, at: str) -> None:
-        """Give no later fact a time before `at`."""
-        self._own.end = self._own.end._replace(at=max(self._own.end.at, at))
+        """Ensure that no later fact has a time before `at`."""
+        self._own_process.end = self._own_process.end._replace(at=max(self._own_process.end.at, at))
 
     def record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
-        """Add facts to the open transaction; return for each its number, its time, and whether it moved its row."""
+        """Add facts to the open transaction. Return each fact's number and time, and whether it moved its row."""
         if not entries:
             return []
-        staged = stage_facts(entries, self._own.end)
+        staged = stage_facts(entries, self._own_process.end)
         added = self._call(staged)
-        self._own.end = staged.end
+        self._own_process.end = staged.end
         self._newest = added[-1][1]
         return [(number, at, has_moved) for _, number, at, has_moved in added]
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one call, and move their instructions; return the effect of each fact.
+        """Make facts durable in one call, move their instructions and return each fact's effect.
 
         An intent is also HELD if this process may no longer send: the run is over, or a worker stopped all workers.
         """
@@ -212,40 +214,40 @@ class FactWriter:
         results = dict.fromkeys(_repeated_intents(entries), MoveResult.NOT_MOVED)
         for _ in range(_MAX_TRIES):
             if self.is_stopped:
-                results |= {at: MoveResult.HELD for at, entry in enumerate(entries) if isinstance(entry.fact, Intended)}
-            remaining = [at for at in range(len(entries)) if at not in results]
+                results |= {i: MoveResult.HELD for i, entry in enumerate(entries) if isinstance(entry.fact, Intended)}
+            remaining = [i for i in range(len(entries)) if i not in results]
             if not remaining:
                 break
             try:
                 with self._guarded.barring_on_failure():
-                    answer = self._try([entries[at] for at in remaining])
+                    result = self._try_commit([entries[i] for i in remaining])
             except JournalError:
-                self._note_unsent(entries)
+                self._log_unsent(entries)
                 raise
-            if not isinstance(answer, _Refusal):
-                moves = (MoveResult.MOVED if has_moved else MoveResult.NOT_MOVED for has_moved in answer)
-                results |= dict(zip(remaining, moves, strict=True))
+            if not isinstance(result, _Refusal):
+                effects = (MoveResult.MOVED if has_moved else MoveResult.NOT_MOVED for has_moved in result)
+                results |= dict(zip(remaining, effects, strict=True))
                 break
             results |= {
-                at: answer.result
-                for at in remaining
-                if entries[at].instruction in answer.numbers and isinstance(entries[at].fact, Intended | Interrupted)
+                i: result.result
+                for i in remaining
+                if entries[i].instruction in result.numbers and isinstance(entries[i].fact, Intended | Interrupted)
             }
         else:
             raise self._guarded.give_up(say("another process keeps moving the rows"))
-        return [results[at] for at in range(len(entries))]
+        return [results[i] for i in range(len(entries))]
 
-    def may_leave(self, age_s: float) -> bool:
-        """Whether a row whose intent was passed to `append` `age_s` seconds ago cannot have been put in doubt.
+    def may_send(self, age_s: float) -> bool:
+        """Whether no other process can have put a row in doubt whose intent was appended `age_s` seconds ago.
 
         Another process does that only after this one gave no sign of life for twice the time checked here. The commit
         of the intent was such a sign.
         """
-        return not self._guarded.has_failed and age_s < self._departs_within_s
+        return not self._guarded.has_failed and age_s < self._send_within_s
 
-    def _try(self, entries: Sequence[Entry]) -> "Sequence[bool] | _Refusal":
-        """Commit facts; return whether each moved its row, or a refusal with the rows whose facts are not kept."""
-        staged = stage_facts(entries, self._own.end)
+    def _try_commit(self, entries: Sequence[Entry]) -> "Sequence[bool] | _Refusal":
+        """Commit facts. Return whether each moved its row, or a refusal with the rows whose facts were dropped."""
+        staged = stage_facts(entries, self._own_process.end)
         deadlocks = 0
         while True:
             try:
@@ -266,7 +268,7 @@ class FactWriter:
             numbers = frozenset(map(int, (error.diag.message_detail or "").split()))
             return _Refusal(numbers, MoveResult.HELD if error.sqlstate == HELD else MoveResult.NOT_MOVED)
         if error.sqlstate == _FORGED:
-            raise InternalError(reason_of_failure(error)) from None
+            raise InternalError(error_reason(error)) from None
         if error.sqlstate not in {RUN_OVER, STOPPED}:
             raise error
         self.is_stopped |= error.sqlstate == RUN_OVER
@@ -274,7 +276,7 @@ class FactWriter:
         return _Refusal(frozenset(intents), MoveResult.HELD)
 
     def _commit(self, staged: StagedFacts) -> list[Row] | None:
-        """Make the call that commits; return the added facts, or None if it failed and can be repeated."""
+        """Commit the staged facts. Return the added facts, or None if the call failed and can be repeated."""
         guarded = self._guarded
         with guarded.confirming_commit():
             try:
@@ -295,8 +297,8 @@ class FactWriter:
                 return None
 
     def _commit_decisions(self, before: Link) -> None:
-        """Commit the decision transaction. If no answer comes, find out whether it was committed."""
-        guarded, end = self._guarded, self._own.end
+        """Commit the decision transaction. Without an answer, find out whether it was committed."""
+        guarded, end = self._guarded, self._own_process.end
         with guarded.confirming_commit():
             try:
                 fetch(guarded.connection, "COMMIT")
@@ -309,20 +311,20 @@ class FactWriter:
                     raise
 
     def _call(self, staged: StagedFacts) -> list[Row]:
-        """Send facts, and return for each its seq, its number, its time, and whether it moved its row."""
-        return fetch(self._guarded.connection, CALL, (self._own.number, *staged.values))
+        """Send facts. Return each fact's seq, number and time, and whether it moved its row."""
+        return fetch(self._guarded.connection, CALL, (self._own_process.number, *staged.values))
 
     def _find_added_facts(self, staged: StagedFacts) -> list[Row]:
         """Return the result of `_call` for facts whose commit was not answered."""
         query = """SELECT f.seq, f.number, f.at, c.fact IS NULL FROM fact f
             LEFT JOIN contradiction c ON c.fact = f.number
             WHERE f.process = %s AND f.seq > %s AND f.seq <= %s ORDER BY 1"""
-        return fetch(self._guarded.connection, query, (self._own.number, staged.before.seq, staged.end.seq))
+        return fetch(self._guarded.connection, query, (self._own_process.number, staged.before.seq, staged.end.seq))
 
     def _is_committed(self, before: Link, after: Link) -> bool:
         """Whether a commit succeeded, by the end of the chain. Raises `JournalTooOld` if that is neither end."""
         query = "SELECT head_seq, head_hash FROM process WHERE number = %s"
-        head = fetch(self._guarded.connection, query, (self._own.number,))
+        head = fetch(self._guarded.connection, query, (self._own_process.number,))
         # Only this server may have the end that was read. A standby that takes over now could lack the commit, and its
         # rows would be sent again. So the end is trusted only once a later write is durable.
         self._guarded.flush()
@@ -336,25 +338,25 @@ class FactWriter:
             hint=say("Nothing more was sent. Restore the newest data of the database first."),
         )
 
-    def _finish_commit(self, staged: StagedFacts, entries: Sequence[Entry], added: Sequence[Row]) -> None:
-        self._own.end = staged.end
-        # They are logged before any of them leaves, so after a failover only logged attempts can have left this host.
-        moved = [entry for entry, (*_, has_moved) in zip(entries, added, strict=True) if has_moved]
-        self._guarded.note(added[-1][1], staged.end, attempts_to_log(moved))
+    def _finish_commit(self, staged: StagedFacts, entries: Sequence[Entry], lines: Sequence[Row]) -> None:
+        self._own_process.end = staged.end
+        # They are logged before any of them is sent, so after a failover only logged attempts can have been sent.
+        moved_entries = [entry for entry, (*_, has_moved) in zip(entries, lines, strict=True) if has_moved]
+        self._guarded.log_commit(lines[-1][1], staged.end, attempts_to_log(moved_entries))
 
-    def _note_unsent(self, entries: Sequence[Entry]) -> None:
-        """Log the attempts of which nothing left, because the database may never receive these facts."""
+    def _log_unsent(self, entries: Sequence[Entry]) -> None:
+        """Log the attempts that were not sent, because the database may never receive these facts."""
         unsent = [attempt for attempt in attempts_to_log(entries) if attempt.order_id is None]
         if unsent:
             with suppress(JournalError):  # without a log line, these attempts are in doubt
-                self._guarded.note_unsent(unsent)
+                self._guarded.log_unsent(unsent)
 
     def _decision_error(self, error: psycopg.Error) -> JournalError | InternalError:
         if error.sqlstate in {MOVED, DEADLOCK, NOT_OVER}:
             return StaleRows()
         if error.sqlstate == FENCED:
             return _takeover_error()
-        return self._guarded.give_up(reason_of_failure(error))
+        return self._guarded.give_up(error_reason(error))
 
     def _roll_back(self) -> None:
         """Roll back the open transaction. If the connection is lost, the server does so."""
@@ -363,7 +365,7 @@ class FactWriter:
             try:
                 connection.rollback()
             except psycopg.Error as error:
-                self._guarded.give_up(reason_of_failure(error))
+                self._guarded.give_up(error_reason(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +377,7 @@ class _Refusal:
 
 
 def acquire_decision_lock(connection: Connection[Row], process: int) -> bool:
-    """Acquire the decision lock unless another living process has it; return whether this process has it."""
+    """Acquire the decision lock unless another live process has it. Return whether this process has it."""
     query = "SELECT take_desk(%s, %s)"
     return fetch(connection, query, (process, dead_processes(connection))) == [(True,)]
 
@@ -389,7 +391,7 @@ class ConcurrentNoteWriter:
         self._process, self._number, self.end = own.number, 0, own.end
 
     def record_notes(self, notes: Sequence[ConcurrentNote]) -> tuple[int, str, str]:
-        """Record notes in one transaction; return number, hash and time of the last one."""
+        """Record notes in one transaction. Return the number, hash and time of the last one."""
         with self._connection.transaction():
             self._evidence.record_notes(self._record, *notes)
         return self._number, *self.end.log_fields[1:]
@@ -406,7 +408,7 @@ class ConcurrentNoteWriter:
 
 
 def _repeated_intents(entries: Iterable[Entry]) -> Iterator[int]:
-    """Yield the indexes of intents for an attempt that already has an intent in the same call."""
+    """Yield the indexes of intents that repeat the attempt of an earlier intent in the same call."""
     attempts = set[tuple[int, int]]()
     for index, entry in enumerate(entries):
         if isinstance(entry.fact, Intended):

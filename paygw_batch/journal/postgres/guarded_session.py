@@ -13,7 +13,7 @@ from psycopg import Connection
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, OpenRollCall
 from paygw_batch.journal.postgres.hosts import LifeOver, RollCall
 from paygw_batch.journal.postgres.schema import identity_in
-from paygw_batch.journal.postgres.session import Row, Session, fetch, reason_of_failure, time_limit
+from paygw_batch.journal.postgres.session import Row, Session, error_reason, fetch, time_limit
 from paygw_batch.journal.sent_log import LoggedAttempt, SentLogWriter, log_failure_reason, unwritable_message
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import mark, say
@@ -56,11 +56,11 @@ class GuardedSession:
         return self._failure is not None
 
     def is_lost(self, error: psycopg.Error) -> bool:
-        """Whether an error means that the connection, and the answer with it, is lost."""
+        """Whether an error means that the connection, and with it the result, is lost."""
         return self.connection.closed or (error.sqlstate or "").startswith(_DISCONNECT_CODES)
 
-    def hurry(self) -> None:
-        """From now on, give up soon if the server does not come back. Can be called repeatedly, from any thread."""
+    def shorten_waits(self) -> None:
+        """From now on, give up soon if the server does not return. Safe to call repeatedly, from any thread."""
         self._hurried_until_s = min(self._hurried_until_s, time.monotonic() + _HURRIED_LIMIT_S)
 
     def reconnect(self) -> None:
@@ -123,7 +123,7 @@ class GuardedSession:
             self.flush()
 
     def flush(self) -> None:
-        """Make another write durable, so that all data that was read before is durable too."""
+        """Make another write durable, so that all data read before it is durable too."""
         for _ in range(_MAX_TRIES):
             self._has_warned = False
             with time_limit(self.connection, self.session.server.commit_limit_s):
@@ -132,29 +132,29 @@ class GuardedSession:
                 return
         raise self.give_up(say("no standby confirms the writes"))
 
-    def note(self, number: int, end: Link, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Log a commit: the number of its newest fact, the `end` of its chain, and the attempts that may leave."""
+    def log_commit(self, number: int, end: Link, attempts: Sequence[LoggedAttempt] = ()) -> None:
+        """Log a commit: the number of its newest fact, the `end` of its chain, and the attempts that may be sent."""
         self._last_commit = number, end
         line = number, *end.log_fields[1:], attempts
         try:
             try:
-                self._sent_log.note(*line)
+                self._sent_log.log_commit(*line)
             except LifeOver:
                 # Another process of this host has entered another life of the database, which may lack the commit.
                 self.reconnect()
                 if fetch(self.connection, "SELECT hash FROM fact WHERE number = %s", (number,)) != [(end.hash,)]:
                     raise self.give_up(say("the database is an older copy")) from None
                 self.flush()
-                self._sent_log.note(*line)
+                self._sent_log.log_commit(*line)
         except LifeOver:
             raise self.give_up(say("the database is an older copy")) from None
         except OSError as error:
             raise self.give_up(log_failure_reason(error)) from None
 
-    def note_unsent(self, attempts: Sequence[LoggedAttempt]) -> None:
-        """Log attempts of which nothing left, under the newest commit."""
+    def log_unsent(self, attempts: Sequence[LoggedAttempt]) -> None:
+        """Log attempts that were not sent, under the newest commit."""
         if self._last_commit is not None:
-            self.note(*self._last_commit, attempts)
+            self.log_commit(*self._last_commit, attempts)
 
     def give_up(self, reason: str) -> JournalUnwritable:
         """Bar this process from writing to the journal again, and return the error for it."""
@@ -175,7 +175,7 @@ class GuardedSession:
         try:
             yield
         except psycopg.Error as error:
-            raise self.give_up(reason_of_failure(error)) from None
+            raise self.give_up(error_reason(error)) from None
 
     def close(self) -> None:
         """Release the sent log of this process, so that another process can use it."""

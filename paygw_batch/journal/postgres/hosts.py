@@ -55,7 +55,7 @@ class HostLife:
 
     A process that logs a commit locks the file of the life, which must contain the life that the process is connected
     to. A process that compares the log with another life first writes that life to the file. So either a commit is in
-    the compared log, or none of it leaves, even if its process was frozen before it logged the commit.
+    the compared log, or none of it is sent, even if its process was frozen before it logged the commit.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,8 +65,8 @@ class HostLife:
         self._entered = ""
 
     @contextmanager
-    def holding_life(self) -> Iterator[None]:
-        """Lock the file during the block. Raises `LifeOver` unless it contains the life that this process entered."""
+    def lock_life(self) -> Iterator[None]:
+        """Lock the file during the block. Raises `LifeOver` if it no longer contains this process's life."""
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         try:
             if self._life_in_file() != self._entered:
@@ -121,16 +121,16 @@ class ProcessSentLog:
                 self._lock = lock_log(folder, name, now=now, command=command)
                 break
         try:
-            seen = newest_line(folder, name)
-            self._log = SentLog(folder, name, (0, "", now) if seen is None else (seen.number, seen.hash, seen.at))
+            line = newest_line(folder, name)
+            self._log = SentLog(folder, name, (0, "", now) if line is None else (line.number, line.hash, line.at))
         except BaseException:
             self._lock.close()
             raise
 
-    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+    def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
         """Add a line for a commit durably. Raises `OSError` and `LifeOver`."""
-        with self._life.holding_life():
-            self._log.note(number, digest, at, attempts)
+        with self._life.lock_life():
+            self._log.log_commit(number, digest, at, attempts)
 
     def close(self) -> None:
         self._log.close()
@@ -167,12 +167,12 @@ def load_host_id(folder: Path) -> str:
 
 
 def public_id(host_id: str) -> str:
-    """Return the name of a host in the database: a digest, so that nobody who reads it can impersonate the host."""
+    """Return a host's name in the database: a digest, which does not let its readers impersonate the host."""
     return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
 
 
 def commit_counts(folder: Path) -> list[int]:
-    """Return the number of commits that each process of this host has logged, in the order of their numbers."""
+    """Return the number of logged commits of each process of this host, by process number."""
     counts: dict[int, int] = {}
     for name in writer_names(folder):
         number = name.removeprefix("left-")
@@ -182,11 +182,11 @@ def commit_counts(folder: Path) -> list[int]:
 
 
 def check_sent_log(connection: Connection[Row], server: Server, folder: Path) -> None:
-    """Raise `JournalTooOld` unless the database has the newest commit that each process of this host logged."""
+    """Raise `JournalTooOld` if the database lacks the newest logged commit of a process of this host."""
     lines = newest_lines(folder)
-    present = find_present_lines(connection, lines)
+    present_lines = find_present_lines(connection, lines)
     for line in lines:
-        if line not in present:
+        if line not in present_lines:
             raise JournalTooOld(
                 say(
                     "The journal in {place} does not have fact {number}, which this machine recorded: the "
@@ -236,7 +236,7 @@ class RollCall:
 
     def answer(self, connection: Connection[Row]) -> None:
         """Answer for this host. Raises `JournalTooOld`, and `OpenRollCall` while other hosts have not answered."""
-        missing = self.missing(connection)
+        missing = self.register(connection)
         if missing:
             names = ", ".join(f"{host.name} (last seen {host.seen_at})" for host in missing)
             raise OpenRollCall(
@@ -248,7 +248,7 @@ class RollCall:
                 )
             )
 
-    def missing(self, connection: Connection[Row]) -> Sequence[MissingHost]:
+    def register(self, connection: Connection[Row]) -> Sequence[MissingHost]:
         """Answer for this host, and return the hosts that have not answered. Raises `JournalTooOld`."""
         ((life,),) = fetch(connection, "SELECT database_life()")
         try:

@@ -19,7 +19,7 @@ from psycopg import Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.core.batch import reference_of
+from paygw_batch.core.batch import derived_reference
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Concluded, Intended, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
@@ -75,9 +75,9 @@ T = TypeVar("T")
 class SingleRun(SerializedCalls):
     """Implements `EngineJournal` for one run, on a journal in PostgreSQL."""
 
-    def __init__(self, journal: SendingJournal, may_leave: Callable[[float], bool]) -> None:
+    def __init__(self, journal: SendingJournal, may_send: Callable[[float], bool]) -> None:
         super().__init__(journal)
-        self.may_leave = may_leave
+        self.may_send = may_send
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         return await self.call(partial(self._append, entries))
@@ -96,20 +96,20 @@ class ClaimedRows(SingleRun):
     def __init__(
         self,
         journal: SendingJournal,
-        may_leave: Callable[[float], bool],
+        may_send: Callable[[float], bool],
         claim: Callable[[Sequence[DueRow], int], Sequence[DueRow]],
         rows: int,
     ) -> None:
         """Send the due rows that `claim` returns. `claim` also gets the number of sent rows, which begins at `rows`."""
-        super().__init__(journal, may_leave)
+        super().__init__(journal, may_send)
         self._claim = claim
         self.rows = rows
         """The number of rows that this worker has sent."""
 
     def _next_page(self, batch: int, limit: int) -> Sequence[DueRow]:
         while page := super()._next_page(batch, limit):
-            if claimed := self._claim(page, self.rows):
-                return claimed
+            if rows := self._claim(page, self.rows):
+                return rows
         return ()
 
     def _append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
@@ -157,7 +157,7 @@ class PostgresReader(JournalReader):
         self._identity = identity
 
     def workers(self) -> Sequence[WorkerLife]:
-        """Return living workers, and dead ones with rows in flight, the newest sign of life first."""
+        """Return live workers, and dead ones with rows in flight, the newest sign of life first."""
         with self._snapshot() as connection:
             return workers.list_workers(connection)
 
@@ -194,8 +194,8 @@ class PostgresReader(JournalReader):
             group = []
             for word in alternatives:
                 parts = search_words([word.removesuffix("*")])
-                ending = ":*" if word.endswith("*") else ""
-                group.append(" & ".join(f"'{part}'{ending}" for part in parts))
+                suffix = ":*" if word.endswith("*") else ""
+                group.append(" & ".join(f"'{part}'{suffix}" for part in parts))
             groups.append(" | ".join(f"({term})" for term in group if term))
         return " & ".join(f"({group})" for group in groups) if groups and all(groups) else ""
 
@@ -231,10 +231,10 @@ def copy_batch(
     plan_sha256: str,
     digests: OpeningDigests,
     parts: Iterable[BatchPart],
-    known: Iterable[KnownRow],
+    known_rows: Iterable[KnownRow],
     replaced: Mapping[int, int],
 ) -> str:
-    """Write a whole batch; return the reference that its order ids were derived from, or an empty text."""
+    """Write a whole batch. Return the reference that its order ids were derived from, or an empty string."""
     number = record.number
     first = digests.first_instruction
     with closing(prefetch(parts)) as prefetched:
@@ -247,10 +247,10 @@ def copy_batch(
             people = digests.add_instructions(part.instructions, replaced, salts)
             new_lines = zip(part.instructions, salts, people, strict=True)
             with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
-                for place, (new, *digest_columns) in enumerate(new_lines, start=start):
-                    row, client_orderid, country, currency, amount, minor, *paid = new
-                    stored_columns = (row, client_orderid, country, currency, minor, replaced.get(row), amount, *paid)
-                    copy.write_row((place, number, *stored_columns, *digest_columns))
+                for position, (new, *digest_columns) in enumerate(new_lines, start=start):
+                    row, client_orderid, country, currency, amount, minor, *values = new
+                    stored_columns = (row, client_orderid, country, currency, minor, replaced.get(row), amount, *values)
+                    copy.write_row((position, number, *stored_columns, *digest_columns))
     last = first
     reference = ""
     query = (
@@ -258,11 +258,11 @@ def copy_batch(
     )
     while lines := fetch(connection, f"{query} ORDER BY number", (last, last + 10_000)):
         if last == first:
-            reference = reference_of(lines[0][1]) or ""
+            reference = derived_reference(lines[0][1]) or ""
         _copy_ids(connection, record.operation, lines)
         last = lines[-1][0] + 1
     with connection.cursor() as cursor, cursor.copy("COPY known FROM STDIN") as copy:
-        for known_row in sorted(known, key=attrgetter("row")):
+        for known_row in sorted(known_rows, key=attrgetter("row")):
             digests.add_known(known_row)
             copy.write_row((number, known_row.row, known_row.instruction))
     batch_columns = (number, record.batch, record.operation, record.sheet_name, record.sheet_sha256, record.rows)
@@ -350,7 +350,7 @@ class PostgresJournal(PostgresReader, Journal):
         return self.writer.ask(lambda _: due_rows(self._tables, batch, after_row, limit))
 
     def mark_interrupted(self, at: str) -> int:
-        """Put in-flight instructions in doubt if no living process sends them; return their number."""
+        """Put in-flight instructions in doubt if no live process sends them, and return their number."""
         return self.writer.mark_interrupted(at)
 
     def start_shared_run(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
@@ -370,8 +370,8 @@ class PostgresJournal(PostgresReader, Journal):
             self.writer.acquire_decision_lock()
 
     @contextmanager
-    def for_engine(self) -> Iterator[SingleRun]:
-        with closing(SingleRun(self, self.writer.may_leave)) as engine_journal:
+    def open_engine_journal(self) -> Iterator[SingleRun]:
+        with closing(SingleRun(self, self.writer.may_send)) as engine_journal:
             yield engine_journal
 
     def gate(self) -> workers.PostgresGate:
@@ -401,21 +401,21 @@ class PostgresJournal(PostgresReader, Journal):
         plan_sha256: str,
         digests: OpeningDigests,
         parts: Iterable[BatchPart],
-        known: Iterable[KnownRow],
+        known_rows: Iterable[KnownRow],
         replaced: Mapping[int, int],
     ) -> BatchRecord:
         connection = self._session.connection
         with translating_conflicts(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
-            reference = copy_batch(connection, record, plan_sha256, digests, parts, known, replaced)
+            reference = copy_batch(connection, record, plan_sha256, digests, parts, known_rows, replaced)
         return replace(record, reference=reference)
 
     @contextmanager
-    def _forget_transaction(self, chosen: ForgettablePayments) -> Iterator[None]:
+    def _forget_transaction(self, payments: ForgettablePayments) -> Iterator[None]:
         with self._write_transaction():
-            for batch in chosen.batches:
+            for batch in payments.batches:
                 self._tables.run("begin_forgetting", batch=batch)
             yield
-            self._tables.run("forget_plans", before=chosen.before)
+            self._tables.run("forget_plans", before=payments.before)
 
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
         return self.writer.record(entries)
@@ -431,7 +431,7 @@ class WorkerJournal(PostgresJournal):
     _engine_journal: ClaimedRows | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
-        """Join the first of `runs` (None: all) that waits for a worker, and return it; None if no run waits.
+        """Join the first waiting run of `runs` (or of all), and return it. Returns None if no run waits.
 
         Puts the in-flight rows of dead processes in doubt first. Ends runs that have nothing to send.
         """
@@ -453,7 +453,7 @@ class WorkerJournal(PostgresJournal):
         return self.writer.ask(workers.waiting_runs, is_long=True)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[DueRow]:
-        """Return due rows as every journal does; none once the run is over, because they could not be sent."""
+        """Return due rows as every journal does, or none once the run is over, because they could not be sent."""
         return () if self.writer.is_stopped else super().due(batch, after_row=after_row, limit=limit)
 
     def leave_run(self) -> None:
@@ -463,10 +463,10 @@ class WorkerJournal(PostgresJournal):
         self.run = None
 
     @contextmanager
-    def for_engine(self) -> Iterator[ClaimedRows]:
+    def open_engine_journal(self) -> Iterator[ClaimedRows]:
         if self.run is None:
             raise InternalError("a worker was about to send without a run")
-        with closing(ClaimedRows(self, self.writer.may_leave, self._claim, self.sent_rows)) as claimed_rows:
+        with closing(ClaimedRows(self, self.writer.may_send, self._claim, self.sent_rows)) as claimed_rows:
             self._engine_journal = claimed_rows
             try:
                 yield claimed_rows
@@ -493,21 +493,21 @@ class WorkerJournal(PostgresJournal):
         """Judge nothing, because the listener of this host or the next command does."""
         return Counter()
 
-    def hurry(self) -> None:
+    def shorten_waits(self) -> None:
         """From now on, wait only briefly for a server that does not answer, because this process is ending."""
-        self.writer.hurry()
+        self.writer.shorten_waits()
 
     def may_decide(self) -> bool:
         """Whether the role of this worker may write decisions."""
         return self.writer.ask(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
 
     def wait_for_server(self) -> None:
-        """Wait for a server that restarts. Raises `JournalUnwritable` if it does not come back."""
+        """Wait for a restarting server. Raises `JournalUnwritable` if it does not return."""
         self.writer.ask(lambda connection: fetch(connection, "SELECT"))
 
-    def _claim(self, rows: Sequence[DueRow], sent: int) -> Sequence[DueRow]:
+    def _claim(self, rows: Sequence[DueRow], sent_count: int) -> Sequence[DueRow]:
         numbers = [due.number for due in rows]
-        claim = partial(workers.claim_rows, process=self.writer.process, instructions=numbers, sent=sent)
+        claim = partial(workers.claim_rows, process=self.writer.process, instructions=numbers, count=sent_count)
         claimed = self.writer.ask(claim)
         return [due for due in rows if due.number in claimed]
 

@@ -79,7 +79,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
 
 
 def grant_rights(connection: Connection[Row]) -> list[str]:
-    """Create the missing roles, and grant each role its rights; return their names."""
+    """Create the missing roles, grant each role its rights and return the names of all roles."""
     names = []
     with connection.transaction():
         fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
@@ -87,9 +87,9 @@ def grant_rights(connection: Connection[Row]) -> list[str]:
             name = _role_name(connection, role)
             if not fetch(connection, "SELECT FROM pg_roles WHERE rolname = %s", (name,)):
                 connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name)))
-            for right in (*_REVOCATIONS, *rights):
+            for grant in (*_REVOCATIONS, *rights):
                 names_of = {"schema": SCHEMA, "jobs": JOBS_SCHEMA, "role": name}
-                statement = sql.SQL(right).format(**{key: sql.Identifier(value) for key, value in names_of.items()})
+                statement = sql.SQL(grant).format(**{key: sql.Identifier(value) for key, value in names_of.items()})
                 connection.execute(statement)
             names.append(name)
     return names
@@ -100,8 +100,8 @@ def has_rights(connection: Connection[Row]) -> bool:
     return fetch(connection, query, (SCHEMA, _role_name(connection, JournalRole.DESK))) == [(True,)]
 
 
-def role_of(connection: Connection[Row]) -> JournalRole | None:
-    """Return the role of this session; None if it has none of these roles."""
+def session_role(connection: Connection[Row]) -> JournalRole | None:
+    """Return the role of this session, or None if it has none of these roles."""
     query = """SELECT pg_has_role(current_user, nspowner, 'MEMBER') FROM pg_namespace WHERE nspname = %s"""
     if fetch(connection, query, (SCHEMA,)) == [(True,)]:
         return JournalRole.OWNER
@@ -131,12 +131,12 @@ _VERSION_QUERY = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespac
 
 
 def newest_jobs_version() -> str:
-    """Return the version of the job tables that the installed procrastinate needs (the name of its last migration)."""
+    """Return the version of the job tables (a migration's name) that the installed procrastinate needs."""
     return _migrations()[-1].stem
 
 
 def jobs_version_in(connection: Connection[Row]) -> str:
-    """Return the version of the job tables; empty if there are none."""
+    """Return the version of the job tables, or an empty string if there are none."""
     lines = fetch(connection, _VERSION_QUERY, (JOBS_SCHEMA,))
     return (lines[0][0] or "") if lines else ""
 
@@ -148,7 +148,7 @@ def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
 
 
 def upgrade_job_tables(connection: Connection[Row]) -> tuple[str, str]:
-    """Create or upgrade the job tables in the open transaction; return their version before and after."""
+    """Create or upgrade the job tables in the open transaction. Return their old and new versions."""
     before, newest = jobs_version_in(connection), newest_jobs_version()
     if before >= newest:
         return before, before
@@ -206,7 +206,7 @@ def newest_version() -> int:
 
 
 def version_in(connection: Connection[Row]) -> int:
-    """Return the version of the tables; 0 if the database has no journal."""
+    """Return the version of the tables, or 0 if the database has no journal."""
     if fetch(connection, "SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.migration",)) == [(True,)]:
         return 0
     ((version,),) = fetch(connection, "SELECT coalesce(max(version), 0) FROM migration")
@@ -239,7 +239,7 @@ def fill_tables(connection: Connection[Row], identity: Identity) -> None:
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
-    """Upgrade the journal's tables and the job tables in one transaction; return the former version.
+    """Upgrade the journal's tables and the job tables in one transaction, and return the former version.
 
     Raises `JournalHeld` while another process uses the tables, because it knows only the former version.
     """
@@ -315,7 +315,7 @@ class MoveStep:
 
 
 def move_step(connection: Connection[Row]) -> MoveStep | None:
-    """Return the progress of the move of this journal; None if the journal was created here."""
+    """Return the progress of the move of this journal, or None if the journal was created here."""
     steps = fetch(connection, "SELECT step, home, facts, hash FROM moved_here ORDER BY step = %s DESC LIMIT 1", (DONE,))
     return MoveStep(*steps[0]) if steps else None
 

@@ -98,9 +98,7 @@ def check_url(url: str) -> None:
     try:
         parameters = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        raise ConfigurationError(
-            say("journal.url cannot be read: {reason}.", reason=reason_of_failure(error))
-        ) from None
+        raise ConfigurationError(say("journal.url cannot be read: {reason}.", reason=error_reason(error))) from None
     if parameters.get("password"):
         raise ConfigurationError(
             say("journal.url contains a password."),
@@ -132,7 +130,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
             say(
                 "The database of the journal, {place}, cannot be reached: {reason}.",
                 place=server.place,
-                reason=reason_of_failure(error),
+                reason=error_reason(error),
             ),
             hint=say(_HINT),
         ) from None
@@ -142,7 +140,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
     except psycopg.Error as error:
         connection.close()
         raise JournalError(
-            say("The database {place} cannot be used: {reason}.", place=server.place, reason=reason_of_failure(error)),
+            say("The database {place} cannot be used: {reason}.", place=server.place, reason=error_reason(error)),
             hint=say(_HINT),
         ) from None
     except BaseException:
@@ -191,13 +189,13 @@ class _LimitedConnection(Connection[Row]):
 
 @contextmanager
 def time_limit(connection: Connection[Row], limit_s: float | None) -> Iterator[None]:
-    """Limit the time of each statement in the block. After that time, the connection and the result are lost."""
+    """Limit the time of each statement in the block. A slower statement loses its connection and result."""
     assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
-    before, connection.limit_s = connection.limit_s, limit_s
+    previous_limit, connection.limit_s = connection.limit_s, limit_s
     try:
         yield
     finally:
-        connection.limit_s = before
+        connection.limit_s = previous_limit
 
 
 def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None) -> None:
@@ -302,38 +300,34 @@ def translating_errors(server: Server) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.DataCorrupted as error:
-        sentence = say(
-            "The database {place} is damaged: {reason}.", place=server.place, reason=reason_of_failure(error)
-        )
+        sentence = say("The database {place} is damaged: {reason}.", place=server.place, reason=error_reason(error))
         raise JournalCorrupt(sentence) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise JournalError(
             say(
                 "The role of [journal] url is not allowed to do this in {place}: {reason}.",
                 place=server.place,
-                reason=reason_of_failure(error),
+                reason=error_reason(error),
             ),
             hint=say("Nothing was sent. `paygw-batch doctor` shows that role's permissions."),
         ) from None
     except psycopg.Error as error:
         raise JournalError(
-            say(
-                "The journal in {place} cannot be used: {reason}.", place=server.place, reason=reason_of_failure(error)
-            ),
+            say("The journal in {place} cannot be used: {reason}.", place=server.place, reason=error_reason(error)),
             hint=say(_HINT),
         ) from None
 
 
 @contextmanager
 def translating_conflicts(message: str) -> Iterator[None]:
-    """Turn a violated constraint of the tables into an `InternalError` with the caller's message."""
+    """Convert a violated constraint of the tables to an `InternalError` with the caller's message."""
     try:
         yield
     except psycopg.errors.IntegrityError:
         raise InternalError(message) from None
 
 
-def reason_of_failure(error: psycopg.Error) -> str:
+def error_reason(error: psycopg.Error) -> str:
     """Return the first line of the database's error, without its DETAIL, which has values of rows."""
     text = error.diag.message_primary or str(error)
     return text.strip().partition("\n")[0].removesuffix(".") or type(error).__name__
@@ -355,7 +349,7 @@ def search_words(texts: Iterable[str]) -> list[str]:
 
 
 def payee_search_words(fields: str | None) -> list[str]:
-    """Return the words that find a payment with these fields; none if its payee was forgotten."""
+    """Return the search words for a payment with these fields. Empty if its payee was forgotten."""
     return search_words(payee_texts(fields or "{}"))
 
 

@@ -43,7 +43,7 @@ _UNIQUE_WANTED = [("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",)]
 
 
 def verify_journal(connection: Connection[Row], identity: Identity, progress: VerifyProgress) -> Mapping[str, int]:
-    """Replay the journal in the open transaction; return counts. Raises `JournalCorrupt` at the first fault."""
+    """Replay the journal in the open transaction and return counts. Raises `JournalCorrupt` at the first error."""
     for strategy in ("seqscan", "hashjoin", "mergejoin"):  # whole tables are read here, unlike in other statements
         fetch(connection, f"SET LOCAL enable_{strategy} = on")
     if set(fetch(connection, _ENABLED_TRIGGERS)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
@@ -55,26 +55,26 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     _check_limits(connection)
     counts = RowReplay(tables, progress).run()
     _check_indexes(connection)
-    ((facts,),), ((heard,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
+    ((facts,),), ((evidence_count,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
     if fetch(connection, "SELECT has_table_privilege('audit', 'SELECT')") == [(True,)]:  # a worker may not read it
         totals = {**totals, "audit_entries": check_trail(tables)}
-    return {**counts, **totals, "facts": facts, "evidence": heard}
+    return {**counts, **totals, "facts": facts, "evidence": evidence_count}
 
 
 def _follow_chains(connection: Connection[Row], identity: Identity) -> None:
-    moved = fetch(connection, "SELECT facts, hash FROM moved_here")
+    moved_chain = fetch(connection, "SELECT facts, hash FROM moved_here")
     query = "SELECT number, nonce, head_seq, head_hash FROM process ORDER BY number"
     groups = groupby(stream_rows(connection, _FACTS), key=itemgetter(0))
     current = next(groups, None)
     for number, nonce, *head in fetch(connection, query):
-        is_moved = bool(moved) and number == MOVED_HERE
+        is_moved = bool(moved_chain) and number == MOVED_HERE
         end = identity.start if is_moved else Link(0, _chain_start(identity, number, nonce))
         if current is not None and current[0] == number:
             end = _verify_chain(end, current[1], number)
             current = next(groups, None)
         if [end.seq, end.hash] != head:
             raise JournalCorrupt(say("The chain of process {number} does not end at its recorded end.", number=number))
-        if is_moved and set(moved) != {(end.seq, end.hash)}:
+        if is_moved and set(moved_chain) != {(end.seq, end.hash)}:
             raise JournalCorrupt(say("The first chain is not that of the file that was moved here."))
     if current is not None:
         raise JournalCorrupt(
@@ -88,11 +88,11 @@ def _chain_start(identity: Identity, number: int, nonce: bytes) -> bytes:
 
 
 def _verify_chain(end: Link, lines: Iterator[Row], process: int) -> Link:
-    """Follow the facts of a process, check their personal data, and return the end of the chain."""
+    """Verify a process's chain of facts and their personal data, and return the end of the chain."""
     newest = 0
     try:
-        for seq, _, digest, head, number, salt, *said in verify_links(end, (line[1:] for line in lines)):
-            check_personal_data(number, digest, salt, *said)
+        for seq, _, digest, head, number, salt, *values in verify_links(end, (line[1:] for line in lines)):
+            check_personal_data(number, digest, salt, *values)
             if number <= newest:  # numbers increase along a chain, but no hash covers them
                 raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))  # noqa: TRY301
             end, newest = Link(seq, head), number
@@ -102,7 +102,7 @@ def _verify_chain(end: Link, lines: Iterator[Row], process: int) -> Link:
 
 
 def _check_limits(connection: Connection[Row]) -> None:
-    """Raise `JournalCorrupt` unless the limits are the ones that a person set last."""
+    """Raise `JournalCorrupt` unless the limits are those that a person last set."""
     query = """SELECT FROM gate g LEFT JOIN (SELECT * FROM limit_change ORDER BY number DESC LIMIT 1) c ON true
         WHERE (g.rate_per_s, g.concurrency) IS DISTINCT FROM (c.rate_per_s, c.concurrency)"""
     if fetch(connection, query):

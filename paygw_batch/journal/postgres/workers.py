@@ -1,4 +1,4 @@
-"""The state that writing processes share: the living processes, their runs, and the limits over all of them.
+"""The state that writing processes share: the live processes, their runs, and the limits over all of them.
 
 The database's clock, never ours, decides which process has the decision lock and which in-flight rows are abandoned.
 A run says which rows to send. It is over when none of its rows is due or in flight, and no worker sends for it.
@@ -79,7 +79,7 @@ def dead_processes(connection: Connection[Row]) -> list[int]:
 
 
 def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSent]:
-    """Return the rows of a batch that living processes have in flight, in the sheet's order."""
+    """Return the rows of a batch that live processes have in flight, in the sheet's order."""
     query = f"""SELECT i.number, v.row, i.country, i.currency, i.minor
         FROM covered v JOIN state s ON s.instruction = v.instruction AND s.state = 'in_flight'
             JOIN instruction i ON i.number = s.instruction JOIN fact f ON f.number = s.intent
@@ -89,12 +89,12 @@ def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSen
 
 
 def current_holder(connection: Connection[Row]) -> LockHolder | None:
-    """Return the living process with the decision lock, or else one that sends for a run."""
+    """Return the live process with the decision lock, or else one that sends for a run."""
     query = f"""{_HOLDER} LEFT JOIN desk d ON d.process = w.number
         WHERE {_LIVING} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
         ORDER BY d.process IS NULL, w.number LIMIT 1"""
     lines = fetch(connection, query, (dead_processes(connection),))
-    return _holder_of(lines[0]) if lines else None
+    return _parse_holder(lines[0]) if lines else None
 
 
 def decision_lock_error(connection: Connection[Row]) -> JournalHeld:
@@ -102,7 +102,7 @@ def decision_lock_error(connection: Connection[Row]) -> JournalHeld:
     lines = fetch(connection, f"{_HOLDER} JOIN desk d ON d.process = w.number")
     if not lines:
         return JournalHeld()
-    holder = _holder_of(lines[0])
+    holder = _parse_holder(lines[0])
     refusal = JournalHeld(
         say(
             "Another run is using this journal: process {pid} on {host}, since {since}: {command}.",
@@ -119,7 +119,7 @@ def decision_lock_error(connection: Connection[Row]) -> JournalHeld:
 _HOLDER = f"SELECT w.pid, w.host, {TIME.format('w.since')}, w.command, w.kind FROM process w"  # noqa: S608 - ours
 
 
-def _holder_of(line: Row) -> LockHolder:
+def _parse_holder(line: Row) -> LockHolder:
     pid, host, since, command, kind = line
     return LockHolder(pid, host, since, command, HolderKind(kind))
 
@@ -194,8 +194,8 @@ class PostgresGate:
             [outcome.times for outcome in report.outcomes],
         )
         (line,) = self._call_gate(lambda connection: fetch(connection, _ASK_GATE, values))
-        senders, before, rate_per_s, concurrency, rest_s, *stop = line
-        return GateShare(senders, before, rate_per_s, concurrency, rest_s, _stop_of(*stop))
+        senders, senders_before, rate_per_s, concurrency, rest_s, *stop = line
+        return GateShare(senders, senders_before, rate_per_s, concurrency, rest_s, _parse_stop(*stop))
 
     def close(self) -> None:
         """Give the share back. If the database does not answer, the share ends with this process."""
@@ -232,23 +232,23 @@ def read_gate(connection: Connection[Row]) -> GateState:
         rest_until,
         in_doubt,
         rejected,
-        _stop_of(kind, count, text),
+        _parse_stop(kind, count, text),
         stopped_at,
     )
 
 
 def set_limits(connection: Connection[Row], change: LimitChange) -> None:
-    """Set limits over all workers, and record who set them and when."""
+    """Set the limits shared by all workers, and record who set them and when."""
     values = (change.by, change.rate_per_s, change.concurrency, change.is_as_configured)
     fetch(connection, "SELECT set_limits(%s, %s, %s, %s)", values)
 
 
 def _to_storable(text: str) -> str:
-    """Return a text of the gateway in a form that the database can store."""
+    """Return a text from the gateway in a form that the database can store."""
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-def _stop_of(kind: str | None, count: int, text: str) -> GateStop | None:
+def _parse_stop(kind: str | None, count: int, text: str) -> GateStop | None:
     return None if kind is None else GateStop(GateStopKind(kind), count, text)
 
 
@@ -308,7 +308,7 @@ def load_run(connection: Connection[Row], number: int) -> SharedRun:
 
 
 def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
-    """Stop a run, so that no worker starts another row. An earlier reason stays."""
+    """Stop a run, so that no worker starts another row. An earlier reason is kept."""
     query = "UPDATE run SET stop_reason = %s WHERE number = %s AND stop_reason IS NULL AND ended_at IS NULL"
     fetch(connection, query, (reason, number))
 
@@ -348,7 +348,7 @@ def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
 
 
 def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
-    """Whether this run is not urgent while another run is urgent and has work."""
+    """Whether an urgent run has work while this run is not urgent."""
     runs = () if run.is_urgent else unfinished_runs(connection)
     return any(other.is_urgent and other.stop_reason is None and _has_work(connection, other.number) for other in runs)
 
@@ -358,20 +358,20 @@ def join_run(connection: Connection[Row], process: int, run: int | None) -> None
     fetch(connection, "SELECT join_run(%s, %s)", (process, run))
 
 
-def claim_rows(connection: Connection[Row], process: int, instructions: Sequence[int], sent: int) -> frozenset[int]:
-    """Claim due rows for a worker, which has sent `sent` rows so far; return the claimed instructions."""
-    values = (process, list(instructions), dead_processes(connection), sent)
+def claim_rows(connection: Connection[Row], process: int, instructions: Sequence[int], count: int) -> frozenset[int]:
+    """Claim due rows for a worker that has sent `count` rows so far. Return the claimed instructions."""
+    values = (process, list(instructions), dead_processes(connection), count)
     return frozenset(number for (number,) in fetch(connection, "SELECT claim_rows(%s, %s, %s, %s)", values))
 
 
 def list_workers(connection: Connection[Row]) -> list[WorkerLife]:
-    """Return living workers, and dead ones with rows in flight, newest first."""
+    """Return live workers, and dead ones with rows in flight, newest first."""
     dead = set(dead_processes(connection))
     workers = _workers(connection, "true ORDER BY w.seen_at DESC")
     return [
         replace(life, is_alive=life.is_alive and number not in dead)
-        for number, has_left, life in workers
-        if has_left or (life.is_alive and number not in dead)
+        for number, has_rows_in_flight, life in workers
+        if has_rows_in_flight or (life.is_alive and number not in dead)
     ]
 
 
@@ -382,7 +382,7 @@ def find_dead_workers(connection: Connection[Row], since: str) -> list[WorkerLif
 
 
 def _workers(connection: Connection[Row], condition: str, *values: str) -> list[tuple[int, bool, WorkerLife]]:
-    """Return (number, has rows in flight, worker) for the workers that match and have not signed off."""
+    """Return the active workers that match, each with its number and whether it has rows in flight."""
     query = f"""SELECT w.number, EXISTS (
             SELECT FROM batch o JOIN state s ON s.batch = o.number AND s.state = 'in_flight'
             JOIN fact f ON f.number = s.intent WHERE f.process = w.number),
@@ -390,7 +390,7 @@ def _workers(connection: Connection[Row], condition: str, *values: str) -> list[
         FROM process w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
         WHERE w.kind = %s AND w.ended_at IS NULL AND {condition}"""  # noqa: S608 - constants of ours
     lines = fetch(connection, query, (HolderKind.WORKER.value, *values))
-    return [(number, has_left, WorkerLife(*life)) for number, has_left, *life in lines]
+    return [(number, has_rows_in_flight, WorkerLife(*life)) for number, has_rows_in_flight, *life in lines]
 
 
 def _has_sender(connection: Connection[Row], run: int) -> bool:

@@ -23,7 +23,7 @@ OLDEST_SQLITE = (3, 51, 3)
 
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 32 * 1024
-STATEMENTS_KEPT = 256
+MAX_CACHED_STATEMENTS = 256
 """The size of a connection's cache of compiled statements. Compiling one takes longer than running it."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _SYNCHRONOUS_FULL = 2
@@ -35,7 +35,7 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_EXRESCODE
     flags |= apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY
     try:
-        connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_KEPT)
+        connection = apsw.Connection(str(path), flags=flags, statementcachesize=MAX_CACHED_STATEMENTS)
     except apsw.Error as error:
         raise JournalError(say("{path} cannot be opened: {reason}.", path=path, reason=error)) from None
     try:
@@ -168,7 +168,7 @@ def failure_reason(error: apsw.Error) -> str:
 
 @contextmanager
 def translating_conflicts(message: str, kind: int | None = None) -> Iterator[None]:
-    """Turn a violated table constraint (of one kind, or any) into an `InternalError` with the caller's message."""
+    """Convert a violated table constraint (of one kind, or any) to an `InternalError` with this message."""
     try:
         yield
     except apsw.ConstraintError as error:
@@ -240,18 +240,18 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
 
 
 def move_destination(connection: apsw.Connection) -> str:
-    """Return the address of the database that the journal was moved to; empty if it was not moved."""
+    """Return the address of the database that the journal was moved to, or an empty string."""
     return load_identity(connection).home if connection.pragma("user_version") == MOVED else ""
 
 
 @contextmanager
-def move_transaction(connection: apsw.Connection, place: str) -> Iterator[None]:
-    """Lock the file while the block copies the journal to `place`, then retire it for good."""
+def move_transaction(connection: apsw.Connection, destination: str) -> Iterator[None]:
+    """Lock the file while the block copies the journal to `destination`, then retire it for good."""
     with _transaction(connection):
         yield
         # One commit retires the file once its copy is complete. Until then only the file can pay. Afterwards nothing
         # can pay until the copy is in use. So both can never pay.
-        connection.execute("UPDATE identity SET home = ?", (place,))
+        connection.execute("UPDATE identity SET home = ?", (destination,))
         connection.pragma("user_version", MOVED)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -288,7 +288,7 @@ def chain_end(connection: apsw.Connection) -> Link:
 
 
 def fact_hash(connection: apsw.Connection, seq: int) -> bytes:
-    """Return the hash of fact `seq`; for 0, the hash that the first fact links to."""
+    """Return the hash of fact `seq`, or for 0 the hash that the first fact links to."""
     if seq == 0:
         return load_identity(connection).start.hash
     lines = fetch(connection, "SELECT hash FROM fact WHERE number = ?", (seq,))

@@ -61,7 +61,6 @@ from paygw_batch.journal.values import (
     BatchRecord,
     Entry,
     ForgettablePayments,
-    KeptNotice,
     KnownRow,
     Link,
     MoveResult,
@@ -69,6 +68,7 @@ from paygw_batch.journal.values import (
     PaymentSearch,
     RemainingData,
     Remark,
+    StoredNotice,
 )
 from paygw_batch.language import say
 
@@ -95,7 +95,7 @@ class FileOutbox(Outbox):
             self._run("end_runs")
             self._add(notices, at, _HELD_BY_RUN)
 
-    def due(self, now: datetime, *, limit: int) -> list[KeptNotice]:
+    def due(self, now: datetime, *, limit: int) -> list[StoredNotice]:
         """Return the notices that may be sent now. A run's notices may be sent once no run holds the journal."""
         ((newest,),) = self._run("newest_of_run")  # read before the lock, because a starting run may write one
         return self._due(now, limit=limit, over=newest if newest is not None and _is_free(self._path) else 0)
@@ -127,14 +127,14 @@ class SqliteReader(JournalReader):
         The in-flight rows of an earlier run were put in doubt when this run opened the journal. The holder is read
         before and after the rows, because the rows are in doubt if the run was killed in between.
         """
-        before = self._current_run()
-        if before is None:
+        run = self._current_run()
+        if run is None:
             return ()
         rows = [
             RowBeingSent(row.instruction, row.row, row.country, row.currency, row.minor)
             for row in self.rows(batch, states={State.IN_FLIGHT})
         ]
-        return rows if self._current_run() == before else ()
+        return rows if self._current_run() == run else ()
 
     def _current_run(self) -> LockHolder | None:
         holder = journal_holder(self.path)
@@ -242,7 +242,7 @@ class SqliteJournal(SqliteReader, Journal):
         super().__init__(connection, path, notes)
         self._end = self._logged_end = end
         self._attempts_to_log: list[LoggedAttempt] = []
-        """The attempts that may leave once the open transaction is committed."""
+        """The attempts that may be sent once the open transaction is committed."""
         self._sent_log = sent_log
         self._lock = lock
         self._process = os.getpid()
@@ -254,7 +254,7 @@ class SqliteJournal(SqliteReader, Journal):
         return self.stage(entries)()
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
-        """Do all of `append` except the commit; return the call that commits, which may run in another thread.
+        """Do all of `append` except the commit. Return a function that commits, which may run in another thread.
 
         Nothing is recorded until that call has returned, and no other call may be made before then.
         """
@@ -292,7 +292,7 @@ class SqliteJournal(SqliteReader, Journal):
         return len(in_flight)
 
     @contextmanager
-    def for_engine(self) -> "Iterator[SqliteEngineJournal]":
+    def open_engine_journal(self) -> "Iterator[SqliteEngineJournal]":
         with closing(SqliteEngineJournal(self)) as engine_journal:
             yield engine_journal
 
@@ -324,16 +324,16 @@ class SqliteJournal(SqliteReader, Journal):
             self._lock.close()
 
     def _stage_part(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        refused = self._refused_intents(entries)
-        accepted = [entry for index, entry in enumerate(entries) if index not in refused]
+        refusals = self._refused_intents(entries)
+        accepted = [entry for index, entry in enumerate(entries) if index not in refusals]
         moves = (has_moved for _, _, has_moved in self._record(accepted))
         return [
-            refused.get(index) or (MoveResult.MOVED if next(moves) else MoveResult.NOT_MOVED)
+            refusals.get(index) or (MoveResult.MOVED if next(moves) else MoveResult.NOT_MOVED)
             for index in range(len(entries))
         ]
 
     def _refused_intents(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
-        """Return the indexes of intents to refuse: for rows that evidence holds, or not for the row's next attempt."""
+        """Return the indexes of intents to refuse: for rows held by evidence, or for another than the next attempt."""
         intents = [
             (index, entry.instruction, [entry.attempt, entry.fact.order_id])
             for index, entry in enumerate(entries)
@@ -342,17 +342,17 @@ class SqliteJournal(SqliteReader, Journal):
         if not intents:
             return {}
         numbers = sorted({number for _, number, _ in intents})
-        ready = {number: next_attempt for number, *next_attempt in self._tables.run("ready", numbers=numbers)}
+        next_attempts = {number: next_attempt for number, *next_attempt in self._tables.run("ready", numbers=numbers)}
         # Rows held before this process opened the journal were never due, so only evidence recorded since matters.
         contested = self._evidence.contested_instructions(numbers) if self._has_new_evidence else frozenset[int]()
-        refused = {}
+        refusals = {}
         for index, number, attempt in intents:
             if number in contested:
-                refused[index] = MoveResult.HELD
+                refusals[index] = MoveResult.HELD
             # An intent must be for the row's next attempt under its order id. A second one would send the row twice.
-            elif ready.pop(number, None) != attempt:
-                refused[index] = MoveResult.NOT_MOVED
-        return refused
+            elif next_attempts.pop(number, None) != attempt:
+                refusals[index] = MoveResult.NOT_MOVED
+        return refusals
 
     def _store_batch(
         self,
@@ -360,15 +360,15 @@ class SqliteJournal(SqliteReader, Journal):
         plan_sha256: str,  # noqa: ARG002 (it is in the fact that opens the batch)
         digests: OpeningDigests,
         parts: Iterable[BatchPart],
-        known: Iterable[KnownRow],
+        known_rows: Iterable[KnownRow],
         replaced: Mapping[int, int],
     ) -> BatchRecord:
         with translating_conflicts(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
-            store_batch(self._connection, record, digests, parts, known, replaced)
+            store_batch(self._connection, record, digests, parts, known_rows, replaced)
         return record
 
     @contextmanager
-    def _forget_transaction(self, chosen: ForgettablePayments) -> Iterator[None]:  # noqa: ARG002 (a file has one writer)
+    def _forget_transaction(self, payments: ForgettablePayments) -> Iterator[None]:  # noqa: ARG002 (a file has one writer)
         self._connection.pragma("secure_delete", 1)
         with self._write_transaction(), disabling_guards(self._connection):
             yield
@@ -408,7 +408,7 @@ class SqliteJournal(SqliteReader, Journal):
 
     def _commit(self) -> None:
         # The commit comes first. A crash in between leaves the journal ahead of the sent log, which is harmless,
-        # because nothing has left yet. A log line without its commit would make this journal look like an older copy.
+        # because nothing was sent yet. A log line without its commit would make this journal look like an older copy.
         self._connection.execute("COMMIT")
         self._log_commit(self._end)
 
@@ -432,7 +432,7 @@ class SqliteJournal(SqliteReader, Journal):
         if end == self._logged_end:
             return
         try:
-            self._sent_log.note(*end.log_fields, self._attempts_to_log)
+            self._sent_log.log_commit(*end.log_fields, self._attempts_to_log)
         except OSError as error:
             raise self._give_up(log_failure_reason(error)) from None
         self._logged_end, self._attempts_to_log = end, []
@@ -504,7 +504,7 @@ class SqliteEngineJournal(SerializedCalls):
             commit = partial(self._time_commit, self._journal.stage(entries))
             return commit() if self._commit_s < FAST_COMMIT_S else await self._thread.call(commit)
 
-    def may_leave(self, age_s: float) -> bool:  # noqa: ARG002 (an argument of the interface)
+    def may_send(self, age_s: float) -> bool:  # noqa: ARG002 (an argument of the interface)
         """Whether no write has failed. This process keeps the lock as long as it lives, even while it is frozen."""
         return self._journal.can_write()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 
-from paygw_batch.core.batch import reference_of
+from paygw_batch.core.batch import derived_reference
 from paygw_batch.core.text import normalise_spelling
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.evidence import PARTS, EvidenceLog
@@ -40,8 +40,8 @@ def disabling_guards(connection: apsw.Connection) -> Iterator[None]:
 
     SQLite overwrites the removed bytes with zeros. No other connection sees the tables without their triggers.
     """
-    marks = ", ".join("?" * len(_GUARDED))
-    query = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ({marks})"  # noqa: S608
+    placeholders = ", ".join("?" * len(_GUARDED))
+    query = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ({placeholders})"  # noqa: S608
     triggers = [(name, sql) for name, sql in fetch(connection, query, _GUARDED) if "_is_never_" in name]
     for name, _ in triggers:
         connection.execute(f"DROP TRIGGER {name}")
@@ -94,7 +94,7 @@ def store_batch(
     record: BatchRecord,
     digests: OpeningDigests,
     parts: Iterable[BatchPart],
-    known: Iterable[KnownRow],
+    rows: Iterable[KnownRow],
     replaced: Mapping[int, int],
 ) -> None:
     """Write a whole batch in the open transaction."""
@@ -122,10 +122,10 @@ def store_batch(
     ((highest,),) = fetch(connection, "SELECT max(number) FROM instruction")
     if (highest or 0) != digests.next_instruction - 1:
         raise InternalError("the instructions of a batch have other numbers than they were digested with")
-    known = sorted(known, key=attrgetter("row"))
-    for line in known:
+    rows = sorted(rows, key=attrgetter("row"))
+    for line in rows:
         digests.add_known(line)
-    connection.executemany("INSERT INTO known VALUES (?, ?, ?)", ((number, row.row, row.instruction) for row in known))
+    connection.executemany("INSERT INTO known VALUES (?, ?, ?)", ((number, row.row, row.instruction) for row in rows))
     _add_order_ids(connection, record.operation, without_ids, digests.next_instruction)
     duplicate_query = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
     if fetch(connection, duplicate_query, (number,)):
@@ -348,7 +348,7 @@ def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int,
     Either all ids of a sheet are derived, or none is. A batch without a new row repeats ids of an earlier batch.
     """
     for number, order_id in tables.run("first_rows", batch=batch):
-        if (reference := reference_of(order_id)) is not None:
+        if (reference := derived_reference(order_id)) is not None:
             yield number, reference
 
 

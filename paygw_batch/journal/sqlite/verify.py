@@ -71,13 +71,13 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
     """Follow the chain from its start, check batches and rows against it, and return the counts."""
     tables = SqliteTables(connection)
     check_moves(tables)
-    for number, _, digest, _, salt, *said in verify_links(tables.identity.start, tables.stream("all_facts")):
+    for number, _, digest, _, salt, *values in verify_links(tables.identity.start, tables.stream("all_facts")):
         if salt is not None:
-            check_personal_data(number, digest, salt, *said)
+            check_personal_data(number, digest, salt, *values)
     totals = check_batches(tables)
     counts = RowReplay(tables, progress).run()
-    ((facts,),), ((heard,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
-    return {**counts, **totals, "facts": facts, "evidence": heard, "audit_entries": check_trail(tables)}
+    ((facts,),), ((evidence_count,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
+    return {**counts, **totals, "facts": facts, "evidence": evidence_count, "audit_entries": check_trail(tables)}
 
 
 def _check_derived(connection: apsw.Connection) -> None:
@@ -156,7 +156,7 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
     if not applied or applied[0] != (1, created_at):
         raise JournalCorrupt(say("The journal {path} has no valid time of its creation.", path=path))
     versions = [version for version, _ in applied]
-    if not all(_TIME.fullmatch(at) for _, at in applied) or versions != list(range(1, len(migrations()) + 1)):
+    if not all(_TIME.fullmatch(time) for _, time in applied) or versions != list(range(1, len(migrations()) + 1)):
         raise JournalCorrupt(say("The journal {path} has no valid times of its upgrades.", path=path))
-    if broken := fetch(connection, "PRAGMA foreign_key_check"):
-        raise JournalCorrupt(say("A line of table {table} refers to missing data.", table=broken[0][0]))
+    if violations := fetch(connection, "PRAGMA foreign_key_check"):
+        raise JournalCorrupt(say("A line of table {table} refers to missing data.", table=violations[0][0]))

@@ -286,7 +286,7 @@ def code_meaning(
 
     Its texts name the column by the sender's heading, if there is one. Raises `KeyError` for an unknown code.
     """
-    subject, _, ending = code.partition(".")
-    meaning = meanings.get(code) or meanings[f"{ANY_COLUMN}.{ending}"]
+    subject, _, suffix = code.partition(".")
+    meaning = meanings.get(code) or meanings[f"{ANY_COLUMN}.{suffix}"]
     texts = (meaning.label, meaning.sentence, meaning.suggestion)
     return CodeMeaning(*(say(text, column=headings.get(subject) or subject) for text in texts))

@@ -86,9 +86,9 @@ class ColumnCheck:
 
 
 def _failing_check(
-    wrong: pl.Expr, column: str, code: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION
+    is_defect: pl.Expr, column: str, code: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION
 ) -> ColumnCheck:
-    return ColumnCheck(column, ~wrong, (Reason(f"{column}.{code}", _ALWAYS, message, correction),))
+    return ColumnCheck(column, ~is_defect, (Reason(f"{column}.{code}", _ALWAYS, message, correction),))
 
 
 def _missing_reason(column: str, headings: Mapping[str, str]) -> Reason:
@@ -108,13 +108,13 @@ def _lost_character_reason(column: str) -> Reason:
     return Reason(f"{column}.lost_character", pl.col(column).str.contains(_LOST_CHARACTER, literal=True), message)
 
 
-def _cut_number_reason(column: str, cut: pl.Expr) -> Reason:
+def _cut_number_reason(column: str, is_cut: pl.Expr) -> Reason:
     message = build_message(
         "{value}: the spreadsheet has dropped digits of this number. Format the column as text, and re-enter it from "
         "its source.",
         value=shortened_value(column),
     )
-    return Reason(f"{column}.exponent", cut, message)
+    return Reason(f"{column}.exponent", is_cut, message)
 
 
 def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
@@ -178,8 +178,8 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
                 yield check(name, rule, required=required)
             case Checking.PATTERN:
                 message = build_message("{value} is not {what}.", value=shortened_value(name), what=say(entry.what))
-                right = pl.col(name).str.contains(entry.pattern)
-                yield _value_check(name, right, message, required=required, headings=rule.headings)
+                is_valid = pl.col(name).str.contains(entry.pattern)
+                yield _value_check(name, is_valid, message, required=required, headings=rule.headings)
             case Checking.OF_THE_ROW | Checking.NEVER_IN_A_SHEET:
                 pass  # checked with the row, or only in the configuration
             case _:
@@ -188,14 +188,14 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
 
 def _value_check(
     column: str,
-    right: pl.Expr,
+    is_valid: pl.Expr,
     message: pl.Expr,
     *others: Reason,
     required: bool,
     headings: Mapping[str, str],
     correction: pl.Expr = NO_CORRECTION,
 ) -> ColumnCheck:
-    """Return the check of a column that may be empty unless it is `required`.
+    """Return the check of a column, which may be empty unless `required`.
 
     The reasons `others` take precedence over `message`.
     """
@@ -203,14 +203,14 @@ def _value_check(
     last = Reason(f"{column}.format", _ALWAYS, message, correction)
     reasons = (_missing_reason(column, headings), _error_mark_reason(column), *others, last)
     if required:
-        return ColumnCheck(column, is_filled & right, reasons)
-    return ColumnCheck(column, ~is_filled | right, reasons[1:])
+        return ColumnCheck(column, is_filled & is_valid, reasons)
+    return ColumnCheck(column, ~is_filled | is_valid, reasons[1:])
 
 
 def _order_id_check(headings: Mapping[str, str]) -> ColumnCheck:
     name = "client_orderid"
     text = pl.col(name)
-    right = ~text.str.contains(f"{_NOT_PRINTABLE}|{_ROUNDED_ID}|{_ERROR_MARK}|{_LOST_CHARACTER}")
+    valid = ~text.str.contains(f"{_NOT_PRINTABLE}|{_ROUNDED_ID}|{_ERROR_MARK}|{_LOST_CHARACTER}")
     advice = build_message(
         "{value} is not a valid order id. Use at most {characters} printable characters, including ordinary spaces.",
         value=shortened_value(name),
@@ -218,7 +218,7 @@ def _order_id_check(headings: Mapping[str, str]) -> ColumnCheck:
     )
     fits = text.str.len_chars() <= ORDER_ID_CHARACTERS
     cut = _cut_number_reason(name, text.str.contains(_ROUNDED_ID))
-    return _value_check(name, right & fits, advice, cut, _lost_character_reason(name), required=True, headings=headings)
+    return _value_check(name, valid & fits, advice, cut, _lost_character_reason(name), required=True, headings=headings)
 
 
 def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], is_named: pl.Expr = _ALWAYS) -> ColumnCheck:
@@ -321,36 +321,36 @@ def _purpose_check(rule: CountryRule) -> ColumnCheck:
         country=say(rule.name),
         words=", ".join(sorted({terms.word for terms in rule.purposes.values() if terms.word})),
     )
-    right = folded_purpose().is_in(list(rule.purposes))
+    is_valid = folded_purpose().is_in(list(rule.purposes))
     reasons = (_missing_reason(column, rule.headings), Reason(f"{column}.mismatch", _ALWAYS, message))
     if rule.purpose is None:
-        return ColumnCheck(column, word.is_not_null() & right.fill_null(value=False), reasons)
-    return ColumnCheck(column, word.is_null() | right.fill_null(value=False), reasons[1:])
+        return ColumnCheck(column, word.is_not_null() & is_valid.fill_null(value=False), reasons)
+    return ColumnCheck(column, word.is_null() | is_valid.fill_null(value=False), reasons[1:])
 
 
 def _mismatch_check(column: str, value: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION) -> ColumnCheck:
-    wrong = pl.col(column).is_not_null() & (pl.col(column) != value)
-    return _failing_check(wrong, column, "mismatch", message, correction)
+    is_mismatch = pl.col(column).is_not_null() & (pl.col(column) != value)
+    return _failing_check(is_mismatch, column, "mismatch", message, correction)
 
 
-def _text_check(column: str, rule: CountryRule, *others: Reason, never: str = "", required: bool) -> ColumnCheck:
-    """Return the check of a text column. Values that match `never` are invalid, as `others` explain."""
+def _text_check(column: str, rule: CountryRule, *reasons: Reason, forbidden: str = "", required: bool) -> ColumnCheck:
+    """Return the check of a text column. Values that match `forbidden` are invalid, as `reasons` explain."""
     text = pl.col(column)
-    patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, never))  # a single pattern is cheaper
-    most = rule.max_characters.get(column, TEXT_CHARACTERS)
-    right = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= most)
+    patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, forbidden))  # a single pattern is cheaper
+    max_characters = rule.max_characters.get(column, TEXT_CHARACTERS)
+    is_valid = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= max_characters)
     message = build_message(
         "{value}: write at most {characters} characters, on one line, without tabs.",
         value=shortened_value(column),
-        characters=most,
+        characters=max_characters,
     )
     on_one_line = repair_column(column).str.replace_all(rf"[\p{{Z}}]*{_CONTROL}+[\p{{Z}}]*", " ")
     return _value_check(
         column,
-        right,
+        is_valid,
         message,
         _lost_character_reason(column),
-        *others,
+        *reasons,
         required=required,
         headings=rule.headings,
         correction=pl.when(text.str.contains(_CONTROL)).then(on_one_line),
@@ -368,11 +368,11 @@ def _name_check(column: str, rule: CountryRule, *, required: bool) -> ColumnChec
     text, value = pl.col(column), shortened_value(column)
     hidden = build_message("{value} contains an invisible character that reverses text. Retype the name.", value=value)
     formula = build_message("{value} begins like a formula. Write only the name.", value=value)
-    others = (
+    reasons = (
         Reason(f"{column}.direction", text.str.contains(_REVERSES_TEXT), hidden),
         Reason(f"{column}.formula_sign", text.str.contains(_STARTS_A_FORMULA), formula),
     )
-    return _text_check(column, rule, *others, never=f"{_REVERSES_TEXT}|{_STARTS_A_FORMULA}", required=required)
+    return _text_check(column, rule, *reasons, forbidden=f"{_REVERSES_TEXT}|{_STARTS_A_FORMULA}", required=required)
 
 
 def _number_check(rule: CountryRule, field: FormField, rules: Rules, *, required: bool) -> ColumnCheck:
@@ -383,12 +383,12 @@ def _number_check(rule: CountryRule, field: FormField, rules: Rules, *, required
     parts = {"value": shortened_value(name), "what": pl.lit(_describe_number(rule))}
     count = digits.str.count_matches("[0-9]")
     significant = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
-    counted = {"count": count, "expected": _expected_digits(column), **parts}
-    one_digit = build_message("{value} has one digit; {what} has {expected}.", **counted)
-    several = build_message("{value} has {count} digits; {what} has {expected}.", **counted)
+    count_values = {"count": count, "expected": _expected_digits(column), **parts}
+    one_digit = build_message("{value} has one digit; {what} has {expected}.", **count_values)
+    several = build_message("{value} has {count} digits; {what} has {expected}.", **count_values)
     is_of_other_length = digits.str.contains(r"^\+?[0-9]+$") & ~significant.is_in(column.lengths)
-    of_length = pl.when(count == 1).then(one_digit).otherwise(several)
-    message = pl.when(is_of_other_length).then(of_length).otherwise(_example_message(column, parts))
+    length_message = pl.when(count == 1).then(one_digit).otherwise(several)
+    message = pl.when(is_of_other_length).then(length_message).otherwise(_example_message(column, parts))
     sentence = build_message(
         "{value} is a number from {owner}, but the country of this row is {code}.",
         value=shortened_value(name),
@@ -396,9 +396,9 @@ def _number_check(rule: CountryRule, field: FormField, rules: Rules, *, required
         code=rule.code,
     )
     other = Reason(f"{name}.country", foreign, sentence)
-    cut = _cut_number_reason(name, digits.str.contains(EXPONENT))
-    others = (cut, *_renumbering_reasons(column, rule), other)
-    return _value_check(name, column.is_valid, message, *others, required=required, headings=rule.headings)
+    cut_reason = _cut_number_reason(name, digits.str.contains(EXPONENT))
+    reasons = (cut_reason, *_renumbering_reasons(column, rule), other)
+    return _value_check(name, column.is_valid, message, *reasons, required=required, headings=rule.headings)
 
 
 def _renumbering_reasons(column: PhoneColumn, rule: CountryRule) -> Iterator[Reason]:
@@ -499,26 +499,26 @@ def warning_checks(rule: CountryRule) -> Iterator[ColumnCheck]:
             if field is payee and (check := _operator_warning(column, rule)) is not None:
                 yield check
             if field.kind is FieldKind.WALLET:
-                others = (number for number in numbers if number.kind is not field.kind)
-                phones = (PhoneColumn.for_field(rule, other.name, other.kind) for other in others)
+                other_numbers = (number for number in numbers if number.kind is not field.kind)
+                phones = (PhoneColumn.for_field(rule, other.name, other.kind) for other in other_numbers)
                 yield _two_meanings_warning(column, next(phones, None))
         elif field.name in names:
             yield _name_warning(field.name)
             yield _damage_warning(field.name)
 
 
-def _number_warning(column: PhoneColumn, code: str, doubtful: pl.Expr, message: pl.Expr) -> ColumnCheck:
-    reason = Reason(f"{column.name}.{code}", doubtful, message)
-    return ColumnCheck(column.name, ~doubtful.fill_null(value=False), (reason,))
+def _number_warning(column: PhoneColumn, code: str, is_doubtful: pl.Expr, message: pl.Expr) -> ColumnCheck:
+    reason = Reason(f"{column.name}.{code}", is_doubtful, message)
+    return ColumnCheck(column.name, ~is_doubtful.fill_null(value=False), (reason,))
 
 
 def _zero_warning(column: PhoneColumn) -> ColumnCheck:
-    read = build_message(
+    message = build_message(
         "{value} was read as {number}: the spreadsheet seems to have dropped a zero.",
         value=shortened_value(column.name),
         number=column.wire,
     )
-    return _number_warning(column, "zero_restored", column.has_lost_zero, read)
+    return _number_warning(column, "zero_restored", column.has_lost_zero, message)
 
 
 def _two_meanings_warning(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnCheck:
@@ -557,8 +557,8 @@ def _operator_warning(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | N
         return None
     operator = pl.lit(usual, pl.String)
     if rule.purposes:
-        chosen = folded_purpose().replace_strict(by_word, default=None, return_dtype=pl.String)
-        operator = pl.when(pl.col("purpose").is_null()).then(operator).otherwise(chosen)
+        operator_code = folded_purpose().replace_strict(by_word, default=None, return_dtype=pl.String)
+        operator = pl.when(pl.col("purpose").is_null()).then(operator).otherwise(operator_code)
     is_other, owner = column.other_operator(operator)
     message = build_message(
         "{value} looks like a number of {owner}, but this row pays through {operator}. Check that the number was "
@@ -575,17 +575,17 @@ def _name_warning(name: str) -> ColumnCheck:
     swapped = build_message("{value}: the name has only digits. Are two columns swapped?", value=value)
     no_name = build_message("{value} doesn't look like a name. Check who will be paid.", value=value)
     digits = Reason(f"{name}.digits", text.str.contains(_ONLY_DIGITS), swapped)
-    nobody = Reason(f"{name}.placeholder", text.str.contains(_PLACEHOLDER), no_name)
+    placeholder = Reason(f"{name}.placeholder", text.str.contains(_PLACEHOLDER), no_name)
     emoji = build_message("{value} contains an emoji. Check that the gateway accepts such a name.", value=value)
     picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), emoji)
     # One pattern covers all reasons, because values of only digits also match `_PLACEHOLDER`.
-    doubtful = text.str.contains(f"(?:{_PLACEHOLDER})|{_PICTURE}").fill_null(value=False)
-    return ColumnCheck(name, ~doubtful, (digits, nobody, picture))
+    is_doubtful = text.str.contains(f"(?:{_PLACEHOLDER})|{_PICTURE}").fill_null(value=False)
+    return ColumnCheck(name, ~is_doubtful, (digits, placeholder, picture))
 
 
 def _damage_warning(name: str) -> ColumnCheck:
-    text, right, value = pl.col(name), repair_column(name), shortened_value(name)
-    advice = build_message("{value} may have been damaged by a program. Is the name {right}?", value=value, right=right)
+    text, fixed, value = pl.col(name), repair_column(name), shortened_value(name)
+    advice = build_message("{value} may have been damaged by a program. Is the name {right}?", value=value, right=fixed)
     lost = build_message("{value} may have been damaged by a program. Check the name.", value=value)
-    reasons = Reason(f"{name}.damaged", text != right, advice, right), Reason(f"{name}.damaged", _ALWAYS, lost)
-    return ColumnCheck(name, ((text == right) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)
+    reasons = Reason(f"{name}.damaged", text != fixed, advice, fixed), Reason(f"{name}.damaged", _ALWAYS, lost)
+    return ColumnCheck(name, ((text == fixed) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)

@@ -17,7 +17,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import ColumnCheck, checks_without_country, country_checks
 from paygw_batch.sheet.clean import clean_columns
-from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.model import ValidatedPart
 
 NO_COUNTRY = ""
@@ -85,12 +85,12 @@ class ContractGate:
 
     def __init__(self, rules: Rules, operation: str) -> None:
         self._rules = rules
-        self._columns = columns_of_operation(operation)
+        self._columns = operation_columns(operation)
         self._contracts: dict[str, pa.DataFrameSchema] = {}
 
-    def require_valid(self, good: pl.DataFrame) -> None:
-        """Raise `InternalError` unless all rows pass. They come from a sheet's frame, with the order ids in use."""
-        rows = _add_country_code(clean_columns(good, self._columns), self._rules)
+    def require_valid(self, rows_to_check: pl.DataFrame) -> None:
+        """Raise `InternalError` unless all rows of a sheet's frame, with the order ids in use, pass."""
+        rows = _add_country_code(clean_columns(rows_to_check, self._columns), self._rules)
         for country in rows["code"].unique():
             if country not in self._contracts:
                 self._contracts[country] = contract(country, self._rules)
@@ -98,11 +98,11 @@ class ContractGate:
             with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
                 fuse_schemas(self._contracts).validate(rows)
         except (SchemaError, SchemaErrors):  # not passed on, because it contains payees' data
-            refused = True
+            is_refused = True
         else:
-            refused = False
-        if refused:
-            for row, column in find_breaches(good, self._rules, self._columns).iter_rows():
+            is_refused = False
+        if is_refused:
+            for row, column in find_breaches(rows_to_check, self._rules, self._columns).iter_rows():
                 raise InternalError(f"row {row}, {column}: validation passed a value that the schema refuses")
             raise InternalError("pandera refused rows, and then did not")
 
@@ -121,9 +121,9 @@ def find_breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | No
         try:
             contract(str(country), rules).validate(part, lazy=True)
         except SchemaErrors as errors:
-            at = part.select("row").with_row_index("index")
+            index = part.select("row").with_row_index("index")
             cases = errors.failure_cases.select("index", "column").cast({"index": pl.UInt32})
-            breaches.append(cases.join(at, on="index").select(list(BREACH_SCHEMA)))
+            breaches.append(cases.join(index, on="index").select(list(BREACH_SCHEMA)))
     return pl.concat(breaches)
 
 

@@ -67,7 +67,7 @@ class Corrections:
     @property
     def columns(self) -> Mapping[str, str]:
         """The sender's headings, and the columns that a person said they mean."""
-        return {meant.heading: meant.column for meant in self.headings}
+        return {meaning.heading: meaning.column for meaning in self.headings}
 
 
 def apply_corrections(sheet: Sheet, corrections: Corrections) -> Sheet:
@@ -116,8 +116,8 @@ def parse_cell(text: str) -> str | None:
 
 def _row_positions(frame: pl.DataFrame, rows: Sequence[int]) -> Mapping[int, int]:
     """Return the positions of these rows in the frame. Missing rows are omitted."""
-    at = frame["row"].is_in(pl.Series(rows, dtype=pl.UInt32).implode()).arg_true()
-    return dict(zip(frame["row"].gather(at), at, strict=True))
+    positions = frame["row"].is_in(pl.Series(rows, dtype=pl.UInt32).implode()).arg_true()
+    return dict(zip(frame["row"].gather(positions), positions, strict=True))
 
 
 def _apply_edits(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame:
@@ -125,7 +125,7 @@ def _apply_edits(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame
     by_column: dict[str, list[CellEdit]] = defaultdict(list)
     for edit in edits:
         by_column[edit.column].append(edit)
-    changed = []
+    changed_rows = []
     for column, column_edits in by_column.items():
         if column not in frame.columns[1:]:
             raise SheetError(say("The sheet has no column {column}, which was to be corrected.", column=column))
@@ -137,8 +137,8 @@ def _apply_edits(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame
                     say("Row {row}, column {column}, has changed since it was corrected.", row=edit.row, column=column)
                 )
             cells[position] = edit.now
-        changed.append(cells.alias(column))
-    return frame.with_columns(changed)
+        changed_rows.append(cells.alias(column))
+    return frame.with_columns(changed_rows)
 
 
 MAX_EDITS = 20_000
@@ -198,13 +198,13 @@ def set_row_left_out(corrections: Corrections, row: int, *, is_out: bool, by: st
     return replace(corrections, left_out=(*other_rows, RowLeftOut(row, by, at)) if is_out else other_rows)
 
 
-def set_headings(corrections: Corrections, meant: Mapping[str, str], *, by: str, at: str) -> Corrections:
+def set_headings(corrections: Corrections, columns_by_heading: Mapping[str, str], *, by: str, at: str) -> Corrections:
     """Set the meanings of headings: a heading -> our column, or none (empty).
 
     Corrected cells are dropped, because their columns may change. Raises `SheetError` if two headings mean one column.
     """
     headings_of: dict[str, str] = {}
-    for heading, column in meant.items():
+    for heading, column in columns_by_heading.items():
         if column and headings_of.setdefault(column, heading) != heading:
             raise SheetError(
                 say(
@@ -215,5 +215,5 @@ def set_headings(corrections: Corrections, meant: Mapping[str, str], *, by: str,
                 ),
                 hint=say("Choose another column for one of them, or mark it as not used."),
             )
-    headings = tuple(HeadingMeaning(heading, column, by, at) for heading, column in meant.items())
+    headings = tuple(HeadingMeaning(heading, column, by, at) for heading, column in columns_by_heading.items())
     return replace(corrections, edits=(), headings=headings)

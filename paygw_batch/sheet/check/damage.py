@@ -28,10 +28,10 @@ def _undo_code_page(match: re.Match[str]) -> str:
     if damaged[0] not in "\u00c2\u00c3\u00c4\u00c5" and damaged[-1] in _TYPOGRAPHIC and context.upper() == context:
         return damaged  # likely a quotation mark or dash after a capital letter
     is_latin = any(letter.isascii() and letter.isalpha() for letter in text)
-    for page, sign in _CODE_PAGES:
-        read = [letter.encode(page, "ignore") or letter.encode("latin-1", "ignore") for letter in damaged]
+    for page, char in _CODE_PAGES:
+        codes = [letter.encode(page, "ignore") or letter.encode("latin-1", "ignore") for letter in damaged]
         with suppress(UnicodeDecodeError):
-            if re.search(sign, damaged) and all(read) and not _is_unlikely(word := b"".join(read).decode(), is_latin):
+            if re.search(char, damaged) and all(codes) and not _is_unlikely(word := b"".join(codes).decode(), is_latin):
                 return word
     return damaged
 

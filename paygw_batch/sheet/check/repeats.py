@@ -17,9 +17,9 @@ def rows_with_repeated_hash(hashes: pl.DataFrame) -> pl.Series:
     much cheaper than comparing strings.
     """
     ordered = hashes["hash"].sort()
-    following = ordered.slice(1)  # a slice, because a copy of ten million rows takes 80 MB
-    twice = following.filter(following == ordered.head(following.len())).unique()
-    return hashes.filter(pl.col("hash").is_in(twice.implode()))["row"] if twice.len() else hashes["row"].clear()
+    next_rows = ordered.slice(1)  # a slice, because a copy of ten million rows takes 80 MB
+    repeated = next_rows.filter(next_rows == ordered.head(next_rows.len())).unique()
+    return hashes.filter(pl.col("hash").is_in(repeated.implode()))["row"] if repeated.len() else hashes["row"].clear()
 
 
 def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
@@ -28,33 +28,33 @@ def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
     The result may have a few other rows. `payees` has `row`, and hashes of the payee (`hash`), `amount` and `name`
     (null without a name). A payee who is paid several times is not enough, because in some sheets every payee is.
     """
-    of_several = payees.filter(pl.col("row").is_in(rows_with_repeated_hash(payees).implode()))
-    same_amount = rows_with_repeated_hash(of_several.select("row", hash=pl.col("hash") ^ pl.col("amount")))
+    repeated = payees.filter(pl.col("row").is_in(rows_with_repeated_hash(payees).implode()))
+    same_amount = rows_with_repeated_hash(repeated.select("row", hash=pl.col("hash") ^ pl.col("amount")))
     # If the names of one payee differ, at least two neighbours differ.
-    with_names = of_several.select("hash", "name").drop_nulls().sort("hash")
+    with_names = repeated.select("hash", "name").drop_nulls().sort("hash")
     is_other = (pl.col("hash") == pl.col("hash").shift(1)) & (pl.col("name") != pl.col("name").shift(1))
     payees_with_names = with_names.filter(is_other)["hash"].unique()
-    other_name = of_several.filter(pl.col("hash").is_in(payees_with_names.implode()))["row"]
+    other_name = repeated.filter(pl.col("hash").is_in(payees_with_names.implode()))["row"]
     return pl.concat([same_amount, other_name]).unique()
 
 
-def _repeated_groups(repeated: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+def _repeated_groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """Return the rows that share all `keys`, with their `count` and the first row numbers (`rows`)."""
     text = pl.col("row").cast(pl.String)
-    groups = repeated.group_by(keys).agg(count=pl.len(), rows=text.head(_MAX_ROWS_NAMED).str.join(", "))
-    return repeated.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
+    groups = frame.group_by(keys).agg(count=pl.len(), rows=text.head(_MAX_ROWS_NAMED).str.join(", "))
+    return frame.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
 
 
 def duplicate_ids(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a defect for each row whose `client_orderid` occurs in another row."""
     name = "client_orderid"
-    more = pl.when(pl.col("count") > _MAX_ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
+    ellipsis = pl.when(pl.col("count") > _MAX_ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
     message = build_message(
         "{value} is used in {count} rows ({rows}{more}). Give each row its own id.",
         value=shortened_value(name),
         count=pl.col("count"),
         rows=pl.col("rows"),
-        more=more,
+        more=ellipsis,
     )
     repeated = _repeated_groups(frame.select("row", name).drop_nulls(), [name])
     return defects_for_rows(repeated, name, "client_orderid.duplicate", message)
@@ -71,12 +71,12 @@ def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:
 
     Nothing else of a row is kept. Amounts and names are compared only within one payee, so 32 bits are enough.
     """
-    paid = payment_lines(lines)
-    return paid.select(
+    payments = payment_lines(lines)
+    return payments.select(
         "row",
-        hash=paid.select("currency", "payee").hash_rows(),
-        amount=_low_32_bits(paid["amount"].cast(pl.Float64, strict=False).hash()),  # 5 and 5.00 are the same amount
-        name=_low_32_bits(paid["account_name"].hash()).set(paid["account_name"].is_null(), None),
+        hash=payments.select("currency", "payee").hash_rows(),
+        amount=_low_32_bits(payments["amount"].cast(pl.Float64, strict=False).hash()),  # 5 and 5.00 are the same amount
+        name=_low_32_bits(payments["account_name"].hash()).set(payments["account_name"].is_null(), None),
     )
 
 
@@ -89,33 +89,33 @@ def payee_warnings(lines: pl.DataFrame) -> pl.DataFrame:
 
     `lines` needs only the `rows_to_compare`.
     """
-    paid = payment_lines(lines).with_columns(value=readable_amount("amount"))
-    if not paid.height:
+    payments = payment_lines(lines).with_columns(value=readable_amount("amount"))
+    if not payments.height:
         return empty_findings()
     keys = ["currency", "payee"]
-    return pl.concat([_look_alike_warnings(paid, [*keys, "value"]), _two_name_warnings(paid, keys)])
+    return pl.concat([_look_alike_warnings(payments, [*keys, "value"]), _two_name_warnings(payments, keys)])
 
 
-def _two_name_warnings(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+def _two_name_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     # Names that differ only in case, accents, spaces, punctuation or order count as the same name.
     letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
-    with_names = paid.drop_nulls("account_name").with_columns(
+    with_names = payments.drop_nulls("account_name").with_columns(
         name=letters.str.extract_all(r"[\pL\pN]+").list.sort().list.join(" ")
     )
     groups = with_names.group_by(keys).agg(
         names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_MAX_ROWS_NAMED).str.join(", ")
     )
-    several = with_names.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
+    unclear = with_names.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
     message = build_message(
         "{value}: the same account has {names} different names (rows {rows}). Check whose it is.",
         value=shortened_value("account_name"),
         names=pl.col("names"),
         rows=pl.col("rows"),
     )
-    return defects_for_rows(several, "account_name", "account_name.two_names", message)
+    return defects_for_rows(unclear, "account_name", "account_name.two_names", message)
 
 
-def _look_alike_warnings(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+def _look_alike_warnings(payments: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     order_id = pl.col("client_orderid")
     other_id = (
         pl.when(pl.int_range(pl.len()).over(keys) == 0)
@@ -129,7 +129,7 @@ def _look_alike_warnings(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         count=pl.col("count"),
         rows=pl.col("rows"),
     )
-    groups = _repeated_groups(paid, keys)
+    groups = _repeated_groups(payments, keys)
     return defects_for_rows(
         groups.with_columns(other=other_id) if groups.height else groups, "client_orderid", "row.look_alike", message
     )
@@ -140,15 +140,17 @@ REWRITTEN = "client_orderid.rewritten"
 
 
 def normalize_ids(text: pl.Series) -> pl.Series:
-    """Apply `core.text.normalise_spelling` to every value. Nulls stay null.
+    """Apply `core.text.normalise_spelling` to every value except nulls.
 
     ASCII values, which most order ids are, are converted as a column, and the others one by one.
     """
     folded = text.str.to_lowercase()
-    at = (text.str.len_bytes() != text.str.len_chars()).fill_null(value=False).arg_true()
-    if not at.len():
+    indices = (text.str.len_bytes() != text.str.len_chars()).fill_null(value=False).arg_true()
+    if not indices.len():
         return folded
-    return folded.scatter(at, pl.Series([normalise_spelling(value) for value in text.gather(at)], dtype=pl.String))
+    return folded.scatter(
+        indices, pl.Series([normalise_spelling(value) for value in text.gather(indices)], dtype=pl.String)
+    )
 
 
 def look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
@@ -165,7 +167,7 @@ def look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
         other=shortened_value("other"),
         row=pl.col("other_row"),
     )
-    return defects_for_rows(_pairs(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
+    return defects_for_rows(_pair_rows(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
 
 
 def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
@@ -174,11 +176,11 @@ def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
     Programs rewrite ids, such as 00001 as 1. Ids that differ only in spelling are left to `look_alike_ids`. `lines`
     needs only the `rows_to_compare`.
     """
-    paid = payment_lines(lines).drop_nulls("client_orderid").with_columns(value=readable_amount("amount"))
-    payment = ["currency", "payee", "value"]
-    several = paid.filter(pl.len().over(payment) > 1) if paid.height else paid
-    ids = several["client_orderid"]
-    rewritten = several.with_columns(
+    payments = payment_lines(lines).drop_nulls("client_orderid").with_columns(value=readable_amount("amount"))
+    keys = ["currency", "payee", "value"]
+    repeated = payments.filter(pl.len().over(keys) > 1) if payments.height else payments
+    ids = repeated["client_orderid"]
+    rewritten = repeated.with_columns(
         folded=normalize_ids(ids), repaired=pl.Series(map(repair_order_id, ids), dtype=pl.String)
     )
     message = build_message(
@@ -188,10 +190,10 @@ def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
         other=shortened_value("other"),
         row=pl.col("other_row"),
     )
-    return defects_for_rows(_pairs(rewritten, [*payment, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
+    return defects_for_rows(_pair_rows(rewritten, [*keys, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
 
 
-def _pairs(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
+def _pair_rows(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
     """Pair each row with one that has equal `keys` but another `text`: its id is `other`, its row `other_row`."""
     order_id, row, is_other = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
     groups = ids.group_by(keys).agg(

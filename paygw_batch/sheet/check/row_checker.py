@@ -11,7 +11,7 @@ from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import ColumnCheck, warning_checks
 from paygw_batch.sheet.check.contract import NO_COUNTRY, contract, schema_checks
 from paygw_batch.sheet.clean import bare_column, chosen_purpose, clean_codes, clean_columns, strip_separators
-from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.findings import (
     EXAMPLES_PER_CODE,
     KIND_SCHEMA,
@@ -65,10 +65,10 @@ class _Group:
         if not rows["row"].is_sorted():
             rows = rows.sort("row")
         positions = _reason_positions(rows, self.check)
-        for at in positions.unique().sort():
-            failing = (positions == at).arg_true()
-            self.counts[at] = failing.len()
-            self.first[at] = rows[failing.head(MAX_LISTED)]
+        for position in positions.unique().sort():
+            failing = (positions == position).arg_true()
+            self.counts[position] = failing.len()
+            self.first[position] = rows[failing.head(MAX_LISTED)]
 
 
 class FailureTally:
@@ -79,12 +79,12 @@ class FailureTally:
         self._column_failures: dict[tuple[str, int], list[tuple[pl.Series, pl.DataFrame]]] = defaultdict(list)
         """By column and position of the reason: row numbers, and the finding about the first row."""
 
-    def add(self, failed: Iterable[CheckFailure]) -> None:
-        for failure in failed:
+    def add(self, failures: Iterable[CheckFailure]) -> None:
+        for failure in failures:
             if failure.check.of_whole_column:
-                for at, rows in _split_by_reason(failure.rows, failure.check):
-                    first = _build_defects(rows.bottom_k(1, by="row"), failure.check, at)
-                    self._column_failures[failure.check.column, at].append((rows["row"], first))
+                for position, rows in _split_by_reason(failure.rows, failure.check):
+                    first = _build_defects(rows.bottom_k(1, by="row"), failure.check, position)
+                    self._column_failures[failure.check.column, position].append((rows["row"], first))
                 continue
             self._groups.setdefault((failure.country, failure.position), _Group(failure.check)).waiting.append(
                 failure.rows
@@ -113,9 +113,9 @@ class FailureTally:
     @property
     def _counts(self) -> pl.DataFrame:
         lines = [
-            (group.check.reasons[at].code, count, True)
+            (group.check.reasons[position].code, count, True)
             for group in self._groups.values()
-            for at, count in group.counts.items()
+            for position, count in group.counts.items()
         ]
         return sum_counts([pl.DataFrame(lines, schema=KIND_SCHEMA, orient="row")])
 
@@ -127,9 +127,9 @@ class FailureTally:
         last = numbers.sort().head(MAX_LISTED)[-1]
         is_early = (pl.col("row") <= last) | (pl.int_range(pl.len()) < EXAMPLES_PER_CODE)
         defects = [
-            _build_defects(rows.filter(is_early).rechunk(), group.check, at)
+            _build_defects(rows.filter(is_early).rechunk(), group.check, position)
             for _, group in sorted(self._groups.items(), key=lambda item: item[0])
-            for at, rows in group.first.items()
+            for position, rows in group.first.items()
         ]
         return sample_findings(sort_findings(pl.concat([empty_findings(), *defects])))
 
@@ -140,35 +140,35 @@ class FailureTally:
         the rest.
         """
         defects = [
-            _build_defects(rows, group.check, at)
+            _build_defects(rows, group.check, position)
             for _, group in sorted(self._groups.items(), key=lambda item: item[0])
-            for at, rows in _split_by_reason(pl.concat(group.waiting).rechunk(), group.check)
+            for position, rows in _split_by_reason(pl.concat(group.waiting).rechunk(), group.check)
         ]
         return pl.concat([empty_findings(), *defects])
 
 
-def failed_rows(failed: Sequence[CheckFailure]) -> pl.Series:
+def failed_rows(failures: Sequence[CheckFailure]) -> pl.Series:
     """Return the numbers of the rows that failed a check, without duplicates, in order."""
-    rows = [failure.rows["row"] for failure in failed if not failure.check.of_whole_column]
+    rows = [failure.rows["row"] for failure in failures if not failure.check.of_whole_column]
     return pl.concat([pl.Series("row", [], pl.UInt32), *rows]).unique().sort()
 
 
 def _split_by_reason(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[tuple[int, pl.DataFrame]]:
     positions = _reason_positions(rows, check)
-    for at in positions.unique().sort():
-        yield at, filter_rows(rows, positions == at)
+    for position in positions.unique().sort():
+        yield position, filter_rows(rows, positions == position)
 
 
 def _reason_positions(rows: pl.DataFrame, check: ColumnCheck) -> pl.Series:
-    first = pl.coalesce(pl.when(reason.applies).then(pl.lit(at)) for at, reason in enumerate(check.reasons))
+    first = pl.coalesce(pl.when(reason.applies).then(pl.lit(position)) for position, reason in enumerate(check.reasons))
     positions = rows.select("row", position=first)["position"]  # select the row too, because a reason may be a constant
     if positions.null_count():
         raise InternalError(f"{positions.null_count()} rows are wrong in {check.column}, and no reason for it applies")
     return positions
 
 
-def _build_defects(rows: pl.DataFrame, check: ColumnCheck, at: int) -> pl.DataFrame:
-    reason = check.reasons[at]
+def _build_defects(rows: pl.DataFrame, check: ColumnCheck, position: int) -> pl.DataFrame:
+    reason = check.reasons[position]
     corrections = rows.select(correction=reason.correction.cast(pl.String)).to_series()
     if corrections.len() == 1 < rows.height:
         corrections = corrections.new_from_index(0, rows.height)
@@ -192,8 +192,8 @@ class CheckedRows:
     """
 
     lines: pl.DataFrame
-    failed: Sequence[CheckFailure]
-    doubtful: Sequence[CheckFailure]
+    failures: Sequence[CheckFailure]
+    doubts: Sequence[CheckFailure]
 
 
 class RowChecker:
@@ -203,16 +203,16 @@ class RowChecker:
     """
 
     def __init__(self, operation: str, rules: Rules, *, derives_ids: bool, checked: bool = False) -> None:
-        self._columns = columns_of_operation(operation)
+        self._columns = operation_columns(operation)
         self._rules = rules
         self._derive = derives_ids
         self._checked = checked
         self._countries: dict[str, _CountryChecker] = {}
 
-    def check_piece(self, raw: pl.DataFrame, refused: pl.Series) -> CheckedRows:
-        """Check some rows of a sheet's frame. Rows in `refused` are already invalid."""
+    def check_piece(self, raw: pl.DataFrame, refused_rows: pl.Series) -> CheckedRows:
+        """Check some rows of a sheet's frame. Rows in `refused_rows` are already invalid."""
         grouped = self._group_by_country(raw)
-        is_refused = grouped.rows["row"].is_in(refused.implode())
+        is_refused = grouped.rows["row"].is_in(refused_rows.implode())
         frame = clean_columns(grouped.rows, self._columns).with_columns(refused=is_refused)
         checked_rows = [country.check_rows(frame.slice(start, height)) for country, start, height in grouped.parts]
         lines = pl.concat([part.lines for part in checked_rows], rechunk=True)
@@ -221,8 +221,8 @@ class RowChecker:
         texts = [lines[name] if name in lines.columns else frame[name] for name in LINE_COLUMNS]
         return CheckedRows(
             pl.DataFrame([grouped.restore_order(text, raw) for text in texts]),
-            [failure for part in checked_rows for failure in part.failed],
-            [failure for part in checked_rows for failure in part.doubtful],
+            [failure for part in checked_rows for failure in part.failures],
+            [failure for part in checked_rows for failure in part.doubts],
         )
 
     def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
@@ -302,20 +302,20 @@ class _CountryChecker:
     def for_country(cls, code: str, rules: Rules, *, derives_ids: bool) -> "_CountryChecker":
         rule = rules.get(code)
         checks = schema_checks(contract(code, rules))
-        used = tuple(check for check in checks if not (derives_ids and check.column == "client_orderid"))
+        used_checks = tuple(check for check in checks if not (derives_ids and check.column == "client_orderid"))
         warnings = () if rule is None else tuple(warning_checks(rule))
         if rule is None or rule.form is None:
-            return cls(code, rule, used, warnings, (), ())
+            return cls(code, rule, used_checks, warnings, (), ())
         shown, wire = shown_columns(rule, rule.form), wire_columns(rule, rule.form)
-        return cls(code, rule, used, warnings, tuple(shown), tuple(wire))
+        return cls(code, rule, used_checks, warnings, tuple(shown), tuple(wire))
 
     def check_rows(self, part: pl.DataFrame) -> CheckedRows:
         """Check cleaned rows of this country. Lines have only the columns that depend on the country."""
-        right, failed = self._apply(part, self.checks)
-        valid = (right & ~part["refused"]).alias("valid")
+        is_valid, failures = self._apply(part, self.checks)
+        valid = (is_valid & ~part["refused"]).alias("valid")
         if not valid.any():
             return CheckedRows(
-                part.select(*received_columns(self.rule), "purpose", self._currency).with_columns(valid), failed, []
+                part.select(*received_columns(self.rule), "purpose", self._currency).with_columns(valid), failures, []
             )
         if self.rule is None or not self.shown:
             raise InternalError("a row without a country or a form was taken for valid")
@@ -323,7 +323,7 @@ class _CountryChecker:
         if not valid.all():
             for text in part.select(*received_columns(self.rule), "purpose"):
                 texts[text.name] = texts[text.name].zip_with(valid, text)
-        return CheckedRows(pl.DataFrame([*texts.values(), valid]), failed, self._apply(part, self.warnings, valid)[1])
+        return CheckedRows(pl.DataFrame([*texts.values(), valid]), failures, self._apply(part, self.warnings, valid)[1])
 
     @property
     def _currency(self) -> pl.Expr:
@@ -338,30 +338,30 @@ class _CountryChecker:
             purpose = pl.coalesce(chosen_purpose(self.rule), purpose)
         purpose = purpose.alias("purpose")
         texts = [column.text.alias(column.name) for column in self.shown]
-        plain = [column.is_plain.alias(f"{column.name}:plain") for column in self.shown if column.is_plain is not None]
-        by_name = {text.name: text for text in part.select(*texts, *plain, purpose, self._currency)}
+        flags = [column.is_plain.alias(f"{column.name}:plain") for column in self.shown if column.is_plain is not None]
+        by_name = {text.name: text for text in part.select(*texts, *flags, purpose, self._currency)}
         for column in self.shown:
             if column.is_plain is None or column.other is None:
                 continue
             is_other = valid & ~by_name.pop(f"{column.name}:plain")
             if is_other.any():
-                at = is_other.arg_true()
-                other_texts = part.select(set(column.other.meta.root_names()))[at].select(column.other).to_series()
-                by_name[column.name] = by_name[column.name].scatter(at, other_texts)
+                indices = is_other.arg_true()
+                other_texts = part.select(set(column.other.meta.root_names()))[indices].select(column.other).to_series()
+                by_name[column.name] = by_name[column.name].scatter(indices, other_texts)
         return by_name
 
     def _apply(
-        self, part: pl.DataFrame, checks: Sequence[ColumnCheck], among: pl.Series | None = None
+        self, part: pl.DataFrame, checks: Sequence[ColumnCheck], selected: pl.Series | None = None
     ) -> tuple[pl.Series, list[CheckFailure]]:
-        """Return whether each row passes all checks, and each check's failures among the rows `among`."""
+        """Return whether each row passes all checks, and each check's failures among the rows `selected`."""
         passing = pl.Series([True]).new_from_index(0, part.height)
-        failed = []
-        answers = part.select(check.passes.alias(str(position)) for position, check in enumerate(checks))
-        for position, (check, passes) in enumerate(zip(checks, answers, strict=True)):
-            right = passes if among is None else passes | ~among
-            if not right.all():
-                wrong = ~right
-                rows = pl.DataFrame([part[name].filter(wrong) for name in check.needed_columns])
-                failed.append(CheckFailure(self.code, position, check, rows))
-                passing &= right
-        return passing, failed
+        failures = []
+        results = part.select(check.passes.alias(str(position)) for position, check in enumerate(checks))
+        for position, (check, passes) in enumerate(zip(checks, results, strict=True)):
+            is_passing = passes if selected is None else passes | ~selected
+            if not is_passing.all():
+                is_failing = ~is_passing
+                rows = pl.DataFrame([part[name].filter(is_failing) for name in check.needed_columns])
+                failures.append(CheckFailure(self.code, position, check, rows))
+                passing &= is_passing
+        return passing, failures

@@ -67,13 +67,13 @@ def nearest_country(text: pl.Expr, rules: Rules) -> pl.Expr:
     """Return the code of the country whose name is nearest to a text, or null. It may be another country: a guess."""
     codes = _codes_by_name(rules)
 
-    def nearest(texts: pl.Series) -> pl.Series:
-        seen = texts.drop_nulls().unique(maintain_order=True).head(_MAX_GUESSED)
-        found = {word: get_close_matches(word, codes, 1, _MIN_LIKENESS) for word in seen}
+    def find_nearest(texts: pl.Series) -> pl.Series:
+        distinct = texts.drop_nulls().unique(maintain_order=True).head(_MAX_GUESSED)
+        found = {word: get_close_matches(word, codes, 1, _MIN_LIKENESS) for word in distinct}
         guesses = {word: codes[names[0]] for word, names in found.items() if names}
         return texts.replace_strict(guesses, default=None, return_dtype=pl.String)
 
-    return _fold_letters(text).map_batches(nearest, return_dtype=pl.String)
+    return _fold_letters(text).map_batches(find_nearest, return_dtype=pl.String)
 
 
 def _codes_by_name(rules: Rules) -> Mapping[str, str]:
@@ -140,18 +140,18 @@ def replace_cells(frame: pl.DataFrame, cells: pl.DataFrame, texts: str) -> pl.Da
     return frame
 
 
-def spelling_question(sheet: Sheet, found: Findings, rules: Rules, spelling: Spelling) -> SheetQuestion | None:
+def spelling_question(sheet: Sheet, findings: Findings, rules: Rules, spelling: Spelling) -> SheetQuestion | None:
     """Return a question if the defects of a column look like an office's spelling, or None."""
-    codes = {*found.counts["code"]}
+    codes = {*findings.counts["code"]}
     if spelling.names is None and codes & _WORD_CODES:
         words = readings(sheet, rules, replace(spelling, names=WORDS, numbers=None))
         if any(_is_usual_in_column(sheet, part) for part in words.partition_by("column")):
             return _build_question(sheet, QuestionKind.NAMES, words, WORDS)
     if spelling.numbers is None and codes & _AMOUNT_CODES:
-        amounts = {sign: readings(sheet, rules, replace(spelling, numbers=sign, names=None)) for sign in (POINT, COMMA)}
-        sign = max(amounts, key=lambda candidate: amounts[candidate].height)
-        if _is_usual_in_column(sheet, amounts[sign]):
-            return _build_question(sheet, QuestionKind.NUMBERS, amounts[sign], sign)
+        amounts = {mark: readings(sheet, rules, replace(spelling, numbers=mark, names=None)) for mark in (POINT, COMMA)}
+        mark = max(amounts, key=lambda candidate: amounts[candidate].height)
+        if _is_usual_in_column(sheet, amounts[mark]):
+            return _build_question(sheet, QuestionKind.NUMBERS, amounts[mark], mark)
     return None
 
 
@@ -159,16 +159,16 @@ def _is_usual_in_column(sheet: Sheet, cells: pl.DataFrame) -> bool:
     if cells.is_empty():
         return False
     text = sheet.frame[cells["column"][0]]
-    filled = text.len() - text.null_count()
-    return 2 * cells.height > filled or (cells.height >= _MIN_SIMILAR_CELLS and 4 * cells.height > filled)
+    filled_count = text.len() - text.null_count()
+    return 2 * cells.height > filled_count or (cells.height >= _MIN_SIMILAR_CELLS and 4 * cells.height > filled_count)
 
 
-def _build_question(sheet: Sheet, asked: QuestionKind, cells: pl.DataFrame, answer: str) -> SheetQuestion:
+def _build_question(sheet: Sheet, kind: QuestionKind, cells: pl.DataFrame, answer: str) -> SheetQuestion:
     pairs = cells.select("column", shortened_value("value"), "correction").unique(maintain_order=True)
     pairs = pairs.sort(pl.col("value").str.len_chars(), descending=True, maintain_order=True).head(_SAMPLES)
     _, value, meaning = pairs.row(0)
     return SheetQuestion(
-        asked,
+        kind,
         say_count(
             cells.height,
             "{columns}: choose how to read {count:,} cell.",
@@ -176,7 +176,7 @@ def _build_question(sheet: Sheet, asked: QuestionKind, cells: pl.DataFrame, answ
             columns=say(" and ").join(sheet.headers[name] for name in cells["column"].unique(maintain_order=True)),
         ),
         hint=say(
-            "If {value} means {meaning}: --{asks} {answer}.", value=value, meaning=meaning, asks=asked, answer=answer
+            "If {value} means {meaning}: --{asks} {answer}.", value=value, meaning=meaning, asks=kind, answer=answer
         ),
         question=say("Does {value} mean {meaning}?", value=value, meaning=meaning),
         choices=(answer, AS_WRITTEN),
@@ -186,7 +186,7 @@ def _build_question(sheet: Sheet, asked: QuestionKind, cells: pl.DataFrame, answ
 
 def spellings(validated: Validated) -> Iterator[tuple[str, str, str, str]]:
     """Yield heading, text, meaning and row ranges of each interpreted word, and once for all amounts."""
-    of_words = pl.when(pl.col("column") != "amount").then("value")
-    for _, cells in validated.read.with_columns(word=of_words).group_by("column", "word", maintain_order=True):
+    word = pl.when(pl.col("column") != "amount").then("value")
+    for _, cells in validated.read.with_columns(word=word).group_by("column", "word", maintain_order=True):
         column, text, meaning = cells.select("column", shortened_value("value"), "correction").row(0)
         yield validated.sheet.headers[column], text, meaning, format_row_ranges(cells["row"])

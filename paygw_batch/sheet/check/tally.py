@@ -41,8 +41,8 @@ class Piece:
 
 def split_sheet(sheet: Sheet) -> Iterator[Piece]:
     for frame in sheet.frame.iter_slices(ROWS_AT_ONCE):
-        of_piece = pl.col("row").is_between(frame["row"][0], frame["row"][-1])
-        yield Piece(frame, sheet.defects.filter(of_piece))
+        is_in_piece = pl.col("row").is_between(frame["row"][0], frame["row"][-1])
+        yield Piece(frame, sheet.defects.filter(is_in_piece))
 
 
 def map_pieces(sheet: Sheet, work: Callable[[Piece], _Result]) -> Iterator[_Result]:
@@ -71,34 +71,34 @@ class _PieceTally:
 
     frame: pl.DataFrame
     lines: pl.DataFrame
-    invalid: pl.Series
+    invalid_rows: pl.Series
     ids: pl.DataFrame
     payees: pl.DataFrame
     counts: pl.DataFrame
     defects: pl.DataFrame
-    failed: Sequence[CheckFailure]
-    doubtful: Sequence[CheckFailure]
-    with_defects: pl.Series
-    with_warnings: pl.Series
+    failures: Sequence[CheckFailure]
+    doubts: Sequence[CheckFailure]
+    rows_with_defects: pl.Series
+    rows_with_warnings: pl.Series
 
     @classmethod
     def for_piece(cls, piece: Piece, checked_rows: CheckedRows) -> "_PieceTally":
         lines = checked_rows.lines
         order_ids = lines["client_orderid"]
         ids = lines.select("row", hash=normalize_ids(order_ids).hash()).filter(order_ids.is_not_null())
-        defects = pl.concat([piece.defects, _find_total_rows(piece.frame, checked_rows.failed)])
+        defects = pl.concat([piece.defects, _find_total_rows(piece.frame, checked_rows.failures)])
         return cls(
             frame=piece.frame,
             lines=lines,
-            invalid=lines["row"].filter(~lines["valid"]),
+            invalid_rows=lines["row"].filter(~lines["valid"]),
             ids=ids,
             payees=payee_hashes(lines),
             counts=count_lines(lines),
             defects=defects,
-            failed=checked_rows.failed,
-            doubtful=checked_rows.doubtful,
-            with_defects=pl.concat([defects["row"], failed_rows(checked_rows.failed)]),
-            with_warnings=failed_rows(checked_rows.doubtful),
+            failures=checked_rows.failures,
+            doubts=checked_rows.doubts,
+            rows_with_defects=pl.concat([defects["row"], failed_rows(checked_rows.failures)]),
+            rows_with_warnings=failed_rows(checked_rows.doubts),
         )
 
 
@@ -115,10 +115,10 @@ class SheetTally:
 
     def add(self, piece: _PieceTally) -> None:
         self._digest.add(piece.lines, piece.frame)
-        self._failures.add(piece.failed)
-        self._doubts.add(piece.doubtful)
+        self._failures.add(piece.failures)
+        self._doubts.add(piece.doubts)
         self.lines = None if self._pieces else piece.lines
-        summary = replace(piece, frame=piece.frame.clear(), lines=piece.lines.clear(), failed=(), doubtful=())
+        summary = replace(piece, frame=piece.frame.clear(), lines=piece.lines.clear(), failures=(), doubts=())
         self._pieces.append(summary)
 
     @property
@@ -131,9 +131,9 @@ class SheetTally:
         return pl.concat(piece.counts for piece in self._pieces).group_by(COUNT_KEYS).sum()
 
     @property
-    def invalid(self) -> pl.Series:
+    def invalid_rows(self) -> pl.Series:
         """The numbers of the invalid rows, in order."""
-        return pl.concat(piece.invalid for piece in self._pieces)
+        return pl.concat(piece.invalid_rows for piece in self._pieces)
 
     def pop_repeated_ids(self) -> pl.Series:
         """Return the rows whose order ids may occur twice in any spelling, and drop the hashes."""
@@ -148,12 +148,12 @@ class SheetTally:
 
     def defects(self) -> Findings:
         """Return the defects of the file, of single values and of rows of totals."""
-        with_defects = pl.concat(piece.with_defects for piece in self._pieces).unique()
+        with_defects = pl.concat(piece.rows_with_defects for piece in self._pieces).unique()
         findings = self._failures.findings(with_defects)
         return findings.with_findings(pl.concat(piece.defects for piece in self._pieces))
 
     def warnings(self) -> Findings:
-        return self._doubts.findings(pl.concat(piece.with_warnings for piece in self._pieces))
+        return self._doubts.findings(pl.concat(piece.rows_with_warnings for piece in self._pieces))
 
 
 def tally_sheet(sheet: Sheet, check: Callable[[Piece], CheckedRows]) -> SheetTally:
@@ -171,9 +171,11 @@ def count_lines(lines: pl.DataFrame) -> pl.DataFrame:
     return lines.select(*COUNT_KEYS, value=value).group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("value").sum())
 
 
-def _find_total_rows(frame: pl.DataFrame, failed: Sequence[CheckFailure]) -> pl.DataFrame:
+def _find_total_rows(frame: pl.DataFrame, failures: Sequence[CheckFailure]) -> pl.DataFrame:
     row_numbers = [
-        failure.rows["row"] for failure in failed if failure.country == NO_COUNTRY and failure.check.column == "country"
+        failure.rows["row"]
+        for failure in failures
+        if failure.country == NO_COUNTRY and failure.check.column == "country"
     ]
     rows = frame.filter(pl.col("row").is_in(row_numbers[0].implode())) if row_numbers else frame.clear()
     text = pl.exclude("row")

@@ -62,7 +62,7 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
         sheet_pass = replace(sheet_pass, ids=_derive_ids(sheet, sheet_pass, reference or ""))
     elif (similar := pl.concat([tally.pop_repeated_ids(), tally.repeated_payees]).unique()).len():
         left_out = sheet.defects.filter(pl.col("code") == LEFT_OUT)
-        ids = sheet_pass.lines_of(sheet, similar).join(left_out, "row", "anti")  # rows left out are not repetitions
+        ids = sheet_pass.lines_for(sheet, similar).join(left_out, "row", "anti")  # rows left out are not repetitions
         repeated = pl.concat([duplicate_ids(ids), look_alike_ids(ids), rewritten_ids(ids)])
         sheet_pass = replace(sheet_pass, refused=repeated["row"])
     if derives_ids or repeated.height:
@@ -71,21 +71,21 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
 
 
 def _build_validated(
-    sheet: Sheet, rules: Rules, sheet_pass: "_SheetPass", tally: SheetTally, repeated: pl.DataFrame
+    sheet: Sheet, rules: Rules, sheet_pass: "_SheetPass", tally: SheetTally, repeat_findings: pl.DataFrame
 ) -> Validated:
     notes = [*sheet.notes]
-    used = [rules[code] for code in tally.counts["country"].unique().drop_nulls().sort() if code in rules]
-    if names := ", ".join(say(rule.name) for rule in used if rule.account_from):
+    used_rules = [rules[code] for code in tally.counts["country"].unique().drop_nulls().sort() if code in rules]
+    if names := ", ".join(say(rule.name) for rule in used_rules if rule.account_from):
         notes.append(say("The sheet has no accounts: the phone is the account (a wallet) for {names}.", names=names))
     sheet = replace(sheet, notes=(*notes, *sheet_pass.notes))
-    defects = tally.defects().with_findings(repeated, first=True)
-    if not defects.rows.sort().equals(tally.invalid):
+    defects = tally.defects().with_findings(repeat_findings, are_first=True)
+    if not defects.rows.sort().equals(tally.invalid_rows):
         raise InternalError("the rows with a defect are not the rows that are not valid")
     # A row with a defect is not paid, so warnings about it can wait until it is corrected.
-    of_file = sheet.warnings.filter(~pl.col("row").is_in(tally.invalid.implode()))
+    file_warnings = sheet.warnings.filter(~pl.col("row").is_in(tally.invalid_rows.implode()))
     similar_rows = tally.repeated_payees
-    payees = payee_warnings(sheet_pass.lines_of(sheet, similar_rows)) if similar_rows.len() else empty_findings()
-    warnings = tally.warnings().with_findings(of_file, first=True).with_findings(payees)
+    payees = payee_warnings(sheet_pass.lines_for(sheet, similar_rows)) if similar_rows.len() else empty_findings()
+    warnings = tally.warnings().with_findings(file_warnings, are_first=True).with_findings(payees)
     # Most commands never show rows with their defects, and computing them for a very bad sheet is expensive.
     only_piece, reasons = tally.lines, DeferredFrame(lambda: _row_reasons(defects.all_findings.frame))
     if only_piece is None:
@@ -129,34 +129,34 @@ class _SheetPass:
         lines = checked_rows.lines.drop("client_orderid").join(self.ids, on="row", how="left", maintain_order="left")
         return replace(checked_rows, lines=lines.select(LINE_COLUMNS))
 
-    def lines_of(self, sheet: Sheet, rows: pl.Series | None = None) -> pl.DataFrame:
+    def lines_for(self, sheet: Sheet, rows: pl.Series | None = None) -> pl.DataFrame:
         """Return the lines of these rows, or of all rows."""
 
-        def lines(piece: Piece) -> pl.DataFrame | None:
+        def piece_lines(piece: Piece) -> pl.DataFrame | None:
             if rows is None:
                 return self.check_piece(piece).lines
             frame = filter_rows(piece.frame, piece.frame["row"].is_in(rows.implode()))
             return self.check_piece(replace(piece, frame=frame)).lines if frame.height else None
 
-        return pl.concat(part for part in map_pieces(sheet, lines) if part is not None)
+        return pl.concat(part for part in map_pieces(sheet, piece_lines) if part is not None)
 
 
 def _derive_ids(sheet: Sheet, sheet_pass: _SheetPass, reference: str) -> pl.DataFrame:
 
-    def payees(piece: Piece) -> pl.DataFrame:
-        paid = sheet_pass.row_checker.instructions(piece.frame, sheet_pass.check_piece(piece).lines)
+    def digest_payees(piece: Piece) -> pl.DataFrame:
+        rows = sheet_pass.row_checker.instructions(piece.frame, sheet_pass.check_piece(piece).lines)
         if STAFF_NUMBER not in piece.frame.columns:
-            return payee_digests(paid, None)
+            return payee_digests(rows, None)
         staff = clean_columns(piece.frame.select("row", STAFF_NUMBER), [STAFF_NUMBER])
-        return payee_digests(paid, paid.join(staff, on="row", how="left", maintain_order="left")[STAFF_NUMBER])
+        return payee_digests(rows, rows.join(staff, on="row", how="left", maintain_order="left")[STAFF_NUMBER])
 
-    return derive_order_ids(pl.concat(map_pieces(sheet, payees)), reference)
+    return derive_order_ids(pl.concat(map_pieces(sheet, digest_payees)), reference)
 
 
 def _stream_parts(sheet: Sheet, sheet_pass: _SheetPass, reasons: DeferredFrame) -> Iterator[ValidatedPart]:
     """Check a validated sheet again, and yield its rows and instructions in pieces."""
 
-    def part(piece: Piece) -> ValidatedPart:
+    def rebuild_part(piece: Piece) -> ValidatedPart:
         numbers = piece.frame["row"]
         in_piece = reasons.frame.filter(pl.col("row").is_between(numbers[0], numbers[-1]))
         lines = replace(sheet_pass, refused=in_piece["row"]).check_piece(piece).lines
@@ -164,7 +164,7 @@ def _stream_parts(sheet: Sheet, sheet_pass: _SheetPass, reasons: DeferredFrame) 
         return ValidatedPart(piece.frame, rows, sheet_pass.row_checker.instructions(piece.frame, lines))
 
     # Pieces are checked one at a time. A caller that stores each piece has no memory for pieces that wait.
-    return map(part, split_sheet(sheet))
+    return map(rebuild_part, split_sheet(sheet))
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
@@ -177,17 +177,17 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     is_refused = pl.col("row").is_in(defects["row"].unique().implode())
     reasons = _row_reasons(all_defects.all_findings.frame)
 
-    def refused(part: ValidatedPart) -> ValidatedPart:
+    def refuse_rows(part: ValidatedPart) -> ValidatedPart:
         lines = part.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~is_refused)
         rows = _result_rows(lines, reasons, part.rows.drop(*lines.columns[1:], *REASON_COLUMNS))
         return ValidatedPart(part.raw, rows, part.instructions.filter(~is_refused))
 
-    def parts() -> Iterator[ValidatedPart]:
-        return map(refused, validated.parts())
+    def stream_parts() -> Iterator[ValidatedPart]:
+        return map(refuse_rows, validated.parts())
 
     digest = BatchDigest(sheet.operation, sheet.unknown, validated.filled_columns)
     counts = []
-    for part in parts():
+    for part in stream_parts():
         digest.add(part.rows, part.raw)
         counts.append(count_lines(part.rows))
     summed = pl.concat(counts).group_by(COUNT_KEYS).sum()
@@ -196,12 +196,12 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     return replace(
         validated,
         batch=digest.batch,
-        deferred_rows=DeferredFrame(lambda: pl.concat(part.rows for part in parts())),
-        deferred_instructions=DeferredFrame(lambda: pl.concat(part.instructions for part in parts())),
+        deferred_rows=DeferredFrame(lambda: pl.concat(part.rows for part in stream_parts())),
+        deferred_instructions=DeferredFrame(lambda: pl.concat(part.instructions for part in stream_parts())),
         defects_found=all_defects,
         warnings_found=Findings.from_frame(validated.warnings.filter(~is_refused)),
         counts=summed,
-        streamed=parts if validated.streamed is not None else None,
+        streamed=stream_parts if validated.streamed is not None else None,
     )
 
 
@@ -228,16 +228,16 @@ def whole_sheet_refusal(validated: Validated) -> str:
 
 def _require_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
     """Raise `MissingColumns` if the sheet lacks a column that some row requires."""
-    present = {*sheet.headers, "client_orderid"}
+    available = {*sheet.headers, "client_orderid"}
     countries_by_column: dict[str, list[str]] = defaultdict(list)
     for code in countries.drop_nulls().sort():
         rule = rules.get(code)
         if rule is None or rule.form is None:
             continue
         for field in rule.form.fields:
-            filled = field.name in rule.defaults or KINDS[field.kind].is_filled
-            filled = filled or (bool(rule.account_from) and field.name in rule.accounts)
-            if field.from_sheet and field.name in rule.required and not filled and field.name not in present:
+            has_default = field.name in rule.defaults or KINDS[field.kind].is_filled
+            has_default = has_default or (bool(rule.account_from) and field.name in rule.accounts)
+            if field.from_sheet and field.name in rule.required and not has_default and field.name not in available:
                 countries_by_column[field.name].append(say(rule.name))
     if countries_by_column:
         profile = _profile_hint(countries_by_column, sheet)
@@ -278,19 +278,19 @@ def _row_reasons(defects: pl.DataFrame) -> pl.DataFrame:
 
 def _sender_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
     """Return `row`, and the sender's other columns that the reconciliation shows."""
-    further = [name for name in reconciled_columns(sheet.operation) if name in sheet.headers]
-    return raw.select("row", *further, *sheet.unknown)
+    sender_columns = [name for name in reconciled_columns(sheet.operation) if name in sheet.headers]
+    return raw.select("row", *sender_columns, *sheet.unknown)
 
 
-def _result_rows(lines: pl.DataFrame, reasons: pl.DataFrame, further: pl.DataFrame) -> pl.DataFrame:
+def _result_rows(lines: pl.DataFrame, reasons: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """Return rows as in `Validated.rows`: lines, reasons why they are invalid, and the sender's columns."""
     if lines["valid"].all():
         reasons_of_rows = pl.DataFrame(schema=dict.fromkeys(REASON_COLUMNS, pl.String)).clear(lines.height)
     else:
         reasons_of_rows = lines.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")
-    if not further["row"].equals(lines["row"]) or (lines["valid"] == reasons_of_rows["error_code"].is_not_null()).any():
+    if not others["row"].equals(lines["row"]) or (lines["valid"] == reasons_of_rows["error_code"].is_not_null()).any():
         raise InternalError("a row is valid with a defect, or not valid without one, or lost")
-    return pl.concat([lines, reasons_of_rows, further.drop("row")], how="horizontal")
+    return pl.concat([lines, reasons_of_rows, others.drop("row")], how="horizontal")
 
 
 def _control_totals(counts: pl.DataFrame, rules: Rules) -> ControlTotals:

@@ -79,10 +79,10 @@ def read_delimited(data: bytes, options: ReadOptions) -> Table:
     try:
         return _add_cut_amounts(_read_table(data, header, options), header.delimiter)
     except _UnclosedQuote:
-        joined = _join_quoted_lines(data, header)
-        if joined is None:
+        joined_data = _join_quoted_lines(data, header)
+        if joined_data is None:
             raise
-    return _add_cut_amounts(_read_table(joined, header, options), header.delimiter)
+    return _add_cut_amounts(_read_table(joined_data, header, options), header.delimiter)
 
 
 class _UnclosedQuote(SheetError):
@@ -154,11 +154,11 @@ def _has_only_empty_tail(table: Table, header: HeaderPosition) -> bool:
     A comma inside a value (`1,000`) moves all later values, which an empty last column would hide. So with commas, the
     last known column must have strict checks, and a value in each row.
     """
-    frame, further = table.frame, table.headings.names[len(header.cells) :]
+    frame, extra_names = table.frame, table.headings.names[len(header.cells) :]
     last = [name for name in header.headings.names if name not in header.headings.unknown][-1]
-    if not further:
+    if not extra_names:
         return True
-    if frame.select(pl.concat_str(further, ignore_nulls=True).str.contains(VISIBLE).any()).item():
+    if frame.select(pl.concat_str(extra_names, ignore_nulls=True).str.contains(VISIBLE).any()).item():
         return False
     is_checked = sheet_columns().cleanings.get(last) in _STRICT
     return header.delimiter != "," or (is_checked and not frame.drop_nulls("country")[last].null_count())
@@ -172,14 +172,14 @@ def _add_cut_amounts(table: Table, delimiter: str) -> Table:
     that one have values.
     """
     names, cleanings = table.headings.names, sheet_columns().cleanings
-    following = list(takewhile(lambda name: cleanings.get(name) not in _STRICT, names[names.index("amount") + 1 :]))
-    if delimiter != "," or not following:
+    next_columns = list(takewhile(lambda name: cleanings.get(name) not in _STRICT, names[names.index("amount") + 1 :]))
+    if delimiter != "," or not next_columns:
         return table
     has_other_fields = ~pl.col("row").is_in(table.defects["row"].implode())
-    value_and_next = (pl.col(name).str.strip_chars() for name in ("amount", following[0]))
+    value_and_next = (pl.col(name).str.strip_chars() for name in ("amount", next_columns[0]))
     joined_value = pl.concat_str(value_and_next, separator=",").str.slice(0, SHOWN_CHARACTERS)
-    nameless = [name for name in following if name in table.headings.nameless]
-    later_columns = names[names.index(following[0]) + 1 :]
+    nameless = [name for name in next_columns if name in table.headings.nameless]
+    later_columns = names[names.index(next_columns[0]) + 1 :]
     has_nameless, has_later = (
         pl.any_horizontal(pl.lit(value=False), *(pl.col(name).str.contains(VISIBLE) for name in columns)).fill_null(
             value=False
@@ -190,12 +190,12 @@ def _add_cut_amounts(table: Table, delimiter: str) -> Table:
     cents = (cents & (cents.mean() > 1 / 2)) | (
         joined_value.str.contains(_CUT_CENTS_OF_MORE) & joined_value.str.contains(",0[0-9]$").any()
     )
-    rows = table.frame.filter(has_other_fields, pl.col(following[0]).str.contains(VISIBLE)).select(
+    rows = table.frame.filter(has_other_fields, pl.col(next_columns[0]).str.contains(VISIBLE)).select(
         "row",
         whole=joined_value,
         is_sure=(
             joined_value.str.contains(r"^[^.,]*[0-9],[0-9]")
-            if following[0] in nameless
+            if next_columns[0] in nameless
             else joined_value.str.contains(_CUT_THOUSANDS) | cents
         )
         & has_nameless,
@@ -217,7 +217,7 @@ def _add_cut_amounts(table: Table, delimiter: str) -> Table:
         value=value,
         amount=amount,
         rest=remainder,
-        heading=repr(table.headings.sender[following[0]]),
+        heading=repr(table.headings.sender[next_columns[0]]),
     )
     warning = build_findings([(0, "amount", value, "amount.cut_by_comma", append_row_numbers(sentence, cut["row"]))])
     return replace(table, warnings=pl.concat([table.warnings, warning]))
@@ -294,11 +294,11 @@ def find_header(data: bytes, options: ReadOptions) -> HeaderPosition:
     for line in lines:
         for _, cells in line.cells_by_delimiter:
             require_columns(cells, options)
-        fitting = [(delimiter, cells) for delimiter, cells in line.cells_by_delimiter if is_header(cells, options)]
-        if fitting and line.has_open_quote:
+        matches = [(delimiter, cells) for delimiter, cells in line.cells_by_delimiter if is_header(cells, options)]
+        if matches and line.has_open_quote:
             break
-        if fitting:
-            delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, match_names(fit[1], options))))
+        if matches:
+            delimiter, cells = max(matches, key=lambda fit: sum(map(bool, match_names(fit[1], options))))
             headings = match_headings(unguard_names(cells), options, row=line.row)
             return HeaderPosition(delimiter, line.line, line.row, cells, line.offset, headings)
     for line in lines:
@@ -347,7 +347,7 @@ def _counts_agree(data: bytes, header: HeaderPosition, marks: LineMarks) -> bool
     needed = len(header.cells) - 1
     if marks.are_uniform(needed):
         return True
-    quoted = _quoted_lines(data, header.offset, most=marks.lines // _FEW_QUOTED)
+    quoted = _quoted_lines(data, header.offset, max_lines=marks.lines // _FEW_QUOTED)
     if quoted is None:
         return False
     quoted_delimiters = sum(line.count(marks.delimiter) for line in quoted)
@@ -358,16 +358,16 @@ def _counts_agree(data: bytes, header: HeaderPosition, marks: LineMarks) -> bool
     return bool(texts.select(is_well_formed.all()).item())
 
 
-def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
-    """Return the lines from `offset` on with a quotation mark. Returns None for more than `most` lines."""
+def _quoted_lines(data: bytes, offset: int, *, max_lines: int) -> list[bytes] | None:
+    """Return the lines from `offset` on with a quotation mark. Returns None for more than `max_lines` lines."""
     lines: list[bytes] = []
-    at = data.find(b'"', offset)
-    while at >= 0 and len(lines) <= most:
-        end = data.find(b"\n", at)
+    position = data.find(b'"', offset)
+    while position >= 0 and len(lines) <= max_lines:
+        end = data.find(b"\n", position)
         end = len(data) if end < 0 else end
-        lines.append(data[data.rfind(b"\n", 0, at) + 1 : end])
-        at = data.find(b'"', end)
-    return lines if at < 0 else None
+        lines.append(data[data.rfind(b"\n", 0, position) + 1 : end])
+        position = data.find(b'"', end)
+    return lines if position < 0 else None
 
 
 def _find_ragged_lines(data: bytes, header: HeaderPosition, file: str) -> pl.DataFrame:
@@ -375,17 +375,17 @@ def _find_ragged_lines(data: bytes, header: HeaderPosition, file: str) -> pl.Dat
 
     Raises `SheetError` for a line with an unpaired quotation mark.
     """
-    line, d = pl.col("line"), header.delimiter
+    line, delimiter = pl.col("line"), header.delimiter
     lines_below = pl.scan_lines(data).with_row_index("index").filter(pl.col("index") > header.line)
     lines_below = lines_below.with_columns(index=pl.col("index") - (header.line + 1))
     is_quoted = line.str.contains('"', literal=True)
     quoted = lines_below.filter(is_quoted).collect(engine="streaming")
     _check_quotes(quoted, header, file)
-    fields = line.str.count_matches(d, literal=True) + 1
-    bare = lines_below.filter(~is_quoted, line.str.len_bytes() > 0).with_columns(fields=fields)
+    fields = line.str.count_matches(delimiter, literal=True) + 1
+    unquoted = lines_below.filter(~is_quoted, line.str.len_bytes() > 0).with_columns(fields=fields)
     is_ragged = pl.col("fields") != len(header.cells)
     ragged = [
-        bare.filter(is_ragged).collect(engine="streaming"),
+        unquoted.filter(is_ragged).collect(engine="streaming"),
         quoted.with_columns(fields=_delimiters_outside_quotes(header) + 1).filter(is_ragged),
     ]
     return pl.concat(ragged).sort("index").rechunk()
@@ -397,10 +397,10 @@ def _delimiters_outside_quotes(header: HeaderPosition) -> pl.Expr:
 
 
 def _line_pattern(header: HeaderPosition) -> str:
-    d = re.escape(header.delimiter)
+    delimiter = re.escape(header.delimiter)
     # A field is one of RFC 4180's two kinds, or ="0712", which people write to keep a leading zero in a spreadsheet.
-    field = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'
-    return f"^{field}(?:{d}{field})*$"
+    field = rf'(?:[^"{delimiter}]*|"(?:[^"]|"")*"|="[^"{delimiter}]*")'
+    return f"^{field}(?:{delimiter}{field})*$"
 
 
 def _check_quotes(quoted: pl.DataFrame, header: HeaderPosition, file: str) -> None:
@@ -423,14 +423,14 @@ def _check_width(data: bytes, ragged: pl.DataFrame, header: HeaderPosition, file
     rows = data.count(b"\n", header.offset) + 1 - len(_BLANK_LINE.findall(data, header.offset))
     if count < 2 or count * 2 <= rows:  # noqa: PLR2004 (one row alone shows no pattern)
         return
-    sign = say(_DELIMITER_NAMES.get(header.delimiter, header.delimiter))
+    name = say(_DELIMITER_NAMES.get(header.delimiter, header.delimiter))
     if fields > columns and count == rows:
         sentence = say(
             "{file}: Every row has {more} more than the headings. Is a heading missing, or is there {sign} at the end "
             "of each line?",
             more=say("one field") if fields == columns + 1 else say("{count} fields", count=fields - columns),
             file=file,
-            sign=sign,
+            sign=name,
         )
     else:
         sentence = say_count(
@@ -440,7 +440,7 @@ def _check_width(data: bytes, ragged: pl.DataFrame, header: HeaderPosition, file
             file=file,
             columns=columns,
         )
-    hint = say("Correct the headings or the lines. A value with {sign} in it must be in quotation marks.", sign=sign)
+    hint = say("Correct the headings or the lines. A value with {sign} in it must be in quotation marks.", sign=name)
     raise _WidthMismatch(sentence, hint=hint, fields=fields if count == rows else None)
 
 
@@ -469,8 +469,8 @@ def _fill_ragged_rows(
         fitted = [*cells[: columns - 1], header.delimiter.join(cells[columns - 1 :])]
         rows.append([cell or None for cell in fitted] + [None] * (columns - len(fitted)))
     fields_frame = pl.DataFrame(rows, schema=dict.fromkeys(headings.names, pl.String), orient="row")
-    at = ragged["index"]
-    frame = frame.with_columns(frame[name].scatter(at, fields_frame[name]) for name in headings.names)
+    indices = ragged["index"]
+    frame = frame.with_columns(frame[name].scatter(indices, fields_frame[name]) for name in headings.names)
     add_fields = say("add the missing ones, empty if there is no value")
     quote_fields = say(
         "put fields that contain {delimiter!r} in quotation marks, and write amounts without it",

@@ -50,20 +50,20 @@ _FIRST_BYTES = (
 """The first bytes of files that are mistaken for sheets. No delimited text begins with them."""
 
 
-def kind_of_file(file: str) -> Kind:
+def file_format(file: str) -> Kind:
     """Return the format for a file's extension. Raises `SheetError` for an unknown one."""
-    ending = Path(file).suffix.lower()
-    if ending in _UNSUPPORTED_SPREADSHEETS:
+    extension = Path(file).suffix.lower()
+    if extension in _UNSUPPORTED_SPREADSHEETS:
         raise SheetError(
-            say("{file} is in an unsupported spreadsheet format ({ending}).", file=file, ending=ending),
+            say("{file} is in an unsupported spreadsheet format ({ending}).", file=file, ending=extension),
             hint=say('Open it in the spreadsheet, and save it as .xlsx, or as "CSV UTF-8".'),
         )
-    if ending not in _KINDS:
+    if extension not in _KINDS:
         raise SheetError(
             say("{file} does not have one of the extensions {kinds}.", file=file, kinds=", ".join(_KINDS)),
             hint=say('Save it from the spreadsheet as .xlsx, or as "CSV UTF-8".'),
         )
-    return _KINDS[ending]
+    return _KINDS[extension]
 
 
 def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:

@@ -33,15 +33,15 @@ def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         if cleanings.get(name) not in {Cleaning.AMOUNT, Cleaning.NUMBER}:
             continue
         text = frame[name]
-        at = _has_other_digits(text).arg_true()
-        if not at.len():
+        indices = _has_other_digits(text).arg_true()
+        if not indices.len():
             continue
-        read = text.gather(at)
+        texts = text.gather(indices)
         for digits in _SCRIPTS:
-            has_one_script = read.str.contains(f"[{digits}]") & ~read.str.contains(f"[{_ANY_DIGIT}--[{digits}]]")
-            converted = read.str.replace_many([*digits, _DECIMAL_SIGN], [*"0123456789", "."])
-            read = read.zip_with(~has_one_script, converted)
-        lines = zip(frame["row"].gather(at), text.gather(at), read, strict=True)
+            has_one_script = texts.str.contains(f"[{digits}]") & ~texts.str.contains(f"[{_ANY_DIGIT}--[{digits}]]")
+            converted = texts.str.replace_many([*digits, _DECIMAL_SIGN], [*"0123456789", "."])
+            texts = texts.zip_with(~has_one_script, converted)
+        lines = zip(frame["row"].gather(indices), text.gather(indices), texts, strict=True)
         warnings.append(
             build_findings(
                 (row, name, old, f"{name}.other_digits", say("{old} was read as {new}.", old=old, new=new))
@@ -49,7 +49,7 @@ def convert_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
                 if old != new
             )
         )
-        frame = frame.with_columns(text.scatter(at, read))
+        frame = frame.with_columns(text.scatter(indices, texts))
     return frame, pl.concat(warnings)
 
 
@@ -182,15 +182,15 @@ def join_cell_lines(table: Table) -> Table:
     """
     frame = table.frame
     for name in frame.columns[1:]:
-        pattern, mark = (CONTROL, " ") if name in table.headings.unknown else (_LINE_BREAKS, LINE_BREAK)
+        pattern, glue = (CONTROL, " ") if name in table.headings.unknown else (_LINE_BREAKS, LINE_BREAK)
         broken = frame[name].str.contains(pattern)
         if broken.any():
-            frame = frame.with_columns(apply_where(frame[name], broken, partial(_join, pattern=pattern, mark=mark)))
+            frame = frame.with_columns(apply_where(frame[name], broken, partial(_join, pattern=pattern, glue=glue)))
     return replace(table, frame=frame)
 
 
-def _join(text: pl.Series, pattern: str, mark: str) -> pl.Series:
-    return trim(text).str.replace_all(rf"\p{{Z}}*{pattern}[\p{{Z}}{pattern}]*", mark)
+def _join(text: pl.Series, pattern: str, glue: str) -> pl.Series:
+    return trim(text).str.replace_all(rf"\p{{Z}}*{pattern}[\p{{Z}}{pattern}]*", glue)
 
 
 def _blank_rows(frame: pl.DataFrame) -> pl.Series:

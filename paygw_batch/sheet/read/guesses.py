@@ -72,15 +72,17 @@ class HeadingSuggestion:
 
 def suggest_columns(headings: Sequence[FileHeading], columns: Sequence[str]) -> Sequence[HeadingSuggestion]:
     """Return the known or suggested column of each heading. No column is suggested twice."""
-    certain = {seen.column for seen in headings if seen.column is not None}
+    certain = {entry.column for entry in headings if entry.column is not None}
     taken = {IGNORED_HEADING}
     guesses = []
-    for seen in headings:
-        near = seen.column or suggest_column(seen.heading, columns, seen.samples) or IGNORED_HEADING
-        column = IGNORED_HEADING if near in taken or (seen.column is None and near in certain) else near
+    for entry in headings:
+        near = entry.column or suggest_column(entry.heading, columns, entry.samples) or IGNORED_HEADING
+        column = IGNORED_HEADING if near in taken or (entry.column is None and near in certain) else near
         taken.add(column)
         other = near if near != column else ""
-        guesses.append(HeadingSuggestion(seen.heading, column, seen.column is not None, other, seen.samples[:SAMPLES]))
+        guesses.append(
+            HeadingSuggestion(entry.heading, column, entry.column is not None, other, entry.samples[:SAMPLES])
+        )
     return guesses
 
 
@@ -106,8 +108,8 @@ def _known_headings() -> tuple[tuple[str, str], ...]:
 
 def _match_spelling(heading: str, columns: Sequence[str]) -> str | None:
     by_name = {fold_heading(column): column for column in columns} | dict(_known_headings())
-    near = get_close_matches(fold_heading(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_NEAR)
-    return by_name[near[0]] if near else None
+    matches = get_close_matches(fold_heading(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_NEAR)
+    return by_name[matches[0]] if matches else None
 
 
 def _match_words(heading: str) -> str | None:

@@ -12,8 +12,8 @@ from paygw_batch.sheet.columns import (
     RECONCILIATION_COLUMNS_OF,
     REJECTS_COLUMNS,
     REQUIRED_COLUMNS,
-    columns_of_operation,
     known_columns,
+    operation_columns,
 )
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 
@@ -50,7 +50,7 @@ class ReadOptions:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return columns_of_operation(self.operation)
+        return operation_columns(self.operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +146,21 @@ def _has_required(names: Sequence[str | None]) -> bool:
 
 def _match_columns(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
     targets = ((alias, _alias_target(alias, column)) for alias, column in aliases.items())
-    ours = {fold_heading(name): name for name in columns}
+    lookup = {fold_heading(name): name for name in columns}
     # A heading of another operation's column has no meaning here.
-    ours |= {fold_heading(alias): column for alias, column in targets if column in columns or column == IGNORED_HEADING}
-    return [ours.get(fold_heading(cell)) or None for cell in cells]
+    lookup |= {
+        fold_heading(alias): column for alias, column in targets if column in columns or column == IGNORED_HEADING
+    }
+    return [lookup.get(fold_heading(cell)) or None for cell in cells]
 
 
 def _alias_target(heading: str, column: str) -> str:
     if column in known_columns() or column == IGNORED_HEADING:
         return column
-    near = get_close_matches(column, known_columns(), n=1)
+    matches = get_close_matches(column, known_columns(), n=1)
     hint = (
-        say("Did you mean {near}?", near=near[0])
-        if near
+        say("Did you mean {near}?", near=matches[0])
+        if matches
         else say("The columns are {known_columns}.", known_columns=", ".join(known_columns()))
     )
     raise ConfigurationError(
@@ -180,60 +182,60 @@ def no_header_error(
     It also names the profiles that fit. `worksheet` is given if the file has several.
     """
     file = options.file
-    place = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
+    label = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
     closest = max(rows, key=lambda cells: _header_likeness(cells, options), default=[])
     names = match_names(closest, options)
     row = list(rows).index(closest) + 1 if closest else 0
     headings = [
-        FileHeading(" ".join(cell.split()), name, column_texts(at, rows[row:]))
-        for at, (cell, name) in enumerate(zip(closest, names, strict=True))
+        FileHeading(" ".join(cell.split()), name, column_texts(index, rows[row:]))
+        for index, (cell, name) in enumerate(zip(closest, names, strict=True))
         if cell.strip()
     ]
-    if fitting := _fitting_profiles(closest, options):
-        return _profile_error(place, row, fitting, headings)
+    if profiles := _fitting_profiles(closest, options):
+        return _profile_error(label, row, profiles, headings)
     if any(names):
-        sentence = _missing_columns_message(place, row, names, headings)
+        sentence = _missing_columns_message(label, row, names, headings)
         hint = say("Add the column, or correct its heading.")
     else:
-        sentence = say("{place} has no recognisable header in its first {rows} rows.", place=place, rows=HEADER_ROWS)
+        sentence = say("{place} has no recognisable header in its first {rows} rows.", place=label, rows=HEADER_ROWS)
         hint = say("The first row must name the columns: {columns}.", columns=", ".join(options.columns[:7]))
     return UnknownHeadings(sentence, hint, headings, option="--column-profile", file=file, describe_command=_map_hint)
 
 
-def _missing_columns_message(place: str, row: int, names: Sequence[str | None], headings: Sequence[FileHeading]) -> str:
+def _missing_columns_message(label: str, row: int, names: Sequence[str | None], headings: Sequence[FileHeading]) -> str:
     """Return the message about missing required columns, with the most similar headings."""
     missing = [name for name in REQUIRED_COLUMNS if name not in names]
     unknown = [heading.heading for heading in headings if heading.column is None]
     close = {name: get_close_matches(name, unknown, n=1) for name in missing}
     parts = [
-        say("{name} (is it the column {near!r}?)", name=name, near=near[0]) if near else name
-        for name, near in close.items()
+        say("{name} (is it the column {near!r}?)", name=name, near=nearest_name[0]) if nearest_name else name
+        for name, nearest_name in close.items()
     ]
     columns = say(" and no column ").join(parts)
-    return say("{place}, row {row}: the header has no column {columns}.", place=place, row=row, columns=columns)
+    return say("{place}, row {row}: the header has no column {columns}.", place=label, row=row, columns=columns)
 
 
-def _profile_error(place: str, row: int, fitting: Sequence[str], headings: Sequence[FileHeading]) -> UnknownHeadings:
-    """Return the error for a header that matches profiles, none of which was named."""
+def _profile_error(label: str, row: int, profiles: Sequence[str], headings: Sequence[FileHeading]) -> UnknownHeadings:
+    """Return the error for a header that matches only profiles that were not named."""
     return UnknownHeadings(
         say(
             "{place}, row {row}: these are headings of the profile {profiles}.",
-            place=place,
+            place=label,
             row=row,
-            profiles=say(" and of ").join(fitting),
+            profiles=say(" and of ").join(profiles),
         ),
         say(
             "Name the profile: --column-profile {fitting}, or column_profile under [sheet] in the configuration.",
-            fitting=fitting[0],
+            fitting=profiles[0],
         ),
         headings,
         option="--column-profile",
     )
 
 
-def column_texts(place: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def column_texts(index: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the non-empty texts of one column, cut for display."""
-    cells = (row[place].strip() for row in rows if place < len(row))
+    cells = (row[index].strip() for row in rows if index < len(row))
     return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
 
 
@@ -297,6 +299,6 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
             )
         sender[label] = heading
         names.append(label)
-    ours = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
-    unknown = tuple(label for label, name in zip(names, columns, strict=True) if name is None and label not in ours)
-    return Headings(tuple(names), sender, unknown, frozenset(nameless), ours)
+    own = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
+    unknown = tuple(label for label, name in zip(names, columns, strict=True) if name is None and label not in own)
+    return Headings(tuple(names), sender, unknown, frozenset(nameless), own)

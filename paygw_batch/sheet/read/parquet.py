@@ -39,9 +39,9 @@ def read_parquet(data: bytes, options: ReadOptions) -> Table:
     return build_table(pl.scan_parquet(io.BytesIO(data)), options)
 
 
-def build_table(typed: pl.LazyFrame, options: ReadOptions) -> Table:
+def build_table(lazy_frame: pl.LazyFrame, options: ReadOptions) -> Table:
     """Convert a typed frame to exact text, by the rules of `read_parquet`."""
-    schema = typed.collect_schema()
+    schema = lazy_frame.collect_schema()
     if not is_header([*schema], options):
         raise no_header_error([[*schema]], options)
     cells = text_columns(schema)
@@ -58,7 +58,7 @@ def build_table(typed: pl.LazyFrame, options: ReadOptions) -> Table:
                 hint=say("Store the column as text, or as a decimal of at most {digits} digits.", digits=MAX_DIGITS),
             )
     headings = match_headings(cells, options, row=1)
-    frame = typed.select(cells).collect().rename(dict(zip(cells, headings.names, strict=True)))
+    frame = lazy_frame.select(cells).collect().rename(dict(zip(cells, headings.names, strict=True)))
     text = pl.DataFrame([_to_text(column) for column in frame.iter_columns()])
     defects = [
         _inexact_defects(frame[name], text[name])

@@ -23,7 +23,7 @@ _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 _NO_TEXT = (pl.Binary, pl.Object, pl.Unknown, pl.Duration)
 MAX_DIGITS = 38
 """The maximum number of digits of a decimal that polars decodes. Decimals of 256 bits can have more."""
-_CHILD_CODE = "from paygw_batch.sheet.read.parquet_trial import child; child({limits})"
+_CHILD_CODE = "from paygw_batch.sheet.read.parquet_trial import run_trial; run_trial({limits})"
 
 
 class TrialResult(IntEnum):
@@ -52,7 +52,7 @@ def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
         return TrialResult.DAMAGED
 
 
-def child(max_rows: int, max_bytes: int) -> None:
+def run_trial(max_rows: int, max_bytes: int) -> None:
     """Decode standard input, and exit with the `TrialResult`."""
     _set_limit(resource.RLIMIT_CPU, _CPU_S)
     _set_limit(resource.RLIMIT_AS, 4 * _GIB + 4 * max_bytes)

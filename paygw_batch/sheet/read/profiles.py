@@ -51,22 +51,22 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
         raise ConfigurationError(say("{path} must contain [columns] and nothing else.", path=shown_name))
     for heading, column in headings.items():
         if not isinstance(column, str) or column not in columns:
-            near = nearest(str(column), columns - {IGNORED_HEADING})
+            nearest_column = nearest(str(column), columns - {IGNORED_HEADING})
             raise ConfigurationError(
                 say(
                     "{path}: {heading!r} is mapped to {column!r}, which is not a column; {near}",
                     path=shown_name,
                     heading=heading,
                     column=column,
-                    near=near,
+                    near=nearest_column,
                 )
             )
     return headings
 
 
-def load_profiles(own: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
-    """Load the headings of all built-in profiles by name, overridden by `own` (from the configuration)."""
-    return {name: merge_headings(name, own) for name in profile_names()}
+def load_profiles(overrides: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+    """Load the headings of all built-in profiles by name, overridden by `overrides` (from the configuration)."""
+    return {name: merge_headings(name, overrides) for name in profile_names()}
 
 
 def merge_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, str]:

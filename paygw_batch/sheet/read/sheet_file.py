@@ -13,11 +13,11 @@ import polars as pl
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.errors import QuestionKind, SheetError, SheetQuestion
 from paygw_batch.language import say
-from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.columns import operation_columns
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.delimited import read_delimited
-from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of_file
+from paygw_batch.sheet.read.format import Kind, check_first_bytes, file_format
 from paygw_batch.sheet.read.frame import Table, to_sheet
 from paygw_batch.sheet.read.headings import HEADER_ROWS, FileHeading, HeadingError, ReadOptions, fold_heading
 from paygw_batch.sheet.read.parquet import build_table, read_parquet
@@ -39,7 +39,7 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     options = replace(options, file=file)
     if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
         raise SheetError(say("{file} is a folder.", file=file or path), hint=say("Name the sheet's file itself."))
-    kind = kind_of_file(file)
+    kind = file_format(file)
     data = _read_bytes(path, options.max_sheet_bytes)
     check_first_bytes(data, kind, file)
     if options.sheet_name is not None and kind is not Kind.WORKBOOK:
@@ -131,19 +131,19 @@ def _encoding_question(data: bytes, error: NotUtf8) -> SheetError:
     The encoding is never guessed. Most text is valid in many code pages, and only a person can tell whether the names
     are correct.
     """
-    samples = sample_fields(data, _OFFICE_ENCODING, most=3)
+    samples = sample_fields(data, _OFFICE_ENCODING, max_fields=3)
     if not samples:
         return error
-    shown = ", ".join(samples)
+    text = ", ".join(samples)
     return SheetQuestion(
         QuestionKind.ENCODING,
         say(
-            "{wrong} Read as {encoding}, it says: {shown}.", wrong=error.message, encoding=_OFFICE_ENCODING, shown=shown
+            "{wrong} Read as {encoding}, it says: {shown}.", wrong=error.message, encoding=_OFFICE_ENCODING, shown=text
         ),
         hint=say(
             'If that is right: --encoding {encoding}. If not, save the sheet as "CSV UTF-8".', encoding=_OFFICE_ENCODING
         ),
-        question=say("Are these spelled right: {shown}?", shown=shown),
+        question=say("Are these spelled right: {shown}?", shown=text),
         choices=(_OFFICE_ENCODING,),
         samples=samples,
     )
@@ -158,23 +158,23 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
         # The file is opened non-blocking, because opening a FIFO would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 (a descriptor)
-            before = os.fstat(descriptor)
-            if not stat.S_ISREG(before.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise SheetError(
                     say("{name} is not a regular file.", name=path.name), hint=say("Name the sheet's file itself.")
                 )
-            if before.st_size > max_bytes:
+            if status.st_size > max_bytes:
                 raise SheetError(
                     say(
                         "{name} is {size:.1f} MiB; at most {max_bytes:.0f} MiB are allowed.",
                         name=path.name,
-                        size=before.st_size / 2**20,
+                        size=status.st_size / 2**20,
                         max_bytes=max_bytes / 2**20,
                     ),
                     hint=say("Split the sheet, or have the limit raised in the configuration."),
                 )
             data = file.readall()
-            after = os.fstat(descriptor)
+            new_status = os.fstat(descriptor)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise SheetError(
@@ -185,7 +185,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
             say("{path} cannot be read: {reason}.", path=path, reason=say(str(error.strerror))),
             hint=say("Check the path."),
         ) from error
-    if (len(data), after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+    if (len(data), new_status.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
         raise SheetError(
             say("{name} changed while it was being read.", name=path.name),
             hint=say("Wait until the file is complete, and try again."),
@@ -197,7 +197,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
 
 def require_own_columns(sheet: Sheet, commands: Mapping[str, str]) -> None:
     """Raise `SheetError` for a sheet of another operation. `commands` maps operations to commands."""
-    own_columns = set(columns_of_operation(sheet.operation))
+    own_columns = set(operation_columns(sheet.operation))
     headings = {fold_heading(heading) for heading in sheet.headers.values()}
     for operation, columns in sheet_columns().of_operation.items():
         other_columns = [name for name in columns if name not in own_columns and fold_heading(name) in headings]

@@ -32,13 +32,13 @@ def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
     encoding is not known, and `SheetError` for a NUL.
     """
     text = _normalize_line_ends(_decode(data, encoding, file))
-    if (at := text.find(b"\0")) >= 0:
+    if (position := text.find(b"\0")) >= 0:
         raise SheetError(
             say(
                 "{file}, line {line}: the text contains a NUL byte. It is damaged, or UTF-16 without a byte order "
                 "mark.",
                 file=file,
-                line=text.count(b"\n", 0, at) + 1,
+                line=text.count(b"\n", 0, position) + 1,
             ),
             hint=say('Save it again as "CSV UTF-8".'),
         )
@@ -61,16 +61,16 @@ class LineMarks:
     @classmethod
     def scan(cls, text: bytes, delimiter: bytes, begin: int = 0) -> "LineMarks":
         unmarked = _ALL_BYTES.translate(None, delimiter + b'"\r\n')
-        places = range(begin, len(text), _CHUNK_BYTES)
-        marks = b"".join(text[at : at + _CHUNK_BYTES].translate(None, unmarked) for at in places)
+        starts = range(begin, len(text), _CHUNK_BYTES)
+        marks = b"".join(text[start : start + _CHUNK_BYTES].translate(None, unmarked) for start in starts)
         has_open_line = len(text) > begin and not text.endswith(b"\n")
         return cls(delimiter, marks, marks.count(b"\n") + has_open_line)
 
     def are_uniform(self, delimiters: int) -> bool:
         """Whether each line has this number of delimiters, and no quotation mark."""
         line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
-        alike = (self.delimiter * delimiters + line_end) * self.lines
-        return self.found in (alike, alike.removesuffix(line_end))
+        expected = (self.delimiter * delimiters + line_end) * self.lines
+        return self.found in (expected, expected.removesuffix(line_end))
 
 
 def _decode(data: bytes, encoding: str | None, file: str) -> bytes:
@@ -96,7 +96,7 @@ def needs_encoding(data: bytes) -> bool:
     return not has_mark and _find_invalid_byte(data.removeprefix(UTF8_MARK)) is not None
 
 
-def sample_fields(data: bytes, encoding: str, *, most: int) -> list[str]:
+def sample_fields(data: bytes, encoding: str, *, max_fields: int) -> list[str]:
     """Return a few non-ASCII fields of a text decoded as `encoding`, or none if that fails.
 
     Fields of the first line come last. They are likely headings, and names are better samples.
@@ -107,14 +107,14 @@ def sample_fields(data: bytes, encoding: str, *, most: int) -> list[str]:
         return []
     samples: dict[str, None] = {}
     for line in (*lines[1:], *lines[:1]):
-        if len(samples) >= most:
+        if len(samples) >= max_fields:
             break
         if line.isascii():
             continue
         delimiter = max(";,\t|", key=line.count)
         fields = (field.strip(' "') for field in line.split(delimiter))
         samples |= {field: None for field in fields if not field.isascii() and len(field) <= _SAMPLE_CHARACTERS}
-    return list(samples)[:most]
+    return list(samples)[:max_fields]
 
 
 def _find_invalid_byte(data: bytes) -> int | None:

@@ -86,7 +86,7 @@ class CellStyle:
     def is_dark(self) -> bool:
         return self.ground is None or not _is_low_contrast(_WHITE, self.ground)
 
-    def shown_text(self, text: str) -> str | None:
+    def displayed_text(self, text: str) -> str | None:
         """Return the displayed text (empty if nothing is visible), or None if it is `text`."""
         sections = _parse_sections(self.code)
         text_section = next((section for section in reversed(sections) if "@" in section.pattern), None)
@@ -97,15 +97,18 @@ class CellStyle:
         shown = text_section.layout.replace("@", text).replace(_POINT, ".").strip()
         return "" if text_section.is_white and not self.is_dark else None if shown == text.strip() else shown
 
-    def shown_number(self, text: str, *, is_exact: bool) -> str | None:
+    def displayed_number(self, text: str, *, is_exact: bool) -> str | None:
         """Return the displayed number (empty if nothing is visible), or None if it is `text`.
 
         A number displayed in full may have leading zeros, and text between its digits. Decimals and grouped digits
         count as another number only if `is_exact`.
         """
-        if is_shown_white(self.code, text) and not self.is_dark:
+        if is_displayed_white(self.code, text) and not self.is_dark:
             return ""
-        number, laid_out = shown_number(self.code, text), lay_out_number(self.code, text, is_exact=is_exact)
+        number, laid_out = (
+            displayed_number(self.code, text),
+            format_displayed_number(self.code, text, is_exact=is_exact),
+        )
         if number is not None and number != Decimal(text):
             return format(number, "f")
         if number is None and not laid_out:
@@ -167,8 +170,8 @@ class _RuleStyle:
         is_lost = self._font.is_unreadable(self._ground)
         is_date = _is_date_format(-1, self._code)
         is_other = not is_date and (
-            is_shown_white(self._code, _SAMPLE_AMOUNT)
-            or shown_number(self._code, _SAMPLE_AMOUNT) != Decimal(_SAMPLE_AMOUNT)
+            is_displayed_white(self._code, _SAMPLE_AMOUNT)
+            or displayed_number(self._code, _SAMPLE_AMOUNT) != Decimal(_SAMPLE_AMOUNT)
         )
         return RuleEffect(strikes=self._font.is_struck, hides=is_lost or is_date or is_other)
 
@@ -277,7 +280,7 @@ def _is_date_format(number: int, code: str) -> bool:
     return number in _DATE_FORMATS or any(letter in "ymdhs" for letter in _NOT_DATE_LETTERS.sub("", code).lower())
 
 
-def is_shown_white(code: str, number: str) -> bool:
+def is_displayed_white(code: str, number: str) -> bool:
     """Whether a format displays a number in white. The font is not considered."""
     if not any(section.is_white for section in _parse_sections(code)):
         return False
@@ -286,7 +289,7 @@ def is_shown_white(code: str, number: str) -> bool:
 
 
 @lru_cache(maxsize=1 << 16)
-def shown_number(code: str, number: str) -> Decimal | None:
+def displayed_number(code: str, number: str) -> Decimal | None:
     """Return the number that a format displays, or None if it displays no decimal number."""
     value = Decimal(number)
     if value.adjusted() > _MAX_DIGITS:
@@ -296,17 +299,17 @@ def shown_number(code: str, number: str) -> Decimal | None:
     if pattern.strip().lower() == GENERAL.lower() or "@" in pattern:
         return value if not section.has_digits else None
     decimals = pattern.partition(".")[2]
-    places = len(_PLACEHOLDERS.findall(_EXPONENT.split(decimals)[0]))
+    decimal_places = len(_PLACEHOLDERS.findall(_EXPONENT.split(decimals)[0]))
     if not _PLACEHOLDERS.search(pattern) or section.has_digits:
         return None
     if _EXPONENT.search(pattern):
         exponent = value.adjusted() if value else 0
-        return value.quantize(Decimal(1).scaleb(exponent - places), ROUND_HALF_UP)
+        return value.quantize(Decimal(1).scaleb(exponent - decimal_places), ROUND_HALF_UP)
     if "/" in pattern:
         return value if value == value.to_integral_value() else None
     thousands = sum(len(commas) for commas in _SCALE.findall(pattern))
-    shown = value.scaleb(2 * pattern.count("%") - 3 * thousands)
-    return shown.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+    scaled = value.scaleb(2 * pattern.count("%") - 3 * thousands)
+    return scaled.quantize(Decimal(1).scaleb(-decimal_places), ROUND_HALF_UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +324,8 @@ class _Section:
     """The section with its literal text, and `_DIGIT_PLACES` as placeholders."""
 
     def matches(self, value: Decimal) -> bool:
-        sign, bound = self.condition or ("", value)
-        return sign in _COMPARE and bool(_COMPARE[sign](value, bound))
+        operator, bound = self.condition or ("", value)
+        return operator in _COMPARE and bool(_COMPARE[operator](value, bound))
 
 
 def _select_section(value: Decimal, code: str) -> _Section:
@@ -360,14 +363,14 @@ def _parse_sections(code: str) -> tuple[_Section, ...]:
 
 
 @lru_cache(maxsize=1 << 16)
-def lay_out_number(code: str, number: str, *, is_exact: bool) -> str | None:
+def format_displayed_number(code: str, number: str, *, is_exact: bool) -> str | None:
     """Format a number as its cell displays it. Returns None for other kinds of formats or numbers.
 
     Decimals and commas between groups of digits are supported only if `is_exact`.
     """
     whole, _, decimals = number.partition(".")
     section = _select_section(Decimal(number), code)
-    if not whole.isdigit() or any(sign in section.pattern for sign in "@/%") or _SCALE.search(section.pattern):
+    if not whole.isdigit() or any(char in section.pattern for char in "@/%") or _SCALE.search(section.pattern):
         return None
     is_general, front = section.pattern.strip().lower() == GENERAL.lower(), section.layout
     if not is_exact and (is_general or decimals or _POINT in front or _EXPONENT.search(section.pattern)):
@@ -377,15 +380,15 @@ def lay_out_number(code: str, number: str, *, is_exact: bool) -> str | None:
     if _EXPONENT.search(section.pattern):
         return f"{Decimal(number):E}"
     front, point, back = front.partition(_POINT)
-    first = next((at for at, letter in enumerate(front) if letter in _DIGIT_PLACES), None)
+    first = next((index for index, letter in enumerate(front) if letter in _DIGIT_PLACES), None)
     is_grouped, shown, remaining, count = is_exact and "," in section.pattern.partition(".")[0], "", whole, 0
-    for at in reversed(range(len(front))):
-        if front[at] not in _DIGIT_PLACES:
-            shown = front[at] + shown
+    for index in reversed(range(len(front))):
+        if front[index] not in _DIGIT_PLACES:
+            shown = front[index] + shown
             continue
-        digits = remaining if at == first else remaining[-1:]
+        digits = remaining if index == first else remaining[-1:]
         remaining = remaining.removesuffix(digits)
-        for digit in reversed(digits or "0" * (front[at] == _DIGIT_PLACES[0])):
+        for digit in reversed(digits or "0" * (front[index] == _DIGIT_PLACES[0])):
             shown = digit + "," * (is_grouped and count > 0 and count % 3 == 0) + shown
             count += 1
     for letter in back:
@@ -398,10 +401,10 @@ def lay_out_number(code: str, number: str, *, is_exact: bool) -> str | None:
 def format_words(code: str) -> tuple[str, ...]:
     """Return the words and currency symbols that a format adds to positive numbers: "KES", "$"."""
     sections = _parse_sections(code)[:3]
-    shown = sections if any(section.condition for section in sections) else sections[:1]
-    parts = (_NUMBER.split(section.layout) for section in shown if not _EXPONENT.search(section.pattern))
+    used_sections = sections if any(section.condition for section in sections) else sections[:1]
+    parts = (_NUMBER.split(section.layout) for section in used_sections if not _EXPONENT.search(section.pattern))
     words = (part.strip(_WORD_SEPARATORS) for around in parts if len(around) > 1 for part in around)
-    return tuple(word for word in words if any(sign.isalpha() or category(sign) == "Sc" for sign in word))
+    return tuple(word for word in words if any(char.isalpha() or category(char) == "Sc" for char in word))
 
 
 _AREA = re.compile(r"\$?([A-Za-z]*)\$?([0-9]*)(?::\$?([A-Za-z]*)\$?([0-9]*))?")
@@ -469,7 +472,7 @@ class Overlays:
             self.budget.count_doubts(0, len(self._areas))
 
     def covered_rows(self, column: int, rows: Sequence[int]) -> list[int]:
-        """Return those of the sorted `rows` whose cell in this column is covered by a merged cell."""
+        """Return the rows in the sorted `rows` whose cell in this column is covered by a merged cell."""
         changes = [0] * (len(rows) + 1)  # for each row: areas that begin there, minus areas that ended before
         for area in self.merged:
             if area.first_column <= column <= area.last_column:

@@ -66,14 +66,14 @@ class Content:
 
     above: list[Row] = field(default_factory=list)
     header: Row | None = None
-    used: Mapping[int, str] = field(default_factory=dict)
+    columns: Mapping[int, str] = field(default_factory=dict)
     """The known columns, by their numbers."""
     frames: list[pl.DataFrame] = field(default_factory=list)
     hidden_rows: list[int] = field(default_factory=list)
     hidden_columns: list[tuple[int, int]] = field(default_factory=list)
     doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
     struck: list[int] = field(default_factory=list)
-    shown: list[tuple[int, int, str, str]] = field(default_factory=list)
+    displayed: list[tuple[int, int, str, str]] = field(default_factory=list)
     """Row and column of a cell, its text, and the displayed text."""
     money: dict[tuple[tuple[str, ...], str, str], tuple[int, str, str]] = field(default_factory=dict)
     """Words next to amounts, currency and country of the row -> row, text and displayed text of the first such amount.
@@ -81,36 +81,40 @@ class Content:
     overlays: Overlays | None = None
 
     def rows_below(self, names: Sequence[str]) -> pl.DataFrame:
-        by_number = {str(at): name for at, name in enumerate(names, start=1)}
+        by_number = {str(number): name for number, name in enumerate(names, start=1)}
         empty = pl.DataFrame(schema={"row": pl.UInt32} | dict.fromkeys(by_number, pl.String))
         return pl.concat([empty, *self.frames], how="diagonal").select(empty.columns).rename(by_number)
 
-    def heading(self, at: int) -> str:
-        return " ".join(self.header.texts.get(at, "").split()) if self.header is not None else ""
+    def heading(self, number: int) -> str:
+        return " ".join(self.header.texts.get(number, "").split()) if self.header is not None else ""
 
     def add(self, row: Row) -> int:
         """Record the doubts about a row, and return how many become warnings."""
-        before = len(self.shown) + len(self.money)
+        old_count = len(self.displayed) + len(self.money)
         if row.is_hidden:
             self.hidden_rows.append(row.number)
-        self.doubts += [(row.number, at, doubt, row.texts[at]) for at, doubt in row.doubts.items()]
-        if not row.struck.isdisjoint(self.used):
+        self.doubts += [(row.number, number, doubt, row.texts[number]) for number, doubt in row.doubts.items()]
+        if not row.struck.isdisjoint(self.columns):
             self.struck.append(row.number)
-        for at, display in row.shown.items():
-            if (name := self.used.get(at)) is None:
+        for number, display in row.displayed.items():
+            if (name := self.columns.get(number)) is None:
                 continue
-            text = row.texts[at]
-            shown_text = display if isinstance(display, str) else display.shown_number(text, is_exact=name in _IDS)
-            if shown_text is not None and _differs(name, text, shown_text, partial(self._row_code, row)):
-                self.shown.append((row.number, at, text, shown_text))
+            text = row.texts[number]
+            displayed_text = (
+                display if isinstance(display, str) else display.displayed_number(text, is_exact=name in _IDS)
+            )
+            if displayed_text is not None and _shows_other_value(
+                name, text, displayed_text, partial(self._row_code, row)
+            ):
+                self.displayed.append((row.number, number, text, displayed_text))
             elif name == "amount" and isinstance(display, CellStyle) and (words := format_words(display.code)):
                 key = (words, self._row_code(row, "currency"), self._row_code(row, "country"))
                 if key not in self.money:
-                    self.money[key] = (row.number, text, display.shown_number(text, is_exact=True) or text)
-        return row.is_hidden + bool(row.struck) + len(self.shown) + len(self.money) - before
+                    self.money[key] = (row.number, text, display.displayed_number(text, is_exact=True) or text)
+        return row.is_hidden + bool(row.struck) + len(self.displayed) + len(self.money) - old_count
 
     def _row_code(self, row: Row, name: str) -> str:
-        return next((row.texts.get(at, "") for at, column in self.used.items() if column == name), "").strip().upper()
+        return next((row.texts.get(n, "") for n, column in self.columns.items() if column == name), "").strip().upper()
 
 
 def read_workbook(data: bytes, options: ReadOptions) -> Table:
@@ -122,14 +126,14 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
     displays differently or not at all (`COLUMN.shown_otherwise`). Similar worksheets become notes. Raises `SheetError`.
     """
     book = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
-    part, fitting = _choose_worksheet(book, options)
-    notes = tuple(_worksheet_notes(book, part, fitting))
+    part, matches = _choose_worksheet(book, options)
+    notes = tuple(_worksheet_notes(book, part, matches))
 
-    def used(header: Row) -> Mapping[int, str]:
+    def find_columns(header: Row) -> Mapping[int, str]:
         names = match_headings(row_texts(header), options, row=header.number).names
-        return {at: name for at, name in enumerate(names, start=1) if name in options.columns}
+        return {number: name for number, name in enumerate(names, start=1) if name in options.columns}
 
-    content = read_content(book, part, partial(is_header, options=options), used)
+    content = read_content(book, part, partial(is_header, options=options), find_columns)
     if content.header is None:
         raise _missing_header_error(book, part, content, options)
     width = max(*content.header.texts, *(int(name) for frame in content.frames for name in frame.columns[1:]), 1)
@@ -142,7 +146,7 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
         _doubt_defects(content),
         display_warnings(content),
         part.name if len(book.worksheets()) > 1 else "",
-        tuple(_unread_worksheets(book, part, fitting)),
+        tuple(_unread_worksheets(book, part, matches)),
     )
 
 
@@ -163,12 +167,12 @@ def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPa
     parts = book.worksheets()
     if not parts:
         raise SheetError(say("{file} has no worksheet.", file=file))
-    fitting = {part: content for part in parts if (content := _read_header(book, part, options)).header is not None}
+    matches = {part: content for part in parts if (content := _read_header(book, part, options)).header is not None}
     if options.sheet_name is not None:
-        return _find_worksheet(parts, options.sheet_name, file), fitting
-    visible = [part for part in fitting if not part.is_hidden]
-    if len(visible) > 1 or (fitting and not visible):
-        candidates_by_part = {part: fitting[part] for part in visible or fitting}
+        return _find_worksheet(parts, options.sheet_name, file), matches
+    visible = [part for part in matches if not part.is_hidden]
+    if len(visible) > 1 or (matches and not visible):
+        candidates_by_part = {part: matches[part] for part in visible or matches}
         choices, rows = [part.name for part in candidates_by_part], _describe_row_counts(book, candidates_by_part)
         names = ", ".join(f"{name!r} ({count})" for name, count in zip(choices, rows, strict=True))
         raise SheetQuestion(
@@ -181,14 +185,14 @@ def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPa
             choices=choices,
             samples=rows,
         )
-    return visible[0] if visible else _most_likely_worksheet(book, parts, options), fitting
+    return visible[0] if visible else _most_likely_worksheet(book, parts, options), matches
 
 
-def _worksheet_notes(book: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]) -> Iterator[str]:
+def _worksheet_notes(book: Workbook, chosen: WorksheetPart, matches: Mapping[WorksheetPart, Content]) -> Iterator[str]:
     """Yield notes about a hidden worksheet, and about similar ones that are not read."""
     if chosen.is_hidden:
         yield say("The worksheet {name!r} is hidden in the spreadsheet, but was read as requested.", name=chosen.name)
-    others = {part: content for part, content in fitting.items() if part != chosen}
+    others = {part: content for part, content in matches.items() if part != chosen}
     for part, rows in zip(others, _describe_row_counts(book, others), strict=True):
         names = {"name": part.name, "rows": rows, "chosen": chosen.name}
         yield (
@@ -199,14 +203,14 @@ def _worksheet_notes(book: Workbook, chosen: WorksheetPart, fitting: Mapping[Wor
 
 
 def _unread_worksheets(
-    book: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]
+    book: Workbook, chosen: WorksheetPart, matches: Mapping[WorksheetPart, Content]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield the worksheets that are not read, as `Sheet.other_worksheets` has them, without those that we wrote."""
+    """Yield the unread worksheets for `Sheet.other_worksheets`, except those written by this program."""
     for part in book.worksheets():
         if part == chosen:
             continue
-        if part in fitting:
-            yield part.name, _count_rows(book, part, fitting[part])
+        if part in matches:
+            yield part.name, _count_rows(book, part, matches[part])
         elif not part.is_hidden and not _is_ours(read_to_header(book, part, lambda _cells: False)[0]):
             yield part.name, None
 
@@ -216,26 +220,26 @@ def _count_rows(book: Workbook, part: WorksheetPart, content: Content) -> int:
     return book.count_rows(part) - len(content.above) - 1
 
 
-def _describe_row_counts(book: Workbook, fitting: Mapping[WorksheetPart, Content]) -> Sequence[str]:
+def _describe_row_counts(book: Workbook, contents: Mapping[WorksheetPart, Content]) -> Sequence[str]:
     """Return the number of rows below each worksheet's header, in words."""
-    counts = [_count_rows(book, part, content) for part, content in fitting.items()]
+    counts = [_count_rows(book, part, content) for part, content in contents.items()]
     return [say_count(count, "{count:,} row", "{count:,} rows") for count in counts]
 
 
 def _most_likely_worksheet(book: Workbook, parts: Sequence[WorksheetPart], options: ReadOptions) -> WorksheetPart:
     candidates = [part for part in parts if not part.is_hidden] or parts
 
-    def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
+    def rate_worksheet(part: WorksheetPart) -> tuple[bool, int, int]:
         above = _read_header(book, part, options).above
         return header_likeness([row_texts(row) for row in above], options)
 
-    return max(candidates, key=likeness)
+    return max(candidates, key=rate_worksheet)
 
 
 def _missing_header_error(book: Workbook, part: WorksheetPart, content: Content, options: ReadOptions) -> HeadingError:
     worksheet = part.name if len(book.worksheets()) > 1 else None
-    above = {row.number: row_texts(row) for row in content.above}
-    rows = [above.get(number, []) for number in range(1, max(above, default=0) + 1)]  # the file has no blank rows
+    texts = {row.number: row_texts(row) for row in content.above}
+    rows = [texts.get(number, []) for number in range(1, max(texts, default=0) + 1)]  # the file has no blank rows
     return no_header_error(rows, options, worksheet=worksheet)
 
 
@@ -287,14 +291,14 @@ def read_to_header(book: Workbook, part: WorksheetPart, is_header: _IsHeader) ->
 
 
 def read_content(
-    book: Workbook, part: WorksheetPart, is_header: _IsHeader, used: Callable[[Row], Mapping[int, str]]
+    book: Workbook, part: WorksheetPart, is_header: _IsHeader, find_columns: Callable[[Row], Mapping[int, str]]
 ) -> Content:
-    """Read a worksheet. `used` returns the known columns of a header, by their numbers."""
+    """Read a worksheet. `find_columns` returns the known columns of a header, by their numbers."""
     content, rows = read_to_header(book, part, is_header)
     used_columns: set[int] = set()
     height = 0
     if content.header is not None:
-        content.used = used(content.header)
+        content.columns = find_columns(content.header)
     while content.header is not None and (chunk := _read_rows(rows)):
         columns = sorted({column for row in chunk for column in row.texts})
         used_columns.update(columns)
@@ -326,7 +330,7 @@ def _read_rows(rows: Iterator[Row]) -> list[Row]:
 
 def display_warnings(content: Content) -> pl.DataFrame:
     """Return warnings about values, rows and columns that the workbook displays differently."""
-    used = content.used
+    names = content.columns
     hidden = say("The row is hidden in the spreadsheet, but will be paid like all others. Unhide it or delete it.")
     struck = say(
         "The row, or part of it, is struck through in the spreadsheet, but will be paid like any other. Delete it if "
@@ -335,16 +339,22 @@ def display_warnings(content: Content) -> pl.DataFrame:
     lines: list[_Line] = [(row, "row", None, "row.hidden", hidden) for row in content.hidden_rows]
     lines += [(row, "row", None, "row.struck", struck) for row in content.struck]
     lines += [
-        (row, used[at], text[:SHOWN_CHARACTERS], f"{used[at]}.shown_otherwise", _display_message(text, shown_text))
-        for row, at, text, shown_text in [*content.shown, *_covered_values(content)]
+        (
+            row,
+            names[col],
+            text[:SHOWN_CHARACTERS],
+            f"{names[col]}.shown_otherwise",
+            _display_message(text, displayed_text),
+        )
+        for row, col, text, displayed_text in [*content.displayed, *_covered_values(content)]
     ]
     lines += [*_rule_warnings(content), *_currency_warnings(content)]
-    filled = {name for frame in content.frames for name in frame.columns if frame[name].count()}
-    for at, name in used.items():
-        if str(at) in filled and any(first <= at <= last for first, last in content.hidden_columns):
+    filled_names = {name for frame in content.frames for name in frame.columns if frame[name].count()}
+    for col, name in names.items():
+        if str(col) in filled_names and any(first <= col <= last for first, last in content.hidden_columns):
             sentence = say(
                 "The column {heading!r} is hidden in the spreadsheet, but its values are used.",
-                heading=content.heading(at),
+                heading=content.heading(col),
             )
             lines.append((0, name, None, "column.hidden", sentence))
     return build_findings(lines)
@@ -354,18 +364,18 @@ def _covered_values(content: Content) -> Iterator[tuple[int, int, str, str]]:
     """Yield the values that merged cells hide, as in `Content.shown`."""
     if content.overlays is None or not content.overlays.merged:
         return
-    shown_cells = {(row, at) for row, at, *_ in content.shown}
-    for at in content.used:
-        parts = [frame.select("row", str(at)).drop_nulls() for frame in content.frames if str(at) in frame.columns]
+    shown_cells = {(row, col) for row, col, *_ in content.displayed}
+    for col in content.columns:
+        parts = [frame.select("row", str(col)).drop_nulls() for frame in content.frames if str(col) in frame.columns]
         texts: dict[int, str] = dict(pl.concat(parts).iter_rows()) if parts else {}
-        covered_rows = content.overlays.covered_rows(at, [*texts])
-        yield from ((row, at, texts[row], "") for row in covered_rows if (row, at) not in shown_cells)
+        covered_rows = content.overlays.covered_rows(col, [*texts])
+        yield from ((row, col, texts[row], "") for row in covered_rows if (row, col) not in shown_cells)
 
 
 def _currency_warnings(content: Content) -> Iterator[_Line]:
     """Yield a warning for each format that displays amounts with another currency."""
     currencies = {code: country.currency for code, country in read_countries(config_dir()).items()}
-    for (words, currency, country), (row, text, shown_text) in content.money.items():
+    for (words, currency, country), (row, text, displayed_text) in content.money.items():
         own_currency = currency or currencies.get(country, "")
         if own_currency in currencies.values() and not all(is_currency_word(word, own_currency) for word in words):
             sentence = say(
@@ -373,7 +383,7 @@ def _currency_warnings(content: Content) -> Iterator[_Line]:
                 "which one is correct, in this row and in all rows that are shown like it.",
                 row=row,
                 value=text[:SHOWN_CHARACTERS],
-                seen=shown_text,
+                seen=displayed_text,
                 currency=own_currency,
             )
             yield 0, "amount", None, "amount.shown_otherwise", sentence
@@ -383,20 +393,20 @@ def _rule_warnings(content: Content) -> Iterator[_Line]:
     """Yield warnings about conditional formatting that can strike rows through or hide values."""
     if content.overlays is None or content.header is None:
         return
-    effects = content.overlays.rule_effects([*content.used], below=content.header.number)
+    effects = content.overlays.rule_effects([*content.columns], below=content.header.number)
     if any(effect.strikes for _, effect in effects):
         sentence = say(
             "Conditional formatting in the spreadsheet strikes rows through. They will be paid like any other. Delete "
             "those that should not be paid."
         )
         yield 0, "row", None, "row.struck", sentence
-    for at in sorted({at for at, effect in effects if effect.hides}):
+    for column in sorted({column for column, effect in effects if effect.hides}):
         sentence = say(
             "Conditional formatting in the spreadsheet can hide values in the column {heading!r}, or show different "
             "ones. The actual values are used.",
-            heading=content.heading(at),
+            heading=content.heading(column),
         )
-        yield 0, content.used[at], None, f"{content.used[at]}.shown_otherwise", sentence
+        yield 0, content.columns[column], None, f"{content.columns[column]}.shown_otherwise", sentence
 
 
 def _display_message(text: str, display: str) -> str:
@@ -410,16 +420,16 @@ def _display_message(text: str, display: str) -> str:
     return say("{value} is shown as {seen} in the spreadsheet. Check which one is correct.", value=value, seen=display)
 
 
-def _differs(name: str, text: str, shown_text: str, code_in: Callable[[str], str]) -> bool:
+def _shows_other_value(name: str, text: str, displayed_text: str, code_in: Callable[[str], str]) -> bool:
     """Whether a person sees another value, not just another format of the same one."""
-    digits = "".join(letter for letter in shown_text if letter.isdigit())
+    digits = "".join(letter for letter in displayed_text if letter.isdigit())
     match name:
-        case _ if shown_text in {"", TYPED}:
-            return shown_text != TYPED or name not in _DATE_COLUMNS
+        case _ if displayed_text in {"", TYPED}:
+            return displayed_text != TYPED or name not in _DATE_COLUMNS
         case "amount":  # a separator before the last two digits turns a whole number into cents
-            return digits.lstrip("0") != text or bool(_CENTS.search(shown_text))
+            return digits.lstrip("0") != text or bool(_CENTS.search(displayed_text))
         case _ if name in _IDS:
-            return shown_text != text
+            return displayed_text != text
         case _ if "phone" in name:  # a leading zero and the country's own code make no difference
             code = _dialling_code(code_in("country"))
             return digits.lstrip("0").removeprefix(code) != text.lstrip("0").removeprefix(code)
@@ -434,7 +444,9 @@ def _dialling_code(country: str) -> str:
 
 
 def _doubt_defects(content: Content) -> pl.DataFrame:
-    doubts = ((row, content.used.get(at), doubt, text[:SHOWN_CHARACTERS]) for row, at, doubt, text in content.doubts)
+    doubts = (
+        (row, content.columns.get(col), doubt, text[:SHOWN_CHARACTERS]) for row, col, doubt, text in content.doubts
+    )
     return build_findings(
         (row, name, text, f"{name}.{doubt}", say(_DOUBT_MESSAGES[doubt], value=text))
         for row, name, doubt, text in doubts

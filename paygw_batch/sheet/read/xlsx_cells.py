@@ -80,7 +80,7 @@ class Row:
     doubts: dict[int, Doubt] = field(default_factory=dict)
     struck: set[int] = field(default_factory=set)
     """The columns whose text is struck through, at least in part."""
-    shown: dict[int, str | CellStyle] = field(default_factory=dict)
+    displayed: dict[int, str | CellStyle] = field(default_factory=dict)
     """By column, the displayed text if it differs (empty if nothing is visible), or the style of a number."""
 
 
@@ -439,8 +439,8 @@ class _CellReader:
         self._inside = ""
 
     def _finish_cell(self) -> None:
-        value, *further = "".join(self._value).split("\0")
-        if any(further) or (value and self._inline is not None):
+        value, *extra = "".join(self._value).split("\0")
+        if any(extra) or (value and self._inline is not None):
             raise ValueError("a cell with two values")
         column, row = self._column, self._row
         if not value and self._formula is not None and self._cell.get("t") != "str":
@@ -457,8 +457,8 @@ class _CellReader:
         self._budget.count_text(cell.text)
         if cell.is_struck or style.is_struck:
             row.struck.add(column)
-        if (shown := self._displayed_value(cell, style)) is not None:
-            row.shown[column] = shown
+        if (displayed := self._displayed_value(cell, style)) is not None:
+            row.displayed[column] = displayed
 
     def _displayed_value(self, cell: CellText, style: CellStyle) -> str | CellStyle | None:
         """Return the displayed text of a cell, or the style of a number. Returns None if the text is displayed."""
@@ -471,7 +471,7 @@ class _CellReader:
             return TYPED
         if kind == "n":
             return None if style.code == GENERAL else style
-        return style.shown_text(cell.text)
+        return style.displayed_text(cell.text)
 
     def _cell_text(self, value: str, style: CellStyle) -> CellText:
         """Return the text of a cell. Raises `ValueError` or `IndexError` for an impossible cell."""

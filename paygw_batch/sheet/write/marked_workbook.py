@@ -175,8 +175,8 @@ def annotate_workbook(
         _remove_marks(book, sheet)
         _write_edits(sheet, edits, location)
         findings = _list_problems(validated, location)
-        formulas = [at for at, cell in _existing_cells(sheet).items() if cell.data_type == "f"]
-        _keep_dates(sheet, findings, validated, location)
+        formulas = [address for address, cell in _existing_cells(sheet).items() if cell.data_type == "f"]
+        _replace_dates(sheet, findings, validated, location)
         _mark_cells(sheet, findings, location)
         add_problems(book, sheet, findings)
         return save_workbook(book), formulas
@@ -197,19 +197,19 @@ def build_marked_table(table: pl.DataFrame, validated: Validated, *, title: str)
         write_text(sheet, 1, column, heading)
         sheet.cell(1, column).font = bold
         sheet.column_dimensions[get_column_letter(column)].width = {1: 7, 2: _PROBLEMS_WIDTH}.get(column, 20)
-    for at, line in enumerate(table.iter_rows(), start=2):
-        sheet.cell(at, 1, line[0])
+    for row_number, line in enumerate(table.iter_rows(), start=2):
+        sheet.cell(row_number, 1, line[0])
         for column, text in enumerate(line[1:], start=2):
-            write_text(sheet, at, column, text or "")
-            sheet.cell(at, column).number_format = "@"
-        sheet.cell(at, 2).alignment = wrapped
-        sheet.row_dimensions[at].height = 15 * max(1, ceil(len(line[1] or "") / _PROBLEMS_WIDTH))
+            write_text(sheet, row_number, column, text or "")
+            sheet.cell(row_number, column).number_format = "@"
+        sheet.cell(row_number, 2).alignment = wrapped
+        sheet.row_dimensions[row_number].height = 15 * max(1, ceil(len(line[1] or "") / _PROBLEMS_WIDTH))
     sheet.freeze_panes = "C2"
     sheet.auto_filter.ref = sheet.dimensions
     sheet.page_setup.orientation, sheet.page_setup.fitToHeight = "landscape", 0
     sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
     sheet.print_title_rows = "1:1"
-    rows = {row: at for at, row in enumerate(table["row"], start=2)}
+    rows = {row: row_number for row_number, row in enumerate(table["row"], start=2)}
     findings = [
         replace(finding, row=rows[finding.row], sheet_row=finding.row)
         for finding in _list_problems(validated, location)
@@ -231,7 +231,7 @@ def _list_problems(validated: Validated, location: SheetLocation) -> list[Proble
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
         validated.warnings.with_columns(kind=pl.lit(WARNING)),
     ]
-    columns = {name: at for at, name in enumerate(location.names, start=1)}
+    columns = {name: number for number, name in enumerate(location.names, start=1)}
     headings = validated.sheet.headers
     return [
         Problem(
@@ -282,7 +282,9 @@ def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], location: SheetLoc
             cell.value = None
 
 
-def _keep_dates(sheet: Worksheet, findings: Sequence[Problem], validated: Validated, location: SheetLocation) -> None:
+def _replace_dates(
+    sheet: Worksheet, findings: Sequence[Problem], validated: Validated, location: SheetLocation
+) -> None:
     """Replace dates in marked cells with the text as read. A number typed over a date would become a date."""
     dates = {
         (finding.row, finding.column)
@@ -291,8 +293,8 @@ def _keep_dates(sheet: Worksheet, findings: Sequence[Problem], validated: Valida
     }
     if not dates:
         return
-    dated = validated.sheet.frame.filter(pl.col("row").is_in([row for row, _ in dates]))
-    texts = {line["row"]: line for line in dated.iter_rows(named=True)}
+    date_rows = validated.sheet.frame.filter(pl.col("row").is_in([row for row, _ in dates]))
+    texts = {line["row"]: line for line in date_rows.iter_rows(named=True)}
     for row, column in dates:
         sheet.cell(row, column).number_format = "General"
         write_text(sheet, row, column, texts[row][location.names[column - 1]])
@@ -303,14 +305,14 @@ def _mark_cells(sheet: Worksheet, findings: Sequence[Problem], location: SheetLo
     for finding in findings:
         by_cell[finding.row, finding.column].append(finding)
     fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
-    for count, (at, in_cell) in enumerate(by_cell.items()):
-        cell = _problem_cell(sheet, in_cell[0])
-        name = location.names[at[1] - 1]
-        cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in in_cell) else WARNING]
+    for count, (address, cell_findings) in enumerate(by_cell.items()):
+        cell = _problem_cell(sheet, cell_findings[0])
+        name = location.names[address[1] - 1]
+        cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in cell_findings) else WARNING]
         if name in known_columns() and name != "amount" and cell.data_type not in {"f", "d"}:
             cell.number_format = "@"  # typed values keep their zeros
         if count < MAX_COMMENTS:
-            _add_comment(cell, [finding.message for finding in in_cell])
+            _add_comment(cell, [finding.message for finding in cell_findings])
     _unhide_problems(sheet, findings)
 
 

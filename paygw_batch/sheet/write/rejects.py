@@ -116,13 +116,13 @@ def _annotate_copy(
     options = replace(options, file=source.name, max_sheet_bytes=max_bytes)
     location = locate_sheet(data, options)
     try:
-        marked, cells = annotate_workbook(data, location, validated, edits)
+        workbook, cells = annotate_workbook(data, location, validated, edits)
     except Exception as error:  # noqa: BLE001 (the library raises many kinds; then a table is written)
         return say("the workbook cannot be copied ({kind})", kind=type(error).__name__)
     names, formulas = dict(enumerate(location.names, start=1)), defaultdict[str, list[int]](list)
     for row, column in cells:
         formulas[names.get(column, f"column {column}")].append(row)
-    if not _is_read_alike(marked, formulas, validated.sheet, options):
+    if not _is_read_alike(workbook, formulas, validated.sheet, options):
         return say("it would read differently from the workbook")
     notes = []
     if cells:
@@ -133,28 +133,28 @@ def _annotate_copy(
                 cells=len(cells),
             )
         )
-    if lost := workbook_copy.lost_parts(data, marked):
+    if lost := workbook_copy.lost_parts(data, workbook):
         notes.append(say("The copy does not have the workbook's {lost}.", lost=", ".join(say(part) for part in lost)))
-    return marked, tuple(notes)
+    return workbook, tuple(notes)
 
 
-def _is_read_alike(copy: bytes, formulas: _FormulaCells, before: Sheet, options: ReadOptions) -> bool:
+def _is_read_alike(copy: bytes, formulas: _FormulaCells, original: Sheet, options: ReadOptions) -> bool:
     """Whether the copy reads exactly like the sheet, except for cells with formulas.
 
     Formulas have no value until a spreadsheet has opened the copy. Until then each of them is a defect.
     """
     try:
         table = read_workbook(copy, options)
-        after = to_sheet(table, replace(options, max_rows=table.frame.height), sha256="")
+        copied = to_sheet(table, replace(options, max_rows=table.frame.height), sha256="")
     except SheetError:
         return False
-    expected, actual = _clear_formulas(before.frame, formulas), _clear_formulas(after.frame, formulas)
+    expected, actual = _clear_formulas(original.frame, formulas), _clear_formulas(copied.frame, formulas)
     new_columns = [name for name in actual.columns if name not in expected.columns]
     return (
         set(expected.columns) <= set(actual.columns)
         and expected.equals(actual.select(expected.columns))
         and all(actual[name].null_count() == actual.height for name in new_columns)
-        and _defects_outside_formulas(before, formulas).equals(_defects_outside_formulas(after, formulas))
+        and _defects_outside_formulas(original, formulas).equals(_defects_outside_formulas(copied, formulas))
     )
 
 

@@ -29,25 +29,25 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
     The file is written completely, with mode 0600, or not at all, and is on stable storage on return. An older file is
     replaced only then. CSV is UTF-8 with formulas guarded. In .xlsx, strings are text cells. Raises `OutputError`.
     """
-    if (most := table_format(path).max_rows) is not None and frame.height > most:
+    if (max_rows := table_format(path).max_rows) is not None and frame.height > max_rows:
         raise OutputError(
-            say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=most),
+            say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=max_rows),
             hint=say("Write .csv or .parquet."),
         )
     write_pieces([frame], path)
 
 
 def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool = False) -> None:
-    """Write a frame that comes in pieces, like `write_frame`. A workbook needs all pieces in memory.
+    """Write the pieces of a frame, like `write_frame`. A workbook needs all pieces in memory.
 
     A CSV file written `for_excel` opens correctly with a double click: see `_write_csv_for_excel`. No file is written
     if `pieces` raises an error.
     """
     output_format = table_format(path)
-    guarded = map(_guard_piece, pieces) if output_format.is_guarded and not for_excel else pieces
+    output = map(_guard_piece, pieces) if output_format.is_guarded and not for_excel else pieces
     with atomic_file(path) as file:
         try:
-            (_write_csv_for_excel if for_excel and output_format.is_guarded else output_format.write)(guarded, file)
+            (_write_csv_for_excel if for_excel and output_format.is_guarded else output_format.write)(output, file)
         except pl.exceptions.PolarsError as error:
             raise write_error(path, error) from error
 
@@ -59,11 +59,11 @@ def rejected_rows(validated: Validated, *, with_valid: bool = False) -> pl.DataF
     values. When the file is read, our two columns are dropped.
     """
     sheet = validated.sheet
-    output_format = validated.rows.filter(~pl.col("valid") | with_valid).select("row", problems="message")
+    rows = validated.rows.filter(~pl.col("valid") | with_valid).select("row", problems="message")
     names = {
         name: heading if heading and heading not in REJECTS_COLUMNS else name for name, heading in sheet.headers.items()
     }
-    return output_format.join(sheet.frame, on="row", how="left", maintain_order="left").rename(names)
+    return rows.join(sheet.frame, on="row", how="left", maintain_order="left").rename(names)
 
 
 def row_height_points(texts: Iterable[str], widths: Iterable[int]) -> int:
@@ -73,9 +73,9 @@ def row_height_points(texts: Iterable[str], widths: Iterable[int]) -> int:
 
 
 def _guard_piece(piece: pl.DataFrame) -> pl.DataFrame:
-    guarded = guard_columns(piece)
-    guarded.columns = guard_names(piece.columns)
-    return guarded
+    guarded_piece = guard_columns(piece)
+    guarded_piece.columns = guard_names(piece.columns)
+    return guarded_piece
 
 
 def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:

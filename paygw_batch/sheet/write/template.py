@@ -66,16 +66,16 @@ def build_guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
     countries with the same instructions share a guide.
     """
     unordered = [guide for rule in rules for guide in _country_guides(rule)]
-    used = {guide.column for guide in unordered}
+    names = {guide.column for guide in unordered}
     empty = say("Leave it empty.")
     unordered += [
         ColumnGuide(name, (rule.code,), needed=False, words=empty, example="")
         for rule in rules
-        for name in used & rule.omitted
+        for name in names & rule.omitted
     ]
-    ordered = [guide for column in known_columns() if column in used for guide in unordered if guide.column == column]
+    guides = [guide for column in known_columns() if column in names for guide in unordered if guide.column == column]
     together: dict[ColumnGuide, list[str]] = {}
-    for guide in ordered:
+    for guide in guides:
         together.setdefault(replace(guide, countries=()), []).extend(guide.countries)
     return [replace(guide, countries=tuple(countries)) for guide, countries in together.items()]
 
@@ -118,9 +118,9 @@ def _field_help(rule: CountryRule, field: FormField) -> tuple[str, str]:
             return say("{purpose}, or empty.", purpose=rule.purpose), rule.purpose or ""
         case _:
             entry = KINDS[field.kind]
-            most = rule.max_characters.get(field.name, TEXT_CHARACTERS)
-            words = say(entry.words, order_id_characters=ORDER_ID_CHARACTERS, text_characters=most)
-            return words, entry.example[:most].strip()
+            max_characters = rule.max_characters.get(field.name, TEXT_CHARACTERS)
+            words = say(entry.words, order_id_characters=ORDER_ID_CHARACTERS, text_characters=max_characters)
+            return words, entry.example[:max_characters].strip()
 
 
 def _amount_help(rule: CountryRule) -> tuple[str, str]:
@@ -221,12 +221,12 @@ def _build_workbook(rules: Sequence[CountryRule], column_guides: Sequence[Column
 def _add_payees(workbook: Any, sheet: Any, column_guides: Sequence[ColumnGuide]) -> None:
     """Add the headings, with text cells below them. Required columns are bold."""
     text = workbook.add_format({"num_format": "@"})
-    needed = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
+    required = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     optional = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
-    for at, column in enumerate(guide_columns(column_guides)):
+    for i, column in enumerate(guide_columns(column_guides)):
         is_needed = any(guide.needed for guide in column_guides if guide.column == column)
-        sheet.set_column(at, at, max(guide.width for guide in column_guides if guide.column == column), text)
-        sheet.write_string(0, at, column, needed if is_needed else optional)
+        sheet.set_column(i, i, max(guide.width for guide in column_guides if guide.column == column), text)
+        sheet.write_string(0, i, column, required if is_needed else optional)
     sheet.freeze_panes(1, 0)
     sheet.ignore_errors({"number_stored_as_text": f"A1:XFD{_LAST_ROW}"})
 
@@ -241,13 +241,13 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], column_gu
     for row, sentence in enumerate((*map(say, _INSTRUCTIONS), *notes), start=1):
         sheet.write_string(row, 0, sentence)
     top = len(_INSTRUCTIONS) + len(notes) + 2
-    for at, (heading, width) in enumerate(zip(GUIDE_HEADINGS, _HELP_WIDTHS, strict=True)):
-        sheet.set_column(at, at, width)
-        sheet.write_string(top, at, say(heading), head)
+    for index, (heading, width) in enumerate(zip(GUIDE_HEADINGS, _HELP_WIDTHS, strict=True)):
+        sheet.set_column(index, index, width)
+        sheet.write_string(top, index, say(heading), head)
     for row, guide in enumerate(column_guides, start=top + 1):
         sheet.set_row(row, row_height_points(guide.cells, _HELP_WIDTHS))
-        for at, cell in enumerate(guide.cells):
-            sheet.write_string(row, at, cell, wrapped)
+        for index, cell in enumerate(guide.cells):
+            sheet.write_string(row, index, cell, wrapped)
     sheet.freeze_panes(top + 1, 0)
     sheet.set_landscape()
     sheet.fit_to_pages(1, 0)
@@ -257,23 +257,23 @@ def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide])
     """Add drop-down lists, whose values are in a hidden worksheet."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
-    for place, column in enumerate(_DROP_DOWN_COLUMNS):
+    for index, column in enumerate(_DROP_DOWN_COLUMNS):
         values = list(
             dict.fromkeys(guide.example for guide in column_guides if guide.column == column and guide.example)
         )
         if not values:
             continue
         for row, value in enumerate(values):
-            lists.write_string(row, place, value)
-        letter = "ABC"[place]
-        at = guide_columns(column_guides).index(column)
+            lists.write_string(row, index, value)
+        letter = "ABC"[index]
+        column_index = guide_columns(column_guides).index(column)
         rule = {
             "validate": "list",
             "source": f"=Lists!${letter}$1:${letter}${len(values)}",
             "error_title": column,
             "error_message": say("Choose one from the list. The sheet Help explains them."),
         }
-        payees.data_validation(1, at, _LAST_ROW - 1, at, rule)
+        payees.data_validation(1, column_index, _LAST_ROW - 1, column_index, rule)
 
 
 def write_example(rules: Sequence[CountryRule], path: Path) -> int:

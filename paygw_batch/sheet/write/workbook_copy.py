@@ -96,9 +96,9 @@ def save_workbook(book: Workbook) -> bytes:
     return file.getvalue()
 
 
-def lost_parts(before: bytes, after: bytes) -> list[str]:
-    """Return the kinds of parts that the copy `after` lacks."""
-    old, new = _part_names(before), _part_names(after)
+def lost_parts(original: bytes, copy: bytes) -> list[str]:
+    """Return the kinds of parts that the copy `copy` lacks."""
+    old, new = _part_names(original), _part_names(copy)
     return [words for prefix, words in _UNCOPIED_PARTS.items() if _count_parts(old, prefix) > _count_parts(new, prefix)]
 
 

@@ -51,7 +51,7 @@ class Pace:
     run_s: float = 0.3
     sending_s: float = 0.1
 
-    def learn(self, run_s: float, sending_s: float) -> None:
+    def observe(self, run_s: float, sending_s: float) -> None:
         self.run_s += 0.2 * (run_s - self.run_s)
         self.sending_s += 0.2 * (sending_s - self.sending_s)
 
@@ -112,7 +112,7 @@ def is_let_end(run: Run, moved: Callable[[], int], rng: Random, pace: Pace) -> b
     if choice > 0.95:
         moved_s = time.monotonic()
         run.done()
-        pace.learn(time.monotonic() - began_s, time.monotonic() - moved_s)
+        pace.observe(time.monotonic() - began_s, time.monotonic() - moved_s)
     return run.wait(rng.uniform(0.0, rng.choice((0.003, 0.02, pace.sending_s)))) is not None
 
 

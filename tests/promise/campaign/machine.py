@@ -144,7 +144,7 @@ class GatewayProcess:
     directory: Path
     url: str
     operation: str = "payout"
-    _others: "dict[str, GatewayProcess]" = field(default_factory=dict, repr=False)
+    _other_merchant_journals: "dict[str, GatewayProcess]" = field(default_factory=dict, repr=False)
     _orders: list[RecordLine] = field(default_factory=list, repr=False)
     _read_bytes: int = 0
 
@@ -159,7 +159,7 @@ class GatewayProcess:
     def of(self, operation: str) -> "GatewayProcess":
         if operation == self.operation:
             return self
-        return self._others.setdefault(operation, GatewayProcess(self.directory, self.url, operation))
+        return self._other_merchant_journals.setdefault(operation, GatewayProcess(self.directory, self.url, operation))
 
     def record_bytes(self) -> int:
         return self._record.stat().st_size

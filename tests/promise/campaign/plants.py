@@ -35,7 +35,7 @@ from paygw_batch.journal import ForgettablePayments, RemainingData, file_place, 
 from paygw_batch.journal.sqlite import connect, sqlite_journal
 from paygw_batch.notices import delivery, webhook
 from paygw_batch.opening.open_journal import journal_location
-from paygw_batch.settle.kept_documents import is_kept
+from paygw_batch.settle.kept_documents import is_recorded
 from paygw_batch.sheet.write import table
 from paygw_batch.submit import send
 
@@ -106,10 +106,10 @@ def _say_of_each_request(what: Callable[[PreparedRequest], str]) -> None:
     deliver = PayoutTransport.deliver
 
     async def talkative(
-        transport: PayoutTransport, request: PreparedRequest, may_leave: SendGuard
+        transport: PayoutTransport, request: PreparedRequest, may_send: SendGuard
     ) -> RawReply | TransportFault:
         sys.stderr.write(f"sending {what(request)}\n")
-        return await deliver(transport, request, may_leave)
+        return await deliver(transport, request, may_send)
 
     _replace_part(PayoutTransport, "deliver", talkative)
 
@@ -140,15 +140,15 @@ def notices_noted_at_the_end() -> None:
     """Record notices as sent only after all of them: a kill then hides several answers."""
     posts_name_their_process()
     late: list[tuple[Any, str]] = []
-    run, note_sent = delivery._Delivery.run, outbox.Outbox.note_sent
+    run, record_sent = delivery._Delivery.run, outbox.Outbox.record_sent
 
     def run_and_note(round_: Any, *, again: bool) -> None:
         run(round_, again=again)
         with journal_location(round_.settings).outbox(write=True) as opened:
             for notice, at in late:
-                note_sent(opened, notice, at)
+                record_sent(opened, notice, at)
 
-    _replace_part(outbox.Outbox, "note_sent", lambda _outbox, notice, at: late.append((notice, at)))
+    _replace_part(outbox.Outbox, "record_sent", lambda _outbox, notice, at: late.append((notice, at)))
     _replace_part(delivery._Delivery, "run", run_and_note)
 
 
@@ -177,7 +177,7 @@ def order_carried_out_does_nothing() -> None:
     """Report an order as already carried out, and leave the remains of a kill in the journal's log."""
 
     def careless(settings: Any, journal: Any, order: Any, by: str) -> Any:
-        if is_kept(journal, order):
+        if is_recorded(journal, order):
             return forget_people.Forgotten(ForgettablePayments(order.content.before, {}, ()), RemainingData.NOWHERE)
         return forget_by_order(settings, journal, order, by)
 

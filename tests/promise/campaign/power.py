@@ -378,7 +378,7 @@ def check_journal(machine: Machine, sent: set[str], when: str) -> None:
 
 def newest_recorded_fact(machine: Machine) -> int:
     with as_configured(machine) as settings:
-        known = file_location(settings).known
+        known = file_location(settings).known_journals
     return max(
         (line.number for entry in known.entries() for line in known.newest_log_lines(entry.journal_id)), default=0
     )

@@ -79,7 +79,7 @@ byte intended[2];                      /* and the newest attempt whose intent wa
 #ifdef NO_MAY_LEAVE
 #define may_leave true
 #else
-#define may_leave good[2 * me + r]                                       /* `FactWriter.may_leave` */
+#define may_leave good[2 * me + r]                                       /* `FactWriter.may_send` */
 #endif
 #ifdef NO_AGE
 #define is_left(r) (newest.row[r] == IN_FLIGHT)
@@ -99,7 +99,7 @@ byte intended[2];                      /* and the newest attempt whose intent wa
 #ifdef NO_LIFE
 #define may_note true
 #else
-#define may_note (noted_life[me] == seen_life[me])                       /* `HostLife.holding_life` */
+#define may_note (noted_life[me] == seen_life[me])                       /* `HostLife.lock_life` */
 #endif
 
 inline answer(host) { answered[host] = true; noted_life[host] = life }   /* `RollCall.answer` */
@@ -225,7 +225,7 @@ note:                                  /* `ProcessSentLog.note`: a line in the f
             :: else
             fi;
             if
-            :: may_note -> unsent[2 * me + r] = true                     /* `GuardedSession.note_unsent` */
+            :: may_note -> unsent[2 * me + r] = true                     /* `GuardedSession.log_unsent` */
             :: true
             fi;
             goto start }

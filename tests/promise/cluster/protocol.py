@@ -149,7 +149,7 @@ class Scenario:
             for _ in range(2):
                 if journal.join_run() is None:
                     return
-                with journal.for_engine() as given:
+                with journal.open_engine_journal() as given:
                     self._pay(actor, given)
                 journal.leave_run()
 
@@ -157,7 +157,7 @@ class Scenario:
         """Act like `submit` and `resume`: take the decision lock, put rows in flight in doubt, and pay."""
         with self._used(self._place_of(actor).open_to_write(actor.name)) as journal:
             journal.mark_interrupted(AT)
-            with journal.for_engine() as given:
+            with journal.open_engine_journal() as given:
                 self._pay(actor, given)
 
     def person(self, actor: Actor) -> None:
@@ -208,13 +208,13 @@ class Scenario:
             handed_in_s = actor.clock_s
             results = journal._append(entries)
             moved = zip(due, results[len(done) :], strict=True)
-            done = list(self._sent(actor, moved, lambda: journal.may_leave(actor.clock_s - handed_in_s)))  # noqa: B023 (used at once)
+            done = list(self._sent(actor, moved, lambda: journal.may_send(actor.clock_s - handed_in_s)))  # noqa: B023 (used at once)
 
-    def _sent(self, actor: Actor, moved: Any, may_leave: SendGuard) -> Iterator[Entry]:
+    def _sent(self, actor: Actor, moved: Any, may_send: SendGuard) -> Iterator[Entry]:
         for due, result in moved:
             if result is MoveResult.MOVED:
                 actor.stop_at(f"before row {due.number} leaves")
-                if not may_leave():
+                if not may_send():
                     yield outcome_of(due.number, due.standing.attempt + 1, OutcomeKind.NOT_SENT)
                     actor.sending.discard(due.number)
                     continue
@@ -508,7 +508,7 @@ def _take_all_rows(writer: FactWriter, staged: StagedFacts) -> list[tuple[int, i
 BUGS: Mapping[str, ProtocolBug] = MappingProxyType(
     {
         "an intent leaves however old it is": ProtocolBug(
-            patches=((f"{_WRITER}.FactWriter.may_leave", _accept_any_age),)
+            patches=((f"{_WRITER}.FactWriter.may_send", _accept_any_age),)
         ),
         "rows in flight are put back": ProtocolBug(
             sql={"commit_facts": _ANSWERS_OF_OTHERS}, patches=((f"{_WRITER}.Interrupted", _treat_as_unsent),)

@@ -234,11 +234,11 @@ def test_attempt_after_lost_decisions_holds_row(lossy: Lossy, suffix: bool, know
         assert journal.writer.append([Entry(1, 2, again, LATER)]) == [MoveResult.HELD], "whoever read it as due"
         (hold,) = journal.holds(1).values()
         assert hold.source is EvidenceSource.WITNESS
-        assert hold.left_at >= LATER
+        assert hold.last_sent_at >= LATER
         not_received = [Settlement(2, Resolution.NOT_RECEIVED, "a statement")]
-        left_at = datetime.fromisoformat(hold.left_at)
+        last_sent_at = datetime.fromisoformat(hold.last_sent_at)
         for hours, refused in ((23, pytest.raises(UsageError, match="could still be paid")), (24, nullcontext())):
-            now = partial(left_at.__add__, timedelta(hours=hours))
+            now = partial(last_sent_at.__add__, timedelta(hours=hours))
             with refused:
                 check_settlements(journal, journal.batches()[0], not_received, quarantine_h=24, now=now)
         journal.settle([resolved(1, 1, Resolution.NOT_RECEIVED, LATER)])
@@ -293,7 +293,7 @@ def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypat
     for place in (
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._append",
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._record_holds",
-        "paygw_batch.cluster.database_place.write_accepted",
+        "paygw_batch.cluster.database_place.record_accepted_loss",
         "paygw_batch.cluster.database_place.log_accepted_loss",
     ):
         with monkeypatch.context() as broken:
@@ -314,7 +314,7 @@ def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypat
 def test_repeated_acceptance_counts_held_row(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     crash = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as broken:
-        broken.setattr("paygw_batch.cluster.database_place.write_accepted", crash)
+        broken.setattr("paygw_batch.cluster.database_place.record_accepted_loss", crash)
         with pytest.raises(KeyboardInterrupt):
             _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
     again = lossy.accepts().rows
@@ -436,9 +436,9 @@ def test_intent_known_as_unsent_causes_no_doubt(lossy: Lossy, monkeypatch: pytes
     with lossy.losing() as journal:
         (first, *_) = due_rows(journal, 1)
         assert journal.append([intent(first)]) == [MoveResult.MOVED]
-        assert not journal.writer.may_leave(15.0)
+        assert not journal.writer.may_send(15.0)
         with monkeypatch.context() as gone:
-            gone.setattr(FactWriter, "_try", fails)
+            gone.setattr(FactWriter, "_try_commit", fails)
             with pytest.raises(JournalUnwritable):
                 journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
     assert lossy.accepts().rows.in_doubt == 0
@@ -457,7 +457,7 @@ def _note_nothing(process: ProcessSentLog, number: int, digest: str, at: str, at
     _note_line(process, number, digest, at, ())
 
 
-_note_line = ProcessSentLog.note
+_note_line = ProcessSentLog.log_commit
 
 
 def _note_one_commit_late(self: GuardedSession, *line: object) -> None:
@@ -468,7 +468,7 @@ def _note_one_commit_late(self: GuardedSession, *line: object) -> None:
     self.late = line  # type: ignore[attr-defined]
 
 
-_note = GuardedSession.note
+_note = GuardedSession.log_commit
 
 
 def _last_two(
@@ -485,8 +485,8 @@ def _last_two(
 @pytest.mark.parametrize(
     ("name", "bug"),
     [
-        ("paygw_batch.journal.postgres.hosts.ProcessSentLog.note", _note_nothing),
-        ("paygw_batch.journal.postgres.guarded_session.GuardedSession.note", _note_one_commit_late),
+        ("paygw_batch.journal.postgres.hosts.ProcessSentLog.log_commit", _note_nothing),
+        ("paygw_batch.journal.postgres.guarded_session.GuardedSession.log_commit", _note_one_commit_late),
         ("paygw_batch.journal.lost._find_lost_lines", _last_two(_find_lost_lines)),
     ],
     ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
@@ -563,7 +563,7 @@ def test_kill_before_note_leaves_only_lost_row_doubtful(lossy: Lossy, monkeypatc
 
         journal = lossy.north()
         send_rows(journal, due_rows(journal, 1)[:1], None)
-        monkeypatch.setattr(GuardedSession, "note", killed)
+        monkeypatch.setattr(GuardedSession, "log_commit", killed)
         journal.append([intent(due_rows(journal, 1)[0])])
         os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL

@@ -148,7 +148,7 @@ def test_living_host_accepts_loss_instead_of_retirement(
 def test_crash_during_retirement_keeps_roll_call_open(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     crash = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as broken:
-        broken.setattr("paygw_batch.cluster.database_place.write_retired", crash)
+        broken.setattr("paygw_batch.cluster.database_place.record_retirement", crash)
         with pytest.raises(KeyboardInterrupt):
             restored.host(SOUTH).retire(NORTH, by="amina")
     with pytest.raises(OpenRollCall, match="Missing: north"):
@@ -223,20 +223,20 @@ def test_intent_missing_on_host_needs_database_record(
     company: SplitCompany, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
     """A process freezes between commit and record. Another process of its host answers the roll-call."""
-    note = ProcessSentLog.note
+    note = ProcessSentLog.log_commit
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         open_sheet(journal, new=5)
     backup = company.backup()
 
     def frozen(self: ProcessSentLog, *words: Any) -> None:
-        monkeypatch.setattr(ProcessSentLog, "note", note)
+        monkeypatch.setattr(ProcessSentLog, "log_commit", note)
         company.replace() if is_there else company.restore(backup)
         assert company.host(NORTH).roll_call() == []
         note(self, *words)
 
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         first, *_ = due_rows(journal, 1)
-        monkeypatch.setattr(ProcessSentLog, "note", frozen)
+        monkeypatch.setattr(ProcessSentLog, "log_commit", frozen)
         if is_there:
             assert [*journal.append([intent(first)])] == [MoveResult.MOVED]
             return

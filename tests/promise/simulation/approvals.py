@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from paygw_batch.approval.approval_keys import ApprovalKey, build_people, public_key_of
+from paygw_batch.approval.approval_keys import ApprovalKey, build_people, encode_public_key
 from paygw_batch.approval.plan_document import (
     NO_APPROVAL,
     PlanApproval,
@@ -39,7 +39,7 @@ EXPIRES_H = 20.0
 @cache
 def key_of(person: str) -> ApprovalKey:
     key = Ed25519PrivateKey.from_private_bytes(person.encode().ljust(32, b"."))
-    return ApprovalKey(public_key_of(key.public_key()), key.sign)
+    return ApprovalKey(encode_public_key(key.public_key()), key.sign)
 
 
 class Approvals:
@@ -111,7 +111,7 @@ class Approvals:
             raise ApprovalError("There is no plan.", hint="Make one.")
         document = PlanDocument.model_validate_json(self._files[sheet])
         opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
-        return check_plan(document, content, self.policy, now, used=opened)
+        return check_plan(document, content, self.policy, now, opened_batch=opened)
 
     def _content(self, plan: Plan, journal: JournalReader) -> tuple[PlanContent, str]:
         return build_content_and_people(

@@ -23,7 +23,7 @@ from paygw_batch.journal.adopt import find_present_lines
 from paygw_batch.journal.file_place import empty_database, examine
 from paygw_batch.journal.lost import Loss, LostRows, find_loss
 from paygw_batch.journal.sent_log import RUN, LoggedAttempt, SentLog, SentLogLine
-from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, chain_end, check_tables, configure
+from paygw_batch.journal.sqlite.connect import MAX_CACHED_STATEMENTS, chain_end, check_tables, configure
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, append_facts
 from paygw_batch.journal.values import AdoptionNote, BatchRecord, ConcurrentNote, Identity, Link, Remark
@@ -150,7 +150,7 @@ class Disk:
         with TemporaryDirectory() as folder:
             with closing(SentLog(Path(folder), RUN, (first.number, first.hash, first.at))) as sent_log:
                 for line in later:
-                    sent_log.note(line.number, line.hash, line.at, line.attempts)
+                    sent_log.log_commit(line.number, line.hash, line.at, line.attempts)
             return find_loss(Path(folder), partial(find_present_lines, connection))
 
     async def take_lock(self, process: "Process") -> None:
@@ -168,7 +168,7 @@ class Disk:
         if self.sent_log is None and self.asks_whether_known:
             raise JournalNotAdopted
         sent_log = SimulatedSentLog(self, process)
-        sent_log.note(*query_rows.end.log_fields)
+        sent_log.log_commit(*query_rows.end.log_fields)
         return process.scenario.journal_type(
             connection, _PATH, end=query_rows.end, sent_log=sent_log, lock=SimLock(self, process), notes=()
         )
@@ -254,7 +254,7 @@ def reader_of(image: bytes) -> SqliteReader:
 
 class SimConnection(apsw.Connection):
     def __init__(self, disk: Disk) -> None:
-        super().__init__(":memory:", statementcachesize=STATEMENTS_KEPT)
+        super().__init__(":memory:", statementcachesize=MAX_CACHED_STATEMENTS)
         self.process: Process | None = None
         self._disk = disk
         self._is_writing = False
@@ -321,7 +321,7 @@ class SimulatedSentLog:
         self._disk = disk
         self._process = process
 
-    def note(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
+    def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
         if self._process.dead:
             raise asyncio.CancelledError
         lines = self._disk.sent_log = self._disk.sent_log or []

@@ -10,7 +10,7 @@ from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import ForgettablePayments
-from paygw_batch.settle.kept_documents import is_kept
+from paygw_batch.settle.kept_documents import is_recorded
 from tests.promise.simulation.approvals import MAKER, key_of
 from tests.promise.simulation.disk import ENDPOINT
 from tests.promise.simulation.gateway import QUARANTINE_H
@@ -70,7 +70,7 @@ def _by_order(scenario: "Scenario", journal: SqliteJournal, chosen: ForgettableP
     if len(people) < policy.needed:
         raise scenario.judge.found("I12", f"people are forgotten by the word of {people}")
     journal.forget(found, by=decided, at=scenario.at(), order=kept)
-    if not is_kept(journal, order):
+    if not is_recorded(journal, order):
         raise scenario.judge.found("I18", "an order to forget people is not kept")
 
 

@@ -131,7 +131,7 @@ class SimGateway:
         self._process = process
         self.in_flight = 0
 
-    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
+    async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> RawReply | TransportFault:
         process = self._process
         if process.dead:
             raise asyncio.CancelledError
@@ -145,7 +145,7 @@ class SimGateway:
                 await asyncio.sleep(rng.random() * 0.2)
             if scenario.sleeps.random() < CHANCE_OF_SLEEP:
                 await asyncio.sleep(scenario.sleeps.choice((DEPARTS_WITHIN_S, LONGEST_SLEEP_S)))
-            if behaviour.meaning is not AnswerMeaning.NOT_SENT and not may_leave():
+            if behaviour.meaning is not AnswerMeaning.NOT_SENT and not may_send():
                 behaviour = TOO_LATE
             if behaviour.meaning is not AnswerMeaning.NOT_SENT:
                 scenario.clock_is_unknown = scenario.clock_is_unknown or scenario.skew < timedelta()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from paygw_batch.gateway.message import PreparedRequest
 from tests.promise.simulation.gateway import DEPARTS_WITHIN_S, AnswerMeaning, Behaviour
-from tests.promise.simulation.sheets import SHEETS, amount_of, order_id_of, wanted
+from tests.promise.simulation.sheets import SHEETS, amount_of, parse_order_id, wanted
 
 if TYPE_CHECKING:
     from tests.promise.simulation.process import Process
@@ -153,7 +153,7 @@ class Judge:
         asked_for = [
             sheet
             for sheet in SHEETS
-            if f"{expected.order_id}-".startswith(f"{order_id_of(sheet, number)}-")
+            if f"{expected.order_id}-".startswith(f"{parse_order_id(sheet, number)}-")
             and Decimal(amount_of(sheet, number)) == expected.amount
         ]
         if not asked_for:

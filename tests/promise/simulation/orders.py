@@ -147,7 +147,9 @@ class Orders:
                 settlement.resolution,
                 was_ready=states[settlement.row].state is State.READY,
             )
-        settle(journal, accepted.batch, order.settlements, by=accepted.by, now=scenario.now, order=accepted.kept)
+        settle(
+            journal, accepted.batch, order.settlements, by=accepted.by, now=scenario.now, order=accepted.signed_order
+        )
         scenario.judge.held -= set(numbers.values())
 
     def _statement(self, order: RowOrder) -> Statement | None:
@@ -175,7 +177,7 @@ class Orders:
         released = partial(
             journal.release, accepted.batch.number, list(order.numbers), suffix=scenario.rng.random() < 0.7
         )
-        released(by=accepted.by, at=scenario.at(), cutoff=until, order=accepted.kept)
+        released(by=accepted.by, at=scenario.at(), cutoff=until, order=accepted.signed_order)
         for number in rows.values():
             scenario.judge.release(number)
 

@@ -285,7 +285,7 @@ def apply_statement(scenario: "Scenario", journal: SqliteJournal, record: BatchR
         return
     attempts = tuple(matched.attempts.items())
     carried_out = StatementNote(record.batch, statement.name, statement.sha256, "amina", attempts=attempts)
-    settle(journal, record, matched.settlements, by="amina", now=scenario.now, carried_out=carried_out)
+    settle(journal, record, matched.settlements, by="amina", now=scenario.now, statement_note=carried_out)
 
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ async def refresh_rows(process: Process) -> int:
             record_arrivals=lambda: scenario.inbox.record_arrivals(journal),
         ).run()
     dates.record_in(journal)
-    if dates.seen is not None:
+    if dates.comparison is not None:
         scenario.clock_is_unknown = False
     return 0
 

@@ -323,10 +323,10 @@ def let_maker_approve(scenario: Scenario) -> None:
 
 
 def ignore_content(
-    document: PlanDocument, content: PlanContent, policy: ApprovalPolicy, now: datetime, *, used: Any
+    document: PlanDocument, content: PlanContent, policy: ApprovalPolicy, now: datetime, *, opened_batch: Any
 ) -> PlanApproval:
     del content
-    return _check(document, document.content, policy, now, used=used)
+    return _check(document, document.content, policy, now, opened_batch=opened_batch)
 
 
 def accept_other_content(scenario: Scenario) -> None:
@@ -339,9 +339,9 @@ def require_one_approval(scenario: Scenario) -> None:
     from tests.promise.simulation import approvals as simulated  # noqa: PLC0415 (it is this scenario's to change)
 
     def check(
-        document: PlanDocument, content: PlanContent, policy: ApprovalPolicy, now: datetime, *, used: Any
+        document: PlanDocument, content: PlanContent, policy: ApprovalPolicy, now: datetime, *, opened_batch: Any
     ) -> PlanApproval:
-        return _check(document, content, replace(policy, needed=1), now, used=used)
+        return _check(document, content, replace(policy, needed=1), now, opened_batch=opened_batch)
 
     scenario.patch(simulated, "check_plan", check)
 
@@ -490,8 +490,8 @@ def engine(kind: type[Engine]) -> Callable[[Scenario], None]:
 
 
 class TimeoutlessGateway(SimGateway):
-    async def deliver(self, request: PreparedRequest, may_leave: SendGuard) -> RawReply | TransportFault:
-        answer = await super().deliver(request, may_leave)
+    async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> RawReply | TransportFault:
+        answer = await super().deliver(request, may_send)
         if isinstance(answer, TransportFault) and answer.kind is FaultKind.READ_TIMEOUT:
             await asyncio.Event().wait()
         return answer
@@ -593,7 +593,7 @@ BUGS: Mapping[str, Bug] = {
     "a failed commit of a single fact is not final": bug(
         journal(SingleFactRetryingJournal), "I2", "error", from_seed=17
     ),
-    "a request leaves whenever it is ready": bug(patch_part(Engine, "_may_leave", lambda *_: True), "I2", from_seed=3),
+    "a request leaves whenever it is ready": bug(patch_part(Engine, "_may_send", lambda *_: True), "I2", from_seed=3),
     "the sent log gets one line": bug(journal(SingleNoteJournal), "I10", from_seed=750),
     "the sent log gets lines before the commit": bug(journal(EarlyNoteJournal), "I3", "I10", "I11", "error"),
     "the first notification of several is skipped": bug(_read_first(skip_first), "I11", "I1", "error", from_seed=23),

@@ -266,7 +266,7 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
             now=scenario.now, elapsed_s=scenario.elapsed_s, nonce=scenario.nonce, chance=scenario.rng.random
         ),
         progress=SilentProgress(),
-        departs_within_s=DEPARTS_WITHIN_S,
+        send_within_s=DEPARTS_WITHIN_S,
     )
     hearing = asyncio.ensure_future(_receive_notifications(process, journal))
     try:

@@ -47,7 +47,7 @@ from tests.promise.simulation.orders import Orders
 from tests.promise.simulation.people import StatementFile, is_gateways
 from tests.promise.simulation.process import Process, SlowAway, prepare
 from tests.promise.simulation.remembered import REMEMBERED
-from tests.promise.simulation.sheets import FIRST_ROW, RULES, CachedGate, order_id_of, validated, wanted
+from tests.promise.simulation.sheets import FIRST_ROW, RULES, CachedGate, parse_order_id, validated, wanted
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
 """Every behaviour of the gateway except lies. The usual ones are as frequent as all others together."""
@@ -209,7 +209,7 @@ class Scenario:
         changed |= {order_id for (order_id,) in journal._connection.execute(forgotten) if order_id in asked}
         defects = plan.validated.defects.select("code", "value").rows() if plan.validated.defects.height else []
         reported = {value for code, value in defects if code == "client_orderid.conflict"}
-        reported |= {order_id_of(sheet, amendment.row) for amendment in plan.amendments}
+        reported |= {parse_order_id(sheet, amendment.row) for amendment in plan.amendments}
         if reported != changed:
             raise self.judge.found("I7", f"{sorted(reported)} are told to have changed, and {sorted(changed)} did")
         spellings = {order_id.casefold() for order_id in held}

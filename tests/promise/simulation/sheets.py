@@ -43,7 +43,7 @@ FEWEST_ROWS_OF_A_REPEAT = 3
 """The minimum size at which a sheet still repeats a batch after `edited` changes one row."""
 
 
-def order_id_of(sheet: str, row: int) -> str:
+def parse_order_id(sheet: str, row: int) -> str:
     return f"{_PREFIXES.get(sheet, 'PAY')}-{row}"
 
 
@@ -59,13 +59,13 @@ def rows_of(sheet: str, count: int) -> list[int]:
 
 @cache
 def wanted(sheet: str, count: int) -> Mapping[str, Decimal]:
-    return {order_id_of(sheet, row): Decimal(amount_of(sheet, row)) for row in rows_of(sheet, count)}
+    return {parse_order_id(sheet, row): Decimal(amount_of(sheet, row)) for row in rows_of(sheet, count)}
 
 
 @cache
 def validated(operation: str, sheet: str, count: int) -> Validated:
     lines = [
-        _LINES[operation].format(row=row, order_id=order_id_of(sheet, row), amount=amount_of(sheet, row))
+        _LINES[operation].format(row=row, order_id=parse_order_id(sheet, row), amount=amount_of(sheet, row))
         for row in rows_of(sheet, count)
     ]
     with TemporaryDirectory() as name:

@@ -6,7 +6,7 @@ from functools import partial
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
-from paygw_batch.settle.kept_documents import check_kept_orders
+from paygw_batch.settle.kept_documents import check_recorded_orders
 from tests.promise.simulation.forgetting import (
     CHANCE_OF_FORGETTING,
     CHANCE_OF_FORGETTING_ALL,
@@ -72,7 +72,7 @@ def _check_end(scenario: Scenario) -> None:
     reader = scenario.disk.reader()
     if scenario.rng.random() < CHANCE_OF_A_REPLAY:
         reader.verify()
-        check_kept_orders(reader)
+        check_recorded_orders(reader)
     end = RunEnd(0, None, interrupted=False)
     scenario.judge.check_inbox(len(scenario.inbox.heard), scenario.disk.kept_notifications())
     scenario.judge.check_end([scenario.shown(reader, batch, end) for batch in reader.batches()])
