@@ -1,7 +1,7 @@
-"""Pays from a Python program: submit a frame or a sheet, take the outcomes as they come, reconcile to a frame.
+"""The Python interface: submit a data frame or a sheet, follow the outcomes, and get the reconciliation as a frame.
 
-A program uses the same journal, lock, checks and states as the commands do, and they are composed from the same parts.
-Only the names in `__all__` are public. docs/python-api.md shows how to use them.
+It uses the same journal, lock, checks and states as the commands, and is built from the same parts. Only the names in
+`__all__` are public. docs/python-api.md shows how to use them.
 """
 
 import os
@@ -103,7 +103,7 @@ _NO_CONVERSATION = Conversation()
 
 
 class Conclusion(StrEnum):
-    """The result of a batch, the most serious first. Each has the name of an exit code of the commands."""
+    """The possible results of a batch, most serious first. Each is named after an exit code of the commands."""
 
     PERSON_NEEDED = "person_needed"
     """At least one row is in doubt, or the journal holds contradicting evidence. Never pay such a row another way."""
@@ -119,7 +119,7 @@ class Conclusion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A result that can be written as JSON. Its representation shows states and sums, but no name and no account."""
+    """A result that can be written as JSON. Its `repr` shows states and sums, but no names or accounts."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the values by name, for JSON. Frames become lists of rows, and paths become text."""
@@ -128,10 +128,10 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class Refused(_Result):
-    """A sheet that has defects, or that repeats a batch. Nothing was sent.
+    """A refused sheet, which has defects or repeats a batch. Nothing was sent.
 
     - `defects` and `warnings`: frames with `row, column, value, code, message`. Row 0 means the sheet as a whole.
-    - `code`: the code of an open question, or empty if the sheet has none.
+    - `code`: the code of the sheet's open question, or empty if there is none.
     """
 
     message: str = field(repr=False)
@@ -142,12 +142,11 @@ class Refused(_Result):
 
 @dataclass(frozen=True, slots=True)
 class Finished(_Result):
-    """A batch, and the state of each of its rows.
+    """A batch after its run, with the state of each row.
 
     - `message`: the result in words, and what a person should do next.
     - `states`: the number of rows in each state. `totals`: the exact sum as text, by currency and then by state.
-    - `known`: number of rows already in the journal. `sent`: number of rows that this run may have sent, at least in
-      part.
+    - `known`: number of rows already in the journal. `sent`: number of rows that this run may have sent, even partly.
     - `reconciliation`: one line for every row of the sheet, with the columns of the reconciliation file.
     - `warnings`: as in `Refused`; empty if no sheet was read.
     - `notes`: sentences about the run that a person should read.
@@ -172,7 +171,7 @@ class Checked(_Result):
     - `payable`: the number of rows without a defect, out of `rows`. `totals`: sums of readable amounts, by currency.
     - `defects` and `warnings`: as in `Refused`.
     - `headings`: the sheet's own heading of each of our columns.
-    - `batch`: the id that the sheet's batch would have.
+    - `batch`: the id that a batch of this sheet would have.
     """
 
     batch: str
@@ -187,9 +186,9 @@ class Checked(_Result):
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow(_Result):
-    """A row that needs a person: who is paid, the row's state, the code of the reason, and since when.
+    """A row that needs a person, with its payee, its state, the reason's code, and the time since which it waits.
 
-    `order_id` is the id under which the row was last sent, if it was sent at all.
+    `order_id` is the id of the last attempt, or None if the row was never sent.
     """
 
     row: int
@@ -206,7 +205,7 @@ class WaitingRow(_Result):
 
 @dataclass(frozen=True, slots=True)
 class BatchState(_Result):
-    """The state of a batch as the journal has it now. `needs_person` lists all rows that need a person."""
+    """The current state of a batch in the journal. `needs_person` lists all rows that need a person."""
 
     conclusion: Conclusion
     message: str
@@ -221,7 +220,7 @@ class BatchState(_Result):
 
 @dataclass(frozen=True, slots=True)
 class Planned(_Result):
-    """A plan in the file `path`. It has `approvals` approvals; `needed` is the number that the policy asks for."""
+    """A plan in the file `path`. It has `approvals` of the `needed` approvals."""
 
     path: Path
     batch: str
@@ -234,7 +233,7 @@ class Planned(_Result):
 
 @runtime_checkable
 class ArrowTable(Protocol):
-    """A frame of any library that implements Arrow's PyCapsule interface: pandas, pyarrow, DuckDB."""
+    """A data frame of any library with Arrow's PyCapsule interface, such as pandas, pyarrow or DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Export the frame as a stream."""
@@ -251,9 +250,9 @@ Run: TypeAlias = BackgroundRun[Result]
 
 
 class SheetReading(TypedDict, total=False):
-    """The choices that say how a sheet is read.
+    """Options for reading a sheet.
 
-    A frame needs a `name`, which takes the place of a file name. `worksheet`, `encoding`, `numbers` and `names` answer
+    A frame needs a `name`, which is used instead of a file name. `worksheet`, `encoding`, `numbers` and `names` answer
     open questions.
     """
 
@@ -266,10 +265,10 @@ class SheetReading(TypedDict, total=False):
 
 
 class SheetChoices(SheetReading, total=False):
-    """The choices about how a sheet is read, and the decisions of its sender.
+    """Options for reading a sheet, and its sender's decisions.
 
     `repeats_meant` allows a sheet to repeat a recent batch under other order ids, or to pay the same payee twice.
-    `new_payees` names the people who are new under a reference that was used before.
+    `new_payees` names the new people if the reference was used before.
     """
 
     skip_invalid: bool
@@ -280,10 +279,10 @@ class SheetChoices(SheetReading, total=False):
 
 
 class Payouts:
-    """The payouts of one endpoint, as described by a configuration file.
+    """The payouts of one endpoint, which a configuration file describes.
 
-    The object keeps nothing open: every call opens the journal for itself. It may be used from any thread. Raises
-    `ConfigurationError` for a configuration that cannot be used.
+    Each call opens the journal and closes it again, and any thread may call. Raises `ConfigurationError` if the
+    configuration cannot be used.
     """
 
     def __init__(
@@ -296,9 +295,9 @@ class Payouts:
     ) -> None:
         """Read the configuration file `config`.
 
-        `environ` may set keys, as the environment does for the commands; by default it is the environment of this
-        process. From now on a crash of this process writes no image of its memory, which would hold the private key and
-        payees' data. `allow_core_dumps` permits such images again.
+        `environ` may contain keys, as for the commands; the default is the environment of this process. Core dumps of
+        this process are disabled, because they would contain the private key and payees' data, unless
+        `allow_core_dumps` is set.
         """
         if not allow_core_dumps:
             forbid_core_dumps(for_good=False)
@@ -319,11 +318,11 @@ class Payouts:
         stop_on: Iterable[signal.Signals] = (),
         **options: Unpack[SheetChoices],
     ) -> Run:
-        """Return a run that starts or continues the sheet's batch once the run is entered.
+        """Return a run, a context manager that starts or continues the sheet's batch.
 
         `expected` are the control totals that the sheet must have. `plan` is the approved plan, if one is required.
-        `by` is the person who decides, recorded beside the login. With `wait`, the run waits for another run to finish.
-        `stop_on` lists signals that stop this run.
+        `by` is the person who decides, recorded together with the login. With `wait`, the run waits for another run to
+        finish. `stop_on` lists signals that stop this run.
 
         Entering the run raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and
         similar errors. Nothing has been sent by then.
@@ -382,7 +381,7 @@ class Payouts:
         wait: bool = False,
         stop_on: Iterable[signal.Signals] = (),
     ) -> Run:
-        """Return a run that releases the rejected rows of a batch (all, or only `rows`), and then sends all due rows.
+        """Return a run that releases a batch's rejected rows (all, or only `rows`) and then sends all due rows.
 
         Entering the run raises `UsageError` if a named row may not be released. No row is released then.
         """
@@ -396,7 +395,7 @@ class Payouts:
     def resolve(
         self, batch: str, rows: Sequence[int], resolution: Resolution, evidence: str, *, by: str | None = None
     ) -> BatchState:
-        """Settle rows by the decision of one person, and return the state of the batch.
+        """Settle rows by the decision of one person and return the state of the batch.
 
         Raises `UsageError` if a row may not be settled this way; no row is settled then. Raises `ApprovalError` if
         settling takes two people.
@@ -421,7 +420,7 @@ class Payouts:
             return self._batch_state(task.journal, task.batch)
 
     def status(self, batch: str) -> BatchState:
-        """Return the state of a batch, even during a run. This sends and writes nothing."""
+        """Return the state of a batch, even during a run. Nothing is sent or written."""
         with open_journal_to_read(self._settings) as journal:
             return self._batch_state(journal, self._find_payout_batch(journal, batch))
 
@@ -476,7 +475,7 @@ class Payouts:
         return _build_planned(approved, file, policy)
 
     def reconcile(self, batch: str) -> Finished:
-        """Return the state of every row of a batch, even during a run. This sends and writes nothing."""
+        """Return the state of every row of a batch, even during a run. Nothing is sent or written."""
         with open_journal_to_read(self._settings) as journal:
             end = RunEnd(0, None, interrupted=False)
             result = batch_result(journal, self._find_payout_batch(journal, batch), self._rules, end)
@@ -577,7 +576,7 @@ def _build_refused(sheet: RefusedSheet) -> Refused:
 
 
 def _discard_note(_sentence: str) -> None:
-    """Ignore a sentence for a person, because nobody reads along."""
+    """Ignore a note, because nobody is watching."""
 
 
 def _build_waiting_row(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
@@ -621,7 +620,7 @@ def _json_value(value: object) -> object:
 
 
 def _read_frame(sheet: SheetLike) -> pl.DataFrame | None:
-    """Return a frame of any library as a polars frame, or None for a file. A stream is read here, only once."""
+    """Convert a frame of any library to polars. Returns None for a file. A stream is read only once, here."""
     if isinstance(sheet, Path | str):
         return None
     if not isinstance(sheet, ArrowTable | pl.LazyFrame):
@@ -641,10 +640,10 @@ def _read_frame(sheet: SheetLike) -> pl.DataFrame | None:
 
 
 def _sheet_path(sheet: SheetLike, name: str | None) -> Path:
-    """Return the path of a sheet. A frame counts as a file of its `name` in the current directory."""
+    """Return the path of a sheet. A frame counts as a file with its `name` in the current directory."""
     if isinstance(sheet, Path | str):
         if name is not None:
-            raise UsageError(say("A file already has a name. Leave out name."))
+            raise UsageError(say("A file already has a name, so leave `name` out."))
         return _require_path(sheet, "sheet")
     if name is None or Path(name).name != require_line(name, say("The name of a frame")):
         raise UsageError(say("A frame needs a name like that of a file, such as name='payroll-2026-11'."))
@@ -652,7 +651,7 @@ def _sheet_path(sheet: SheetLike, name: str | None) -> Path:
 
 
 def _require_path(path: Path | str, name: str) -> Path:
-    """Return a path that the caller named. Raises `UsageError` for an empty string, to Python the current directory."""
+    """Return the caller's path. Raises `UsageError` for an empty one, which Python takes for the current directory."""
     if not str(path).strip() or "\0" in str(path):
         raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Name the file."))
     return Path(path)

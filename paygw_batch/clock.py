@@ -1,4 +1,4 @@
-"""Reads the clocks, and formats times. Code that decides by time takes its clock as an argument (`Now`, `ElapsedS`)."""
+"""Reads clocks and formats times. Code that depends on the time takes its clock as an argument (`Now`, `ElapsedS`)."""
 
 import time
 from collections.abc import Callable
@@ -25,21 +25,20 @@ def timestamp(now: datetime) -> str:
 
 
 def format_minute(time: str | None) -> str:
-    """Format a time of `timestamp` for people, in UTC to the minute. Returns "" for None."""
+    """Format a `timestamp` for people: to the minute, in UTC. Returns "" for None."""
     return (time or "")[:16].replace("T", " ")
 
 
 def format_local_minute(time: str | None) -> str:
-    """Return a time of `timestamp` in this machine's time zone: `2026-11-22 23:26 EAT`. Return "" for None."""
+    """Format a `timestamp` in this machine's time zone: `2026-11-22 23:26 EAT`. Returns "" for None."""
     return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M %Z}" if time else ""
 
 
 def elapsed_s() -> float:
-    """Return the seconds since some fixed moment, including those during which the machine slept.
+    """Return the seconds since a fixed moment, including time during which the machine slept.
 
-    `time.monotonic` stops while Linux sleeps, so an intent that grew old meanwhile would look young. macOS has no
-    CLOCK_BOOTTIME, but its CLOCK_MONOTONIC continues during sleep. On a system without either, time asleep is not
-    counted.
+    `time.monotonic` stops while Linux sleeps, so an intent from before the sleep would look recent. On macOS,
+    CLOCK_MONOTONIC continues during sleep. On a system without either clock, time asleep is not counted.
     """
     return time.clock_gettime(_ELAPSED_CLOCK)
 

@@ -29,7 +29,7 @@ _SYSTEM_REASONS = mark_all(
 
 
 class PaygwError(Exception):
-    """The program cannot go on."""
+    """The program cannot continue."""
 
     exit_code: ClassVar[int] = 1
     default_hint: ClassVar[str] = ""
@@ -92,13 +92,15 @@ class SheetError(PaygwError):
     """The sheet cannot be used; nothing was sent."""
 
     exit_code = 3
-    default_hint = "Nothing was sent. Correct the sheet, or name the right one, and run the command again."
+    default_hint = "Nothing was sent. Correct the sheet, or choose the right one, and run the command again."
 
 
 class StatementError(SheetError):
     """The statement cannot be used; nothing was settled."""
 
-    default_hint = "Nothing was settled. Ask for the statement again, or name the right one, and run the command again."
+    default_hint = (
+        "Nothing was settled. Ask for the statement again, or choose the right one, and run the command again."
+    )
 
 
 class QuestionKind(StrEnum):
@@ -274,5 +276,5 @@ class SessionsBroken(JournalError):
 
     default_hint = (
         "Fix the disk (space, permissions). While the console is off, you can remove a damaged file, with its -wal "
-        "and -shm files if there are any. Everyone then signs in again."
+        "and -shm files if there are any. Everyone must then sign in again."
     )

@@ -1,4 +1,4 @@
-"""Registers the extras: optional folders with their commands, health checks and libraries.
+"""Registers the extras: optional packages with their commands, health checks and libraries.
 
 The core imports no extra. It loads the modules listed here by name, and only when they are needed.
 """
@@ -60,7 +60,7 @@ IMAGE = "PAYGW_IMAGE"
 def install_command(extra: str) -> str:
     """Return the command that adds `extra` to this copy of the program: a checkout, a wheel, or the container image.
 
-    The command never looks for this program in a package index, because anybody could own its name there.
+    The command never installs this program from a package index, because anyone could own its name there.
     """
     if IMAGE in os.environ:
         return "docker build -t paygw-batch ."

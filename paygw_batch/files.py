@@ -1,7 +1,7 @@
-"""Decides which files may be written, and writes each file whole or not at all, for its owner alone.
+"""Decides which files may be written and writes each file atomically and privately to its owner.
 
-Every file that a command writes for a person is checked by `check_outputs`, before anything is sent and before a long
-sheet is read. It is then written through `atomic_file`.
+`check_outputs` checks every file that a command writes for a person, before anything is sent and before a long sheet is
+read. `atomic_file` then writes it.
 """
 
 import errno
@@ -20,10 +20,10 @@ from paygw_batch.language import say
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A file that is about to be written.
+    """A file to be written.
 
     `named` is the name that a person gave the file. `is_ours` recognises an older file of this program by its content.
-    Without `is_ours`, no older file is replaced. Only a file that is `needed` is checked in advance for being writable.
+    Without it, no existing file is replaced. Only a `needed` file must be writable in advance.
     """
 
     named: str
@@ -34,9 +34,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class ProtectedFile:
-    """A file that no output may overwrite, with its name in words (`the sheet`).
+    """A file that no output may overwrite, and its description (`the sheet`).
 
-    With `has_neighbours`, files beside it are protected too if their names begin with its name (`-wal`, `.lock`). With
+    With `has_neighbours`, files next to it are protected too if their names begin with its name (`-wal`, `.lock`). With
     `is_directory`, every file in the directory is protected, except the files in `but_for`.
     """
 
@@ -47,7 +47,7 @@ class ProtectedFile:
     exceptions: Sequence[Path] = ()
 
     def is_overwritten_by(self, path: Path) -> bool:
-        """Return whether writing to `path` would overwrite this file, under any name, link or spelling."""
+        """Return whether writing to `path` would overwrite this file, by whatever name or link."""
         if self.is_directory:
             resolved = _resolve_path(path)  # a link may have the name of an excepted file, and lead to a protected one
             is_excepted = any(resolved == _resolve_path(file.parent) / file.name for file in self.exceptions)
@@ -57,8 +57,8 @@ class ProtectedFile:
         own_path, other_path = _resolve_path(self.path), _resolve_path(path)
         if not _is_same_file(own_path.parent, other_path.parent):
             return False
-        # Neither file can be compared by its inode here: one of them does not exist yet, or the names only begin alike.
-        # The names are compared without case, because on some disks case makes no difference.
+        # Inodes cannot be compared here, because one file does not exist yet, or only the beginnings of the names
+        # match. Case is ignored, because some file systems ignore it.
         own_name, other_name = own_path.name.casefold(), other_path.name.casefold()
         if other_name == own_name:
             return not own_path.exists() and not other_path.exists()
@@ -67,7 +67,7 @@ class ProtectedFile:
 
 
 def check_outputs(outputs: Sequence[Output], protected_files: Sequence[ProtectedFile], *, force: bool = False) -> None:
-    """Raise `OutputError` unless each of `outputs` can be written without overwriting protected files.
+    """Raise `OutputError` unless each of `outputs` can be written without overwriting a protected file.
 
     An existing file is replaced if it is empty, if this program wrote it, or with `force`. `protected_files` are never
     replaced.
@@ -78,25 +78,25 @@ def check_outputs(outputs: Sequence[Output], protected_files: Sequence[Protected
             if protected_file.is_overwritten_by(output.path):
                 raise OutputError(
                     say("{named} {path} would overwrite {what}.", **values, what=say(protected_file.what)),
-                    hint=say("Nothing was read or sent. Name another file."),
+                    hint=say("Nothing was read or sent. Choose another file."),
                 )
         for other in outputs[:index]:
             if ProtectedFile("", other.path).is_overwritten_by(output.path):
                 raise OutputError(
-                    say("{named} and {other} both name {path}.", **values, other=other.named),
-                    hint=say("Name two different files."),
+                    say("{named} and {other} are both {path}.", **values, other=other.named),
+                    hint=say("Choose two different files."),
                 )
         if output.needed:
             check_writable(output.path)
         if (not force or output.is_ours is None) and not _can_replace(output):
             if output.is_ours is None:
                 raise OutputError(
-                    say("{path} already exists.", path=output.path), hint=say("Name a file that does not exist yet.")
+                    say("{path} already exists.", path=output.path), hint=say("Choose a file that does not exist yet.")
                 )
             raise OutputError(
                 say("{named} {path} already exists, and this program did not write it.", **values),
                 hint=say(
-                    "Nothing was read or sent. Name another file, or overwrite it with --force if the command "
+                    "Nothing was read or sent. Choose another file, or overwrite it with --force if the command "
                     "has that option."
                 ),
             )
@@ -121,7 +121,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def read_head(path: Path, max_bytes: int) -> bytes:
-    """Return the beginning of a file, or an empty string if the file cannot be read."""
+    """Return the beginning of a file, or empty bytes if it cannot be read."""
     try:
         return read_regular(path, max_bytes)
     except OSError:
@@ -129,7 +129,7 @@ def read_head(path: Path, max_bytes: int) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write `data` to `path` atomically with `mode`. Raises `OutputError`."""
+    """Write `data` to `path` atomically, with `mode`. Raises `OutputError`."""
     with atomic_file(path) as file:
         os.fchmod(file.fileno(), mode)
         file.write(data)
@@ -137,9 +137,9 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file (mode 0600) that gets the name `path` at the end, or is removed if anything goes wrong.
+    """Yield a file (mode 0600) that is renamed to `path` at the end, or removed on an error.
 
-    An older file of that name remains until then. On return the new file is on stable storage. Raises `OutputError`.
+    An existing file remains until then. On return the new file is durable. Raises `OutputError`.
     """
     try:
         _require_regular_file(path)
@@ -158,8 +158,8 @@ def replacement_file(path: Path, *, only_new: bool = False) -> Iterator[IO[bytes
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # The content is durable before the file gets its name. After a crash, the name leads to the old file or to the
-        # whole new one.
+        # The content is durable before the rename. So after a crash the name refers to the old file or to the whole new
+        # one.
         if only_new:  # unlike a rename, a link never replaces an existing file
             with suppress(FileExistsError):
                 os.link(temporary, path)
@@ -174,7 +174,7 @@ def replacement_file(path: Path, *, only_new: bool = False) -> Iterator[IO[bytes
 
 
 def create_temporary_file(path: Path) -> Path:
-    """Create an empty file (mode 0600) beside `path`, for the caller to rename when complete. Raises `OSError`."""
+    """Create an empty file (mode 0600) next to `path`, for the caller to complete and rename. Raises `OSError`."""
     descriptor, temporary = _create_part_file(path)
     os.close(descriptor)
     return temporary
@@ -188,8 +188,8 @@ def _create_part_file(path: Path) -> tuple[int, Path]:
 def create_if_missing(path: Path, content: bytes) -> None:
     """Write `content` to a new file at `path` (mode 0600), or leave an existing file unchanged.
 
-    A missing directory is made with mode 0700. If two processes do this at the same moment, the second one keeps the
-    file of the first. Raises `OSError`.
+    A missing directory is created with mode 0700. If two processes do this at the same time, the second keeps the first
+    one's file. Raises `OSError`.
     """
     if path.exists():
         return
@@ -199,7 +199,7 @@ def create_if_missing(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line to a file, never through a link. A missing file is made with mode 0600. Raises `OSError`."""
+    """Append a line to a file, never through a link. A missing file is created with mode 0600. Raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(descriptor, line)
@@ -222,7 +222,7 @@ def write_error(path: Path, error: Exception) -> OutputError:
 
 
 def open_nonblocking(path: str, flags: int) -> int:
-    """Open a file for `open(..., opener=...)`. Otherwise a pipe without a writer would block the program forever."""
+    """An opener for `open` that never blocks, as opening a pipe without a writer otherwise would."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -236,7 +236,7 @@ def _can_replace(output: Output) -> bool:
 
 def _require_regular_file(path: Path) -> None:
     if path.exists() and not path.is_file():
-        raise OutputError(say("{path} is not a regular file.", path=path), hint=say("Name an ordinary file."))
+        raise OutputError(say("{path} is not a regular file.", path=path), hint=say("Choose a regular file."))
 
 
 def _is_same_file(path: Path, other: Path) -> bool:
@@ -247,5 +247,5 @@ def _is_same_file(path: Path, other: Path) -> bool:
 
 
 def _resolve_path(path: Path) -> Path:
-    """Return a path without links and `..`, as far as its directories exist."""
+    """Resolve links and `..` in a path, as far as its directories exist."""
     return Path(os.path.realpath(path))

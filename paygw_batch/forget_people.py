@@ -1,4 +1,4 @@
-"""Forgets people whom the journal paid, before a date or by name: on one person's decision, or by an order of two."""
+"""Forgets people paid before a date, or one person by name, on one person's decision or by an order of two people."""
 
 import glob
 import re
@@ -29,7 +29,7 @@ _MAX_PAYMENTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The payments whose payees were forgotten, and the log pages that may still have traces of them."""
+    """The payments whose payees were forgotten, and the log pages that may still contain their data."""
 
     chosen: ForgettablePayments
     old_pages: RemainingData
@@ -44,7 +44,7 @@ def forget_cutoff(settings: Settings, date_text: str | None) -> str:
     if date_text is None:
         if (years := settings.retention.years) is None:
             raise UsageError(
-                say("Say who should be forgotten."),
+                say("Specify who should be forgotten."),
                 hint=say("Use --before DATE or --person TEXT, or set [retention] years in the configuration."),
                 for_terminal=True,
             )
@@ -64,7 +64,7 @@ def forget_cutoff(settings: Settings, date_text: str | None) -> str:
 def choose_payments(
     settings: Settings, journal: JournalReader, *, before: str | None, person: str | None
 ) -> ForgettablePayments:
-    """Return the payments whose payees may be forgotten now, before a date or of one person."""
+    """Return the payments whose payees may be forgotten now, before a date or to one person."""
     until, recent = _quarantine_bounds(settings, journal)
     if person is None:
         return journal.forgettable_payments(before=forget_cutoff(settings, before), cutoff=until, recent=recent)
@@ -99,9 +99,9 @@ def draft_forget_order(
 
 
 def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
-    """Forget, once, the people that an order of two people names.
+    """Forget the people in an order of two people, once.
 
-    Carrying the order out again only removes what remains of them in the journal's log. Nobody else is forgotten.
+    Carrying the order out again only removes their remaining data from the journal's log. Nobody else is forgotten.
     """
     if is_recorded(journal, order):
         no_payments = ForgettablePayments(order.content.before, {}, ())
@@ -122,7 +122,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
 
 
 def remaining_files(journal: JournalReader, payments: ForgettablePayments) -> Sequence[Path]:
-    """Return the remaining files of the forgotten batches: the sheets, and the outputs beside the sheets."""
+    """Return the remaining files of the forgotten batches: the sheets, and the outputs next to them."""
     paths: dict[Path, None] = {}
     for record in journal.batches():
         if record.number in payments.batches and record.sheet_path:
@@ -133,7 +133,7 @@ def remaining_files(journal: JournalReader, payments: ForgettablePayments) -> Se
 
 
 def _payments_to_person(settings: Settings, journal: JournalReader, search_text: str) -> Sequence[int]:
-    """Return the numbers of the payments to the one person whose name, number or address is `search_text`."""
+    """Return the numbers of the payments to the the person whose name, number or address is `search_text`."""
     numbers = [rule.numbers for rule in rules_for(settings, PAYOUT).values()]
     search = parse_payment_search(search_text, numbers)
     spellings = frozenset(number_spellings(search_text, numbers)) if is_number(search_text) else frozenset[str]()

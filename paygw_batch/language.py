@@ -1,7 +1,7 @@
-"""Says sentences in the language of the person who reads them.
+"""Translates sentences into the reader's language.
 
-The code contains the English sentences, which are the keys of the catalogues `languages/*.po` (gettext). `say` and
-`say_count` translate a sentence when it is made. `mark` notes a constant that is translated later, when it is shown.
+The code contains the English sentences, which are the message ids in the catalogues `languages/*.po` (gettext). `say`
+and `say_count` translate a sentence at once. `mark` marks a constant that is translated later, when it is shown.
 docs/translating.md says how to add a sentence or a language.
 """
 
@@ -21,7 +21,7 @@ _context_separator: ContextVar[str] = ContextVar("thousands sign", default="")
 
 
 class _ProcessLanguage:
-    """The language of this process. It applies to every context that has not chosen another language."""
+    """The language of this process, for every context that has not chosen another."""
 
     name = ENGLISH
 
@@ -38,17 +38,17 @@ def language() -> str:
 
 
 def set_language(name: str) -> None:
-    """Choose the language of this process and all its threads, as a command does. `name` is one of `languages`."""
+    """Set the language of this process and all its threads, as a command does. `name` is one of `languages`."""
     _catalogue(name)
     _ProcessLanguage.name = name
 
 
 @contextmanager
 def language_context(name: str) -> Iterator[None]:
-    """Choose the language of this context alone: one call or one request of a program that serves several people.
+    """Set the language of this context only, such as one request in a program that serves several people.
 
-    Numbers are then written as that language writes them, even after `thousands_separator`, because a plan is compared
-    by its text.
+    Numbers are then formatted for that language, even after `thousands_separator`, because a plan is compared by its
+    text.
     """
     _catalogue(name)
     token, sign = _context_language.set(name), _context_separator.set("")
@@ -61,7 +61,7 @@ def language_context(name: str) -> Iterator[None]:
 
 @contextmanager
 def thousands_separator(separator: str) -> Iterator[None]:
-    """Use this thousands separator in this context instead of the language's, so that a page has only one."""
+    """Use this thousands separator in this context instead of the language's."""
     token = _context_separator.set(separator)
     try:
         yield
@@ -70,39 +70,39 @@ def thousands_separator(separator: str) -> Iterator[None]:
 
 
 def say(template: str, /, **values: object) -> str:
-    """Return a sentence in the chosen language. `values` replace the placeholders `{name}`, as in `str.format`.
+    """Translate a sentence into the current language. `values` replace the placeholders `{name}`, as in `str.format`.
 
-    The template must be a literal, or have gone through `mark`, because the catalogue is made from the source.
+    The template must be a literal, or come from `mark`, because the catalogue is extracted from the source.
     """
     text = gettext(template)
     return _fill_template(text, values) if values else text
 
 
 def say_count(count: int, singular: str, plural: str | None = None, /, **values: object) -> str:
-    """Return the sentence for `count` things. `{count}` is their number, and `values` replace the other placeholders.
+    """Translate the sentence for `count` things. `{count}` is their number. `values` replace the other placeholders.
 
-    Without `many`, English uses the same sentence for one thing and for many. Another language may have two.
+    Without `many`, English uses the same sentence for singular and plural. Other languages may have two.
     """
     return _fill_template(ngettext(singular, plural or singular, count), {"count": count, **values})
 
 
 def say_all(*templates: str) -> tuple[str, ...]:
-    """Return several words, such as the headings of a table, in the chosen language."""
+    """Translate several words, such as the headings of a table, into the current language."""
     return tuple(say(template) for template in templates)
 
 
 def mark(template: str) -> str:
-    """Return a template unchanged, and mark it for the catalogue. `say` translates it when it is shown."""
+    """Return a template unchanged, marked for the catalogue. `say` translates it when it is shown."""
     return template
 
 
 def mark_count(singular: str, plural: str | None = None) -> str:  # noqa: ARG001 (the catalogue takes it from the source)
-    """Return a template of `say_count` unchanged, and note it for the catalogue (as `mark` does)."""
+    """Return a template for `say_count` unchanged, marked for the catalogue."""
     return singular
 
 
 def mark_all(*templates: str) -> tuple[str, ...]:
-    """Return several templates unchanged, and note them for the catalogue (as `mark` does)."""
+    """Return several templates unchanged, marked for the catalogue."""
     return templates
 
 
@@ -114,20 +114,20 @@ THOUSANDS = mark(",")
 
 
 def format_number(count: int) -> str:
-    """Format a whole number in the chosen language."""
+    """Format a whole number in the current language."""
     return localise_number(f"{count:,}")
 
 
 def spreadsheet_separators() -> tuple[str, str]:
-    """Return the decimal separator and the delimiter of a CSV file for a spreadsheet in the chosen language."""
+    """Return the decimal separator and the CSV delimiter that spreadsheets use in the current language."""
     two_numbers = gettext(_TWO_NUMBERS)
     return two_numbers[1], two_numbers[3]
 
 
 def localise_number(text: str) -> str:
-    """Return a number written as `1,234.50` with the separators of the language.
+    """Replace the separators of a number such as `1,234.50` with those of the language.
 
-    A thousands separator of this context replaces that of the language.
+    A thousands separator set for this context takes precedence.
     """
     thousands, decimals = _context_separator.get() or gettext(THOUSANDS), spreadsheet_separators()[0]
     return text.translate({ord(_ENGLISH_GROUPS): thousands, ord("."): decimals})
@@ -138,7 +138,7 @@ def _fill_template(text: str, values: Mapping[str, object]) -> str:
 
 
 class _LocalisedFormatter(Formatter):
-    """Fills a sentence as `str.format` does, with numbers as the language groups them."""
+    """Formats like `str.format`, but groups numbers as the language does."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         formatted = super().format_field(value, format_spec)
@@ -146,12 +146,12 @@ class _LocalisedFormatter(Formatter):
 
 
 def gettext(message: str) -> str:
-    """Return the translation of a message, with its placeholders. Jinja's i18n extension calls this function."""
+    """Return the translation of a message, with its placeholders, for Jinja's i18n extension."""
     return _catalogue(language()).gettext(message) if message else message
 
 
 def ngettext(singular: str, plural: str, count: int) -> str:
-    """Return the translation for `count` things, with its placeholders. Jinja's i18n extension calls this function."""
+    """Return the translation for `count` things, with its placeholders, for Jinja's i18n extension."""
     return _catalogue(language()).ngettext(singular, plural, count)
 
 

@@ -1,7 +1,7 @@
 """Receives the gateway's notifications over HTTP, as an ASGI application.
 
 A readable notification is answered with 200 once it is durable, even if its order is unknown, its status word is not
-listed, or its hash is wrong. Its effect is decided later, so the answer gives the sender no hint.
+listed, or its hash is wrong. Its effect is decided later, so the reply gives the sender no hint.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def _no_follow_up(_claim: Claim) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one listener. `rate_per_s` is an average; a burst may be `BURST_S` times as large."""
+    """The limits of one listener. `rate_per_s` is an average. A burst may be `BURST_S` times as large."""
 
     max_body_bytes: int
     rate_per_s: float
@@ -66,10 +66,10 @@ class Limits:
 class ListenerApp:
     """An ASGI application that receives notifications at `path`, which includes a secret token.
 
-    `read` returns the claim of a notification, or the reason why it cannot be read. `keep` makes an encoded
-    notification durable, or raises `JournalError`. `header` names the header that could prove a notification.
-    `counts` has the number of answers by HTTP status, and the numbers of "kept" and "unreadable" notifications.
-    `follow_up` is called with each unproven claim, after its notification was kept.
+    `read` parses the claim of a notification, or returns the reason why it cannot be read. `keep` stores an encoded
+    notification durably, or raises `JournalError`. `header` names the header that could prove a notification. `counts`
+    has the number of answers by HTTP status, and the numbers of "kept" and "unreadable" notifications. `follow_up` is
+    called with each unproven claim, after its notification was stored.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ListenerApp:
         self._refilled_at_s = monotonic_s()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. A request with an incomplete body gets no answer."""
+        """Serve one request. A request with an incomplete body gets no reply."""
         try:
             status = await self._serve(Request(scope, receive))
         except ClientDisconnect:
@@ -124,7 +124,7 @@ class ListenerApp:
         return await self._store(IncomingRequest(request.method, content_type, query, body, headers))
 
     async def _store(self, request: IncomingRequest) -> int:
-        """Store a notification durably, and return the HTTP status of the response."""
+        """Store a notification durably and return the HTTP status of the reply."""
         reading = self._read(request)
         if isinstance(reading, str):
             self.counts["unreadable"] += 1
@@ -156,7 +156,7 @@ class ListenerApp:
         )
 
     def _take_allowance(self) -> bool:
-        """Use one unit of the rate limit. Return False if none is left."""
+        """Use one unit of the rate limit. Returns False if none is left."""
         now_s = self._monotonic_s()
         rate = self._limits.rate_per_s
         self._allowance = min(self._allowance + (now_s - self._refilled_at_s) * rate, rate * BURST_S)
@@ -183,7 +183,7 @@ async def _read_body(request: Request, limit: int) -> bytes | None:
 
 
 class GroupedWriter:
-    """Writes notifications in a separate thread, all waiting ones together by one call of `keep_all`."""
+    """Writes notifications in a separate thread, all waiting ones in one call of `keep_all`."""
 
     def __init__(self, keep_all: Callable[[Sequence[str]], None]) -> None:
         self._store_all = keep_all
@@ -201,7 +201,7 @@ class GroupedWriter:
         await asyncio.shield(self._write)  # the write continues for other requests if this one is cancelled
 
     def close(self) -> None:
-        """Wait for the current write and end the thread."""
+        """Wait for the write in progress and end the thread."""
         self._thread.shutdown()
 
     async def _store_waiting(self) -> None:
@@ -216,10 +216,10 @@ _BACKLOG = 2048
 
 
 async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: Callable[[int], None]) -> None:
-    """Serve the listener until SIGINT or SIGTERM, and then shut it down in order.
+    """Serve the listener until SIGINT or SIGTERM, and then shut it down cleanly.
 
-    `port` 0 picks a free port; `ready` is called with the actual port once the server listens. A connection carries
-    one request, and ends within `client_timeout_s` seconds. Raises `ConfigurationError` if the port cannot be used.
+    Port 0 means any free port. `ready` is called with the actual port once the server listens. A connection carries one
+    request, and ends within `client_timeout_s` seconds. Raises `ConfigurationError` if the port cannot be used.
     """
     server = LocalServer(
         app,

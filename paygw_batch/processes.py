@@ -35,10 +35,10 @@ def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ())
 
 
 def python_command(program: str) -> list[str] | None:
-    """Return the command that runs the source code `program` in a Python with this process's modules.
+    """Return the command that runs the source text `program` in a Python with the same modules as this process.
 
-    Returns None if this process is not a plain Python. A frozen program, or one that embeds an interpreter, would start
-    itself instead.
+    Returns None if this process is not a plain Python interpreter. A frozen or embedding program would start itself
+    instead.
     """
     name = Path(sys.executable or "").name
     if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
@@ -49,10 +49,10 @@ def python_command(program: str) -> list[str] | None:
 
 
 def forbid_core_dumps(*, for_good: bool) -> None:
-    """Let no crash of this process write an image of its memory, which would hold the private key and payees' data.
+    """Forbid core dumps of this process, which would contain the private key and payees' data.
 
-    With `for_good`, the process also loses the permission to raise the limit again. A limit does not stop a system that
-    passes dumps to a separate program, so on Linux the process is also marked as one that must not be dumped.
+    With `for_good`, the process also gives up the right to raise the limit again. The limit does not stop a system that
+    pipes dumps to a program, so on Linux the process is also marked as not dumpable.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else hard))
@@ -66,7 +66,7 @@ GC_THRESHOLD = 50_000
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Inside the block, collect garbage only after every `GC_THRESHOLD` new objects."""
+    """Collect garbage only after every `GC_THRESHOLD` new objects inside the block."""
     threshold = gc.get_threshold()
     gc.set_threshold(max(GC_THRESHOLD, threshold[0]), *threshold[1:])
     try:
@@ -80,7 +80,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class PythonBuild:
-    """The optimisations of this Python build. None means unknown, because distributions record them differently."""
+    """The optimisations of a Python build. None means unknown, because distributions record them differently."""
 
     has_profiles: bool | None
     has_lto: bool | None
@@ -94,7 +94,7 @@ def python_build() -> PythonBuild:
 
 
 def processor_name() -> str:
-    """Return the name of the processor, or its kind if the system gives no name."""
+    """Return the name of the processor, or its architecture if the system reports no name."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

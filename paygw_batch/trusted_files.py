@@ -1,4 +1,4 @@
-"""Reads files that decide about money or hold a secret, and checks who else may change them."""
+"""Reads files that affect payments or contain a secret, and checks who else can change them."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ _MAX_SECRET_BYTES = 64 * 1024
 
 
 class OtherUsers(Enum):
-    """The rights that others may have on a file: the forbidden mode bits, and the chmod mode that removes them."""
+    """The rights that others must not have on a file: the forbidden mode bits, and the chmod mode that removes them."""
 
     MAY_READ = (stat.S_IWGRP | stat.S_IWOTH, "go-w")
     MAY_NOTHING = (stat.S_IRWXG | stat.S_IRWXO, "600")
@@ -30,11 +30,10 @@ class TrustedFile:
 
 
 def read_and_check_access(path: Path, name: str, users: OtherUsers, *, max_bytes: int) -> TrustedFile:
-    """Return the first `max_bytes` of a file, and the reason not to trust it if others than its owner may access it.
+    """Return the first `max_bytes` of a file, and the reason not to trust it if others can access it.
 
-    The owner must be this user or root. Somebody else who may write to the directory can replace the file, but not with
-    a file of these owners. Raises `ConfigurationError`, which calls the file `name`, if it cannot be read or is not a
-    file.
+    The owner must be this user or root. Others who can write to the directory could replace the file, but not with a
+    file of these owners. Raises `ConfigurationError`, naming the file `name`, if it cannot be read or is not a file.
     """
     try:
         with open(path, "rb", opener=open_nonblocking) as stream:
@@ -57,7 +56,7 @@ def read_and_check_access(path: Path, name: str, users: OtherUsers, *, max_bytes
 def _distrust(
     path: Path, name: str, status: os.stat_result, users: OtherUsers, problem: str
 ) -> ConfigurationError | None:
-    """Return the reason to distrust a file or directory: its owner, or `problem` with its mode."""
+    """Return the reason not to trust a file or directory: its owner, or `problem` for its mode."""
     forbidden, mode = users.value
     if status.st_uid not in {os.geteuid(), 0}:
         return ConfigurationError(
@@ -69,7 +68,7 @@ def _distrust(
 
 
 def read_trusted_file(path: Path, name: str, users: OtherUsers) -> bytes:
-    """Return the content of a file with a key or a secret. Raises `ConfigurationError` for a file not to be trusted."""
+    """Read a file with a key or a secret. Raises `ConfigurationError` if it cannot be trusted."""
     file = read_and_check_access(path, name, users, max_bytes=_MAX_SECRET_BYTES + 1)
     if file.distrust is not None:
         raise file.distrust
@@ -79,9 +78,9 @@ def read_trusted_file(path: Path, name: str, users: OtherUsers) -> bytes:
 
 
 def check_directory(path: Path) -> None:
-    """Raise `ConfigurationError` unless `path` is a directory (not a link) that only this user or root may change.
+    """Raise `ConfigurationError` unless `path` is a directory, not a link, that only this user or root can change.
 
-    Somebody else could take files out of any other directory, or put them back.
+    Others could otherwise remove files from the directory, or put them back.
     """
     try:
         status = path.lstat()

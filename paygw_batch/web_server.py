@@ -21,9 +21,9 @@ logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = "") -> socket.socket:
-    """Open a listening socket on the loopback address. Port 0 picks a free port.
+    """Open a listening socket on the loopback address. Port 0 means any free port.
 
-    Raises `ConfigurationError` with `hint` if the port cannot be used. `who` names the server in the message.
+    Raises `ConfigurationError` with `hint` if the port cannot be used. `who` is the server's name in the message.
     """
     try:
         return socket.create_server((LOOPBACK, port), backlog=backlog)
@@ -66,14 +66,14 @@ class LocalServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def end(self) -> None:
-        """Stop the server now rather than at its next tick. May be called from any thread."""
+        """Stop the server at once rather than at its next tick. May be called from any thread."""
         self.should_exit = True
         if self._loop is not None:
             with suppress(RuntimeError):  # the event loop has ended already
                 self._loop.call_soon_threadsafe(self._ended.set)
 
     async def main_loop(self) -> None:
-        """Serve until `end` is called, which uvicorn itself would notice only at its next tick."""
+        """Serve until `end` is called, which uvicorn itself notices only at its next tick."""
         self._loop = asyncio.get_running_loop()
         ticks = 0
         while not await self.on_tick(ticks):
@@ -103,8 +103,8 @@ class LocalServer(uvicorn.Server):
 def bounded_protocol(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protocol]:
     """Return a protocol class that cuts a connection after `limit_s` seconds, even if bytes still arrive.
 
-    With `heads_alone` the limit applies only to the head of each request. Bodies and responses, which have limits of
-    their own, may then take longer.
+    With `heads_alone` the limit applies only to the head of each request, because bodies and responses have their own
+    limits.
     """
 
     class _BoundedProtocol(H11Protocol):

@@ -295,7 +295,7 @@ def test_import_rules_name_every_package_and_no_other() -> None:
 TESTS = sorted(Path(__file__).parent.rglob("*.py"))
 
 
-def test_tests_import_no_other_test() -> None:
+def test_test_modules_do_not_import_each_other() -> None:
     broken = {
         f"{path.name}: {node.module}"
         for path in TESTS

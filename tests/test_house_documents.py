@@ -63,7 +63,7 @@ def test_modules_in_guides_exist(document: Path) -> None:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_architecture_page_names_file_for_each_question(question: str) -> None:
+def test_architecture_page_links_file_for_each_question(question: str) -> None:
     table = section(ARCHITECTURE.read_text(encoding="utf-8"), "Where is ...")
     answer = next(line.split("|")[2] for line in table.splitlines() if line.startswith(f"| {question} |"))
     expected, text = QUESTIONS[question]
@@ -119,14 +119,14 @@ def names() -> Iterator[tuple[str, list[str]]]:
                 yield f"{path.relative_to(PACKAGE)}: {node.name}", [word.lower() for word in words]
 
 
-def test_names_avoid_words_excluded_by_glossary() -> None:
+def test_names_avoid_words_banned_by_glossary() -> None:
     ruled_out = excluded_words()
     assert {"utils", "spool"} <= ruled_out
     result = {name: word for name, words in names() for word in words if not ruled_out.isdisjoint({word, f"{word}s"})}
     assert result == {}
 
 
-def test_twelve_nouns_are_introduced_and_named_in_core() -> None:
+def test_core_introduces_twelve_nouns() -> None:
     rows = re.findall(r"^\| (.*?) \|", section(GLOSSARY.read_text(encoding="utf-8"), "The twelve nouns"), re.MULTILINE)
     nouns = rows[2:]
     introduced = section(ARCHITECTURE.read_text(encoding="utf-8"), "The nouns, in the order in which you need them")

@@ -1,12 +1,12 @@
-"""Reads the people who prepare and approve, and their keys: Ed25519 (RFC 8032) as PEM files, public keys as one line.
+"""The people who prepare and approve, and their keys: private ones in PEM files (Ed25519), public ones as one line.
 
-A person is a name with all its keys. Names that look the same are one name, and two names cannot share a key. A key in
-a token (RFC 7512) is Ed25519 or P-256; a passkey's key is P-256, RSA or Ed25519.
+A person is a name with all its keys. Names that look the same are the same name, and two people cannot share a key. A
+key in a token (RFC 7512) is Ed25519 or P-256; a passkey's key is P-256, RSA or Ed25519.
 
 The signature of a passkey, a WebAuthn assertion, is verified offline with the public key alone. The challenge of an
 assertion is the SHA-256 of the signed text. The values that a browser adds (the page's origin, whether the person was
 present) are compared with the configuration. Source: W3C Web Authentication, Level 3, section 7.2. The signature
-counter is not checked: that needs a record for each key, and nothing depends on the order of two signatures.
+counter is not checked: that would need a record for each key, and the order of signatures does not matter.
 
 Apart from the gateway's signatures, this is the only cryptography in the program. Approvals are between people of one
 company, and have nothing to do with the gateway's protocol.
@@ -55,22 +55,21 @@ PersonKey = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """The public half of a person's key: its SubjectPublicKeyInfo in DER, as this program encodes it.
+    """The public half of a person's key: its SubjectPublicKeyInfo in DER, in one canonical encoding.
 
-    A key has only one such encoding, however it was written. Two keys are therefore the same if these bytes are the
-    same.
+    Two keys are therefore the same if and only if these bytes are equal.
     """
 
     material: bytes
 
     @property
     def text(self) -> str:
-        """The key as one line of text, in its only spelling: base64 of SubjectPublicKeyInfo."""
+        """The key as one line of text: its SubjectPublicKeyInfo in canonical base64."""
         return base64.b64encode(self.material).decode("ascii")
 
     @property
     def fingerprint(self) -> str:
-        """The first 16 hex digits of the SHA-256 of the key's DER encoding, which are short enough to read aloud."""
+        """The first 16 hex digits of the SHA-256 of the DER encoding, short enough to read aloud."""
         return hashlib.sha256(self.material).hexdigest()[:16]
 
     @property
@@ -80,15 +79,14 @@ class PublicKey:
 
     @property
     def can_sign_text(self) -> bool:
-        """Whether signatures of this key over plain text count. They do for Ed25519, and for P-256, which tokens have.
+        """Whether this key may sign plain text: Ed25519, and P-256, which tokens use.
 
-        A P-256 passkey never signs our text directly: the text that it signs begins with a digest of its console's
-        name.
+        A P-256 passkey never signs our text directly. It signs a text that begins with a digest of the console's name.
         """
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey | EllipticCurvePublicKey)
 
     def has_signed(self, data: bytes, signature: str) -> bool:
-        """Return whether this key signed exactly `data`. The signature must have the spelling of `ApprovalKey.sign`.
+        """Return whether `signature`, as written by `ApprovalKey.sign`, is this key's signature of exactly `data`.
 
         A passkey signs more than the text, so `is_valid_assertion` checks its signatures.
         """
@@ -117,13 +115,13 @@ class PublicKey:
 
 
 def encode_public_key(key: PersonKey) -> PublicKey:
-    """Return a key in the encoding that is used to compare keys."""
+    """Return a key in its canonical encoding, in which keys are compared."""
     return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalKey:
-    """A person's private key, and its public half. `_sign` holds the private key, or asks the token that holds it."""
+    """A person's private key and its public half. `_sign` holds the private key or asks the token that does."""
 
     public: PublicKey
     _sign: Callable[[bytes], bytes] = field(repr=False)
@@ -132,14 +130,15 @@ class ApprovalKey:
         """Return the signature of `data` in base64. Raises `ConfigurationError` if a token makes an invalid one."""
         signature = self._sign(data)
         if not self.public.verify(signature, data):
-            raise ConfigurationError(say("The key made a signature that its public half does not verify."))
+            raise ConfigurationError(say("The key returned a signature that its public half does not verify."))
         return base64.b64encode(signature).decode("ascii")
 
 
 def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
     """Return the Ed25519 key in the PEM file `path`, encrypted or not.
 
-    Raises `ConfigurationError` if the file cannot be read or decrypted, is open to others, or has another kind of key.
+    Raises `ConfigurationError` if the file cannot be read or decrypted, is accessible to others, or has another kind of
+    key.
     """
     pem = read_trusted_file(path, say("The key {path}", path=path), OtherUsers.MAY_NOTHING)
     try:
@@ -152,7 +151,7 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigurationError(
             say("{path} is not an Ed25519 key.", path=path),
-            hint=say("{how_to_make_one} makes one.", how_to_make_one=MAKE_KEY_COMMAND),
+            hint=say("{how_to_make_one} creates one.", how_to_make_one=MAKE_KEY_COMMAND),
         )
     return ApprovalKey(encode_public_key(key.public_key()), key.sign)
 
@@ -194,7 +193,7 @@ def parse_pem_public_key(pem: bytes) -> PublicKey | None:
 
 
 def parse_canonical_key(text: str) -> PublicKey | None:
-    """Return the key that `PublicKey.text` writes as `text`, or None. Signed documents allow no other spelling."""
+    """Parse the canonical `PublicKey.text`, the only form allowed in signed documents. Returns None for other text."""
     key = parse_public_key(text)
     return key if key is not None and key.text == text else None
 
@@ -215,10 +214,10 @@ _INVISIBLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person by name, with the keys for preparing and the keys for approving.
+    """A person's name, with the keys for preparing and for approving.
 
-    `is_maker` and `is_approver` say that the person is listed, perhaps without a key yet: a passkey can only be created
-    on the console's pages. A person without a key can do nothing.
+    A listed person (`is_maker`, `is_approver`) may have no key yet, because a passkey is created on the console's
+    pages. A person without a key can do nothing.
     """
 
     name: str
@@ -255,14 +254,14 @@ class People:
         return [person for person in self.listed if person.maker_keys]
 
     def approvers_for(self, maker: Person) -> Sequence[Person]:
-        """Return all people who may approve a document that `maker` prepared. The maker never may, with any key."""
+        """Return everyone who may approve a document of `maker`. The maker never may, whichever key they use."""
         return [person for person in self.listed if person.approver_keys and person != maker]
 
 
 def normalise_name(name: str) -> str:
-    """Return the form of a name for comparisons: equal for names that look the same to people.
+    """Normalize a name for comparison, so that names that look the same are equal.
 
-    The form has NFKC and case folding, no invisible characters, and single spaces.
+    Applies NFKC and case folding, removes invisible characters, and collapses spaces.
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_BLANKS)
     visible = [c for c in folded if c.isspace() or (unicodedata.category(c)[0] != "C" and c not in _INVISIBLE)]
@@ -270,7 +269,7 @@ def normalise_name(name: str) -> str:
 
 
 def build_people(makers: KeysByName, approvers: KeysByName) -> People:
-    """Return the people that a configuration lists.
+    """Return the people in a configuration.
 
     Raises `ConfigurationError` for an invalid name or key, or if two names share a key.
     """
@@ -338,7 +337,7 @@ _HINTS = {
     KeyProblem.TOKEN_GONE: mark("Plug it in, or correct the token's name in --key."),
     KeyProblem.SEVERAL_TOKENS: mark("Add the serial number of the right one to --key: `serial=...`."),
     KeyProblem.PIN_MISSING: mark("Set PAYGW_APPROVAL_PASSPHRASE to the PIN."),
-    KeyProblem.KEY_MISSING: mark("Correct --key. The vendor's tool makes a key in the token."),
+    KeyProblem.KEY_MISSING: mark("Correct --key. The vendor's tool creates a key in the token."),
     KeyProblem.SEVERAL_KEYS: mark("Add the id of the right one to --key: `id=%01`."),
 }
 """The hints for errors whose own hints name settings of the gateway's key, which a person's key does not have."""
@@ -386,7 +385,7 @@ def _person_key_error(error: KeyUnusable) -> ConfigurationError:
     if error.problem is KeyProblem.WRONG_KIND:
         return ConfigurationError(
             say("{key} is not a key that a person can sign with.", key=error.key),
-            hint=say("Name an Ed25519 or a P-256 key that may sign."),
+            hint=say("Choose an Ed25519 or a P-256 key that may sign."),
         )
     hint = _HINTS.get(error.problem)
     return error if hint is None else ConfigurationError(error.message, hint=say(hint))
@@ -402,7 +401,7 @@ _HAS_MORE_DATA = 0x40 | 0x80
 
 
 class PasskeySignature(BaseModel):
-    """The signature of a passkey as in a file: the three parts of an assertion, each in base64url without padding."""
+    """A passkey's signature: the three parts of an assertion, each in base64url without padding."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -414,13 +413,13 @@ class PasskeySignature(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RelyingParty:
-    """The console as browsers know it, by the origin of its pages."""
+    """The console as WebAuthn's relying party, identified by the origin of its pages."""
 
     origin: str
 
     @property
     def rp_id(self) -> str:
-        """The name for which a passkey is created: the host of the origin."""
+        """The WebAuthn relying party id: the host of the origin."""
         return urlsplit(self.origin).hostname or ""
 
 
@@ -430,12 +429,12 @@ def passkey_challenge(data: bytes) -> str:
 
 
 def to_base64url(data: bytes) -> str:
-    """Encode bytes like WebAuthn, in base64url without padding."""
+    """Encode bytes in base64url without padding, as WebAuthn does."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def from_base64url(text: str) -> bytes | None:
-    """Decode text written by `to_base64url`. Returns None for any other spelling."""
+    """Decode the output of `to_base64url`. Returns None for any other text."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
@@ -444,7 +443,7 @@ def from_base64url(text: str) -> bytes | None:
 
 
 def is_valid_assertion(key: PublicKey, signature: PasskeySignature, data: bytes, party: RelyingParty) -> bool:
-    """Return whether the owner of `key`, present and verified at a page of `party`, signed exactly `data`."""
+    """Return whether the owner of `key` signed exactly `data` on a page of `party`, present and verified."""
     client_data = from_base64url(signature.client_data)
     authenticator_data = from_base64url(signature.authenticator_data)
     decoded = from_base64url(signature.signature)
@@ -462,7 +461,7 @@ def is_valid_assertion(key: PublicKey, signature: PasskeySignature, data: bytes,
 def parse_claimed_party(signature: PasskeySignature) -> RelyingParty | None:
     """Return the console that the browser named in an assertion, or None if it named none.
 
-    This serves to check whether an assertion is consistent. Only the configured console decides whether it is valid.
+    Use this only to check an assertion for consistency. It is valid only for the configured console.
     """
     members = strict_object(from_base64url(signature.client_data) or b"")
     origin = None if isinstance(members, str) else members.get("origin")
@@ -470,9 +469,9 @@ def parse_claimed_party(signature: PasskeySignature) -> RelyingParty | None:
 
 
 def is_client_data(client_data: bytes, kind: str, challenge: str, party: RelyingParty) -> bool:
-    """Return whether a browser recorded this kind of action and challenge on a page of `party` itself.
+    """Return whether the client data has this type and this challenge, and comes from a page of `party` itself.
 
-    Browsers may add unknown members. A page in the frame of another page is refused; the browser records that.
+    Browsers may add unknown members. Pages framed by another site are refused.
     """
     members = strict_object(client_data) if len(client_data) <= MAX_CLIENT_DATA_BYTES else "too long"
     if isinstance(members, str):
@@ -487,7 +486,7 @@ def is_client_data(client_data: bytes, kind: str, challenge: str, party: Relying
 
 
 def is_user_verified(authenticator_data: bytes, party: RelyingParty) -> bool:
-    """Return whether an authenticator confirms its owner's presence and verification for `party`."""
+    """Return whether the authenticator data is for `party` and confirms that the owner was present and verified."""
     if len(authenticator_data) < _AUTHENTICATOR_DATA_BYTES:
         return False
     flags = authenticator_data[_HASH_BYTES]

@@ -1,8 +1,8 @@
-"""Checks orders (their journal, who approved them, whether they still hold), and makes orders to forget people.
+"""Checks orders (their journal, their approvals, whether they are still current) and makes orders to forget people.
 
-An order describes everything that it changes as it was when the order was made. Before the order is carried out, its
-content is made again and compared. Carrying it out changes what it describes, so it works once. An order to forget
-people names exactly the payments whose payees are forgotten, and no person.
+An order describes the state of everything that it changes. Before it is carried out, that description is built again
+and compared. Carrying it out changes the state, so it works only once. An order to forget people names exactly the
+payments whose payees are forgotten, and no person.
 """
 
 from abc import abstractmethod
@@ -28,14 +28,14 @@ from paygw_batch.language import mark, say
 
 
 class Order(SignedDocument):
-    """A document by which two people agree on something other than a payout."""
+    """A document by which two people agree on an action other than a payout."""
 
     placeholder: ClassVar[str] = "ORDER"
     renewal_hint: ClassVar[str] = mark("Make a new order with `paygw-batch order`, and have it approved.")
 
     @property
     def batch(self) -> str:
-        """The batch under which the journal keeps the order. Empty if the order is about several batches."""
+        """The batch with which the journal stores the order. Empty if the order is about several batches."""
         return ""
 
     @property
@@ -45,11 +45,11 @@ class Order(SignedDocument):
 
     @abstractmethod
     def changes(self, actual: Any) -> Sequence[str]:
-        """Return the differences from `actual`, the content of an order created now."""
+        """Return how the order differs from `actual`, the content that it would have now."""
 
 
 def require_same_journal(order: Order, journal: JournalReader, endpoint: str) -> None:
-    """Raise `ApprovalError` for an order for another endpoint or another journal."""
+    """Raise `ApprovalError` if the order is for another endpoint or journal."""
     if order.content.endpoint != endpoint:
         raise ApprovalError(
             say(
@@ -66,7 +66,7 @@ def require_same_journal(order: Order, journal: JournalReader, endpoint: str) ->
 def require_agreement(
     order: Order, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
-    """Return the decider for the journal, and the signed order to store. `by` carries the order out.
+    """Return who decided, in the journal's form, and the signed order to store. `by` is the person carrying it out.
 
     Raises `ApprovalError` if the order was withdrawn, or if too few people approve it.
     """
@@ -79,7 +79,7 @@ def require_agreement(
 
 
 def require_unchanged(order: Order, actual: Any) -> None:
-    """Raise `ApprovalError` if an order created now would have different content."""
+    """Raise `ApprovalError` if an order made now would have other content."""
     if actual != order.content:
         changes = "; ".join(order.changes(actual))
         raise ApprovalError(
@@ -92,7 +92,7 @@ NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
 
 
 class ForgottenBatch(SignedPart):
-    """A batch in which people are forgotten, and the number of their rows. The whole sheet of the batch is removed."""
+    """A batch in which people are forgotten, with the number of their rows. The batch's whole sheet is removed."""
 
     batch: str
     operation: str
@@ -101,9 +101,9 @@ class ForgottenBatch(SignedPart):
 
 
 class ForgetContent(SignedPart):
-    """The payments whose payees would be forgotten, and their journal.
+    """The journal, and its payments whose payees would be forgotten.
 
-    `before` is the date before which people are forgotten. It is empty for one person; `instructions` are then the
+    People are forgotten if paid before the date `before`. For one person it is empty, and `instructions` are the
     numbers of that person's payments. `sha256` is the digest of exactly these payments (`ForgettablePayments.sha256`).
     """
 
@@ -116,7 +116,7 @@ class ForgetContent(SignedPart):
 
 
 class ForgetOrder(Order):
-    """An order to forget people, as in its file."""
+    """The file of an order to forget people."""
 
     noun: ClassVar[str] = mark("order to forget people")
     nothing_done: ClassVar[str] = NOTHING_FORGOTTEN
@@ -171,7 +171,7 @@ def verify_forget_order(
     cutoff: str,
     recent: str,
 ) -> tuple[ForgettablePayments, str, SignedOrder]:
-    """Return the payments that an order forgets now, the decider for the journal, and the signed order to store.
+    """Return the payments that an order forgets, the decider for the journal, and the signed order to store.
 
     Raises `ApprovalError` unless the order is approved, and would forget the same payments as when it was made.
     """

@@ -1,7 +1,7 @@
-"""Checks plans. A plan names exactly the instructions to pay, its maker signs it, and other people approve it.
+"""Builds and checks plans. A plan names the exact instructions to pay; its maker signs it, and others approve it.
 
 A plan names the endpoint, the journal and the batch, with a digest of every instruction, totals and findings. A plan
-opens one batch, once. `signed_document.py` has signing and approving.
+opens one batch, once. Signing and approving are in `signed_document.py`.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ _ROWS_AT_ONCE = 100_000
 
 
 class PlanContent(SignedPart):
-    """The payments of a plan: the rows that would be sent, and not the whole sheet.
+    """The payments of a plan: only the rows that would be sent, not the whole sheet.
 
     - `rows` is the number of rows that would be sent, `totals` has their sums by currency, and `instructions_sha256`
       covers each of them.
@@ -81,12 +81,12 @@ class PlanContent(SignedPart):
 
 
 class PlanFinding(SparsePart):
-    """A finding for an approver, as values: a difference from earlier payments, a row left out, a warning.
+    """A finding for an approver: a difference from earlier payments, a row left out, or a warning.
 
-    The sentence is made when the finding is shown (`submit/plan_to_approve.py`). Only a warning of the validation has a
-    `message`, with its `column` and `value`. Row 0 means no row of the sheet.
+    It is turned into a sentence when it is shown (`submit/plan_to_approve.py`). Only a validation warning has a
+    `message`, with its `column` and `value`. Row 0 means the whole sheet.
 
-    - `name`, `account`, `amount`, `currency`: the payee in this sheet. `shared_with`: another name paid under the
+    - `name`, `account`, `amount`, `currency`: the payee in this sheet. `shared_with`: another name paid into the
       account.
     - `old_account` and `before...`: the payment to compare with. `first...`: the account's first payment.
     - `people`, `found`, `paid_before`: the numbers of people in the sheet, of those whom one earlier batch paid, and of
@@ -124,12 +124,12 @@ class PlanFinding(SparsePart):
 
     @property
     def values(self) -> tuple[object, ...]:
-        """Every value but the sentence. These values are equal for the same finding in two languages."""
+        """Every value except the message, so that the same finding is equal in two languages."""
         return tuple(getattr(self, name) for name in type(self).model_fields if name != "message")
 
 
 class PlanDocument(SignedDocument):
-    """A plan, as in its file."""
+    """The file of a plan."""
 
     noun: ClassVar[str] = mark("plan")
     placeholder: ClassVar[str] = "PLAN"
@@ -158,7 +158,7 @@ class PlanDocument(SignedDocument):
 
     @property
     def code(self) -> str:
-        """The code that two people compare by phone. It belongs to the payout, and signing does not change it."""
+        """The code that two people compare by phone. Signing does not change it."""
         return group_digits(payout_code(self))
 
 
@@ -167,7 +167,7 @@ PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
 
 @dataclass(frozen=True, slots=True)
 class PlanApproval:
-    """The journal's record of a plan that opens a batch: the plan's digest, and who prepared and approved it.
+    """The journal's record of the plan that opened a batch: its digest, and who prepared and approved it.
 
     `answered` has the keys of the questions about the sheet that the maker answered and the others approved.
     """
@@ -190,7 +190,7 @@ def build_content_and_people(
     journal_id: str,
     minor_units: Mapping[str, int],
 ) -> tuple[PlanContent, str]:
-    """Return the payments of a planned sheet that would be sent, and their people. `known` rows are not sent."""
+    """Return the payments of a sheet that would be sent, and their people. `known` rows are not sent."""
     known_rows = {row.row for row in known}
     digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
     sums: Counter[str] = Counter()
@@ -227,7 +227,7 @@ def _csv_bytes(frame: pl.DataFrame) -> bytes:
 
 
 def _people_csv(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
-    """Return the `PEOPLE_COLUMNS` of some instructions, with the accounts and amounts that are sent."""
+    """Return the instructions' `PEOPLE_COLUMNS` as CSV, with the accounts and amounts that are sent."""
     names = rows.select("row", name=pl.col("account_name").fill_null(""))
     digits = pl.col("currency").replace_strict(minor_units, return_dtype=pl.Int64, default=0)
     factor = pl.lit(10, pl.Int64).pow(digits)
@@ -251,7 +251,7 @@ def build_plan(
     answered: Sequence[str] = (),
     against: str = "",
 ) -> PlanDocument:
-    """Return an unsigned plan with findings in the current language.
+    """Build an unsigned plan, with findings in the current language.
 
     `people` is the list that the content covers. `answered` has the keys of the questions that the maker answered.
     `against` is a batch with which the sheet was compared.
@@ -271,21 +271,21 @@ def build_plan(
 
 
 def payout_code(document: PlanDocument) -> str:
-    """Return the 16 hex digits that two people compare. Any change of a payment or finding changes them.
+    """Return the 16 hex digits that two people compare. They depend on every payment and finding.
 
-    They are the same before and after the plan is signed.
+    Signing the plan does not change them.
     """
     covered = document.model_dump_json(exclude={"document", "made_at", "maker", "signature", "approvals"})
     return hashlib.sha256(f"{document.document} code\n{covered}".encode()).hexdigest()[:16]
 
 
 def payments_sha256(content: PlanContent) -> str:
-    """Return the SHA-256 of a plan's payments in hex, for finding other plans of the same payments."""
+    """Return the SHA-256 (hex) of a plan's payments, which identifies other plans of the same payments."""
     return hashlib.sha256(content.model_dump_json().encode()).hexdigest()
 
 
 def needs_approval(content: PlanContent, policy: ApprovalPolicy) -> bool:
-    """Return whether a batch is large enough, in any of its currencies, to need approval."""
+    """Return whether a batch needs approval because of its sum in any currency."""
     return any(
         Decimal(amount) >= policy.from_amount.get(currency, Decimal(0)) for currency, amount in content.totals.items()
     )
@@ -299,9 +299,9 @@ def check_plan(
     *,
     opened_batch: BatchRecord | None,
 ) -> PlanApproval:
-    """Return who prepared and approved this exact `content`.
+    """Return who prepared and approved the plan of exactly `content`.
 
-    `opened_batch` is the batch that the plan has already opened, if any. Raises `ApprovalError` if there is one, if the
+    `opened_batch` is the batch that the plan already opened, if any. Raises `ApprovalError` if there is one, if the
     content differs, or if fewer people approved the plan than the policy needs.
     """
     if opened_batch is not None:
@@ -339,10 +339,10 @@ def require_same_content(document: PlanDocument, content: PlanContent) -> None:
 
 
 def require_same_findings(document: PlanDocument, recomputed: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
-    """Raise `ApprovalError` unless a plan has exactly the findings `recomputed`, in the same order.
+    """Raise `ApprovalError` unless a plan has exactly the `recomputed` findings in the same order.
 
-    The order matters, because people read the first of many findings, and trust each sentence as the program's own.
-    `asked` has the keys of the sheet's questions; the plan's maker must have answered exactly these.
+    The order matters, because people read only the first of many findings. `asked` has the keys of the sheet's
+    questions; the plan's maker must have answered exactly these.
     """
     if tuple(recomputed) == tuple(document.findings) and document.answered == list(asked):
         return

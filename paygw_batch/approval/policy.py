@@ -1,4 +1,4 @@
-"""Says who decides according to the settings: who may prepare, who may approve, and who gives the command."""
+"""Determines from the settings who may prepare and who may approve, and identifies the person giving a command."""
 
 import os
 import pwd
@@ -21,7 +21,7 @@ from paygw_batch.settings.configuration import Settings
 
 
 def approval_policy(settings: Settings) -> ApprovalPolicy | None:
-    """Return the approval policy, or None if the configuration asks for no approval.
+    """Return the approval policy, or None if the configuration requires no approval.
 
     Raises `ConfigurationError` if people cannot be distinguished, or if nothing could ever be approved.
     """
@@ -35,7 +35,7 @@ def approval_policy(settings: Settings) -> ApprovalPolicy | None:
 
 
 def relying_party(settings: Settings) -> RelyingParty | None:
-    """Return the relying party of passkeys (the console), or None if its address is not configured."""
+    """Return the console's relying party, or None if the configuration has no address of the console."""
     return None if settings.console.origin is None else RelyingParty(settings.console.origin)
 
 
@@ -45,7 +45,7 @@ def require_policy(settings: Settings) -> ApprovalPolicy:
     if policy is None:
         raise ConfigurationError(
             say("The configuration has no [approval]."),
-            hint=say("It names who may prepare and who may approve, by their keys."),
+            hint=say("It lists who may prepare and who may approve, with their keys."),
         )
     return policy
 
@@ -68,7 +68,7 @@ def require_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> 
 
 
 def default_plan_path(sheet: Path) -> Path:
-    """Return the default path of a sheet's plan, which is beside the sheet."""
+    """Return the default path of a sheet's plan, next to the sheet."""
     return sheet.parent / f"{sheet.stem}.plan.json"
 
 
@@ -77,10 +77,9 @@ MAX_WORDS = 2_000
 
 
 def identify_person(name: str | None) -> str:
-    """Return who decides: this process's login, which the environment cannot change, and an optional name.
+    """Return who decides: this process's login, which the environment cannot change, and the given name, if any.
 
-    The login names the account that was used. People who share an account are distinguished only by the name that they
-    give with --by.
+    The login is that of the account. People who share an account are distinguished only by their --by names.
     """
     try:
         login = pwd.getpwuid(os.getuid()).pw_name

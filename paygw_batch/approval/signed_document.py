@@ -3,7 +3,7 @@
 The first line of the signed text names the kind of document, so a signature on one kind never counts for another. The
 maker signs the whole content. An approver signs its digest, a time and the approver's own key. Nobody can therefore
 transfer an approval to other content, or make it look newer. Approvals are counted by person, not by key (`People`).
-Everyone signs the same text, with a key from a file or with a passkey (see `approval_keys.py`).
+Keys in files and passkeys sign the same text (see `approval_keys.py`).
 """
 
 import hashlib
@@ -66,7 +66,7 @@ class SignedPart(BaseModel):
 
 
 class SparsePart(SignedPart):
-    """A part that a document may contain very often. Its empty values are not written."""
+    """A part of which a document can contain very many. Its empty values are not written."""
 
     @model_serializer(mode="wrap")
     def _drop_empty_values(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -78,7 +78,7 @@ Signature = str | PasskeySignature
 
 
 class Approval(SignedPart):
-    """The signed approval of one person."""
+    """One person's signed approval."""
 
     key: str
     approved_at: str
@@ -86,7 +86,7 @@ class Approval(SignedPart):
 
 
 class SignedDocument(SignedPart):
-    """A document, as in its file. `document` names the kind of document and the version of its format."""
+    """The file of a document. `document` names its kind and the version of its format."""
 
     noun: ClassVar[str]
     """The name of the document in a sentence."""
@@ -106,7 +106,7 @@ class SignedDocument(SignedPart):
     approvals: list[Approval]
 
     def signed_text(self) -> bytes:
-        """Return the text that the maker's signature covers: every value except the signature and the approvals."""
+        """Return the text that the maker signs: every value except the signature and the approvals."""
         return encode_signed_text(self.document, self.model_dump(exclude={"signature", "approvals"}))
 
     def digest(self) -> str:
@@ -119,7 +119,7 @@ class SignedDocument(SignedPart):
         return group_digits(self.digest()[:16])
 
     def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
-        """Return the text that the signature of an approver with this key covers."""
+        """Return the text that an approver signs with this key."""
         body = {"sha256": self.digest(), "approved_at": approved_at, "key": key.text}
         return encode_signed_text(f"{self.document} approval", body)
 
@@ -133,13 +133,13 @@ Document = TypeVar("Document", bound=SignedDocument)
 
 
 def encode_signed_text(domain: str, body: Mapping[str, object]) -> bytes:
-    """Return the text that a signature covers: its kind (`domain`) and its values."""
+    """Return the text to sign: its kind (`domain`) and its values."""
     return f"{domain}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """The maker and the approvers of a document: valid approvals by person, and the problems of all others."""
+    """The maker of a document, its valid approvals by person, and the problems of its other approvals."""
 
     maker: Person
     valid: Mapping[Person, Approval]
@@ -151,9 +151,9 @@ def sign_document(document: Document, key: ApprovalKey) -> Document:
 
 
 def sign_by_passkey(unsigned: Document, signature: PasskeySignature, policy: ApprovalPolicy) -> Document:
-    """Return a document with the signature of its maker by passkey.
+    """Return a document with its maker's passkey signature.
 
-    Raises `ApprovalError` if the signature is not over this document, or not by a maker.
+    Raises `ApprovalError` if the signature is for another document, or not by a maker.
     """
     document = unsigned.model_copy(update={"signature": signature})
     _require_maker(document, policy)
@@ -210,7 +210,7 @@ def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: d
 
 
 def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalPolicy, now: datetime) -> Document:
-    """Return the document with a recent approval by passkey, which replaces an earlier one by the same person.
+    """Return the document with a recent passkey approval, which replaces an earlier one by the same person.
 
     Raises `ApprovalError` with the reason if the approval is not valid, or if its text was shown too long ago.
     """
@@ -311,7 +311,7 @@ def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdr
 
 
 def owner_name(key: str, people: People) -> str:
-    """Return the name of the owner of a document's key, or words for an unknown key."""
+    """Return the name of a key's owner, or a description of an unknown key."""
     owner = _find_owner(key, people)
     return say("an unknown key") if owner is None else owner.name
 
@@ -369,7 +369,7 @@ def _find_approver(
 
 
 def read_document(path: Path, *kinds: type[Document], data: bytes | None = None) -> Document:
-    """Read a document of one of `kinds` from the file `path`, or from `data` stored elsewhere under that name.
+    """Read a document of one of `kinds` from the file `path`, or from `data`, stored elsewhere under that name.
 
     Raises `ApprovalError` if the document is missing, unreadable, or made by another version of this program.
     """
@@ -425,7 +425,7 @@ def write_document(document: SignedDocument, path: Path) -> None:
 
 
 def require_reachable_approval(policy: ApprovalPolicy) -> None:
-    """Raise `ConfigurationError` if no plan, by any maker, could ever have enough approvals by others."""
+    """Raise `ConfigurationError` if no maker's plan could ever get enough approvals."""
     max_approvers = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
     if max_approvers < policy.needed:
         raise ConfigurationError(

@@ -1,7 +1,7 @@
 """Formats the help of every command in the chosen language, with examples and exit codes.
 
-The English texts are in the docstrings and `help=` of the commands. They are keys of the catalogue, and are translated
-when help is shown, because `--lang` is only known then. The catalogue also translates the texts of click.
+The English texts are in the docstrings and `help=` of the commands. They are message ids, translated when help is
+shown, because `--lang` is only known then. The catalogue also translates click's own texts.
 """
 
 import copy
@@ -47,12 +47,12 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def section_title(title: str) -> str:
-    """Return the title of a help section without its colon, which click adds. French has a space before the colon."""
+    """Return the title of a help section without the colon that click adds. French has a space before a colon."""
     return say("{title}:", title=say(title)).removesuffix(":")
 
 
 def paragraphs(text: str | None) -> tuple[str, ...]:
-    """Return the paragraphs of a docstring, each as one line, which is a key of the catalogue."""
+    """Return the paragraphs of a docstring, each as one line, as the catalogue has them."""
     return tuple(" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n") if part.strip())
 
 
@@ -60,7 +60,7 @@ class HelpCommand(click.Command):
     """A command whose help is in the chosen language, and ends with examples and the exit codes."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the usage line. Only its first word is translated, because people type the others."""
+        """Write the usage line. Only its first word is translated; the others are typed as shown."""
         formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), say("Usage: "))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
@@ -74,7 +74,7 @@ class HelpCommand(click.Command):
             formatter.write_dl(list(self.option_lines(ctx).values()))
 
     def option_lines(self, ctx: click.Context) -> dict[str, tuple[str, str]]:
-        """Return each option's names and help, keyed by parameter name."""
+        """Return each option's names and help, by parameter name."""
         lines = {}
         for option in self.get_params(ctx):
             if not isinstance(option, click.Option):
@@ -111,7 +111,7 @@ class HelpGroup(HelpCommand, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the named command. Fails for an unknown name and suggests the nearest or all known ones."""
+        """Return the named subcommand. For an unknown name, suggests the nearest one or lists all."""
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not ctx.resilient_parsing:
             suggestion = self.aliases.get(name) or next(iter(get_close_matches(name, names, n=1)), None)
@@ -145,7 +145,7 @@ class SheetCommand(HelpCommand):
 
 
 def command_words(ctx: click.Context) -> str:
-    """Return the command without the program's name, such as `resolve row`. The program itself has an empty one."""
+    """Return the command without the program's name, such as `resolve row`. Empty for the program itself."""
     if ctx.parent is None:
         return ""
     return f"{command_words(ctx.parent)} {ctx.info_name}".strip()
@@ -187,7 +187,7 @@ _SHEET_EXAMPLES = {
     mark("Pay one worksheet of a workbook, with mapped headings:"):
         "payroll.xlsx --worksheet November --column-profile headings.toml",
     mark("Read a CSV file that a French Excel saved:"): "payroll.csv --encoding cp1252 --numbers comma --names words",
-    mark("Name the payment run, so that the same people can be paid again next month:"):
+    mark("Give the payment run a name, so that the same people can be paid again next month:"):
         "payroll.csv --reference NOV-2026",
     mark("Refuse the sheet unless its rows and total are as agreed:"):
         "payroll.csv --expect-rows 120 --expect-total KES=4250000 --strict",
@@ -296,7 +296,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "withdraw": {mark("Withdraw it:"): "payroll.csv.plan.json --key ben.pem"},
     "carry-out": {
         mark("Carry out an order that was approved:"): "order.json --by 'Ada Obi' --wait",
-        mark("Check its batch, and name its statement:"):
+        mark("Check its batch, and give its statement:"):
             "order.json --batch 3f9c2a --statement gateway-2026-11-23.csv",
         mark("Send rows again, and write the reconciliation to another file:"):
             "order.json --out november.csv --for-excel --force",
@@ -325,7 +325,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
         mark("Confirm a drop folder, once:"): "/srv/payroll --adopt",
         mark("Pay only sheets that have not changed for five minutes:"): "/srv/payroll --settle-s 300 --wait",
         mark("Treat warnings as defects, and skip rows with defects:"): "/srv/payroll --strict --skip-invalid",
-        mark("Collect from the customers on the dropped sheets:"): "/srv/collect --collect",
+        mark("Collect from the customers in the dropped sheets:"): "/srv/collect --collect",
     },
     "resolve row": {
         mark("Record two payments that support confirmed:"):
@@ -365,7 +365,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "notices": {mark("See which notices were sent, and which are waiting:"): ""},
     "notices send": {
         mark("Send what is due, every five minutes from cron:"): "",
-        mark("Retry at once, after the mail server was fixed:"): "--again",
+        mark("Retry at once, after fixing the mail server:"): "--again",
     },
     "limits": {
         mark("Show the limits:"): "",

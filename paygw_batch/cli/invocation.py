@@ -24,12 +24,12 @@ class NamedFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path. Fails like click (exit code 2) if it is empty."""
         if not os.fsdecode(value).strip():
-            self.fail(say("the path is empty. Name the file or folder."), param, ctx)
+            self.fail(say("the path is empty. Give the path of the file or folder."), param, ctx)
         return super().convert(value, param, ctx)
 
 
 class WholeNumber(click.IntRange):
-    """An integer within bounds, with a plainer name in messages than click's own."""
+    """An integer within bounds, with a plainer name in messages than click's type."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
@@ -61,7 +61,7 @@ def _set_language(_context: click.Context, _parameter: click.Parameter, name: st
 
 
 def put_language_first(words: Sequence[str]) -> list[str]:
-    """Return the command line with --lang first, so that help and errors also use that language."""
+    """Move --lang to the front of the command line, so that help and errors also use that language."""
     languages_given = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
     languages_given += [name for word, name in pairwise(words) if word == "--lang"]
     return [*(f"--lang={name}" for name in languages_given if name in languages()), *words]
@@ -96,8 +96,8 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def accept_program_options(command: click.Command) -> click.Command:
     """Add the program's options to a command and its subcommands, and return the command.
 
-    People often write these options after the command. A value there replaces the one before the command. The help of
-    a command does not show them.
+    People often write these options after the command. A value there replaces one before the command. The help of a
+    command does not list them.
     """
     attributes: dict[str, Any] = {"expose_value": False, "hidden": True}
     options = [

@@ -40,7 +40,7 @@ COMMAND_GROUPS = {
     },
     mark("More about sheets"): {
         "template": mark("Write an empty sheet to fill in."),
-        "collect": mark("Collect from the customers on a sheet."),
+        "collect": mark("Collect from the customers in a sheet."),
         "resume": mark("Continue a batch from the journal alone."),
         "reconcile": mark("Rewrite the reconciliation file."),
     },
@@ -51,7 +51,7 @@ COMMAND_GROUPS = {
         "withdraw": mark("Withdraw a plan or an order."),
         "carry-out": mark("Carry out an approved order."),
         "console": mark("Serve the pages for a browser."),
-        "invite": mark("Invite a person to make a passkey for the console."),
+        "invite": mark("Invite a person to create a passkey for the console."),
     },
     mark("Unattended"): {
         "run-folder": mark("Submit the sheets of a drop folder."),
@@ -167,14 +167,14 @@ def _error_hint(error: PaygwError, ctx: click.Context) -> str:
     """Return the hint of an error. The default hint for wrong usage is replaced by one about the command."""
     if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
         return say("`paygw-batch {command} --help` shows its usage.", command=ctx.invoked_subcommand)
-    # The option is added here, because pages of the console show the message as well.
+    # The option is added only here, because the console's pages show the message too.
     if error.option and error.option not in f"{error.message} {error.hint}":
         return f"{error.hint} {say('The option: {option}.', option=error.option)}".strip()
     return error.hint
 
 
 def _make_printable(error: click.UsageError, *, is_json: bool) -> click.UsageError:
-    """Return click's error with printable text, because it quotes the command line.
+    """Make the text of click's error printable, because it quotes the command line.
 
     With --json this also prints the summary. Click prints the error itself.
     """
@@ -189,7 +189,7 @@ def _make_printable(error: click.UsageError, *, is_json: bool) -> click.UsageErr
 
 
 def wrap_for_stream(text: str, stream: TextIO) -> str:
-    """Return a line for a stream. On a terminal, it is wrapped between words."""
+    """Wrap a line between words if the stream is a terminal."""
     if not stream.isatty():
         return text
     from paygw_batch.cli.screen.screen import wrap_line  # noqa: PLC0415 (rich: only for what is shown)
@@ -258,7 +258,7 @@ def cli(
 
 
 def run() -> None:
-    """Run the command, and exit with its exit code."""
+    """Run the command and exit with its exit code."""
     forbid_core_dumps(for_good=True)
     # polars' allocator, unless configured before it is loaded, keeps freed memory for half a second. Keeping it for a
     # tenth lowers the peak of a large sheet; returning it at once would spend a third of the time on page faults.

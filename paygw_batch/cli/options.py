@@ -1,4 +1,4 @@
-"""Defines the options that commands share, and completes their values in a shell."""
+"""Defines the options that commands share, and their shell completion."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ wait_option = click.option(
 
 
 def bundle_options(name: str, kind: type[Any], *options: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decorator that adds options to a command.
+    """Return a decorator that adds a group of options to a command.
 
     The command receives the options that are fields of the dataclass `kind` as one argument, `name`.
     """
@@ -112,7 +112,7 @@ def settings_for(
 ) -> Settings:
     """Return the settings of this invocation. Flags with the value None are ignored.
 
-    A configuration file that others may write to is refused or, if `distrusts` is given, reported there.
+    A configuration file that others can write is refused or, if `distrusts` is given, added to it.
     """
     overrides = {key: value for key, value in (flags or {}).items() if value is not None}
     if invocation.journal is not None:
@@ -123,7 +123,7 @@ def settings_for(
 
 
 def output_guard(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
-    """Return the guard that keeps this invocation's outputs from overwriting other files."""
+    """Return the guard against overwriting other files for this invocation."""
     return OutputGuard(settings, invocation.config, force)
 
 
@@ -167,7 +167,7 @@ def parse_expected_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTot
         if amounts.setdefault(name, amount) != amount:
             raise UsageError(
                 say("--expect-total gives two totals for {currency}.", currency=name),
-                hint=say("A sheet has one total in each currency: name each currency once."),
+                hint=say("A sheet has one total in each currency: give each currency once."),
             )
     return ControlTotals(rows, amounts)
 

@@ -53,7 +53,7 @@ SHOW_CURSOR = "\x1b[?25h"
 
 @contextmanager
 def report_run(settings: Settings, command: str, screen: Screen) -> Iterator[RunReport]:
-    """Report a run to the log, the metrics and the hook, and log its sentences on the screen."""
+    """Report a run to the log, the metrics and the hook, with the sentences that it printed."""
     with report_run_end(settings, command, screen.note_on_stderr, interruption.sentence) as report:
         screen.listener = report.log_sentence
         try:
@@ -66,7 +66,7 @@ def report_run(settings: Settings, command: str, screen: Screen) -> Iterator[Run
 def hold_journal(
     settings: Settings, command: str, screen: Screen, *, wait: bool
 ) -> Iterator[tuple[Journal, RunReport]]:
-    """Hold the journal for a command that sends nothing, and report its run."""
+    """Hold the journal for a command that sends nothing and report its run."""
     with (
         report_run(settings, command, screen) as report,
         open_journal_for_run(settings, command, screen.say, wait=wait) as journal,
@@ -95,7 +95,7 @@ def continue_batch(
 ) -> Iterator[ContinuedBatch]:
     """Hold the journal and the gateway for a batch, and report the run.
 
-    If `batch` is None, it is the only one with rows to send. `find`, if given, returns the batch instead.
+    If `batch` is None, the only batch with rows to send is used. `find`, if given, returns the batch instead.
     """
     guard = output_guard(invocation, settings, force=results.force)
     guard.check(RequestedOutput("--out", results.out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
@@ -160,7 +160,7 @@ def drain_on_signals(run: Drainable, progress: Progress) -> None:
 
     interruption.handle_in_loop(asyncio.get_running_loop(), drain_or_exit)
     if interruption.is_signalled:
-        # The exception was lost in a callback of the interpreter, so this signal is not counted as the first of two.
+        # The exception was lost in an interpreter callback, so this signal does not count as the first of two.
         run.drain()
 
 

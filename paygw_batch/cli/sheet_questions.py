@@ -48,7 +48,7 @@ answers_options = bundle_options(
 
 
 def read_with_answers(screen: Screen, reader: Callable[[SheetSource], T], sheet: SheetSource) -> tuple[T, SheetSource]:
-    """Read a sheet, asking its open questions. Return the result of `reader`, and the sheet with the answers.
+    """Read a sheet and ask its open questions. Returns the result of `reader`, and the sheet with the answers.
 
     Raises `SheetQuestion` if no one can be asked, or if the answer is no.
     """

@@ -55,7 +55,7 @@ class Interruption:
         self._set_handlers(self._raise_interrupt)
 
     def handle_in_loop(self, loop: "AbstractEventLoop", react: Callable[[], None]) -> None:
-        """Call `react` in the event loop at each signal, and keep signals that arrive just after the loop has ended.
+        """Call `react` in the event loop at each signal and keep signals that arrive just after the loop ends.
 
         `loop.add_signal_handler` is not used: a loop removes its handlers at its end, and a signal would then kill
         the process.
@@ -81,7 +81,7 @@ class Interruption:
         keep_loop_awake()
 
     def raise_on_second_signal(self) -> None:
-        """Note the first signal after a run, and raise `KeyboardInterrupt` at the next.
+        """Note the first signal after a run and raise `KeyboardInterrupt` at the next.
 
         The results of the run are known by then, and its exit code must report them: rows in doubt matter more than an
         interruption.
@@ -108,7 +108,7 @@ class Interruption:
         self.restore_handlers()
 
     def _raise_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
-        # The signal is noted as well, because an exception in a callback of the interpreter does not propagate.
+        # The signal is also recorded, because an exception in an interpreter callback does not propagate.
         self.is_signalled = True
         raise KeyboardInterrupt
 

@@ -1,1 +1,1 @@
-"""Several hosts: a journal in PostgreSQL, the workers that share it, and the jobs that call the workers."""
+"""Operation on several hosts: a journal in PostgreSQL, the workers that share it, and the jobs that call them."""

@@ -1,4 +1,4 @@
-"""Declares the messages from the jobs thread to the sending thread. It imports no library."""
+"""The messages from the jobs thread to the sending thread. Imports no library."""
 
 import asyncio
 from contextlib import suppress

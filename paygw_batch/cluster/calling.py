@@ -1,4 +1,4 @@
-"""Calls workers to a run, by jobs of procrastinate.
+"""Calls workers to a run by procrastinate jobs.
 
 A job only names a run. The journal decides which rows are sent, and by which worker. If every job is lost, the workers
 find the waiting runs in the journal.
@@ -43,12 +43,12 @@ def call_workers(url: str, run: SharedRun) -> None:
 
 
 def share_lock(run: SharedRun) -> str:
-    """Return the lock that prevents two jobs from waiting for the same run."""
+    """Return the lock name that prevents two jobs from waiting for the same run."""
     return f"{SHARE} {run.number}"
 
 
 def priority(run: SharedRun) -> int:
-    """Return the priority of a run's jobs: workers take the highest first."""
+    """Return the priority of a run's jobs. Workers take the highest first."""
     return 1 if run.is_urgent else 0
 
 
@@ -89,7 +89,7 @@ def pool_options(url: str, prepare: Any, kind: type[Connection[Any] | AsyncConne
 
 
 def _configure_connection(connection: Connection[Any]) -> None:
-    # Each statement is a transaction, so that a process that is frozen between two statements holds no lock.
+    # Each statement is a transaction, so that a process frozen between two statements holds no lock.
     connection.autocommit = True
     for statement in _SESSION_SETTINGS:
         connection.execute(statement)

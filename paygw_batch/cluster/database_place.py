@@ -118,9 +118,9 @@ _PLANS_OF_PAYMENTS = """SELECT * FROM (
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """The loss that this host accepted: its commits that the database lacks, and their rows.
+    """A loss that this host accepted: its commits that the database lacks, and their rows.
 
-    `is_guess`: the host does not know all of these commits, so it put every unfinished row in doubt.
+    If `is_guess`, the host does not know all of these commits, so it put every unfinished row in doubt.
     """
 
     commits: int
@@ -156,7 +156,7 @@ class DatabasePlace(JournalPlace):
         return identity
 
     def upgrade(self) -> tuple[int, int, bool]:
-        """Upgrade the tables to this program's version, and grant the roles their rights on new tables.
+        """Upgrade the tables to this program's version and grant the roles their rights on new tables.
 
         Return the old and new versions, and whether the job tables were upgraded. Raises `JournalError` for anyone
         but the owner of the tables.
@@ -172,7 +172,7 @@ class DatabasePlace(JournalPlace):
                         place=self.server.place,
                     ),
                     hint=say(
-                        "Nothing was changed. Name the owner in [journal] url for this one command, for example "
+                        "Nothing was changed. Use the owner's login in [journal] url for this one command, for example "
                         "in a separate configuration (--config)."
                     ),
                 )
@@ -202,7 +202,7 @@ class DatabasePlace(JournalPlace):
         return PostgresReader(session, identity)
 
     def holder(self) -> LockHolder | None:
-        """Return the process that holds the decision lock, or else a sending process."""
+        """Return the process that holds the decision lock, or otherwise one that is sending."""
         with self._session(write=False) as session:
             schema.check_version(session.connection, self.server)
             return workers.current_holder(session.connection)
@@ -240,7 +240,7 @@ class DatabasePlace(JournalPlace):
 
     @contextmanager
     def run_exclusively(self, name: str) -> Iterator[None]:
-        """Run the block with this name in only one process of all hosts. Raises `JournalHeld` in any other process.
+        """Run the block in only one process of all hosts. Raises `JournalHeld` in others with the same name.
 
         If the connection is lost, both may continue. This is harmless: the journal alone decides which rows are sent.
         """
@@ -250,7 +250,7 @@ class DatabasePlace(JournalPlace):
                 self._require_readable(session)
                 locked = fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,))
             if locked != [(True,)]:
-                raise JournalHeld(say("Another process is doing the same: {name}.", name=name))
+                raise JournalHeld(say("Another process is already doing this: {name}.", name=name))
             yield
 
     def waiting_runs(self) -> "WaitingRuns":
@@ -258,7 +258,7 @@ class DatabasePlace(JournalPlace):
         return WaitingRuns(self.server, self._require_readable)
 
     def timetable_jobs(self) -> Sequence[TimetableJob]:
-        """Return the jobs of the timetable, with their last results."""
+        """Return the timetable's jobs with their last results."""
         with self._checked_session(write=False) as (session, _):
             return schema.timetable_jobs(session.connection)
 
@@ -297,15 +297,15 @@ class DatabasePlace(JournalPlace):
             return workers.read_gate(session.connection)
 
     def grant_rights(self) -> list[str]:
-        """Create the journal's roles, grant their rights and return their names. Only the owner can do this."""
+        """Create the journal's roles and grant their rights. Returns the roles' names. Only the owner can do this."""
         with self._checked_session(write=True) as (session, _):
             return schema.grant_rights(session.connection)
 
     def role(self) -> schema.JournalRole | None:
-        """Return the journal role of the login in the URL, or None if it has none.
+        """Return the journal role of the URL's login, or None if it has none.
 
-        Raises `JournalError` if no run could use the database: a standby, clocks that differ, or commits that may be
-        lost. A role that only reads is not checked for that.
+        Raises `JournalError` if no run could use the database: it is a standby, its clock differs, or commits may be
+        lost. A read-only role is not checked.
         """
         with self._session(write=False) as session:
             role = schema.session_role(session.connection)
@@ -336,7 +336,7 @@ class DatabasePlace(JournalPlace):
         payments: str = "",
         notices: Sequence[NewNotice] = (),
     ) -> bool:
-        """Store a new plan or the next version of `before`, with notices. Returns False if another was first."""
+        """Store a new plan, or a new version of `before`, with notices. Returns False if another version came first."""
         plan, version = "(SELECT coalesce(max(plan), 0) + 1 FROM plan_document)", 1
         if before is not None:
             plan, version = str(before.number), before.version + 1
@@ -353,7 +353,7 @@ class DatabasePlace(JournalPlace):
     def dump(self, file: Path) -> None:
         """Copy one snapshot of the journal to a new file for pg_restore, with mode 0600. Raises `JournalError`.
 
-        The jobs of workers are not copied, because workers make them again.
+        Workers' jobs are not copied, because workers create them again.
         """
         program = shutil.which("pg_dump")
         if program is None:
@@ -394,15 +394,15 @@ class DatabasePlace(JournalPlace):
             ) from None
 
     def roll_call(self) -> Sequence[MissingHost]:
-        """Answer the roll-call for this host, and return the missing hosts. Raises `JournalTooOld`."""
+        """Answer the roll-call for this host and return the missing hosts. Raises `JournalTooOld`."""
         with self._session(write=True) as session:
             return self._roll_call(self._require_right_journal(session)).register(session.connection)
 
     def retire(self, name: str, *, by: str) -> tuple[MissingHost, int]:
-        """Retire a host that has not answered the roll-call. Return it and the number of its rows in doubt.
+        """Retire a host that has not answered the roll-call and return it, and the number of its rows in doubt.
 
-        `name` is its name or id. Raises `UsageError` if no such host is missing, or several are, or if it is alive,
-        because a live host accepts its own loss. Raises `JournalHeld` while another process has a row in flight.
+        `name` is its name or id. Raises `UsageError` unless exactly one such host is missing, or if the host is alive,
+        because it then accepts its own loss. Raises `JournalHeld` while another process has a row in flight.
         """
         with self._session(write=True) as session, ExitStack() as cleanup:
             identity = self._require_right_journal(session)
@@ -419,16 +419,16 @@ class DatabasePlace(JournalPlace):
                     ),
                 )
             writer = self._create_loss_writer(session, identity, "journal retire", cleanup)
-            # The rows come before the host. Once the host is retired, the roll-call no longer waits for it, and other
-            # hosts send again. By then every row that it may have sent must be in doubt.
+            # Once the host is retired, the roll-call no longer waits for it, and other hosts send again. So every row
+            # that it may have sent is put in doubt first.
             rows = put_unfinished_in_doubt(session.connection, writer, self.now())
             record_retirement(session.connection, host.host_id, by)
         return host, rows
 
     def accept_loss(self, *, by: str) -> AcceptedLoss:
-        """Put the rows of this host's lost commits in doubt, and answer the roll-call. It can be repeated.
+        """Put the rows of this host's lost commits in doubt and answer the roll-call. Safe to repeat.
 
-        Raises `JournalHeld` while a process of this host may send, or another process sends one of these rows.
+        Raises `JournalHeld` while a process of this host may send, or another process is sending one of these rows.
         """
         now = self.now()
         with self._session(write=True) as session, ExitStack() as cleanup:
@@ -475,7 +475,7 @@ class DatabasePlace(JournalPlace):
                 if is_new and not is_worker:
                     with writer.decision_transaction():
                         writer.record([Remark(EndpointNote(self.endpoint, ""), now)])
-            # The entry keeps people from creating a second journal for this merchant by mistake.
+            # The entry prevents people from creating a second journal for this merchant by mistake.
             every_name = tuple(dict.fromkeys((*names, self.endpoint)))
             entry = KnownJournal(identity.journal_id, every_name, identity.home, identity.created_at)
             self.known_journals.remember(entry, now)
@@ -488,7 +488,7 @@ class DatabasePlace(JournalPlace):
         return FactWriter(guarded, process, signs_of_life, identity, self.intent_lives_s)
 
     def _create_loss_writer(self, session: Session, identity: Identity, command: str, cleanup: ExitStack) -> FactWriter:
-        """Return a writer for the facts of a loss. It sends nothing, and keeps no sent log."""
+        """Return a writer for the facts about a loss. It sends nothing and keeps no sent log."""
         writer = self._create_writer(GuardedSession(session, identity, NoSentLog()), identity, command, HolderKind.RUN)
         cleanup.callback(writer.close)
         return writer
@@ -519,7 +519,7 @@ class DatabasePlace(JournalPlace):
             if is_here and entry.journal_id != identity.journal_id and entry.belongs_to((self.endpoint,)):
                 raise JournalTooOld(
                     say("This is not the journal that this machine last sent rows from."),
-                    hint=say("Nothing was sent. Bring the database back, or name the right one in [journal] url."),
+                    hint=say("Nothing was sent. Restore the database, or set [journal] url to the right one."),
                 )
         return identity
 
@@ -533,7 +533,7 @@ class DatabasePlace(JournalPlace):
         return RollCall(self.server, self._folder(identity))
 
     def _folder(self, identity: Identity) -> Path:
-        """Return the folder of this journal on this host, and create it if it is missing."""
+        """Return the folder of this journal on this host and create it if it is missing."""
         folder = self.known_journals.folder(identity.journal_id)
         make_directory(folder)
         check_directory(folder)
@@ -587,9 +587,9 @@ def _find_missing_host(missing: Sequence[MissingHost], name: str) -> MissingHost
     if matching:
         raise UsageError(
             say("Several missing hosts are called {named}: {known}.", named=name, known=missing_text),
-            hint=say("Name one by its id."),
+            hint=say("Choose one by its id."),
         )
     raise UsageError(
         say("No host called {named} is missing from the roll-call. Nothing was changed.", named=name),
-        hint=say("Hosts that are missing: {known}.", known=missing_text or say("none")),
+        hint=say("Missing hosts: {known}.", known=missing_text or say("none")),
     )

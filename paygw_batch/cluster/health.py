@@ -17,7 +17,7 @@ _RIGHTS = {
     "owner": mark("owner: can do everything, including creating the tables"),
     "desk": mark("desk: can open batches, send, settle, release and set limits"),
     "worker": mark("worker: can send rows of started batches, but decide nothing"),
-    "reader": mark("reader: can look, but write nothing"),
+    "reader": mark("reader: can read, but not write"),
     "none": mark("none of the program's roles: permissions were granted by hand"),
 }
 """The rights of the database role in [journal] url, in words for people."""
@@ -26,7 +26,7 @@ _JOBS = mark("jobs of workers")
 
 
 def _check_replication(copies: "ReplicationState", configured: str | None) -> Iterator[HealthCheck]:
-    """Compare [journal] replication, as `configured`, with the server's settings."""
+    """Compare the configured replication with the server's settings."""
     waits = (
         say("the server waits for {names}", names=copies.waits_for)
         if copies.waits_for

@@ -1,7 +1,7 @@
 """Runs procrastinate's worker in a thread next to the sending thread, and the commands of the timetable.
 
-Rows are sent in the main thread, because a signal can drain it there. The entries of the timetable are commands of the
-program, each in a separate process. So they take no time from the rows in flight, and each may be killed and repeated.
+Rows are sent in the main thread, where a signal can drain the run. Entries of the timetable are commands that run in
+separate processes, so they do not delay rows in flight, and each may be killed and repeated.
 """
 
 import asyncio
@@ -79,10 +79,10 @@ BACKUP = "backup"
 
 @dataclass(frozen=True, slots=True)
 class ScheduledCommand:
-    """An entry of the timetable: its name, the times at which it is due, and the words of its command.
+    """A timetable entry: its name, the times at which it is due, and its command.
 
-    Its name is also that of its queue. A host takes the jobs that its own configuration names, and runs the command
-    that its configuration has for them.
+    Its queue has the same name. A host takes only jobs that its own configuration lists, and runs the command
+    configured there.
     """
 
     name: str
@@ -127,9 +127,9 @@ class CommandFailed(Exception):
 
 
 class JobWorker:
-    """The job worker of this process. `program` is the command line of the program with its configuration.
+    """The job worker of this process. `program` starts this program with the same configuration.
 
-    `tend` finds waiting runs in the journal. It is closed together with this worker.
+    `tend` finds waiting runs in the journal, and is closed with this worker.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class JobWorker:
             "install_signal_handlers": False,
             "fetch_job_polling_interval": POLL_EVERY_S,
             "update_heartbeat_interval": silent_s / _HEARTBEATS_PER_SILENCE,
-            # Until then `_requeue_dead_jobs` needs the heartbeat.
+            # `_requeue_dead_jobs` needs the heartbeat until then.
             "stalled_worker_timeout": max(silent_s, MAX_LATENESS_S),
         }
         self._shares = App(connector=self._connector, worker_defaults=options)
@@ -174,9 +174,9 @@ class JobWorker:
         self._thread.start()
 
     def next(self) -> RequestedShare | JobsFailure | None:
-        """Return the next share or failure, or None after a second or after `wake`."""
-        # The system may give a signal to any thread, and does so once a frozen process continues. Python calls the
-        # handler when the main thread runs next, which would never happen during an endless wait.
+        """Return the next share or failure, or None after one second or after `wake`."""
+        # The system may deliver a signal to any thread. Python calls the handler when the main thread next runs, which
+        # would never happen during an endless wait.
         with suppress(Empty):
             return self._messages.get(timeout=SIGNAL_CHECK_INTERVAL_S)
         return None
@@ -227,7 +227,7 @@ class JobWorker:
                 await self._pause(error, began_s)
 
     async def _run_worker(self, app: App, **options: "Unpack[WorkerOptions]") -> None:
-        """Run a worker until this process ends. It registers again if its tables were emptied."""
+        """Run a worker until this process ends. Registers it again if its tables were emptied."""
         while not self._is_ending.is_set():
             began_s = time.monotonic()
             working = asyncio.create_task(app.run_worker_async(**options))
@@ -240,7 +240,7 @@ class JobWorker:
                 await self._pause(result, began_s)
 
     async def _pause(self, error: Exception, began_s: float) -> None:
-        """Report a failure to the main thread, and wait briefly."""
+        """Report a failure to the main thread and wait briefly."""
         now_s = time.monotonic()
         if self._failing_since_s is None or now_s - began_s > _HEALTHY_S:
             self._failing_since_s = now_s
@@ -254,7 +254,7 @@ class JobWorker:
             await asyncio.wait_for(self._is_ending.wait(), seconds)
 
     async def _tend_runs(self) -> None:
-        """Requeue the jobs of dead workers, and request workers for waiting runs, until this process ends."""
+        """Requeue the jobs of dead workers and request workers for waiting runs, until this process ends."""
         while not self._is_ending.is_set():
             with suppress(ConnectorException, psycopg.Error, JournalError):
                 await self._requeue_dead_jobs()
@@ -263,7 +263,7 @@ class JobWorker:
             await self._wait(TEND_EVERY_S)
 
     async def _requeue_dead_jobs(self) -> None:
-        """Requeue the jobs of dead workers. If the worker died long ago, its job then counts as too late."""
+        """Requeue the jobs of dead workers. A job whose worker died long ago then counts as late."""
         late_s = max(self._silent_s, MAX_LATENESS_S)
         late = {job.id for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=late_s)}
         for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._silent_s):
@@ -295,9 +295,9 @@ class JobWorker:
         self._scheduled.periodic_registry.periodic_tasks[name, ""] = periodic_task_for(entry, task(self._run_command))
 
     async def _run_command(self, context: JobContext, *, timestamp: int = 0) -> None:
-        """Run the command that is configured on this host for a job's queue, never a command named by the job.
+        """Run the command that this host's configuration has for a job's queue, never one from the job itself.
 
-        `timestamp` is the time at which the job was due. A job that comes too late runs nothing.
+        `timestamp` is the time at which the job was due. A late job runs nothing.
         """
         entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
         if self._is_ending.is_set():
@@ -324,7 +324,7 @@ class JobWorker:
             raise CommandFailed
 
     async def _record_missed(self, entry: ScheduledCommand, due_at: datetime, now: datetime) -> None:
-        """Record a missed run, and queue the jobs that this job blocked meanwhile."""
+        """Record a missed run and queue the jobs that this job blocked meanwhile."""
         await self._connector.execute_query_async(_INSERT_MISSED, job=entry.name, missed_at=due_at)
         deferrer = PeriodicDeferrer(self._scheduled.periodic_registry, MAX_LATENESS_S)
         await deferrer.defer_jobs(list(deferrer.get_previous_tasks(now.timestamp())))
@@ -341,10 +341,10 @@ class JobWorker:
 
 
 class _RepeatingJobManager(JobManager):
-    """The jobs in the database. The next job of a name may be waiting when one is to be repeated.
+    """The jobs in the database. When a job is retried, the next job of its name may already be waiting.
 
-    The end of a job is written until the server confirms it. Otherwise procrastinate would forget a job whose end was
-    lost, and that job would keep its lock as long as its worker lives.
+    Writing the end of a job is repeated until the server confirms it. Otherwise procrastinate would forget the job,
+    which would keep its lock as long as its worker lives.
     """
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
@@ -358,7 +358,7 @@ class _RepeatingJobManager(JobManager):
         queue: str | None = None,
         lock: str | None = None,
     ) -> None:
-        """Requeue a job, unless the next job of its name already waits and serves as the retry."""
+        """Queue a job again, unless the next job of its name is already waiting and replaces it."""
         try:
             await _write_until_answered(partial(super().retry_job, job, retry_at, priority, queue, lock))
         except UniqueViolation:
@@ -366,7 +366,7 @@ class _RepeatingJobManager(JobManager):
 
 
 async def _write_until_answered(write: Callable[[], Awaitable[None]]) -> None:
-    """Write the end of a job, repeatedly until the server answers."""
+    """Write the end of a job, repeating until the server answers."""
     while True:
         try:
             await write()

@@ -1,9 +1,9 @@
-"""Moves a journal with its chain from a file to a database, once. At no time can both pay.
+"""Moves a journal with its hash chain from a file to a database. At no time can both pay.
 
-A move may be killed at any moment because of the order of its steps (docs/decisions/0091). First all is copied in one
+The order of its steps makes a move safe to kill at any moment (docs/decisions/0091). First, everything is copied in one
 transaction, and the copy cannot pay yet. Then the file is marked as moved. Then the database records that the copy is
-in use. Last, the entry among the known journals is changed. The sent log stays valid, because facts keep their
-numbers and hashes. The same command continues an interrupted move.
+in use. Last, the entry among the known journals is changed. The sent log stays valid, because facts keep their numbers
+and hashes. The same command continues an interrupted move.
 """
 
 import os
@@ -49,7 +49,7 @@ _IS_FORGETTING = f"kind = '{BATCH_FORGOTTEN}'"
 
 
 def _shared_columns(table: str, columns: str, order: str) -> tuple[str, str]:
-    """Return the columns of a table that both stores share, and the query for its lines."""
+    """Return the columns of a table that both stores have, and the query for its lines."""
     return columns, f"SELECT {columns} FROM {table} ORDER BY {order}"  # noqa: S608 - constants of ours
 
 
@@ -101,7 +101,7 @@ the database, process 1 has the chain of the file, and it has ended."""
 
 @dataclass(frozen=True, slots=True)
 class JournalMove:
-    """A journal that was moved: its identity, and its size as counted in the file and in the copy."""
+    """A moved journal: its identity, and the counts of its file and its copy."""
 
     identity: Identity
     facts: int
@@ -109,16 +109,16 @@ class JournalMove:
 
 
 def move_journal(source: FilePlace, target: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> JournalMove:
-    """Move the journal from a file to the database `target`, or continue such a move.
+    """Move the journal in a file to the database of `target`, or continue such a move.
 
-    Waiting notifications are judged first. Raises `JournalHeld` while a run holds the file, and `JournalError` if
-    either location refuses. The file is then unchanged.
+    Waiting notifications are judged first. Raises `JournalHeld` while a run holds the file. Raises `JournalError`,
+    leaving the file unchanged, if either place refuses.
     """
     path, now = source.path, target.now()
     if not path.parent.exists() or not check_journal_files(path):
         raise JournalMissing(
             say("There is no journal at {path}.", path=path),
-            hint=say("Name the file: `paygw-batch journal move FILE`."),
+            hint=say("Give its path: `paygw-batch journal move FILE`."),
         )
     counts: Mapping[str, int] = {}
     with closing(Session(target.server, write=True)) as session, translating_errors(target.server):
@@ -135,8 +135,8 @@ def move_journal(source: FilePlace, target: DatabasePlace, words: Mapping[str, O
                         place=target.server.place,
                     )
                 )
-            # The file is marked by now, so no run can send from it. Only now may the copy pay: otherwise both could
-            # send the same row.
+            # The file is now marked, so no run can send from it. Only now may the copy pay, or both could send the same
+            # row.
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
                     say(
@@ -145,8 +145,8 @@ def move_journal(source: FilePlace, target: DatabasePlace, words: Mapping[str, O
                         path=path,
                     ),
                     hint=say(
-                        "Nothing is paid from either. Name the database that it was moved to in "
-                        "[journal] url; if that database is lost, restore it."
+                        "Nothing is paid from either. Set [journal] url to the database that it was moved to; if "
+                        "that database is lost, restore it."
                     ),
                 )
             _record_new_location(target, identity, now)
@@ -192,7 +192,7 @@ def copy_journal(
 ) -> dict[str, int]:
     """Copy a journal in one transaction, replay the copy, and return its counts. The copy cannot pay yet.
 
-    An earlier copy that never came into use is replaced. Raises `JournalError` if the database has another journal.
+    An earlier copy that was never used is replaced. Raises `JournalError` if the database has another journal.
     """
     identity, end = load_identity(file), chain_end(file)
     with connection.transaction():
@@ -203,7 +203,7 @@ def copy_journal(
             if step is None or step.step != COPIED or our_id != identity.journal_id:
                 raise JournalError(
                     say("There is already a journal in the database: {ours}. Nothing was moved.", ours=our_id),
-                    hint=say("A database holds one journal. Name an empty one in [journal] url."),
+                    hint=say("A database holds one journal. Set [journal] url to an empty one."),
                 )
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(SCHEMA)))
         fill_tables(connection, identity)
@@ -222,7 +222,7 @@ def copy_journal(
 
 
 def _database_lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield the lines of a table of the file, converted for the same table of the database."""
+    """Yield the lines of a table in the file, converted for the database."""
     for columns in stored:
         line: list[Any] = [strip_nul(value) if isinstance(value, str) else value for value in columns]
         match table:

@@ -1,4 +1,4 @@
-"""Paces a run together with all other processes of its endpoint: each has an equal share of the limits."""
+"""Paces a run together with the endpoint's other processes, which have equal shares of the limits."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,9 +23,9 @@ GIVE_UP_S = 60.0
 
 
 class SharedPacing(LocalPacing):
-    """Paces a run within its share of the limits, and stops it if the outcomes of all processes require that.
+    """Paces a run within its share of the limits and stops it if the outcomes of all processes call for it.
 
-    The gate is called in a thread, one call at a time, and never in the event loop.
+    The gate is called from a thread, one call at a time, never from the event loop.
     """
 
     def __init__(self, gate: Gate, pace: Pace) -> None:
@@ -50,7 +50,7 @@ class SharedPacing(LocalPacing):
         self._ask_task = asyncio.create_task(self._ask_until_end())
 
     async def end(self) -> None:
-        """Report the last outcomes and return this share to the other processes."""
+        """Report the last outcomes and give up this run's share of the limits."""
         if self._ask_task is not None:
             self._wake.set()
             self._has_ended = True
@@ -74,7 +74,7 @@ class SharedPacing(LocalPacing):
         return reason
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Pause this run, and report the pause to the gate, which pauses every process."""
+        """Pause this run and report the pause to the gate, which pauses every process."""
         super().pause(now_s, pause_s)
         self._unreported_rest_s = max(self._unreported_rest_s, now_s + pause_s)
         self._wake.set()
@@ -140,7 +140,7 @@ class SharedPacing(LocalPacing):
         super().pause(now_s, share.rest_s)
 
     def _handle_missing_answer(self, now_s: float, error: PaygwError) -> None:
-        """Start no rows with outdated limits, and stop the run if no new limits arrive."""
+        """Start no rows under outdated limits and stop the run if no new limits arrive."""
         if now_s - self._answered_s > STALE_S:
             self._window.limit = 0
         if now_s - self._answered_s > GIVE_UP_S and not self._has_ended:

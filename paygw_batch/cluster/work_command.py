@@ -45,14 +45,14 @@ LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The task of a worker with `--once`: one batch or all, for a limited time or to the end."""
+    """The task of a worker with `--once`: one batch or all, with an optional time limit."""
 
     batch: str | None = None
     seconds: float | None = None
 
 
 class BatchServer:
-    """A worker. With a `share` it ends when its runs have no more rows; otherwise it takes jobs until stopped.
+    """A worker. With a `share` it ends when its runs have no more rows. Otherwise it takes jobs until stopped.
 
     `program` is the command line that starts the program with the same configuration.
     """
@@ -75,7 +75,7 @@ class BatchServer:
         self._batches: dict[int, ExitCode] = {}
 
     def serve(self) -> Summary:
-        """Work until the end and return the summary. A signal ends the work normally at any time."""
+        """Send rows until the end and return the summary. A signal is always a normal end."""
         handlers = [(number, signal.getsignal(number)) for number in HANDLED_SIGNALS]
         try:
             self._handle_signals(self._end_now)
@@ -102,7 +102,7 @@ class BatchServer:
             serve(journal)
 
     def _start_jobs(self) -> "JobWorker":
-        """Start a thread that takes jobs, and return its worker. Raises `JournalError` unless the job tables exist."""
+        """Start a thread that takes jobs and return its worker. Raises `JournalError` unless the job tables exist."""
         from paygw_batch.cluster.job_worker import (  # noqa: PLC0415 (a share does not need procrastinate)
             JobWorker,
             scheduled_commands,
@@ -118,7 +118,7 @@ class BatchServer:
         return jobs
 
     def drain(self) -> None:
-        """Start no new row, and end once the outcomes of the rows in flight are known."""
+        """Start no new row and end when the outcomes of all rows in flight are known."""
         self._is_ending = True
         self._wake()
         if self._journal is not None:
@@ -134,7 +134,7 @@ class BatchServer:
         )
         codes = set(self._batches.values())
         if not self._is_done:
-            # The program that started a share of one batch must not see it as done, and then starts another share.
+            # A share of one batch must not look done to the program that started it, so that it starts another.
             codes = {ExitCode.DONE if self._batch_name is None else ExitCode.STOPPED_EARLY}
         return Summary(worst_code(codes), message, sent_this_run=self._sent)
 
@@ -187,7 +187,7 @@ class BatchServer:
             self._is_done = True
 
     def _remaining_s(self) -> float:
-        """Return the seconds for which this worker may still send."""
+        """Return the number of seconds for which this worker may still send."""
         return math.inf if self._until_s is None else self._until_s - time.monotonic()
 
     def _send(self, journal: "WorkerJournal", run: SharedRun) -> None:
@@ -216,7 +216,7 @@ class BatchServer:
         due = journal.tallies(task.batch.number, kind=TallyKind.DUE)
         require_sendable(task, {tally.country for tally in due})
         if problem := clock_problem(task):
-            raise JournalError(problem, hint=say("Set the clock of this host right, and start the worker again."))
+            raise JournalError(problem, hint=say("Correct this host's clock, and start the worker again."))
         dates = DateWatch(utc_now)
         due_rows = sum(tally.count for tally in due)
         try:
@@ -237,7 +237,7 @@ class BatchServer:
         return end, dates
 
     async def _drain_for_urgent_run(self, journal: "WorkerJournal", engine: Drainable) -> None:
-        """Drain a run when an urgent one waits. If the journal cannot be read, the engine fails too."""
+        """Drain a run when an urgent one waits. Errors are ignored, because the engine would fail too."""
         with suppress(JournalError):
             while self._batch_number is None:  # a share of one batch stays with that batch
                 await asyncio.sleep(LOOK_EVERY_S)
@@ -258,7 +258,7 @@ class BatchServer:
 
     def _end_now(self, _signal: int, _frame: FrameType | None) -> None:
         """End the worker while it sends nothing, even if the server does not answer."""
-        # The signal is stored too, because an import or a callback of the interpreter may lose the exception.
+        # The signal is stored too, because an import or an interpreter callback may lose the exception.
         interruption.is_signalled = self._is_ending = True
         self._wake()
         raise KeyboardInterrupt
@@ -285,11 +285,11 @@ def work_command(invocation: Invocation, *, batch: str | None, once: bool, secon
     It waits for more rows until interrupted. Then it finishes its rows in flight and ends with exit code 0.
 
     With --once it sends its share of BATCH, or of all batches, and ends with their exit code. It can be started any
-    number of times, and killed at any moment.
+    number of times and killed at any moment.
     """
     if not once and (batch is not None or seconds is not None):
         raise UsageError(
-            say("BATCH and --for need --once."), hint=say("A worker without --once sends until it is interrupted.")
+            say("BATCH and --for require --once."), hint=say("A worker without --once sends until it is interrupted.")
         )
     screen = Screen(invocation)
     settings = settings_for(invocation)

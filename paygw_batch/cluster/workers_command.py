@@ -66,7 +66,7 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
 
 
 def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
-    """Return a job's line in the table, with a folder's name if this host's configuration has the folder."""
+    """Return a job's line in the table. A folder in this host's configuration is shown by its name."""
     folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
     state = say("under way") if job.is_being_done else "" if job.due_at is None else _cut_time(job.due_at, _TO_SECONDS)
     ended = "" if job.ended_at is None else _cut_time(job.ended_at, _TO_SECONDS)
@@ -76,7 +76,7 @@ def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
 
 
 def _cut_time(time: str, length: int) -> str:
-    """Return a time without its year, cut to a length, because the table's lines have 80 columns."""
+    """Return a time without its year, shortened to fit the table's 80 columns."""
     return f"{time[5:length].replace('T', ' ')}Z"
 
 
@@ -87,7 +87,7 @@ def _stop_batch(settings: Settings, batch: str) -> str:
         if run is None:
             raise UsageError(
                 say("No worker is sending batch {batch}.", batch=record.batch),
-                hint=say("`paygw-batch workers` shows who sends what."),
+                hint=say("`paygw-batch workers` shows which worker is sending what."),
             )
         journal.stop_run(run, STOPPED_BY_PERSON)
     return say("Batch {batch}: no worker starts another row. Waiting for rows in flight.", batch=record.batch)
@@ -177,7 +177,7 @@ def _sending_state(state: GateState) -> str:
 
 
 def _limits_as_json(state: GateState, settings: Settings) -> dict[str, object]:
-    """Return the limits as the JSON output has them, where an empty string is null."""
+    """Return the limits for the JSON output, with null for empty string."""
     gate = {name: None if value == "" else value for name, value in asdict(state).items() if name != "stop"}
     configured = {"rate_per_s": settings.submission.rate_per_s, "concurrency": settings.submission.concurrency}
     return {**gate, "configured": configured, "stop_reason": None if state.stop is None else stop_sentence(state.stop)}

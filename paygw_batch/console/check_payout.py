@@ -277,7 +277,7 @@ def _check_against_journal(
     maker: PublicKey | None = None,
     memory: ComparisonMemory | None = None,
 ) -> CheckedSheet:
-    """Compare a sheet with the journal, and draft its plan if there is a `maker` and no open question."""
+    """Compare a sheet with the journal and draft its plan if there is a `maker` and no open question."""
     batches, plan = len(journal.batches()), plan_sheet(submission, journal, memory=memory)
     defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
     warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
@@ -292,7 +292,7 @@ def _check_against_journal(
     if is_ready and maker is not None:
         submission.require_complete()
         drafted = draft_plan(submission, journal, Conversation(), maker)
-        # A draft that says the same stays, because a form that shows it is refused for a draft of another time.
+        # An equal draft is kept, because a form that shows it would be refused for a newer draft.
         if isinstance(drafted, PreparedPlan) and not _is_same_plan(drafted.document, folder.draft):
             folder.write_draft(drafted.document)
     columns, first = operation_columns(PAYOUT), sheet.frame.head(HEADER_ROWS)

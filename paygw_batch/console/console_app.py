@@ -159,7 +159,7 @@ def build_console(settings: Settings, *, config: Path | None, environ: Mapping[s
     """
     section, public_origin, members = settings.console, settings.console.origin, load_members(settings)
     if config is None:
-        raise ConfigurationError(say("The pages need a configuration file."), hint=say("Name it with --config."))
+        raise ConfigurationError(say("The pages need a configuration file."), hint=say("Give its path with --config."))
     options = ["--config", str(config.absolute())]
     if settings.journal.url is None:  # a journal in a database is named only by the configuration
         options += ["--journal", str(settings.journal_path())]

@@ -26,7 +26,7 @@ from paygw_batch.show.summary import ExitCode, Summary
 @click.argument("name")
 @click.pass_obj
 def invite_command(invocation: Invocation, *, name: str) -> None:
-    """Print a link with which the person called NAME makes a passkey. It works once, within 24 hours.
+    """Print a link with which NAME can create a passkey. It works once, within 24 hours.
 
     The page shows the passkey's line and its fingerprint. Compare the fingerprint by phone, then add the line to the
     configuration under the person's name: no page does that.

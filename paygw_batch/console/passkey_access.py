@@ -71,7 +71,7 @@ _DELETE_OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM se
 class StoredSession:
     """A stored session: who signed in, how and when, and the last use.
 
-    `key` and `credential` identify the passkey. They are empty if the person signed in without a passkey.
+    `key` and `credential` identify the passkey, and are empty if the person signed in without one.
     """
 
     person: str
@@ -132,7 +132,7 @@ class StoredSessions:
                     self._execute("DELETE FROM session WHERE digest = ?", digest)
 
     def end_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
-        """Record the use of a sign-in, and return whether it was the first. Old records are removed."""
+        """Record the use of a sign-in and return whether it was the first. Old records are removed."""
         with self._transaction():
             self._execute("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
             self._execute("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
@@ -170,7 +170,7 @@ class SignInMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SignedInKey:
-    """The passkey of a sign-in, with which alone the person signs approvals."""
+    """The passkey of a sign-in, the only one with which the person signs approvals in that session."""
 
     key: PublicKey
     credential: str
@@ -198,8 +198,8 @@ class WebSession:
 class WebSessions:
     """The sessions of all people. Only digests of their ids are stored, and nobody can sign in with a digest.
 
-    A session ends when its person is not among `members`, its passkey not among `keys`, or its way not among `ways`. It
-    also ends after `idle_s` seconds without use, and after `max_age_s` seconds.
+    A session ends when its person is not among `members`, its passkey not among `keys`, or its method not among `ways`.
+    It also ends after `idle_s` seconds without use, and after `max_age_s` seconds.
     """
 
     def __init__(

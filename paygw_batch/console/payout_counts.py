@@ -37,7 +37,7 @@ class PayoutCounts:
     def version(self, batch: str, language: str) -> str | None:
         """Return the version recorded for a payout's page in the last second, or None if there is none.
 
-        The version changes whenever the page changes. If one tab has read the journal, other tabs need not.
+        The version changes whenever the page changes. Once one tab has read the journal, other tabs need not.
         """
         entry = self._versions.get((batch, language))
         return entry[1] if entry is not None and self._monotonic_s() - entry[0] < MAX_AGE_S else None

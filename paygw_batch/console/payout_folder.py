@@ -1,7 +1,7 @@
 """Stores a payout in preparation in a folder: its sheet, corrections, check result and plan.
 
-Each file is written whole or not at all, so a killed process leaves the previous version. No file stores how far the
-payout has come: that follows from the files, the journal and the run's process.
+Each file is written whole or not at all, so a killed process leaves the previous version. No file stores the payout's
+progress. It follows from the files, the journal and the run's process.
 """
 
 import filecmp
@@ -276,13 +276,13 @@ class PayoutFolder(NamedFolder):
         return read_corrections(self.corrections_file) if self.corrections_file.exists() else None
 
     def replace_corrections(self, corrections: Corrections) -> None:
-        """Replace the corrections, after removing the check result and the plan of the old cells."""
+        """Replace the corrections, after removing the check result and the plan of the old texts."""
         self.remove_plan()
         self.remove_check_result()
         write_corrections(corrections, self.corrections_file)
 
     def has_sheet(self, name: str, content: Path) -> bool:
-        """Return whether the sheet has this name and the same content as the file `content`."""
+        """Return whether the sheet has this name and the content of the file `content`."""
         return self.uploaded.name == plain_file_name(name) and filecmp.cmp(self.sheet, content, shallow=False)
 
     def replace_sheet(self, name: str, content: Path) -> None:
@@ -367,7 +367,7 @@ class PayoutFolder(NamedFolder):
 
     @property
     def plan_digest(self) -> str:
-        """The digest of the signed plan, or empty. A plan of many people is read again only if its file changed."""
+        """The digest of the signed plan, or empty. A large plan is reread only if its file changed."""
         try:
             file = self.plan_file.stat()
         except FileNotFoundError:
@@ -420,7 +420,7 @@ def move_upload(content: Path, path: Path) -> None:
 
 
 def plain_file_name(name: str) -> str:
-    """Return the last part of a file name. Raises `UsageError` if a sheet cannot have this name.
+    """Return the last component of a file name. Raises `UsageError` if a sheet cannot have this name.
 
     Browsers send any name that the sender's system allows. The name must not lead out of the folder or resemble
     another name.

@@ -1,4 +1,4 @@
-"""Decides who may do which act on the pages. An act that the table does not allow is refused."""
+"""Decides who may do which action on the pages. An action that the table does not allow is refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Member:
 
 
 def role_lists(settings: Settings) -> list[tuple[Role, Mapping[str, Keys]]]:
-    """Return the roles that have a list of people in `[console]`, each with its list."""
+    """Return the roles that `[console]` lists people for, each with its list."""
     return [(role, people) for role in Role if (people := getattr(settings.console, f"{role}s", None)) is not None]
 
 
@@ -62,7 +62,7 @@ def load_members(settings: Settings) -> tuple[Member, ...]:
                 raise ConfigurationError(
                     say("{name} is listed as {role} and in another role.", name=name, role=role),
                     hint=say(
-                        "People who prepare or approve payouts can't audit or administer them. Name each person once."
+                        "People who prepare or approve payouts can't audit or administer them. List each person once."
                     ),
                 )
     return tuple(sorted(members.values(), key=lambda member: member.name.casefold()))

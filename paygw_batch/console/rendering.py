@@ -84,7 +84,7 @@ def next_page_links(after: int, next_after: int, anchor: str = "", /, **params: 
 def page_links(
     name: str, positions: Mapping[str, int | None], anchor: str = "", /, **params: str
 ) -> Sequence[tuple[str, str]]:
-    """Return labelled links to positions in a list. Each query has the position as `name`, and `params`."""
+    """Return labelled links to positions in a list. Each query has the position as `name`, and also `params`."""
     return [
         (f"?{urlencode({key: value for key, value in {**params, name: position}.items() if value})}#{anchor}", label)
         for label, position in positions.items()
@@ -108,10 +108,10 @@ _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=UTC)
 
 @contextmanager
 def request_locale(request: Request, zone: str | None) -> Iterator[None]:
-    """Use the browser's language, this time zone, and a narrow space between thousands in the block.
+    """In the block, use the browser's language, this time zone, and a narrow space between thousands.
 
-    Without a zone, times are in the machine's. The space is used in every language, because some readers take a comma
-    for a decimal point.
+    Without a zone, times are in the machine's zone. The space is used in every language, because some readers take a
+    comma for a decimal point.
     """
     token = _zone.set(None if zone is None else ZoneInfo(zone))  # zoneinfo caches it
     try:
@@ -174,7 +174,7 @@ _HOUR_S, _DAY_S = 3_600, 86_400
 
 
 def _percentage(part: int, total: int) -> int:
-    """Return a part in per cent, rounded down, so that only the whole is 100."""
+    """Return a percentage, rounded down so that only the whole is 100."""
     return part * 100 // total if total else 0
 
 

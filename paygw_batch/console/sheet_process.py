@@ -1,6 +1,6 @@
-"""Checks or marks a sheet in a separate process, because an upload may contain anything.
+"""Checks or marks a sheet in a separate process, because uploads are untrusted.
 
-That process has limits on memory, file size and time. If it exceeds them, the pages continue.
+That process has limits on memory, file size and time, so a hostile file cannot stop the pages.
 """
 
 import os
@@ -39,7 +39,7 @@ def run_within_limits(
     environment = child_environment(environ) | {name: value for name, value in variables.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
-    # A journal in a database is named only by the configuration, so no path is passed on.
+    # A journal in a database is set only in the configuration, so no path is passed on.
     journal = str(settings.journal_path()) if settings.journal.url is None else ""
     command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:
@@ -59,7 +59,7 @@ def run_within_limits(
 
 
 def limit_this_process() -> Settings:
-    """Limit this process before it reads an upload, and load its settings."""
+    """Limit this process before it reads an upload and load its settings."""
     forbid_core_dumps(for_good=True)
     os.umask(0o077)
     set_language(os.environ.get("PAYGW_LANG", ENGLISH))

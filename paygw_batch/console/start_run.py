@@ -95,9 +95,9 @@ def run_reference(run: StartedRun | None) -> str:
 
 
 def pause_run(directory: Path, batch: str, shown_run: str) -> StartedRun:
-    """Ask the run that a page showed to stop after its rows in flight.
+    """Ask the run that a page showed to stop once its rows in flight have ended.
 
-    Does nothing if the run is already pausing, because a second signal would stop it at once, or if it has ended.
+    Does nothing if the run has ended, or if it is already pausing, because a second signal would stop it at once.
     Returns the newest run, which is another one if the page is out of date. Raises `UsageError` if there is no run.
     """
     with _lock:

@@ -241,10 +241,10 @@ class Visit:
             "here": self.request.url.path,
             "back": self._return_address,
             "home": "/sign-in" if member is None else home_path(member),
-            # The person is signed out after this many idle seconds. It is 0 if nobody is signed in.
+            # The idle seconds until the person is signed out, or 0 if nobody is signed in.
             "session_left_s": 0 if self.session is None else int(self.session.left_s),
             "refusal": self.refusal,
-            # These are the fields of the refused form.
+            # The fields of the refused form.
             "sent": {} if self.refusal is None else self.form,
             "languages": language_names(),
             "payout_name": payout_namer(console),

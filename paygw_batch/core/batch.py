@@ -24,8 +24,8 @@ BILLION = 1_000_000_000
 class InstructionTotals(NamedTuple):
     """The totals of some instructions of one country and currency.
 
-    `billions` is the sum of the amounts divided by `BILLION` one by one, and `rest` the sum of the remainders. `first`
-    and `last` are the lowest and the highest of the instructions' numbers (or indexes).
+    Each amount is divided by `BILLION`: `billions` is the sum of the quotients, and `rest` that of the remainders.
+    `first` and `last` are the lowest and the highest of the instructions' numbers (or indexes).
     """
 
     rows: int
@@ -44,14 +44,14 @@ class InstructionTotals(NamedTuple):
         return self._replace(first=number + self.first, last=number + self.last)
 
     def combine(self, later: "InstructionTotals") -> "InstructionTotals":
-        """Return these totals together with those of later instructions."""
+        """Return the totals of these and later instructions together."""
         rows, billions, rest = self.rows + later.rows, self.billions + later.billions, self.rest + later.rest
         return InstructionTotals(rows, billions, rest, self.first, later.last)
 
 
 @dataclass(frozen=True, slots=True)
 class ControlTotals:
-    """The number of rows and the sum for each currency, as a person states them or as a sheet has them."""
+    """The number of rows and the sum for each currency, as stated by a person or computed from a sheet."""
 
     rows: int | None = None
     sums: Mapping[str, Decimal] | None = None
@@ -96,12 +96,12 @@ _LATER_ATTEMPT = re.compile(r"(.+)-r(?:[2-9]|[1-9][0-9]+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A complete order to pay one row; the sheet is not needed again.
+    """A complete order to pay one row, independent of the sheet.
 
-    `amount` keeps the sheet's own digits, because these are sent. `fields` holds the further columns of the form as
-    they are sent (`account_number`, `receiver_phone`, ...). Values from the operator's configuration (`purpose`,
-    `server_callback_url`) are not part of an instruction. They are added when a request is encoded, so that a corrected
-    configuration applies to every row that was not sent.
+    `amount` has the sheet's own digits, which are sent. `fields` has the form's other columns as they are sent
+    (`account_number`, `receiver_phone`, ...). Values from the operator's configuration (`purpose`,
+    `server_callback_url`) are added only when a request is encoded, so that a corrected configuration applies to every
+    row that was not sent yet.
     """
 
     client_orderid: str
@@ -112,7 +112,7 @@ class Instruction:
     fields: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        """Freeze `fields`, so that the value is immutable all the way down."""
+        """Freeze `fields`, so that the value is deeply immutable."""
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
 
 
@@ -121,12 +121,12 @@ PAYEE_FIELD_SUFFIXES = ("name", "_number", "phone", "email")
 
 
 def attempt_order_id(client_orderid: str, generation: int) -> str:
-    """Return the order id of an instruction's `generation` (1, and one more for each release)."""
+    """Return the order id of an instruction in its `generation`, which starts at 1 and grows with each release."""
     return client_orderid if generation == 1 else f"{client_orderid}-r{generation}"
 
 
 def first_order_id(order_id: str) -> str | None:
-    """Return the order id of the first attempt. Returns None if `order_id` is not that of a later attempt."""
+    """Return the first attempt's order id, or None if `order_id` is not that of a later attempt."""
     match = _LATER_ATTEMPT.fullmatch(order_id)
     return match[1] if match else None
 
@@ -136,7 +136,7 @@ _DERIVED = re.compile(rf"(.+)-([0-9a-f]{{{_DIGEST_DIGITS}}})([0-9a-f]{{{_CHECK_D
 
 
 def payee_mark(reference: str, payee: str) -> str:
-    """Return the part of a derived order id that names its payee: a digest, and a check of it with the reference.
+    """Return the part of a derived order id for its payee: a digest, and a checksum over it and the reference.
 
     A payee is an account or a staff number, without name or amount: correcting these makes no other order id.
     """
@@ -145,12 +145,12 @@ def payee_mark(reference: str, payee: str) -> str:
 
 
 def is_derived_from_account(stem: str, country: str, account: str) -> bool:
-    """Return whether a derived order id identifies its payee by this account. `stem` is the id without its number."""
+    """Return whether a derived order id identifies its payee by this account. `stem` is the id without its counter."""
     return stem.endswith(f"-{payee_mark(stem[: -_DIGEST_DIGITS - _CHECK_DIGITS - 1], account_key(country, account))}")
 
 
 def account_key(country: str, account: str) -> str:
-    """Return the payee of a row in a sheet without order ids and staff numbers: an account in a country."""
+    """Return the payee's key in a sheet without order ids and staff numbers: an account in a country."""
     return f"{country} {account}"
 
 
@@ -159,9 +159,9 @@ def _hex_digest(text: str, digits: int) -> str:
 
 
 def derived_reference(order_id: str) -> str | None:
-    """Return the reference that an order id was derived from. Returns None for an id that was not derived.
+    """Return the reference from which an order id was derived, or None if it was not derived.
 
-    An id that only looks derived does not have the right check.
+    An id that only looks derived has no valid checksum.
     """
     match = _DERIVED.fullmatch(order_id)
     if match is None or _hex_digest(f"{match[1]}-{match[2]}", _CHECK_DIGITS) != match[3]:

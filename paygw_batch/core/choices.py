@@ -1,4 +1,4 @@
-"""The choices for a sheet, as the command line, the drop folder, the pages and Python programs make them."""
+"""The choices for a sheet, shared by the command line, the drop folder, the pages and the Python interface."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from paygw_batch.core.batch import ControlTotals
 
 
 class BatchSender(Enum):
-    """The processes that can send a batch."""
+    """Who sends a batch: this process or workers."""
 
     THIS_PROCESS = "this_process"
     WORKERS_IF_ANY = "workers_if_any"
@@ -21,13 +21,13 @@ class BatchSender(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """A person's choices for a sheet, by name.
+    """A person's choices for a sheet.
 
-    `repeats_meant`: the sheet is meant to repeat a batch, or payees. `new_payees`: the names of people who are new in a
-    payment run whose reference was used before. `answered` has the keys of answered questions. `first` limits the
-    number of due rows that are sent; None means all. If `is_plan_named`, a person named the plan, and nothing may be
-    paid without it. If `urgent`, workers leave other batches for this one. `expected` are the control totals that the
-    sheet must have. `decided_by` is the person's name as the journal records it.
+    `repeats_meant`: the sheet may repeat a batch or its payees. `new_payees`: the names of new people in a payment run
+    whose reference was used before. `answered` has the keys of answered questions. `first` limits the number of due
+    rows to send (None: all). If `is_plan_named`, a person named the plan, and nothing may be paid without it. If
+    `urgent`, workers send this batch before others. `expected` are the control totals that the sheet must have.
+    `decided_by` is the person's name as the journal records it.
     """
 
     skip_invalid: bool = False

@@ -1,7 +1,7 @@
-"""Identifies the endpoint of a gateway, in any spelling of its host, and the merchant that it belongs to.
+"""Identifies a gateway endpoint, however its host is written, and the merchant that it belongs to.
 
-Two journals that pay for the same merchant without knowing of each other pay the same people twice. So endpoints are
-compared by their identity, and not by the text of their addresses.
+Two journals of one merchant that do not know of each other could pay the same people twice. So endpoints are compared
+by identity, not by the text of their addresses.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhos
 
 @dataclass(frozen=True, slots=True)
 class EndpointIdentity:
-    """An endpoint, identified by its host and by our id there. `host` is in its canonical form.
+    """An endpoint, identified by its host and our id there. `host` is canonical.
 
-    `host` ends in `:PORT` unless the port is the default one of the scheme. Another port of a host is the same gateway
-    under another name: it may have moved, or a test gateway may answer there. `consumer_key_sha256` is empty if the
-    consumer key is not known.
+    `host` ends in `:PORT` unless the port is the default one of the scheme. Another port of a host counts as another
+    host: the gateway may have moved there, or it may be a test gateway. `consumer_key_sha256` is empty if the consumer
+    key is not known.
     """
 
     host: str
@@ -33,27 +33,26 @@ class EndpointIdentity:
     def create(
         cls, host: str, endpoint_id: str, consumer_key: str | None, *, port: int | None = None
     ) -> "EndpointIdentity":
-        """Return the identity of an endpoint as a configuration names it. `port` is None for the scheme's default."""
+        """Return the identity of a configured endpoint. `port` is None for the scheme's default."""
         key = hashlib.sha256(consumer_key.encode()).hexdigest() if consumer_key else ""
         return cls(_append_port(canonical_host(host), port), endpoint_id, key)
 
     @classmethod
     def from_name(cls, name: str) -> "EndpointIdentity":
-        """Return the identity of an endpoint from its `name`, which has no consumer key."""
+        """Parse the `name` of an endpoint, which has no consumer key."""
         host, _, endpoint_id = name.partition("/")
         host, port = _split_port(host)
         return cls(_append_port(canonical_host(host), port), endpoint_id)
 
     @property
     def name(self) -> str:
-        """The endpoint as journals name it: `HOST[:PORT]/ENDPOINT_ID`."""
+        """The endpoint's name in journals: `HOST[:PORT]/ENDPOINT_ID`."""
         return f"{self.host}/{self.endpoint_id}"
 
     def has_same_merchant(self, other: "EndpointIdentity") -> bool:
         """Return whether both endpoints belong to one merchant at one gateway.
 
-        Two of host, id and consumer key must be equal. So each of the three can change, while the other two still
-        identify the merchant.
+        Two of host, id and consumer key must be equal, so that any one of them can change.
         """
         has_same_key = bool(self.consumer_key_sha256) and self.consumer_key_sha256 == other.consumer_key_sha256
         has_same_host = _split_port(self.host)[0] == _split_port(other.host)[0]
@@ -65,10 +64,10 @@ class EndpointIdentity:
 
 
 def canonical_host(host: str) -> str:
-    """Return the canonical spelling of a host name or address.
+    """Return the canonical form of a host name or address.
 
-    It is in lower case and without the dot at the end. Names are in their `xn--` form, addresses in their shortest
-    form. All names and addresses of loopback become `THIS_MACHINE`.
+    It is in lower case, without a trailing dot. Names are in `xn--` form, and addresses in their shortest form. All
+    names and addresses of loopback become `THIS_MACHINE`.
     """
     text = host.strip().removeprefix("[").removesuffix("]").lower()
     text = text.partition("%")[0] if ":" in text else text
@@ -88,7 +87,7 @@ def _append_port(host: str, port: int | None) -> str:
 
 
 def _split_port(host_and_port: str) -> tuple[str, int | None]:
-    """Return the host and the port of an address. An IPv6 address is in brackets if a port follows."""
+    """Split an address into host and port. An IPv6 address with a port is in brackets."""
     host, _, port = host_and_port.rpartition(":")
     is_host = host.endswith("]") or (host and ":" not in host)
     return (host.strip("[]"), int(port)) if is_host and port.isdigit() else (host_and_port, None)
@@ -109,7 +108,7 @@ def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address |
 
 
 def _parse_short_address(text: str) -> ipaddress.IPv4Address | None:
-    """Return an IPv4 address in a short form that resolvers accept (`127.1`, `2130706433`), or None."""
+    """Parse an IPv4 address in a short form that resolvers accept (`127.1`, `2130706433`). Returns None for others."""
     parts = text.split(".")
     try:
         numbers = [_parse_number(part) for part in parts]

@@ -1,7 +1,7 @@
-"""Decides the effect of evidence from outside a run: a notification, a statement, an answer to an enquiry.
+"""Decides the effect of evidence from outside a run: a notification, a statement, or a reply to an enquiry.
 
-The module is pure. It decides what a claim may do to the instruction that it names, by the table of moves in
-`lifecycle.py`. A claim that moves no row is kept as well, under a finding that says why.
+The module is pure. The table of moves in `lifecycle.py` limits the effect of a claim on the instruction that it names.
+A claim without effect is kept too, with a finding that says why.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
 class Proof(StrEnum):
-    """Whether the sender of evidence is proven to be the gateway."""
+    """Whether evidence is proven to come from the gateway."""
 
     PROVEN = "proven"
     """The evidence passed the configured check, or answers an enquiry that we sent to the gateway."""
@@ -43,7 +43,7 @@ class EvidenceSource(StrEnum):
 
 
 class Finding(StrEnum):
-    """The effect of a claim, or the reason why it had none."""
+    """The effect of a claim, or the reason why it has none."""
 
     MOVED = "moved"
     """The claim was proven and fitted the state: the instruction moved."""
@@ -85,9 +85,9 @@ PERSON_FINDINGS = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Fin
 
 @dataclass(frozen=True, slots=True)
 class SignedOrder:
-    """A signed order about rows of a batch that was carried out: the text of its document, with the signatures.
+    """A signed order about rows of a batch: the text of its document, with the signatures.
 
-    An order that is about to be carried out has an empty `at`, and only such an order has a digest.
+    `at` is empty until the order is carried out, and only until then does the order have a digest.
     """
 
     batch: str
@@ -110,7 +110,7 @@ class AttemptMatch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeInterval:
-    """A stated time, as long as the unit in which it is stated: from `start` up to `end`, UTC, ISO 8601 with `Z`."""
+    """A stated time, which spans the unit in which it is stated: from `start` to `end`, in UTC, ISO 8601 with `Z`."""
 
     start: str
     end: str
@@ -118,17 +118,17 @@ class TimeInterval:
 
 @dataclass(frozen=True, slots=True)
 class StatedTimes:
-    """The times that a claim states: when it was true, and `sent_at`, the exact time of the attempt it is about."""
+    """The times in a claim: when it was true, and `sent_at`, the exact time of its attempt."""
 
     true_at: tuple[TimeInterval, ...] = ()
     sent_at: TimeInterval | None = None
 
 
 def match_attempt(times: StatedTimes, intended_at: str | None) -> AttemptMatch:
-    """Return the attempt that a claim with these times is about.
+    """Return the attempt that a claim with these times refers to.
 
     `intended_at` is the time of the latest attempt's intent, or None without an attempt. A claim from before an attempt
-    cannot be about it. A time whose unit contains the intent (a bare date of the same day) does not decide it.
+    cannot be about it. A time that contains the intent, such as the date of the same day, decides nothing.
     """
     if intended_at is None:
         return AttemptMatch.UNSTATED
@@ -144,9 +144,9 @@ def match_attempt(times: StatedTimes, intended_at: str | None) -> AttemptMatch:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of the gateway about an order. A value is None if the gateway does not state it; `amount` is text.
+    """A claim by the gateway about an order. Values that the gateway does not state are None. `amount` is text.
 
-    `is_current`: it gives the current state, as a statement does, so it cannot come late.
+    If `is_current`, it reports the current state, as a statement does, and so cannot be late.
     """
 
     order_id: str | None
@@ -164,9 +164,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A claim as it is kept. `content` is the whole message as text, `arrival` the fact by which it arrived, if any.
+    """A claim as it is stored. `content` is the whole message as text, and `arrival` the fact of its arrival, if any.
 
-    `lasting` is canonical JSON that stays after the people in it are forgotten; empty: nothing stays.
+    `lasting` is the canonical JSON that remains after the people in it are forgotten, or empty if nothing remains.
     """
 
     source: EvidenceSource
@@ -178,7 +178,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRecord:
-    """Evidence as a fact of the journal, alone or with the move that it led to. See `Evidence` and `Ruling`."""
+    """Evidence as a fact in the journal, with the move that it caused, if any. See `Evidence` and `Ruling`."""
 
     source: EvidenceSource
     finding: Finding
@@ -189,7 +189,7 @@ class EvidenceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An instruction that uses, or used, the order id of a claim."""
+    """An instruction that uses or used a claim's order id."""
 
     number: int
     client_orderid: str
@@ -212,8 +212,8 @@ class Candidate:
 class Ruling:
     """The decision about a claim. Its `outcome`, if any, is for attempt `attempt` of `instruction`.
 
-    `meaning` is the meaning of the claim's word, if the configuration lists the word. It is None for an ambiguous claim
-    that nothing proves. `others` are further instructions that an ambiguous claim may be about.
+    `meaning` is the meaning of the claim's status word, if the configuration lists it. It is None for an unproven
+    ambiguous claim. `others` are further instructions that an ambiguous claim may be about.
     """
 
     finding: Finding
@@ -229,7 +229,7 @@ class Deferral:
 
 
 def judge_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]) -> Ruling | Deferral:
-    """Decide about `claim`, for the instructions with its order id. `words` are the operator's `[outcomes]`."""
+    """Judge `claim` for the instructions with its order id. `words` are the operator's `[outcomes]`."""
     matching = _select_candidates(claim, candidates)
     if isinstance(matching, Ruling):
         return matching
@@ -258,7 +258,7 @@ def judge_claim(claim: Claim, candidates: Sequence[Candidate], words: Mapping[st
 
 
 def _select_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate] | Ruling:
-    """Return the instructions that a claim may be about, or a ruling if it is about none."""
+    """Return the instructions that a claim may be about, or a ruling if there are none."""
     if claim.order_id is None:
         return Ruling(Finding.UNREADABLE)
     if not candidates:
@@ -269,15 +269,14 @@ def _select_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequenc
 
 
 def matching_candidates(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return the instructions that have the amount and the currency of a claim."""
+    """Return the instructions with the amount and currency of a claim."""
     return [candidate for candidate in candidates if _has_same_amount(claim, candidate)]
 
 
 def unknown_attempt_candidates(first_id: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the instructions that may have an unknown later attempt: those first sent as `first_id`.
+    """Return the instructions that an unknown later attempt may belong to: those first sent as `first_id`.
 
-    A journal that was restored from a copy does not know the attempts since then. The gateway may have paid one of
-    them.
+    A journal restored from a copy does not know later attempts, and the gateway may have paid one of them.
     """
     matching = (candidate for candidate in candidates if candidate.client_orderid == first_id)
     return [replace(candidate, is_attempt_unknown=True) for candidate in matching]
@@ -295,7 +294,7 @@ def _has_same_amount(claim: Claim, candidate: Candidate) -> bool:
 
 
 def _proven_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
-    """Return the finding for a claim, assuming it is proven, and the attempt that it is about."""
+    """Return the finding that a proven claim would have, and the attempt that it is about."""
     current = candidate.standing
     if _is_unknown_attempt(claim, candidate):
         return Finding.CONTRADICTING, max(current.attempt - candidate.is_attempt_unknown, 0)
@@ -303,7 +302,7 @@ def _proven_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) ->
         # The row was never sent. The gateway has the order from another sender, so a person must check the row first.
         return (Finding.LATE if meaning is OutcomeKind.REJECTED else Finding.CONTRADICTING), current.attempt
     if claim.order_id != candidate.sent_order_id:
-        # If a person settled the attempt before as not paid, its "accepted" is not late: that person was wrong.
+        # If a person had settled the attempt as not paid, its "accepted" is not late: the person was wrong.
         is_conclusive = claim.is_current or current.possible_duplicate_of is not None
         has_it = meaning in GATEWAY_HAS_ORDER if is_conclusive else meaning is OutcomeKind.PAID
         return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(current.attempt - 1, 0)
@@ -317,7 +316,7 @@ def _proven_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) ->
 
 
 def _match_claim(claim: Claim, candidate: Candidate) -> AttemptMatch:
-    """Return the attempt that a claim is about. The order in the journal decides first: no clock changes it."""
+    """Return the attempt that a claim refers to. The order in the journal comes first, because no clock affects it."""
     if predates_attempt(claim.attempts, candidate.number, candidate.standing.attempt):
         return AttemptMatch.EARLIER
     return match_attempt(claim.times, candidate.intended_at)
@@ -326,16 +325,16 @@ def _match_claim(claim: Claim, candidate: Candidate) -> AttemptMatch:
 def predates_attempt(attempts: Mapping[int, int], instruction: int, attempt: int) -> bool:
     """Return whether a claim was first read before an attempt was intended.
 
-    `attempts` has the number of attempts of each instruction at that time.
+    `attempts` has each instruction's number of attempts at that time.
     """
     return attempts.get(instruction, attempt) < attempt
 
 
 def _is_unknown_attempt(claim: Claim, candidate: Candidate) -> bool:
-    """Return whether a claim is about an attempt that was not sent from here, and is unknown.
+    """Return whether a claim is about an unknown attempt, because no attempt was sent from here under its order id.
 
-    Such a claim must hold the row, even if it says "rejected": the next attempt would have the same id, and the
-    answer to the unknown attempt would be taken for the answer to the next.
+    Such a claim must hold the row, even if it says "rejected". The next attempt would use the same id, and the answer
+    to the unknown attempt would be taken for its answer.
     """
     current = candidate.standing
     own_id = attempt_order_id(candidate.client_orderid, current.generation)
@@ -369,7 +368,7 @@ def is_only_attempt(candidate: Candidate) -> bool:
     """Return whether only the latest attempt can have been sent under its order id."""
     current, duplicate_of = candidate.standing, candidate.standing.possible_duplicate_of
     if duplicate_of is not None and (duplicate_of == 0 or duplicate_of < current.attempt):
-        # A person settled an earlier attempt, or one that was not ours, and the gateway may report on that again.
+        # A person settled an earlier attempt, or one that was not ours, and the gateway may report it again.
         return False
     if candidate.was_sent_once:
         return True

@@ -1,4 +1,4 @@
-"""The marks, the same in every language, by which files that this program wrote are recognized."""
+"""Language-independent marks by which files that this program wrote are recognised."""
 
 from enum import StrEnum
 
@@ -19,5 +19,5 @@ class PageKind(StrEnum):
 
     @property
     def generator(self) -> str:
-        """The line in a page's head that names this program as its generator."""
+        """The `<meta>` line in a page's head that names this program."""
         return f'<meta name="generator" content="paygw-batch {self}">'

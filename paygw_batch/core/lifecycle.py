@@ -1,10 +1,10 @@
 """The state machine of an instruction: its states, its facts, and the table of moves.
 
-An instruction starts READY. Before a request may be sent, INTENDED is made durable; any reply or fault is one more
-fact. A row may be sent if and only if it is READY. There are only three ways back to READY: proof that nothing was sent
-(NOT_SENT), a person with evidence (RESOLVED_NOT_RECEIVED), and a person who releases a rejected row (RELEASED). A move
-that is missing from the table is illegal. It is either a late or contradicting message, which is kept as evidence and
-changes nothing, or an error in our own code.
+An instruction starts READY. Before a request may leave, INTENDED is made durable. The reply or fault is another fact. A
+row may be sent if and only if it is READY. There are only three ways back to READY: proof that nothing left (NOT_SENT),
+a person with evidence (RESOLVED_NOT_RECEIVED), and a person who releases a rejected row (RELEASED). A move that is
+missing from the table is illegal: either a late or contradicting message, which is kept as evidence and changes
+nothing, or a bug.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
 class State(StrEnum):
-    """The state of an instruction. Each member says how the state is reached, and some the effect of a crash in it."""
+    """The state of an instruction. Each member's docstring says how the state is reached."""
 
     READY = "ready"
     """Nothing was sent for the row, or a person has cleared it to be sent. A crash in this state has no effect."""
@@ -96,9 +96,9 @@ STATE_AFTER: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, ki
 
 
 class Intended(NamedTuple):
-    """An attempt is about to be sent, under this order id, with this nonce and timestamp.
+    """An attempt is about to be sent with this order id, nonce and timestamp.
 
-    `endpoint_id` is the id of the endpoint that it is sent to, or None if only a host's sent log has the attempt.
+    `endpoint_id` is the endpoint's id, or None if the attempt is known only from a host's sent log.
     """
 
     order_id: str
@@ -109,14 +109,14 @@ class Intended(NamedTuple):
 
 
 class Concluded(NamedTuple):
-    """The attempt ended with `outcome`."""
+    """The attempt ended with this outcome."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The run that intended the attempt ended without recording its outcome."""
+    """The attempt's run ended without recording its outcome."""
 
 
 class Resolution(StrEnum):
@@ -167,7 +167,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """An amended row of a later sheet took over the order id of this row."""
+    """An amended row of a later sheet took over this row's order id."""
 
     batch: str
     row: int
@@ -199,7 +199,7 @@ _INTENDED, _RELEASED = FactKind.INTENDED, FactKind.RELEASED
 
 
 def fact_kind(fact: Fact) -> FactKind:
-    """Return the kind of a fact, which is its key in the table of moves."""
+    """Return the kind of a fact, its key in the table of moves."""
     match fact:
         case Intended():
             return _INTENDED
@@ -220,10 +220,10 @@ def fact_kind(fact: Fact) -> FactKind:
 
 
 class Standing(NamedTuple):
-    """The state of one instruction, with its attempt: the result of replaying its facts.
+    """The state of one instruction and its latest attempt: the result of replaying its facts.
 
-    `attempt` is the number of the latest attempt (0: none yet). `generation` is 1 and grows with every release.
-    `possible_duplicate_of` is the attempt that a person called not received, or rejected. It stays forever.
+    `attempt` is the number of the latest attempt, or 0 before the first. `generation` starts at 1 and grows with every
+    release. `possible_duplicate_of` is the attempt that a person called not received or rejected. It is never reset.
     """
 
     state: State = State.READY
@@ -233,7 +233,7 @@ class Standing(NamedTuple):
 
     @property
     def is_rejected_by_word(self) -> bool:
-        """Whether a person, and not a message of the gateway, reported that the row is rejected."""
+        """Whether a person, rather than a message from the gateway, reported the row as rejected."""
         return self.state is State.REJECTED and self.possible_duplicate_of == self.attempt
 
 
@@ -252,10 +252,10 @@ _MARKING = {FactKind.RESOLVED_REJECTED, FactKind.RESOLVED_NOT_RECEIVED}
 
 
 class Move(NamedTuple):
-    """A line of the table of moves, with the other effects of a move.
+    """An entry in the table of moves: the new state, and the other effects of the move.
 
-    `attempts` and `generations` are added to those of the row. `is_marking`: the attempt becomes a possible duplicate.
-    `is_sending`: from now on the attempt may have been sent.
+    `attempts` and `generations` are added to those of the row. If `is_marking`, the attempt becomes a possible
+    duplicate. If `is_sending`, the attempt may have left from now on.
     """
 
     before: State
@@ -285,7 +285,7 @@ MOVES: Mapping[tuple[State, FactKind], Move] = MappingProxyType(
 
 
 def next_standing(standing: Standing, kind: FactKind, attempt: int) -> Standing | IllegalMove:
-    """Return the standing of an instruction after a fact of this kind about attempt number `attempt`."""
+    """Return the standing after a fact of this kind about attempt number `attempt`."""
     move = MOVES.get((standing.state, kind))
     # A fact about any other attempt is late or repeated. Otherwise an old rejection would count for the latest attempt,
     # and the row could be released while that payment is on its way.

@@ -1,4 +1,4 @@
-"""Exact amounts. Money arrives as text, is held as `Decimal` or as whole minor units, and is never a float."""
+"""Exact amounts. Money arrives as text, is stored as `Decimal` or in whole minor units, and is never a float."""
 
 import re
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -16,7 +16,7 @@ _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation])
 
 
 def parse_amount(text: str, *, minor_units: int) -> Decimal | None:
-    """Return the amount in `text`. Returns None if it is not an amount, or has more than `minor_units` decimals."""
+    """Parse the amount in `text`. Returns None if it is not an amount, or has more than `minor_units` decimals."""
     if _AMOUNT.fullmatch(text) is None:
         return None
     _, _, decimals = text.partition(".")
@@ -32,21 +32,20 @@ def to_minor(amount: Decimal, *, minor_units: int) -> int:
 
 
 def from_minor(minor: int, *, minor_units: int) -> str:
-    """Format an amount in minor units, with all decimals of the currency."""
+    """Format `minor` minor units as an amount with all decimals of the currency."""
     return format(Decimal(minor).scaleb(-minor_units, _EXACT), "f")
 
 
 def format_amount(amount: str) -> str:
     """Format an amount for people, such as `1,234.50`. Other text is returned unchanged.
 
-    The language decides how thousands are separated and how decimals are marked. Files that a program reads have
-    neither.
+    Separators depend on the language. Files that programs read have no thousands separators.
     """
     return localise_number(f"{Decimal(amount):,f}") if _NUMBER.fullmatch(amount) else amount
 
 
 def format_two_decimals(text: str) -> str:
-    """Return the amount `text` (`AMOUNT_PATTERN`) with exactly two decimals. Raises `InternalError` if it has more."""
+    """Format the amount `text` (`AMOUNT_PATTERN`) with exactly two decimals. Raises `InternalError` if it has more."""
     whole, _, decimals = text.partition(".")
     if len(decimals) > 2:  # noqa: PLR2004 (two decimals)
         raise InternalError("an amount has more than two decimals, but only two can be written")

@@ -1,4 +1,4 @@
-"""The outcome of an attempt, and the advice for the run that comes with it."""
+"""The outcome of an attempt, and the resulting advice for the run."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class OutcomeKind(StrEnum):
-    """The five results that an attempt can have."""
+    """The five possible results of an attempt."""
 
     NOT_SENT = "not_sent"
     """It is proven that no byte of the request was sent. The row may be tried again."""
@@ -27,11 +27,11 @@ ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTE
 
 
 class Outcome(NamedTuple):
-    """The result of an attempt, with the gateway's words, if any. It is a tuple because every payout makes one.
+    """The result of an attempt, with the gateway's words, if any. A tuple for speed, because every payout creates one.
 
-    `cause` is our stable code for a result that is no answer of the gateway (`connect.refused`, `read.timeout`,
-    `reply.status_missing`); otherwise empty. `conflict` marks a reply about another payout. `reply_sha256` is the
-    digest (hex) of the raw reply, if that is kept. `customer_url` is the page where the customer of a collection pays,
+    `cause` is our stable code if the gateway gave no usable answer (`connect.refused`, `read.timeout`,
+    `reply.status_missing`), or otherwise empty. `conflict` marks a reply about another payout. `reply_sha256` is the
+    digest (hex) of the raw reply, if it was stored. `customer_url` is the page where the customer of a collection pays,
     if the gateway named one.
     """
 
@@ -54,7 +54,7 @@ class ContinueRun:
 
 @dataclass(frozen=True, slots=True)
 class RetrySoon:
-    """Nothing was sent, and another try soon may succeed."""
+    """Nothing was sent, and an immediate retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ Advice = ContinueRun | RetrySoon | PauseRun | StopRun
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome, and the advice that comes with it."""
+    """An outcome and its advice for the run."""
 
     outcome: Outcome
     advice: Advice = ContinueRun()

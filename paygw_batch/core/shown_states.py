@@ -1,7 +1,7 @@
-"""Words for the states and codes in the journal, in the reader's language.
+"""Translates the states and codes in the journal into the reader's language.
 
-The journal keeps a code and its values, as JSON. Facts are hashed and replayed, so they may not depend on a language.
-Any other text is the gateway's or a person's, and is shown unchanged.
+The journal stores a code and its values as JSON, because facts are hashed and replayed, and must not depend on a
+language. Any other text is the gateway's or a person's, and is shown unchanged.
 """
 
 import json
@@ -68,7 +68,7 @@ _FOR_OFFICERS: Mapping[str, str] = MappingProxyType(
 
 
 def encode_record(code: str, *values: str | int | None) -> str:
-    """Encode a code and its values for the journal. A missing value is None."""
+    """Encode a code and its values for the journal. Missing values are None."""
     cleaned = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
     return _encode([code, *cleaned])
 
@@ -83,7 +83,7 @@ def encode_text(text: str) -> str:
 
 
 def decode_record(text: str) -> tuple[str, Sequence[Any]]:
-    """Return the code and values of a stored text. Text from the gateway or a person has the code `text`."""
+    """Return the code and the values of a stored text. The code of a text from the gateway or a person is `text`."""
     if not text.startswith(CODED):
         return _TEXT, (text,)
     code, *values = json.loads(text)
@@ -91,7 +91,7 @@ def decode_record(text: str) -> tuple[str, Sequence[Any]]:
 
 
 def render_record(text: str, *, is_for_officers: bool = False) -> str:
-    """Return a stored text in the chosen language, for officers without codes, logins and digests."""
+    """Render a stored text in the chosen language. For officers, codes, logins and digests are omitted."""
     code, values = decode_record(text)
     if code == _TEXT:
         return str(values[0])
@@ -114,7 +114,7 @@ def format_decider(by: str, *, is_for_officers: bool = False) -> str:
 
 
 def parse_agreement(by: str) -> tuple[str, str] | None:
-    """Return who prepared and who approved the order of a decision. Returns None if one person decided."""
+    """Return who prepared and approved the order behind a decision, or None if one person decided."""
     if not _is_order_decision(by):
         return None
     _, (_, _, maker, approvers) = decode_record(by)
@@ -122,13 +122,13 @@ def parse_agreement(by: str) -> tuple[str, str] | None:
 
 
 def decider_name(by: str) -> str:
-    """Return the name (or else the login) of the person who decided or carried out an order."""
+    """Return the name (or the login, if there is none) of the person who decided or carried out an order."""
     person = str(decode_record(by)[1][0]) if _is_order_decision(by) else by
     return person.rpartition(LOGIN)[0] or person
 
 
 def _is_order_decision(by: str) -> bool:
-    """Return whether an order was recorded. A person's name never looks like one, because it ends with the login."""
+    """Return whether a decision was made by an order. A person's own decision always ends with the login."""
     return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
 
 
@@ -180,12 +180,12 @@ _OTHER_CODES = mark_all("replaced", "held", "not sent", "unknown", "not received
 
 
 def state_label(state: str) -> str:
-    """Return the label of a state or another of our codes."""
+    """Return the label of a state or of another code."""
     return say(_STATES[state][0] if state in _STATES else state.replace("_", " "))
 
 
 def format_state_count(count: int, state: str) -> str:
-    """Return the words for a number of rows in a state: `3 in doubt`."""
+    """Format a number of rows in a state: `3 in doubt`."""
     return say_count(count, _STATES[state][1])
 
 
@@ -200,13 +200,13 @@ _FINDINGS = {
 
 
 def format_finding_count(count: int, finding: str) -> str:
-    """Return the words for a number of the gateway's messages with a finding: `2 contradicting`."""
+    """Format a number of messages with a finding: `2 contradicting`."""
     template = _FINDINGS.get(finding)
     return f"{format_number(count)} {state_label(finding)}" if template is None else say_count(count, template)
 
 
 def display_state(state: State) -> str:
-    """Return the state to display for an instruction.
+    """Return the state of an instruction as shown to people.
 
     Outside its run, a row in flight is shown as in doubt. A replaced row is no longer part of its batch.
     """

@@ -1,7 +1,7 @@
-"""Text from outside: which texts read alike, and which characters are safe to show on a terminal.
+"""Handles untrusted text: compares texts that look alike, and escapes characters that a terminal would obey.
 
-File names, cells, words of the gateway and values of the environment can hold characters that a terminal obeys instead
-of showing. They move the cursor, delete lines, set the window's title or reverse the order of the text.
+File names, cells, the gateway's words and environment variables can contain characters that a terminal obeys instead of
+showing. They move the cursor, delete lines, set the window title or reverse the direction of the text.
 """
 
 import re
@@ -31,14 +31,14 @@ _FURTHER_INVISIBLE = frozenset(
 
 
 def normalise_spelling(text: str) -> str:
-    """Return the same spelling for texts that differ only in case, Unicode form, hyphens or invisible characters.
+    """Normalize texts that differ only in case, Unicode form, width, hyphens or invisible characters.
 
-    Case is folded as `str.casefold` does, and the form is NFKC. The result is only for comparing: it is never shown and
-    never sent. It is its own spelling: `normalise_spelling(normalise_spelling(text)) == normalise_spelling(text)`.
+    Applies `str.casefold` and NFKC. The result is only for comparison; it is never shown or sent. The function is
+    idempotent.
     """
     if text.isascii():
         return text.lower()
-    # One step can enable another: a letter that case folding takes apart may join the mark that follows it.
+    # One step can enable another: a letter decomposed by case folding may combine with the next mark.
     while (normalised := _normalise_once(text)) != text:
         text = normalised
     return text
@@ -97,11 +97,11 @@ _PART_OF_DATE = re.compile(r"[0-9]+|[^\W0-9_]+")
 
 
 def repair_order_id(order_id: str) -> str:
-    """Return the same text for ids that differ only in spelling or by the changes of programs and retyping.
+    """Normalize ids that differ only in spelling, or as spreadsheets and retyping change them.
 
-    A spreadsheet drops leading zeros (00001), and adds `.0` or separators of thousands. People write `/`, `.` or `_`
-    for `-`, and O for 0. The result is only for comparing payments that are equal otherwise: it is never shown and
-    never sent. `repair_order_id(repair_order_id(text)) == repair_order_id(text)`.
+    A spreadsheet drops leading zeros (00001) and adds `.0` or thousands separators. People type `/`, `.` or `_` for
+    `-`, and O for 0. The result is only for comparing payments that are otherwise equal; it is never shown or sent. The
+    function is idempotent.
     """
     while (repaired := _repair_once(order_id)) != order_id:
         order_id = repaired
@@ -109,21 +109,21 @@ def repair_order_id(order_id: str) -> str:
 
 
 def are_damaged_variants(first: str, second: str) -> bool:
-    """Return whether two order ids match after repair, as a number (12.10, 1E+05, 5%) or a date (3-1, 3-Jan).
+    """Return whether two order ids are equal after repair, or as numbers (12.10, 1E+05, 5%) or dates (3-1, 3-Jan).
 
-    Numbers of the same length also match if a spreadsheet replaced one's digits after the fifteenth by zeros.
+    Two numbers of the same length are also equal if one has zeros after its fifteenth digit, as from a spreadsheet.
     """
     first, second = first.removeprefix(_OF_TIMES), second.removeprefix(_OF_TIMES)
     if (left := _NUMBER.fullmatch(first)) and (right := _NUMBER.fullmatch(second)) and _value(left) == _value(right):
         return True
     if first[:15] == second[:15] and len(first) == len(second) and (_CUT.fullmatch(first) or _CUT.fullmatch(second)):
         return first.isdigit() and second.isdigit()
-    # A program that rewrites a date changes its form, so 1-3 and 3-1, which have the same form, are two ids.
+    # A program that rewrites a date changes its layout, so 1-3 and 3-1, which have the same layout, are different ids.
     if (left := _DATE.fullmatch(first)) and (right := _DATE.fullmatch(second)) and _layout(first) != _layout(second):
         pairs = ((_possible_dates(left), _possible_dates(right)), (_possible_dates(right), _possible_dates(left)))
         if any(not short.isdisjoint(long | {(0, *rest) for _, *rest in long}) for short, long in pairs):
             return True
-    # Most ids already differ in a letter or digit that no damage touches. This check takes a tenth of the time.
+    # For speed: most ids already differ in a letter or digit that no damage affects.
     if first.isascii() and second.isascii() and first.translate(_UNTOUCHED) != second.translate(_UNTOUCHED):
         return False
     return repair_order_id(first) == repair_order_id(second)
@@ -178,25 +178,25 @@ _UNFIT_IN_PRINT = re.compile(rf"(\x1b\[[0-9;?]*[A-Za-z]|[\n\t\r])|([{_CONTROL_CH
 
 
 def escape_for_terminal(text: str) -> str:
-    r"""Return one line of text with an escape (`\x1b`) for every character that a terminal would obey or hide.
+    r"""Return one line of text in which every character that a terminal would obey or hide is escaped (`\x1b`).
 
-    Letters of all scripts stay, with the joiners that some of them need.
+    Letters of all scripts are kept, with the joiners that some need.
     """
     return _UNFIT.sub(lambda match: escape_character(match[0]), text)
 
 
 def escape_layout(text: str) -> str:
-    """Return text that a library laid out from clean parts; escape every character that a layout cannot contain."""
+    """Escape every character that a library's layout of clean text cannot contain."""
     return _UNFIT_IN_PRINT.sub(lambda match: match[1] or escape_character(match[2]), text)
 
 
 def escape_json(text: str) -> str:
-    """Escape the unprintable characters in JSON text, without changing its value."""
+    """Escape the characters of `escape_for_terminal` in JSON, by JSON escapes, so that its value is unchanged."""
     return _UNFIT.sub(lambda match: match[0] if match[0] in "\n\t" else _escape_json_character(match[0]), text)
 
 
 def escape_character(character: str) -> str:
-    r"""Return a character as Python's escape: `\x1b`, `\u202e`."""
+    r"""Return a character's Python escape: `\x1b`, `\u202e`."""
     return character.encode("unicode_escape").decode("ascii")
 
 
@@ -206,7 +206,7 @@ def _escape_json_character(character: str) -> str:
 
 
 def is_encoding(name: str) -> bool:
-    """Return whether `name` is an encoding of texts that has the letters, digits and separators of ASCII."""
+    """Return whether `name` is a text encoding compatible with ASCII letters, digits and separators."""
     try:
         return b"a;1\n".decode(name) == "a;1\n"
     except (LookupError, ValueError):

@@ -1,6 +1,6 @@
-"""Read the data files under config/ strictly: a misspelt key or a value of the wrong type is an error.
+"""Reads the data files under config/ strictly: a misspelt key or a value of the wrong type is an error.
 
-The models define the content of the files. They are used only in this package: `load` converts them to the values of
+The models define the format of the files. They are used only in this package; `load` converts them to the types in
 `rules`.
 """
 
@@ -49,10 +49,10 @@ class _Data(BaseModel):
 
 
 class FieldData(_Data):
-    """A `[[fields]]` of a form. `default` is sent if neither the sheet nor the operator has a value.
+    """A `[[fields]]` entry of a form. `default` is sent if neither the sheet nor the operator has a value.
 
     Fields that are not sent `everywhere` are sent only in countries whose files name them. `reconciled` fields have
-    their own column in the reconciliation. `label` is the name of the column for people, if it differs.
+    their own column in the reconciliation. `label` is the column's displayed name, if it differs.
     """
 
     name: _FieldName
@@ -138,11 +138,11 @@ class EnquiryData(_Data):
 
 
 class CountryOperationData(_Data):
-    """- `[operations.NAME]` of a country: the differences from the operation's default form with all fields required.
+    """- `[operations.NAME]` of a country: its differences from the operation's default form with all fields required.
 
-    - `fields`: a field of the form -> `never` sent here, `sent` here though not everywhere, `optional`, or `required`
-      by the interface itself, so that the operator's terms cannot change it.
-    - `max_characters`: a string field -> its limit here.
+    - `fields`: a field of the form -> `never` sent here, `sent` here but not everywhere, `optional`, or `required` by
+      the interface, regardless of the operator's terms.
+    - `max_characters`: a string field -> its maximum length here.
     - `unusable` is the reason why the operation cannot be used until the operator's terms name a form.
     """
 
@@ -187,7 +187,7 @@ class CountryData(_Data):
     """A file of config/countries/. Its name is the code that the gateway uses for the country.
 
     Two keys are for tooling/mobile_numbers.py. `metadata_region` is the country's code in the metadata of phone
-    numbers, if it differs. `narrowed_numbers`: a part of the pattern there -> its replacement.
+    numbers, if it differs. `narrowed_numbers`: a part of the pattern in the metadata -> its replacement.
     """
 
     name: _Text
@@ -228,7 +228,7 @@ _OperatorsFile = RootModel[dict[str, dict[str, list[_Digits]]]]
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return the problem of a regular expression for both Python and polars, or ""."""
+    """Return why a regular expression is invalid in Python or polars, or "" if it is valid."""
     if match := _NOT_PORTABLE.search(pattern):
         return say(
             "{part!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])",
@@ -304,7 +304,7 @@ def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return the end of a message about an unknown `word`: the nearest known word, and all known ones."""
+    """Return the suggestion for an unknown `word`: the nearest known word, and all known ones."""
     words = sorted(choices)
     close = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
         word.upper(), words, n=1, cutoff=0.5

@@ -1,4 +1,4 @@
-"""Derive the columns of sheets from the forms and operations under config/. A new field there is a new column."""
+"""Derives the columns of sheets from the forms and operations under config/. A new field there is a new column."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class SheetColumns:
 
     - `of_operation`: operation -> the columns that its sheets may have, in the order of a row's defects: first those of
       the operation's file, then the other fields of its forms.
-    - `cleanings`: every known column -> how it is cleaned, in the order of all operations together.
-    - `codes`: further columns of the kind `country`, which must agree with the row's country.
+    - `cleanings`: every known column -> how it is cleaned, in the merged order of all operations.
+    - `codes`: other columns of the kind `country`, which must match the row's country.
     - `shown_otherwise`: columns that repeat the country, or that the reconciliation shows under another name.
     - `reconciled`: operation -> the columns that the reconciliation shows under their own names, after its own columns.
     - `labels`: English labels of columns. A column without a label is shown by its name.
@@ -95,7 +95,7 @@ def _operation_columns(name: str, operation: files.OperationData, forms: Sequenc
 
 
 def _column_cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
-    """Return the cleaning of each column. It cannot depend on a form, which is chosen after cleaning."""
+    """Return each column's cleaning, which cannot depend on the form, because the form is chosen after cleaning."""
     cleanings = {name: KINDS[kind].cleaning for name, kind in COMMON_COLUMNS.items()}
     for field in fields:
         cleaning = KINDS[field.kind].cleaning
@@ -111,7 +111,7 @@ def _column_cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
 
 
 def _merge_orders(columns: Iterable[tuple[str, ...]]) -> list[str]:
-    """Merge the columns of all operations, keeping the order of each as far as possible."""
+    """Merge the columns of all operations, keeping each operation's order as far as possible."""
     merged: list[str] = []
     for names in columns:
         position = 0

@@ -13,7 +13,7 @@ from paygw_batch.language import mark
 
 
 class Cleaning(Enum):
-    """How the values of a column are cleaned before they are checked."""
+    """The cleaning of a column's values before they are checked."""
 
     TRIMMED = auto()
     """Remove spaces and invisible characters at both ends."""
@@ -43,11 +43,11 @@ class Checking(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KindEntry:
-    """A kind of field. `words` and `example` are for a person who fills in a sheet.
+    """A kind of field. `words` and `example` help a person to fill in a sheet.
 
     - `pattern` is a regular expression for a whole value. `what` ends the message about a value that doesn't match.
     - `is_filled` is true if the rules or the configuration have a default.
-    - `is_outside_fields` is true if the value is not among an instruction's fields.
+    - `is_outside_fields` is true if an instruction stores the value outside `fields`.
     - `column` is the field's name if every row has exactly one field of this kind.
     - `width` is the width of the column in a template, in characters.
     """

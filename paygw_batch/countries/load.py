@@ -1,4 +1,4 @@
-"""Build the values of `rules` from the files under config/ and the operator's terms."""
+"""Builds the rules from the files under config/ and the operator's terms."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -73,7 +73,7 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
 
 
 def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
-    """Load the enquiry about orders of `operation`. Its replies are read like those of `operation`."""
+    """Load the enquiry about orders of `operation`, whose replies have the format of `operation`."""
     return replace(operation, name="enquiry", path=files.read_enquiry(data or files.config_dir(), profile).path)
 
 
@@ -92,8 +92,8 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
     """Load the rules of all countries for an operation, merged with the operator's `terms` by code.
 
     The result includes countries whose terms are incomplete: `missing_terms` has the absent keys, and `unusable` the
-    reason. Raises `ConfigurationError` with all invalid terms at once (an unknown country or form, a smallest amount
-    above the largest, a value for a field that is never sent), and for unusable data files.
+    reason. Raises `ConfigurationError` for all invalid terms at once (an unknown country or form, a minimum amount
+    above the maximum, a value for a field that is never sent), and for unusable data files.
     """
     root = data or files.config_dir()
     operation_data = files.read_operation(root, operation)
@@ -141,7 +141,7 @@ class _CountryCase:
 
     @property
     def key(self) -> str:
-        """The table of the configuration with these terms."""
+        """The name of the configuration table with these terms."""
         return f"countries.{self.code}.{self.operation}"
 
     @property
@@ -150,7 +150,7 @@ class _CountryCase:
 
     @property
     def documented_form(self) -> str | None:
-        """The form that the interface documents for this country, or None."""
+        """The documented form for this country, or None."""
         operation = self.country_operation
         return None if operation.unusable else operation.form or self.operation_data.default_form
 
@@ -332,7 +332,7 @@ def _build_form(case: _CountryCase) -> Form:
 
 
 def _shared_purpose_problems(operation: str, operation_data: files.OperationData, rules: Rules) -> Iterator[str]:
-    """Yield a message for each currency whose countries must share a purpose, but don't."""
+    """Yield a message for each currency whose countries must have the same purpose but don't."""
     for currency in operation_data.one_purpose:
         purposes = {code: rule.purpose for code, rule in rules.items() if rule.currency == currency and rule.purpose}
         if len(set(purposes.values())) > 1:

@@ -38,7 +38,7 @@ class FieldKind(StrEnum):
 
 
 class AmountForm(StrEnum):
-    """How `amount` is written in a request body."""
+    """The format of `amount` in a request body."""
 
     NUMBER = "number"
     """A JSON number with the sheet's own digits."""
@@ -58,10 +58,9 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The shape of an operation's request body. Source: sections 2.1 and 2.2 of the interface.
+    """The form of an operation's request body (sections 2.1 and 2.2 of the gateway's interface).
 
-    `fields` are in the order of the body. `shown` maps columns of the reconciliation to the fields that fill them,
-    unless a field has the column's name.
+    `fields` are in the order of the body. `shown` maps columns of the reconciliation to fields with other names.
     """
 
     name: str
@@ -81,7 +80,7 @@ class AmountUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplyNames:
-    """The names of a reply's fields. Each is a dotted path, and the first one that is present counts.
+    """The names of a reply's fields, as dotted paths. The first one that is present counts.
 
     `minor_units` has the number of decimals of each currency, and is needed if `amount_unit` is `minor`.
     """
@@ -102,11 +101,11 @@ class ReplyNames:
 class Operation:
     """An operation of the gateway, with its path and the names of its reply's fields.
 
-    `path` follows the base address and contains `{endpoint_id}` (section 4 of the gateway's interface). The interface
-    shows no field of a reply except `status`; `reply` has the names of others. `command` is the command that runs a
-    sheet of this operation. `verb` is the action on a row, for messages. `columns` are those that such a sheet may
-    have, in the order of a row's defects. `amount_forms` are those that the interface shows; if there are several, the
-    operator's configuration names one.
+    `path` follows the base address and contains `{endpoint_id}` (section 4 of the gateway's interface). `reply` has the
+    names of a reply's fields, of which the interface documents only `status`. `command` is the command for sheets of
+    this operation. `verb` is the action on a row, for messages. `columns` are those of such a sheet, in the order of a
+    row's defects. `amount_forms` are the documented formats; if there are several, the operator's configuration names
+    one.
     """
 
     name: str
@@ -120,10 +119,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Renumbering:
-    """The last change of a country's numbering plan, for converting numbers to the plan in use.
+    """A country's last change of its numbering plan, for converting numbers to the plan in use.
 
-    Each of `ways` has a pattern for a whole national number of the other plan, with one group, and the prefix for the
-    group's match. `to_former` is true if the gateway still requires the former plan.
+    Each of `ways` has a pattern with one group for a whole national number of the other plan, and the new prefix of
+    that group. `to_former` is true if the gateway still requires the former plan.
     """
 
     changed: date
@@ -133,12 +132,12 @@ class Renumbering:
 
 @dataclass(frozen=True, slots=True)
 class MobileNumbers:
-    """How a country's mobile numbers are written.
+    """The format of a country's mobile numbers.
 
     `pattern` is a regular expression for the national significant number (without trunk zero, only `[0-9]`, grouped,
-    not anchored) that Python and polars read alike. `trunk_prefix` is dialled before the number inside the country, or
-    is empty. `keeps_zero` is true if a leading 0 belongs to the number, is never a trunk zero, and follows the dialling
-    code. This applies to every number of Cote d'Ivoire and Benin, and for some of Burkina Faso.
+    not anchored), valid in Python and polars. `trunk_prefix` is dialled before the number inside the country, or is
+    empty. `keeps_zero` is true if a leading 0 is part of the number and follows the dialling code. This applies to all
+    numbers in Cote d'Ivoire and Benin, and to some in Burkina Faso.
     """
 
     dialling_code: str
@@ -155,9 +154,9 @@ class MobileNumbers:
 
 @dataclass(frozen=True, slots=True)
 class PurposeTerms:
-    """A purpose that a row of a sheet may choose, and the mobile operator whose wallets it is for, if configured.
+    """A purpose that a row may choose, and the mobile operator of its wallets, if configured.
 
-    `word` is the sender's configured word for the purpose. If it is empty, the purpose is chosen by its code.
+    `word` is the configured word for the purpose in sheets. If it is empty, the purpose is chosen by its code.
     """
 
     purpose: str
@@ -210,12 +209,12 @@ class CountryRule:
     - `required` has the fields that must be present, and `omitted` those that are never sent for this country.
     - `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
     - `defaults` has values for fields that a sheet may leave out (`ipaddress`, `order_desc`).
-    - `max_characters` has limits of strings that are lower than the usual one.
-    - `operator` is the mobile operator whose wallets `purpose` is for, if configured.
-    - `purposes` are those that a row may choose, by normalized words (`fold_word`).
-    - `phone_as_account` is the column that can also be the account. `account_from` is the same column if the sheet has
+    - `max_characters` has maximum lengths that are lower than the usual one.
+    - `operator` is the mobile operator of the wallets that `purpose` is for, if configured.
+    - `purposes` are those that a row may choose, by normalised word (`fold_word`).
+    - `phone_as_account` is the column that can serve as the account. `account_from` is the same column if the sheet has
       no accounts. Both are empty if there is none.
-    - `headings`: the columns of the sheet of this rule (`for_sheet`) -> the sender's own headings.
+    - `headings`: the columns of the sheet (`for_sheet`) -> the sender's own headings.
     - `bank_account_pattern` is the operator's pattern, grouped, which must match the whole of an account number.
     - `notes` are sentences for a person ("Egypt is paid out in cash only").
     - `confused_codes`: a code that is often confused with this country's -> a message.
@@ -267,7 +266,7 @@ WORD_SEPARATORS = r"[\s_-]+"
 
 
 def fold_word(word: str) -> str:
-    """Normalize a sender's word for a purpose: no case, spaces, hyphens or underscores."""
+    """Normalise a sender's word for a purpose: ignore case, spaces, hyphens and underscores."""
     return re.sub(WORD_SEPARATORS, "", word).lower()
 
 

@@ -1,4 +1,4 @@
-"""Signs with a key in AWS KMS (the extra `aws`). Region, endpoint and credentials are found as in every AWS SDK.
+"""Signs with a key in AWS KMS (the extra `aws`). Region, endpoint and credentials are found by the AWS SDK.
 
 Only the digest of a text is sent, so that no payee's data reaches AWS.
 """
@@ -69,7 +69,7 @@ _BY_ERROR: dict[KeyProblem, tuple[type[Exception], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class KmsKey(SigningKey):
-    """A key that never leaves AWS. Safe to use from many threads."""
+    """A key that never leaves AWS. Thread-safe."""
 
     key_id: str
     public: PublicHalf
@@ -115,12 +115,12 @@ class KmsKey(SigningKey):
 
 
 def deserialise_kms_key(fields: dict[str, Any]) -> KmsKey:
-    """Load the key named by `KmsKey.serialise` of another process. Raises `KeyUnusable`."""
+    """Load the key that `KmsKey.serialise` described to this process. Raises `KeyUnusable`."""
     return load_kms_key(fields["key_id"], fields["calls"])
 
 
 def load_kms_key(key_id: str, calls: int) -> KmsKey:
-    """Return the RSA key in AWS. Raises `KeyUnusable` if it is missing or may not sign."""
+    """Load the RSA key in AWS. Raises `KeyUnusable` if it is missing or may not sign."""
     client = _create_client(key_id, calls)
     with _translating_errors(key_id):
         response = client.get_public_key(KeyId=key_id)
@@ -162,7 +162,7 @@ def _key_address(key_id: str) -> str:
 
 @contextmanager
 def _translating_errors(key_id: str) -> Iterator[None]:
-    """Translate an error of the SDK without its own text, which can contain more than a person needs."""
+    """Translate SDK errors, leaving out their own text, which may contain internal details."""
     try:
         yield
     except sdk.ClientError as error:

@@ -1,7 +1,7 @@
 """Signs with a key in a token, through its vendor's PKCS#11 module (the extra `pkcs11`).
 
-python-pkcs11 promises the module that only one thread calls it. So each process has one session, and a run that uses
-several sessions has several processes.
+python-pkcs11 promises the module that only one thread calls it. So each process has one session, and a run with several
+sessions has several processes.
 """
 
 import base64
@@ -115,7 +115,7 @@ class PersonTokenKey:
     public: bytes
 
     def sign(self, data: bytes) -> bytes:
-        """Return the signature of `data` (of its SHA-256, if the key is P-256). Raises `KeyUnusable`."""
+        """Sign `data` (or its SHA-256, if the key is P-256). Raises `KeyUnusable`."""
         address = self.location.address
         with _open_session(self.location) as session:
             key = _require_private_key(address, session)
@@ -127,7 +127,7 @@ class PersonTokenKey:
 
 
 def load_person_token_key(place: TokenLocation) -> PersonTokenKey:
-    """Return a person's key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
+    """Load a person's key from the token. Raises `KeyUnusable` if it is missing or may not sign."""
     address = place.address
     with _open_session(place) as session, _translating_errors(address):
         key = _require_private_key(address, session)
@@ -143,12 +143,12 @@ def load_person_token_key(place: TokenLocation) -> PersonTokenKey:
 
 
 def deserialise_token_key(fields: dict[str, str]) -> TokenKey:
-    """Load the key named by `TokenKey.serialise` of another process. Raises `KeyUnusable`."""
+    """Load the key that `TokenKey.serialise` described to this process. Raises `KeyUnusable`."""
     return load_token_key(TokenLocation(token_address(fields["uri"]), Path(fields["module"]), fields["pin"]))
 
 
 def load_token_key(place: TokenLocation) -> TokenKey:
-    """Return the RSA key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
+    """Load the RSA key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
     address = place.address
     with _open_session(place) as session, _translating_errors(address):
         key = _require_private_key(address, session)
@@ -173,7 +173,7 @@ def has_token_key(place: TokenLocation) -> bool:
 
 
 def make_token_key(place: TokenLocation) -> None:
-    """Create a new RSA key in the token, which cannot be exported. Raises `KeyUnusable`."""
+    """Create a new RSA key, which cannot be exported, in the token. Raises `KeyUnusable`."""
     address = place.address
     with _open_session(place, writes=True) as session, _translating_errors(address):
         session.generate_keypair(
@@ -189,7 +189,7 @@ def make_token_key(place: TokenLocation) -> None:
 
 @contextmanager
 def _open_session(place: TokenLocation, *, writes: bool = False) -> Iterator[Any]:
-    """Yield a session that is logged in. Afterwards the module forgets all of it, including the PIN."""
+    """Yield a logged-in session. Afterwards the module keeps nothing, including the PIN."""
     address = place.address
     with _SESSION_LOCK, ExitStack() as undo:
         with _token_lock(place.module):
@@ -211,7 +211,7 @@ def _open_session(place: TokenLocation, *, writes: bool = False) -> Iterator[Any
 
 @contextmanager
 def _token_lock(module: Path) -> Iterator[None]:
-    """Let only one process of this machine open a token at a time, because otherwise it may find no token.
+    """Let only one process of this machine open a token at a time, because otherwise it might not find the token.
 
     SoftHSM rewrites its token at each login. The lock is on the module's own file, and the wait for it is limited.
     """
@@ -272,7 +272,7 @@ def _require_private_key(address: TokenAddress, session: Any) -> Any:
 
 
 def _read_public_half(address: TokenAddress, session: Any, key: Any) -> PublicHalf:
-    """Return the public half, from the private key's attributes or, if these lack it, from the object beside it."""
+    """Return the public half from the private key's attributes or, if these lack it, from the public key object."""
     sources = [key, *session.get_objects({Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id})]
     for source in sources:
         modulus = _attribute(source, Attribute.MODULUS, default=None)

@@ -1,6 +1,6 @@
-"""Sends the due instructions of a batch to the gateway, at most as many at once as the window allows.
+"""Sends the due instructions of a batch to the gateway, as many at once as the window allows.
 
-    due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
+due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
 
 The order is the promise: the intent of an attempt is on stable storage before the first byte of its request is sent.
 Only rows that are about to be sent get an intent, so that a crash leaves no more rows in doubt than were in flight. A
@@ -33,7 +33,7 @@ MAX_REST_S = 0.002
 
 
 class GroupCommit:
-    """Collects facts during a commit, and makes them durable in the next one.
+    """Collects facts during one commit, and makes them durable in the next.
 
     Without pressure, a commit takes all facts that wait, because it costs nearly the same for one fact and for many. A
     pause after it lets more facts arrive. Under pressure, while requests wait for a place in flight, a commit takes at
@@ -58,7 +58,7 @@ class GroupCommit:
         self._failure: Exception | None = None
 
     def submit(self, entry: Entry) -> asyncio.Future[MoveResult]:
-        """Add a fact to the next commit. The returned future resolves to its effect once the fact is durable."""
+        """Add a fact to the next commit. The returned future resolves to the fact's effect once it is durable."""
         loop = asyncio.get_running_loop()
         durable: asyncio.Future[MoveResult] = loop.create_future()
         if self._failure is not None:
@@ -146,8 +146,8 @@ Judge = Callable[[RawReply | TransportFault, ExpectedReply], Verdict]
 class RunEnd:
     """The end of a run. `sent` is the number of rows for which a first byte may have been sent.
 
-    `stop_reason` is the reason why the run stopped early. `failure` is the error that ended it (a journal that cannot
-    be written, or an error of ours). `unrecorded` has the outcomes that came after it, by order id.
+    `stop_reason` is why the run stopped early. `failure` is the error that ended it (an unwritable journal, or a bug).
+    `unrecorded` has the outcomes that arrived after it, by order id.
     """
 
     sent: int
@@ -161,7 +161,7 @@ class RunEnd:
 
 @dataclass(slots=True)
 class _Row:
-    """A due instruction that is being sent: first signed, then in flight until its last attempt has ended."""
+    """A due instruction being sent: first signed, then in flight until its last attempt has ended."""
 
     due: DueRow
     request: PreparedRequest
@@ -204,7 +204,7 @@ class Engine:
         pacing: LocalPacing | None = None,
         signing_lookahead: int | None = None,
     ) -> None:
-        """Prepare a run. A request is sent at most `send_within_s` after its intent was submitted, or not at all.
+        """Prepare a run. A request is sent within `send_within_s` after its intent was submitted, or not at all.
 
         `pacing` shares the limits among several workers; None means that this process is alone. `signing_lookahead` is
         for a slow key: the number of requests prepared ahead, one by one. None means in groups, up to `SIGNED_AHEAD`.
@@ -239,7 +239,7 @@ class Engine:
         )
 
     async def run(self, batch: int) -> RunEnd:
-        """Send every due instruction of a batch, and return when nothing is in flight."""
+        """Send every due instruction of a batch and return when nothing is in flight."""
         self._pacing.begin(self._launch, self._stop)
         feeder = asyncio.create_task(self._read_and_sign(batch))
         try:
@@ -254,7 +254,7 @@ class Engine:
         return RunEnd(tally.sent, tally.stop_reason, tally.interrupted, tally.failure, tuple(tally.unrecorded))
 
     def drain(self) -> None:
-        """Start no new rows. The run waits for the rows in flight."""
+        """Start no new row. The run ends once no row is in flight."""
         self._tally.interrupted = True
         self._halt()
 
@@ -427,14 +427,14 @@ class Engine:
                 pass
 
     def _record(self, row: _Row, fact: Fact, reply: StoredReply | None = None) -> asyncio.Future[MoveResult]:
-        """Submit a fact about the row's latest try. The returned future is done once the fact is durable."""
+        """Submit a fact about the row's latest attempt. The returned future is done once the fact is durable."""
         due = row.due
         return self._committer.submit(
             Entry(due.number, due.standing.attempt + row.tries, fact, self._fact_timestamp(), reply)
         )
 
     def _fact_timestamp(self) -> str:
-        """Return the timestamp of a fact, formatted once per millisecond, because formatting is slow."""
+        """Return the timestamp for a fact. Formatting is slow, so it is done at most once per millisecond."""
         now = self._runtime.now()
         if not _ZERO <= now - self._last_timestamp[0] < _MILLISECOND:
             self._last_timestamp = now, timestamp(now)

@@ -1,9 +1,9 @@
-"""Pure counters that limit the rows in flight and the facts of a commit, and decide when a run stops.
+"""Pure counters that limit the rows in flight and the size of commits, and decide when a run stops.
 
 They limit the damage of an error. A run starts with one request in flight, so that a wrong setting costs one row. A row
-in doubt reduces the limit to one again. Several successive rows in doubt stop the run, so that a dead gateway leaves a
-handful of rows in doubt and not a payroll. Several successive rows rejected for one reason stop it too, so that an
-empty balance rejects only a handful.
+in doubt resets the limit to one. Several rows in doubt in succession stop the run, so that a dead gateway leaves only a
+handful of rows in doubt, not a whole payroll. Several rows rejected for the same reason in succession stop it too, so
+that an empty balance rejects only a handful.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ FIRST_WAIT_S = 0.5
 
 
 def retry_delay_s(number: int, chance: float) -> float:
-    """Return the seconds to wait before try `number` (2, 3, ...). The wait grows, with a jitter of up to half of it."""
+    """Return the delay before try `number` (2, 3, ...), in seconds. It grows, with a jitter of up to half of it."""
     return FIRST_WAIT_S * 4.0 ** (number - 2) * (0.5 + chance)
 
 
@@ -53,7 +53,7 @@ class Window:
 
 @dataclass(slots=True)
 class Breaker:
-    """Stops a run after `limit` successive rows in doubt; 0: never."""
+    """Stops a run after `limit` rows in doubt in succession. A limit of 0 disables it."""
 
     limit: int
     successive: int = 0
@@ -69,10 +69,10 @@ class Breaker:
 
 @dataclass(slots=True)
 class RejectionBreaker:
-    """Stops a run after `limit` successive rows that were rejected for one reason; 0: never.
+    """Stops a run after `limit` rows rejected for the same reason in succession. A limit of 0 disables it.
 
-    The reason is the error code, or else the message, or else the status word. An empty balance, for example, rejects
-    every row for the same reason.
+    The reason is the error code, the message or the status word, in this order of preference. An empty balance, for
+    example, rejects every row for the same reason.
     """
 
     limit: int
@@ -112,16 +112,16 @@ class RateLimiter:
 
 
 def doubt_sentence(rows: int) -> str:
-    """Return the reason to stop after `rows` successive rows in doubt."""
-    return say_count(rows, "{count} row ended in doubt.", "{count} rows in a row ended in doubt.")
+    """Return the reason for stopping after `rows` rows in doubt in succession."""
+    return say_count(rows, "{count} row ended in doubt.", "{count} consecutive rows ended in doubt.")
 
 
 def rejection_sentence(count: int, reason: str) -> str:
-    """Return the reason to stop after `count` successive rows were rejected for one reason."""
+    """Return the reason for stopping after `count` rows were rejected for the same reason in succession."""
     return say_count(
         count,
         "{count} row was rejected: {reason}.",
-        "{count} rows in a row were rejected for the same reason: {reason}.",
+        "{count} consecutive rows were rejected for the same reason: {reason}.",
         reason=reason or say("the gateway gives none"),
     )
 
@@ -143,18 +143,18 @@ class LocalPacing:
     def begin(self, on_change: Callable[[], None], stop: Callable[[str], None]) -> None:
         """Begin a run inside its event loop. `on_change` is called when another row may start.
 
-        `stop` is called with a reason if the run must stop for another cause than its outcomes.
+        `stop` is called with a reason if the run must stop for a cause other than its own outcomes.
         """
 
     async def end(self) -> None:
-        """End the run. Nothing is in flight by now."""
+        """End the run. Nothing is in flight any longer."""
 
     def has_slot(self, in_flight: int) -> bool:
-        """Return whether another row may start while `in_flight` rows are in flight."""
+        """Return whether another row may be in flight besides `in_flight` rows."""
         return in_flight < min(self._window.size, self._window.limit)
 
     def observe(self, outcome: Outcome) -> str | None:
-        """Count the outcome of an attempt. Returns the reason why the run must stop, or None."""
+        """Count the outcome of an attempt. Returns the reason if the run must stop, or otherwise None."""
         kind = outcome.kind
         self._window.observe(kind)
         is_doubtful = self._breaker.observe(kind)
@@ -167,7 +167,7 @@ class LocalPacing:
         self._rate_limiter.pause(now_s, pause_s)
 
     def stop_all_workers(self, reason: str) -> None:
-        """Stop every other worker too, because an answer of the gateway stopped this run."""
+        """Stop every other worker too, because the gateway's answer stopped this run."""
 
 
 MIN_GROUP_FACTS = 16
@@ -181,10 +181,10 @@ _AVERAGED_WAITS = 64
 class GroupLimit:
     """Limits the facts of a commit while requests wait for a slot.
 
-    A row waits for the journal until its intent is durable, and for the gateway until it answers. If the gateway is
-    slow, commits are small, because the rows of a large commit are sent together, are answered together and wait for
-    each other again. If rows wait for the journal for more than a quarter of the time that they wait for the gateway,
-    the processor or the disk is the bottleneck. Commits are then large, because a fact of a large commit costs less.
+    A row waits for the journal until its intent is durable, and then for the gateway's answer. If the gateway is slow,
+    commits are kept small, because the rows of a large commit leave together, are answered together, and wait for each
+    other again. If the wait for the journal exceeds a quarter of the wait for the gateway, the processor or the disk is
+    the bottleneck. Commits are then large, because a fact in a large commit costs less.
     """
 
     slots: int

@@ -1,4 +1,4 @@
-"""The ports of the engine: transport, signing, progress, and clock. Tests and the simulation replace each of them."""
+"""The ports of the engine: transport, signing, progress and clock. Tests and the simulation replace each of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Prepare(Protocol):
     """Turns attempts into signed requests, outside the event loop if possible."""
 
     async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
-        """Return the signed request of each attempt. May be called again while an earlier call is under way."""
+        """Return the signed request of each attempt. May be called again while an earlier call is in progress."""
         ...
 
 

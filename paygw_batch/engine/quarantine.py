@@ -1,9 +1,8 @@
-"""Checks our clock, because the quarantine depends on it.
+"""Checks this machine's clock, on which the quarantine depends.
 
-Our clock is compared with the newest time in the journal, and with the `Date` of the gateway's replies. It can be
-behind the journal's newest time only if it was set back. While either contradicts our clock, nothing is settled,
-released or amended. A slow clock records attempts too early, so the run stops, and the quarantine is extended by the
-difference.
+Our clock is compared with the newest time in the journal and with the `Date` of the gateway's replies. It can be behind
+the newest time only if it was set back. While either contradicts our clock, nothing is settled, released or amended. A
+slow clock dates attempts too early, so the run stops, and the quarantine is extended by the difference.
 """
 
 from dataclasses import dataclass, replace
@@ -28,9 +27,9 @@ MAX_LONGER = timedelta(days=3650)
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """The time after a row's latest attempt during which nobody may resend it: `hours` plus `longer`.
+    """The time after its latest attempt during which a row must not be sent again: `hours` plus `longer`.
 
-    `longer` covers attempts that were recorded too early because our clock was behind the gateway's.
+    `longer` covers attempts dated too early because our clock was behind the gateway's.
     """
 
     hours: float
@@ -41,7 +40,7 @@ class Quarantine:
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.extension
 
     def cutoff(self, now: datetime) -> str:
-        """Return the latest time of attempts that are out of quarantine at `now`."""
+        """Return the cutoff at `now`: attempts sent at or before it are out of quarantine."""
         return timestamp(now - timedelta(hours=self.hours) - self.extension)
 
     def __str__(self) -> str:
@@ -57,7 +56,7 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class JournalClock:
-    """Our clock at `now`, and the journal's two comparisons, read once for each decision of a person."""
+    """Our clock at `now`, with the journal's two comparisons, read once for each decision by a person."""
 
     now: datetime
     newest_time: str
@@ -70,7 +69,7 @@ class JournalClock:
         return cls(now, *journal.clock())
 
     def quarantine(self, hours: float) -> Quarantine:
-        """Return the quarantine in force, extended if an attempt within it may have been recorded too early."""
+        """Return the current quarantine, extended if an attempt within it may have been dated too early."""
         if self.last_comparison is None:
             return Quarantine(hours)
         behind_s = _behind_s(self.last_comparison)
@@ -79,30 +78,30 @@ class JournalClock:
         return Quarantine(hours, min(timedelta(seconds=behind_s), MAX_LONGER))
 
     def days_ago(self, days: int) -> str:
-        """Return the time `days` ago, or an earlier one if a slow clock may have recorded times since then.
+        """Return the time `days` ago, or an earlier one if a slow clock may have dated facts since then.
 
-        Any batch that was opened after that time, by the gateway's clock, has no earlier time in the journal (decision
-        0141). With 0 days the time is `now`, and no batch was opened after it.
+        Any batch opened after that time by the gateway's clock has no earlier time in the journal (decision 0141). With
+        0 days the time is `now`, and no batch was opened after it.
         """
         return self.quarantine(24.0 * days).cutoff(self.now) if days else timestamp(self.now)
 
     def behind_sentence(self, *, at_most_s: float = 0) -> str | None:
-        """Return a sentence if our clock is over `at_most_s` behind the journal's newest time, otherwise None."""
+        """Return a sentence if our clock is over `at_most_s` behind the journal's newest time, or None."""
         if timestamp(self.now + timedelta(seconds=at_most_s)) >= self.newest_time:
             return None
         return say(
-            "The clock says {now}, and the newest time in the journal is {newest}: the clock was set back.",
+            "The clock shows {now}, but the newest time in the journal is {newest}: the clock was set back.",
             now=timestamp(self.now),
             newest=self.newest_time,
         )
 
     def ahead_sentence(self) -> str | None:
-        """Return a sentence if our clock was last recorded too far ahead of the gateway's, otherwise None."""
+        """Return a sentence if our clock was too far ahead of the gateway's when last compared, or None."""
         comparison = self.last_comparison
         if comparison is None or comparison.ahead_s <= MAX_AHEAD_S:
             return None
         return say(
-            "The clock was {minutes:,} minutes ahead of the gateway's: it said {our_time} when a reply was "
+            "The clock was {minutes:,} minutes ahead of the gateway's: it showed {our_time} when a reply was "
             "dated {gateway_date}.",
             minutes=comparison.ahead_s // 60,
             our_time=comparison.our_time,
@@ -120,7 +119,7 @@ class JournalClock:
                     "{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(faults)
                 ),
                 hint=say(
-                    "Set the clock right, and run the command again. A clock that was ahead is trusted again "
+                    "Correct the clock, and run the command again. A clock that was ahead is trusted again "
                     "after the next reply of the gateway (`submit`, `resume` or `refresh`), and after the "
                     "newest time in the journal."
                 ),
@@ -129,7 +128,7 @@ class JournalClock:
 
 
 def latest_send_time(clock: ClockComparison | None, intended_at: str) -> str:
-    """Return the latest time, by the gateway's clock, at which an attempt recorded at `intended_at` was sent."""
+    """Return the latest time, by the gateway's clock, at which an attempt dated `intended_at` was sent."""
     if clock is None or intended_at < clock.behind_from:
         return intended_at
     behind_s = max(_behind_s(clock), clock.was_behind_s if intended_at <= clock.behind_until else 0)
@@ -138,15 +137,15 @@ def latest_send_time(clock: ClockComparison | None, intended_at: str) -> str:
 
 
 def _behind_s(clock: ClockComparison) -> int:
-    """Return how far our clock was last recorded behind, or 0 if that is within the tolerance."""
+    """Return how far our clock was behind when last compared, or 0 within the tolerance."""
     return -clock.ahead_s if clock.ahead_s < -MAX_AHEAD_S else 0
 
 
 def _merge_slow_clock(new: ClockComparison, old: ClockComparison | None) -> ClockComparison:
-    """Return the record `new`, with the slow clock that the record `old` describes.
+    """Return the record `new`, merged with the slow clock in the previous record `old`.
 
     `was_behind_s` is the largest recorded delay. Attempts from `behind_from` (our clock's last correct time) to
-    `behind_until` (the gateway's next time) may be recorded too early by that much.
+    `behind_until` (the gateway's next time) may be dated too early by that much.
     """
     if old is None:
         return new
@@ -171,7 +170,7 @@ class DateWatch:
         self._next_observation: datetime | None = None
 
     def observe_reply(self, reply: RawReply | TransportFault) -> None:
-        """Compare our clock with the time of a reply, at most once a second, because a run can have thousands."""
+        """Compare our clock with the time of a reply, at most once a second."""
         now, next_at = self._now(), self._next_observation
         is_too_soon = next_at is not None and next_at - OBSERVE_EVERY <= now < next_at
         if is_too_soon or isinstance(reply, TransportFault) or (date := reply_date(reply)) is None:
@@ -180,7 +179,7 @@ class DateWatch:
         self.comparison = ClockComparison(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
     def stop_if_clock_is_slow(self, verdict: Verdict) -> Verdict:
-        """Return the verdict, or one that stops the run because a slow clock records attempts too early."""
+        """Return the verdict, or one that stops the run because a slow clock so dates attempts too early."""
         if (
             self.comparison is None
             or not (behind_s := _behind_s(self.comparison))
@@ -188,8 +187,8 @@ class DateWatch:
         ):
             return verdict
         reason = say(
-            "The clock is {minutes:,} minutes behind the gateway's: it said {our_time} when a reply was "
-            "dated {gateway_date}. Set the clock right.",
+            "The clock is {minutes:,} minutes behind the gateway's: it showed {our_time} when a reply was dated "
+            "{gateway_date}. Correct the clock.",
             minutes=behind_s // 60,
             our_time=self.comparison.our_time,
             gateway_date=self.comparison.gateway_date,

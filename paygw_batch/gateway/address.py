@@ -1,4 +1,4 @@
-"""Checks the addresses of the gateway and its proxy, and holds the settings of the connection."""
+"""Checks the addresses of the gateway and its proxy, and defines the connection settings."""
 
 import ipaddress
 import re
@@ -24,7 +24,7 @@ _MAX_PORT = 65535
 
 
 class Connections(StrEnum):
-    """Whether a connection carries one payout or many."""
+    """Whether a connection carries one payout or several."""
 
     FRESH = "fresh"
     """Each connection carries one payout, so no late reply to an earlier payout can be mistaken for its reply."""
@@ -34,11 +34,11 @@ class Connections(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """The settings of the connections to the gateway. No setting comes from the environment.
+    """Settings for connections to the gateway. None comes from the environment.
 
-    `connect_timeout_s` covers name resolution, TCP, the proxy and TLS. `read_timeout_s` limits the silence before a
-    reply and the stall of a write. `total_timeout_s` limits a whole request. `ca_bundle` replaces the certificate
-    authorities that are trusted by default. `proxy` is `http://host:port`.
+    `connect_timeout_s` covers name resolution, TCP, the proxy and TLS. `read_timeout_s` limits silence before a reply
+    and stalls while writing. `total_timeout_s` limits a whole request. `ca_bundle` replaces the default certificate
+    authorities. `proxy` is `http://host:port`.
     """
 
     base_url: str
@@ -52,7 +52,7 @@ class TransportSettings:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The scheme, host and port of a server that connections are made to, in lower case."""
+    """The scheme, host and port of a server, in lower case."""
 
     scheme: str
     host: str
@@ -60,7 +60,7 @@ class Origin:
 
     @classmethod
     def from_url(cls, url: str, *, setting: str) -> tuple[Self, str]:
-        """Return the origin and the path of `url`.
+        """Split `url` into its origin and path.
 
         Raises `ConfigurationError`, naming `setting`, if `url` cannot be used. The error does not repeat `url`, because
         a wrong address may contain a password.
@@ -88,7 +88,7 @@ class Origin:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the host is `localhost` or a loopback address: bytes sent to it stay on this machine."""
+        """Whether the host is `localhost` or a loopback address, so that bytes sent to it stay on this machine."""
         if self.host == "localhost":
             return True
         try:
@@ -98,12 +98,12 @@ class Origin:
 
     @property
     def host_and_port(self) -> str:
-        """The address in a CONNECT request."""
+        """The `host:port` for a CONNECT request."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def authority(self) -> str:
-        """The address in a Host header or a URL, without the port if it is the scheme's default."""
+        """The authority for a Host header or a URL, without the scheme's default port."""
         is_default = self.port == _DEFAULT_PORTS[self.scheme]
         return self.host_and_port.removesuffix(f":{self.port}") if is_default else self.host_and_port
 
@@ -147,9 +147,9 @@ def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
 def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
     """Return the URL of `operation`, exactly as it is sent and signed (section 4 of the gateway's interface).
 
-    Scheme and host are in lower case, and a default port is left out. So the URL is the same one that RFC 5849 section
-    3.4.1.2 would sign. Raises `ConfigurationError` if `base_url` contains a part of the operation's path: that part
-    would be in the URL twice, and the request could reach an unknown service.
+    Scheme and host are in lower case, and a default port is omitted, as RFC 5849 section 3.4.1.2 requires for signing.
+    Raises `ConfigurationError` if `base_url` contains a part of the operation's path, because that part would be in the
+    URL twice.
     """
     origin, path = gateway_origin(base_url)
     if (prefix := _path_before_operation(path, operation.path)) is not None:
@@ -166,9 +166,9 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
 
 
 def _path_before_operation(path: str, operation_path: str) -> str | None:
-    """Return the prefix of `path` before a part of an operation's path. Returns None if there is no such part.
+    """Return the prefix of `path` before a part of an operation's path, or None if there is no such part.
 
-    Such a part is the path's beginning, two of its names in order, or its last name: `/api/v4`, `/payout`.
+    Such a part is the beginning of the operation's path, two of its segments in order, or its last segment.
     """
     parts, wanted = path.split("/")[1:], [part for part in operation_path.split("/")[1:] if not part.startswith("{")]
     names = [unquote(part).casefold() for part in parts]

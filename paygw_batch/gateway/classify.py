@@ -1,6 +1,6 @@
 """Decides the outcome of an attempt, and the advice for the run, from a reply or a fault.
 
-Only a complete reply in strict JSON about this payout decides its outcome. If a byte of the request may have been sent,
+Only a complete, strict JSON reply about this payout decides its outcome. If a byte of the request may have been sent,
 any other reply or fault is UNKNOWN, and an UNKNOWN payout is never sent again. Source: rule 5 of section 4 and section
 7 of the gateway's interface. The field `status` decides, and the HTTP status alone never does.
 """
@@ -62,10 +62,10 @@ def classify(
     *,
     now: datetime | None = None,
 ) -> Verdict:
-    """Return the verdict on an attempt: its outcome, and the advice for the run. Never raises.
+    """Return an attempt's outcome, and the advice for the run. Never raises.
 
-    `words` maps each status word of the operator's `[outcomes]` to its outcome; words are matched exactly. `now` (with
-    a time zone) is needed only for a Retry-After date in a reply without a Date header.
+    `words` maps the status words of the operator's `[outcomes]` to outcomes, and is matched exactly. `now` (with a time
+    zone) is needed only for a Retry-After date in a reply without a Date header.
     """
     if isinstance(reply, TransportFault):
         return _fault_verdict(reply)
@@ -105,7 +105,7 @@ def reply_date(reply: RawReply) -> datetime | None:
 
 
 def _fault_verdict(fault: TransportFault) -> Verdict:
-    """Return the verdict on a fault from its first-byte witness alone. Written bytes also mean UNKNOWN."""
+    """Judge a fault from its first-byte witness alone. Written bytes also mean UNKNOWN."""
     if fault.first_byte_sent or fault.bytes_written > 0:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
@@ -119,7 +119,7 @@ def _fault_verdict(fault: TransportFault) -> Verdict:
 
 
 def _http_cause(http_status: int) -> str | None:
-    """Return the cause if this HTTP status leaves a payout undecided. Returns None if the body can decide it."""
+    """Return the cause if this HTTP status leaves a payout undecided, or None if the body can decide it."""
     if http_status >= _SERVER_ERRORS:
         return "reply.server_error"
     if http_status in _REDIRECTS:
@@ -156,7 +156,7 @@ def _object_outcome(
 
 
 def _is_ours(order_id: object, members: Mapping[str, Any], expected: ExpectedReply, names: ReplyNames) -> bool:
-    """Return whether the reply's order id, amount and currency are as sent. A missing value counts as equal."""
+    """Return whether the reply's order id, amount and currency are those sent. Missing values count as equal."""
     amount, currency = first_value(members, names.amount), first_value(members, names.currency)
     return (
         (order_id is None or scalar_text(order_id) == expected.order_id)
@@ -179,7 +179,7 @@ def _is_our_amount(echoed_amount: object, expected: ExpectedReply, names: ReplyN
 
 
 def _customer_url(members: Mapping[str, Any], expected: ExpectedReply, operation: Operation) -> str | None:
-    """Return the reply's first complete customer URL that is not one of our own."""
+    """Return the first complete customer URL in the reply that does not just repeat ours."""
     for value in values_at(members, operation.reply.customer_url):
         if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
             return value
@@ -187,7 +187,7 @@ def _customer_url(members: Mapping[str, Any], expected: ExpectedReply, operation
 
 
 def _first_evidence(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    """Return the first text or number under `names` that can be kept as evidence, or None."""
+    """Return the first text or number under `names` that can be stored as evidence, or None."""
     for value in values_at(members, names):
         if (evidence := printable_text(value)) is not None:
             return evidence
@@ -205,7 +205,7 @@ def _choose_advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> A
 
 
 def _requested_pause(reply: RawReply, now: datetime | None) -> Advice:
-    """Return the pause that HTTP 429 or 503 asks for. HTTP 429 always asks for one, even without Retry-After."""
+    """Return the pause that HTTP 429 or 503 asks for. HTTP 429 implies one even without Retry-After."""
     retry_after = _single_header(reply, "retry-after")
     if retry_after is None:
         return PauseRun(UNSTATED_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else ContinueRun()
@@ -216,9 +216,9 @@ def _requested_pause(reply: RawReply, now: datetime | None) -> Advice:
 
 
 def _retry_after_seconds(retry_after: str, date: str | None, now: datetime | None) -> float | None:
-    """Return the seconds in a Retry-After header (RFC 9110 section 10.2.3), or None if it has none.
+    """Return the seconds in a Retry-After header (RFC 9110 section 10.2.3), or None if it is missing or unreadable.
 
-    A date is compared with the reply's own Date header, which is from the same clock, or else with `now`.
+    A date is compared with the reply's own Date header, which is from the same clock, or otherwise with `now`.
     """
     if _SECONDS.fullmatch(retry_after):
         return float(retry_after)
@@ -239,6 +239,6 @@ def _parse_http_date(text: str) -> datetime | None:
 
 
 def _single_header(reply: RawReply, name: str) -> str | None:
-    """Return the value of a header, or None when the header is absent or repeated."""
+    """Return the value of a header, or None if it is absent or repeated."""
     values = [value.strip() for header, value in reply.headers if header == name]
     return values[0] if len(values) == 1 else None

@@ -1,8 +1,8 @@
-"""Encodes an instruction as the body of its request, once: the same bytes are signed and sent.
+"""Encodes an instruction as a request body, once: the same bytes are signed and sent.
 
 The control hash of a collection covers its order id, amount and currency (section 5 of the gateway's interface). The
-interface does not show the order of these parts, the separator, the format of the amount, or whether a secret is part
-of the text or the key of the hash. So the operator must configure them, and there is no default.
+interface does not document the order of these parts, the separator, the amount's format, or whether a secret is part of
+the text or the key of the hash. So the operator must configure them; there is no default.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from paygw_batch.language import say
 
 
 class ControlPart(StrEnum):
-    """A part of the text that the control hash covers."""
+    """A part of the text covered by the control hash."""
 
     ORDER_ID = "client_orderid"
     AMOUNT = "amount"
@@ -32,7 +32,7 @@ class ControlPart(StrEnum):
 
 
 class ControlAmount(StrEnum):
-    """How the amount is written in the text that the control hash covers."""
+    """The amount's format in the text covered by the control hash."""
 
     AS_SENT = "as-sent"
     """Written as in the body."""
@@ -53,7 +53,7 @@ class ControlAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControlProfile:
-    """How the control hash is computed. `secret` is empty if neither `order` nor `algorithm` needs one."""
+    """The configuration of the control hash. `secret` is empty if neither `order` nor `algorithm` needs one."""
 
     order: tuple[ControlPart, ...]
     separator: str
@@ -62,7 +62,7 @@ class ControlProfile:
     algorithm: ControlAlgorithm = ControlAlgorithm.SHA256
 
     def text(self, instruction: Instruction, *, order_id: str, amount_sent: str, minor_units: int) -> str:
-        """Return the text that is hashed, which may contain the secret. `amount_sent` is the amount as in the body."""
+        """Return the text to hash, which may contain the secret. `amount_sent` is the amount in the body."""
         amount = instruction.amount
         written: Mapping[ControlAmount, str] = {
             ControlAmount.AS_SENT: amount_sent,
@@ -78,7 +78,7 @@ class ControlProfile:
         return self.separator.join(parts[part] for part in self.order)
 
     def control(self, instruction: Instruction, *, order_id: str, amount_sent: str, minor_units: int) -> str:
-        """Return the control hash in lower-case hex. The parameters are those of `text`."""
+        """Return the control hash in lower-case hex. Takes the parameters of `text`."""
         text = self.text(instruction, order_id=order_id, amount_sent=amount_sent, minor_units=minor_units)
         if self.algorithm is ControlAlgorithm.HMAC_SHA256:
             return hmac.digest(self.secret.encode(), text.encode(), hashlib.sha256).hex()
@@ -96,9 +96,10 @@ _OPERATOR_URL = FieldKind.OPERATOR_URL
 
 @dataclass(frozen=True, slots=True)
 class EncodedBody:
-    """A request body, and its fields as pairs of name and text, in the form's order.
+    """A request body, and its fields as (name, text) in the form's order.
 
-    The text of `amount` has exactly the digits of the body. Body and fields name a payee, so the repr shows neither.
+    The text of `amount` has exactly the digits of the body. The repr shows neither body nor fields, because they name a
+    payee.
     """
 
     body: bytes = field(repr=False)
@@ -107,9 +108,9 @@ class EncodedBody:
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """The values that the operator's configuration adds to every body of an operation.
+    """The configured values that are added to every body of an operation.
 
-    `urls` maps the name of a field to the operator's own address in it. `control` is None if no form has a control.
+    `urls` maps fields to the operator's own URLs. `control` is None if no form has a control hash.
     """
 
     urls: Mapping[str, str | None]
@@ -118,14 +119,14 @@ class Supplies:
 
 
 def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, supplies: Supplies) -> EncodedBody:
-    """Return the JSON object of the country's form for `instruction`, as UTF-8.
+    """Encode `instruction` as JSON, in the form of its country.
 
     Fields are in the form's order, without those that the country omits and optional fields without a value. `amount`
-    is a JSON number with the sheet's own digits, or a text with two decimals. It is copied as text and is never a
-    float. Source: sections 2.1 and 2.2 of the gateway's interface.
+    is a JSON number with the sheet's own digits, or a text with two decimals. It is never converted to a float. Source:
+    sections 2.1 and 2.2 of the gateway's interface.
 
-    Raises `ConfigurationError` when the country is not configured for sending, or has another form than the one that
-    the instruction was validated for. Raises `InternalError` if the instruction lacks a field that its form requires.
+    Raises `ConfigurationError` if the country is not configured for sending, or if its form changed since validation.
+    Raises `InternalError` if the instruction lacks a field that its form requires.
     """
     form = _require_form(rule, instruction)
     if _AMOUNT.fullmatch(instruction.amount) is None:
@@ -167,7 +168,7 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
 
 
 def _require_form(rule: CountryRule, instruction: Instruction) -> Form:
-    """Return the form to fill. Raises `ConfigurationError` if the country cannot be used or has another form by now."""
+    """Return the country's form. Raises `ConfigurationError` if the country cannot be used or its form changed."""
     if rule.form is None:
         raise ConfigurationError(rule.unusable)
     if rule.missing_terms:

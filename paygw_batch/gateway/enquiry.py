@@ -1,6 +1,6 @@
-"""Asks the gateway for the state of an order, and reads the answer.
+"""Asks the gateway for the state of an order and parses its answer.
 
-The gateway's published interface shows no such request, so this is an extension: see `config/enquiries/`.
+The published interface of the gateway has no such request, so this is an extension: see `config/enquiries/`.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ UNLISTED = "reply.status_unlisted"
 
 @dataclass(frozen=True, slots=True)
 class Enquirer:
-    """Signs enquiries about orders. `urls` returns the address for the enquiries of an endpoint, exactly as signed."""
+    """Signs enquiries about orders. `urls` returns the URL for enquiries of an endpoint, exactly as signed."""
 
     urls: Callable[[str], str]
     consumer_key: str

@@ -1,4 +1,4 @@
-"""Holds requests, replies and faults as frozen values without behaviour."""
+"""Requests, replies and faults as frozen values without behaviour."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ SendGuard = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReply:
-    """The values that the reply must repeat, if it repeats any, to be about this payout."""
+    """The values that a reply about this payout must repeat, if it repeats any."""
 
     order_id: str
     amount: Decimal
@@ -24,7 +24,7 @@ class ExpectedReply:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try to deliver one instruction, with the values from which its request is built."""
+    """One attempt to deliver one instruction, with the values from which its request is built."""
 
     instruction: Instruction = field(repr=False)
     order_id: str
@@ -36,7 +36,7 @@ class Attempt:
 class PreparedRequest:
     """A signed request, ready to be sent. `body` has exactly the bytes that were signed.
 
-    The repr leaves out header and body, because they contain a signature and a payee's data.
+    The repr omits header and body, because they contain a signature and a payee's data.
     """
 
     url: str
@@ -52,7 +52,7 @@ class PreparedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """A complete HTTP reply as received, but with its body unpacked. `headers` has lower-case names."""
+    """A complete HTTP reply as received, with a decompressed body. `headers` has lower-case names."""
 
     http_status: int
     headers: tuple[tuple[str, str], ...]
@@ -62,7 +62,7 @@ class RawReply:
 
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
-    """A request that the gateway sent to us, as received. Its repr shows no text that may name a payee.
+    """A request from the gateway to us, as received. Its repr shows no text that may name a payee.
 
     `query` is the text after the `?`, not decoded. `headers` has lower-case names.
     """
@@ -75,7 +75,7 @@ class IncomingRequest:
 
 
 class FaultKind(StrEnum):
-    """The reason why there is no complete reply. The value becomes the `cause` of the outcome and never changes."""
+    """The reason why there is no complete reply. The value becomes the outcome's `cause`, so it must never change."""
 
     NAME_NOT_RESOLVED = "connect.name"
     CONNECT_REFUSED = "connect.refused"
@@ -105,7 +105,7 @@ class TransportFault:
     """The reason why there is no complete reply, and whether bytes of the request may have been sent.
 
     `first_byte_sent` is the first-byte witness. It is set before the first byte of the request is passed to the socket
-    or TLS layer. Only when it is False is it proven that nothing was sent. `detail` is for the log and contains no
+    or TLS layer, so only False proves that nothing was sent. `detail` is for the log and contains no
     payee's data.
     """
 

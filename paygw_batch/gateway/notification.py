@@ -1,8 +1,8 @@
 """Reads a notification from the gateway, and decides whether it is proven.
 
-Section 6 of the gateway's interface mentions notifications, but does not show their content or how they are
-authenticated. So the names of the fields are configured, and by default are those of the request. The operator also
-names the profile of the check, which has no default, with its algorithm, header, encoding and fields.
+Section 6 of the gateway's interface mentions notifications, but documents neither their content nor their
+authentication. So the field names are configured, and by default are those of the request. The operator also configures
+the check's profile, which has no default: its algorithm, header, encoding and fields.
 """
 
 import base64
@@ -24,10 +24,10 @@ SECRET = "{secret}"  # noqa: S105 (a placeholder among the hashed fields, not a 
 
 
 class AuthenticityCheck(Protocol):
-    """The check of one profile of `[notifications] authenticity`."""
+    """The check for one profile of `[notifications] authenticity`."""
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:
-        """Return the proof that these values give a notification. Never raises."""
+        """Return whether these values prove a notification. Never raises."""
         ...
 
 
@@ -45,7 +45,7 @@ class HashAlgorithm(StrEnum):
 
 
 class HeaderEncoding(StrEnum):
-    """How the bytes of a hash or a signature are written in a header."""
+    """The encoding of a hash or a signature in a header."""
 
     HEX = "hex"
     BASE64 = "base64"
@@ -53,9 +53,10 @@ class HeaderEncoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SharedSecretHash:
-    """A hash in a field of the notification, in hex, over other fields and a secret that gateway and merchant share.
+    """A hash (hex) in a field of the notification, over other fields and a secret shared with the gateway.
 
-    `fields` has the hashed names in order, with `SECRET` as a placeholder. `hash_field` contains the hash.
+    `fields` has the names of the hashed fields in order, with `SECRET` as a placeholder. `hash_field` contains the
+    hash.
     """
 
     algorithm: HashAlgorithm
@@ -67,7 +68,7 @@ class SharedSecretHash:
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return FORGED unless the notification has the right hash. The comparison takes constant time.
 
-        A value that contains the separator also gives FORGED, because other values could be joined to the same text.
+        Returns FORGED for a value with the separator too, because other values could give the same joined text.
         """
         sent, parts = values.get(self.hash_field), []
         for name in self.fields:
@@ -86,7 +87,7 @@ class SharedSecretHash:
 
 @dataclass(frozen=True, slots=True)
 class SignedHeader:
-    """A header with a hash or a signature of the raw body. `prefix` is the text before the hash (`sha256=`)."""
+    """A header with a hash or a signature of the raw body. `prefix` is the text before it (`sha256=`)."""
 
     name: str
     encoding: HeaderEncoding
@@ -95,7 +96,7 @@ class SignedHeader:
     def decode_value(self, request: IncomingRequest) -> bytes | None:
         """Return the decoded bytes of the header, or None if it is absent or repeated, or cannot be decoded.
 
-        The result is also None for a GET request, whose content is in the address and not in the body that is hashed.
+        Returns None for GET requests too, whose content is in the URL and not in the hashed body.
         """
         values = [value for name, value in request.headers if name == self.name.lower()]
         if request.method == "GET" or len(values) != 1 or not values[0].startswith(self.prefix):
@@ -116,7 +117,7 @@ class HeaderHash:
     secret: bytes = field(repr=False)
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return PROVEN if the header carries the hash of the received body, FORGED otherwise."""
+        """Return PROVEN if the header has the hash of the received body, or FORGED otherwise."""
         value = self.header.decode_value(request)
         expected = _digest(self.algorithm, self.secret, request.body)
         return Proof.PROVEN if value is not None and hmac.compare_digest(value, expected) else Proof.FORGED
@@ -130,7 +131,7 @@ class HeaderSignature:
     key: GatewayKey
 
     def proof(self, request: IncomingRequest, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return PROVEN if the header carries the gateway's signature of the received body, FORGED otherwise."""
+        """Return PROVEN if the header has the gateway's signature of the received body, or FORGED otherwise."""
         signature = self.header.decode_value(request)
         is_proven = signature is not None and self.key.has_signed(request.body, signature)
         return Proof.PROVEN if is_proven else Proof.FORGED
@@ -160,7 +161,7 @@ MAX_HEADER_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class NotificationFields:
-    """The names of the fields of a notification."""
+    """The field names in a notification."""
 
     order_id: str
     amount: str
@@ -172,7 +173,7 @@ class NotificationFields:
 def read_notification(
     request: IncomingRequest, names: NotificationFields, check: AuthenticityCheck | None
 ) -> Claim | str:
-    """Return the claim of a notification with its proof, or the reason why it cannot be read. Never raises."""
+    """Parse a notification's claim and its proof. Returns the reason if it cannot be read. Never raises."""
     members = _parse_members(request)
     if isinstance(members, str):
         return members
@@ -193,7 +194,7 @@ def read_notification(
 
 
 def relevant_headers(request: IncomingRequest, header: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the headers to keep: sender, time, authenticity and the configured `header`. Others may hold a secret."""
+    """Return the headers to store: sender, time, authenticity and `header`. Others may contain secrets."""
     configured = (header or "").lower()
     relevant = [
         (name, value[:MAX_HEADER_CHARACTERS])
@@ -222,7 +223,7 @@ def _parse_members(request: IncomingRequest) -> Mapping[str, Any] | str:
 
 
 def _parse_form(text: bytes) -> Mapping[str, str] | str:
-    """Parse a form (URL standard, UTF-8, no name twice). Returns the reason if it cannot be read."""
+    """Parse the fields of a form (URL standard, UTF-8, unique names). Returns the reason if it cannot be read."""
     try:
         pairs = parse_qsl(
             text.decode("ascii"),

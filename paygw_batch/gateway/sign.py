@@ -1,11 +1,11 @@
 """Signs requests: builds the text to sign and the Authorization header, and explains each step.
 
 Sources: section 5 of the gateway's interface, RFC 5849 sections 3.4.1 and 3.6 for the base string, RFC 3986 section 2
-for the encoding, RFC 8017 section 8.2 for the signature. Where the interface leaves a choice, the operator names a
+for the encoding, RFC 8017 section 8.2 for the signature. If the interface leaves a choice, the operator configures a
 profile.
 
-When the gateway answers 403, the explanation can be compared with another implementation. It has no encoding code of
-its own: it builds the request that would be sent, and reads the parameters back from the signed text.
+If the gateway answers 403, the explanation can be compared with another implementation. It builds the request that
+would be sent, and parses the parameters from the signed text, so it has no encoding code of its own.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _ENCODED_TWICE = [text.replace("%", "%25") for text in _ENCODED]
 
 
 class SignatureProfile(StrEnum):
-    """The parts that are signed besides method and URL. The interface shows none, so the operator names a profile."""
+    """The parts signed besides method and URL. The interface documents none, so the operator configures them."""
 
     JSON_PARAMS = "json-params"
     """The body's fields and the `oauth_` parameters, sorted together, as RFC 5849 sorts the fields of a form."""
@@ -43,7 +43,7 @@ def percent_encode(text: str) -> str:
     """Return `text` as UTF-8, percent-encoded except for the unreserved characters of RFC 3986 section 2.3."""
     if text.isascii() and text.isalnum():
         return text
-    # Latin-1 maps each byte to the character of its number; `translate` then encodes at C speed.
+    # Latin-1 maps each byte to the character with its value, so that `translate` encodes at C speed.
     return text.encode().decode("latin-1").translate(_ENCODED)
 
 
@@ -63,7 +63,7 @@ def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tupl
 
 
 def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth: Iterable[tuple[str, str]]) -> str:
-    """Return the text to sign for a POST of `encoded` to `url`, which has no query and is exactly as sent."""
+    """Return the text to sign for a POST of `encoded` to `url`, which is exactly as sent and has no query."""
     # Every byte counts. If `url` has a default port, a trailing slash or a query that is not sent, the gateway refuses
     # the signature with 403 and gives no reason.
     match profile:
@@ -77,11 +77,10 @@ def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth
 
 
 def _normalise_params(params: Iterable[tuple[str, str]]) -> str:
-    """Return parameters encoded, sorted, joined and encoded again (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2).
+    """Encode, sort, join and again encode parameters (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2).
 
-    Names and values are encoded twice in one step and joined by separators that are encoded once. The result is the
-    same and much cheaper. The order is also the same, because the second encoding only adds two fixed digits after
-    every `%`.
+    For speed, names and values are encoded twice in one step and joined by separators encoded once. The order is the
+    same, because the second encoding only adds two fixed digits after every `%`.
     """
     pairs = [
         (_encode_constant_twice(name), value if value.isalnum() and value.isascii() else _encode_twice(value))
@@ -99,7 +98,7 @@ _encode_constant_twice = lru_cache(maxsize=256)(_encode_twice)
 
 
 def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
-    """Return the value of the `Authorization` header: the scheme `OAuth` and six parameters, sorted by name."""
+    """Build the `Authorization` header: the scheme `OAuth` and six parameters, sorted by name."""
     params = [(name, value if value.isalnum() and value.isascii() else percent_encode(value)) for name, value in oauth]
     # In base64 only these three characters need encoding, so this equals `percent_encode` and is much cheaper.
     params.append(("oauth_signature", signature.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")))
@@ -108,7 +107,7 @@ def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A request that lacks only its signature. `text` is the text to sign."""
+    """A request without its signature. `text` is the text to sign."""
 
     attempt: Attempt
     url: str
@@ -137,9 +136,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Drafts the requests of one endpoint. Frozen, and safe to use from many threads at once.
+    """Drafts the requests of one endpoint. Frozen and thread-safe.
 
-    `url` is the address of the operation at that endpoint (`operation_url`), exactly as it is sent and signed.
+    `url` is the operation's URL at that endpoint (`operation_url`), exactly as sent and signed.
     """
 
     url: str
@@ -150,7 +149,7 @@ class Signer:
     key: SigningKey = field(repr=False)
 
     def draft(self, rule: CountryRule, attempt: Attempt) -> Draft:
-        """Return the request of one attempt without its signature. Raises the errors of `encode_body`."""
+        """Return an attempt's request without its signature. Raises the errors of `encode_body`."""
         encoded = encode_body(rule, attempt.instruction, order_id=attempt.order_id, supplies=self.supplies)
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=attempt.nonce, timestamp_s=attempt.timestamp_s)
         own_urls = tuple([url for url in self.supplies.urls.values() if url])
@@ -160,14 +159,14 @@ class Signer:
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Turns groups of attempts into signed requests: drafts them in this process, and has `signers` sign them."""
+    """Turns attempts into signed requests: drafts them in this process, and lets `signers` sign them."""
 
     rules: Rules
     signer: Signer
     signers: Signers
 
     async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
-        """Return the request of each attempt. Raises the errors of `encode_body`, and `SigningFailed`."""
+        """Return each attempt's signed request. Raises `SigningFailed` and the errors of `encode_body`."""
         drafts = [self.signer.draft(self.rules[attempt.instruction.country], attempt) for attempt in attempts]
         signatures = await self.signers.sign([draft.text for draft in drafts])
         return [draft.with_signature(signature) for draft, signature in zip(drafts, signatures, strict=True)]
@@ -179,7 +178,7 @@ SECRET_SHOWN = "<secret>"  # noqa: S105 (it replaces one)
 
 @dataclass(frozen=True, slots=True)
 class SignedParameter:
-    """A signed parameter: its plain name and value, and both percent-encoded as `name=value`."""
+    """A signed parameter: its plain name and value, and its percent-encoded `name=value`."""
 
     name: str
     value: str
@@ -188,7 +187,7 @@ class SignedParameter:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the signature: its meaning in words, and its result."""
+    """One step of the signature: its description and its result."""
 
     name: str
     meaning: str
@@ -206,7 +205,7 @@ class ExplainedControl:
 
     def steps(self) -> tuple[Step, Step]:
         """Return the steps that compute the control, before those of the body."""
-        covered = say("the text that the control covers; {secret} replaces a secret", secret=SECRET_SHOWN)
+        covered = say("the text covered by the control hash; {secret} replaces a secret", secret=SECRET_SHOWN)
         hashed = (
             say("its HMAC with SHA-256 and the secret, which goes into the body before the body is signed")
             if self.is_keyed
@@ -240,7 +239,7 @@ class Explanation:
         return hashlib.sha256(self.base_string.encode()).hexdigest()
 
     def steps(self) -> list[Step]:
-        """Return every step, in the order in which any implementation takes them."""
+        """Return all steps in the order of any implementation."""
         size = say("the {count} bytes that are sent and signed, UTF-8", count=len(self.body))
         parameters = (
             say("{method}, the URL, the parameters and the body joined by &, each encoded once more", method=METHOD)
@@ -286,7 +285,7 @@ class Explanation:
 def explain(
     signer: Signer, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
 ) -> Explanation:
-    """Return the explanation of the request by `signer` for `instruction`. Raises the errors of `encode_body`."""
+    """Explain the request of `signer` for `instruction`. Raises the errors of `encode_body`."""
     request_draft = signer.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
     signature = signer.key.sign(request_draft.text)
     request = request_draft.with_signature(signature)

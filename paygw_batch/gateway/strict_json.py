@@ -1,4 +1,4 @@
-"""Reads the gateway's JSON strictly, so that it has one meaning, and returns only values that can be stored."""
+"""Parses the gateway's JSON strictly, so that it is unambiguous, and returns only values that can be stored."""
 
 import json
 import re
@@ -18,8 +18,8 @@ class _AmbiguousJson(ValueError):
 def strict_object(body: bytes) -> Mapping[str, Any] | str:
     """Parse the JSON object in `body`. Returns the reason if there is none.
 
-    The text must be UTF-8 without a byte order mark, with no name twice in an object, no NaN or Infinity, and at most
-    `MAX_NESTING` levels. Numbers become `Decimal` with every digit. Source: RFC 8259, in its strictest reading.
+    The text must be UTF-8 without a byte order mark, duplicate names, NaN or Infinity, and have at most `MAX_NESTING`
+    levels. Numbers become `Decimal` with every digit. Source: RFC 8259, read strictly.
     """
     try:
         text = body.decode()
@@ -89,7 +89,7 @@ def first_value(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
 
 
 def parse_decimal(value: object) -> Decimal | None:
-    """Return the exact amount of a number or of a text in plain decimals, or None for anything else."""
+    """Parse an exact amount from a number or a plain decimal text. Returns None for anything else."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         return Decimal(value)
     return value if isinstance(value, Decimal) else None
@@ -103,7 +103,7 @@ def scalar_text(value: object) -> str | None:
 
 
 def printable_text(value: object) -> str | None:
-    """Return a text or number as text without control characters, cut at `MAX_EVIDENCE_CHARACTERS`, or None."""
+    """Return a text or number as text without control characters, cut to `MAX_EVIDENCE_CHARACTERS`, or None."""
     text = scalar_text(value)
     if text is None:
         return None

@@ -1,7 +1,7 @@
 """Adopts a journal: a person confirms that a copy is the newest one.
 
-This is needed if this machine does not know the journal, or if its sent log has facts that the copy lacks. The rows
-that were sent since the copy was made are put in doubt or held; no other rows are.
+This is needed if this machine does not know the journal, or if its sent log has facts that the copy lacks. Only the
+rows that were sent since the copy was made are put in doubt or held.
 """
 
 from array import array
@@ -35,10 +35,10 @@ _COMMAND = "journal adopt"
 
 
 class Adoption:
-    """A journal that a person may confirm as the newest. It is locked and replayed; only `carry_out` writes to it.
+    """A journal for a person to confirm as the newest. It is locked and replayed. Only `carry_out` writes to it.
 
-    Raises `JournalTooOld` if the original still exists, `JournalCorrupt` if the copy is damaged, `SentLogDamaged` if
-    it is older and not all attempts since are known, and `JournalError` for any other reason against it.
+    Raises `JournalTooOld` if the original still exists, `JournalCorrupt` if the copy is damaged, `SentLogDamaged` if it
+    is older and not all later attempts are known, and `JournalError` if it cannot be adopted for another reason.
     """
 
     loss: Loss
@@ -48,7 +48,7 @@ class Adoption:
         self.path, self._place, self._beside = location.path, location, beside
         if not self.path.parent.exists() or not check_journal_files(self.path):
             raise JournalMissing(
-                say("There is no journal at {path}.", path=self.path), hint=say("Name the file: --journal.")
+                say("There is no journal at {path}.", path=self.path), hint=say("Give its path with --journal.")
             )
         with ExitStack() as undo:
             undo.callback(RunLock(lock_path(self.path), now=location.now(), command=_COMMAND).close)
@@ -62,7 +62,7 @@ class Adoption:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a run could use the journal only after its adoption."""
+        """Whether a run can use the journal only after its adoption."""
         is_named = any(name.host == self._place.endpoint.host for name in self._examined.names)
         return not is_known(self._place.known_journals, self.journal_id) or bool(self.loss.commits) or not is_named
 
@@ -72,16 +72,16 @@ class Adoption:
 
     @property
     def names(self) -> Sequence[str]:
-        """The hosts of the merchant's gateway that the journal knows."""
+        """The gateway hosts that the journal knows."""
         return sorted({name.host for name in self._examined.names})
 
     def last_fact(self) -> tuple[int, str]:
-        """Return the number and time of the last fact; 0 and the time of creation if the journal has no facts."""
+        """Return the number and time of the last fact, or 0 and the time of creation if the journal has no facts."""
         lines = fetch(self._connection, "SELECT number, at FROM fact ORDER BY number DESC LIMIT 1")
         return lines[0] if lines else (0, self._examined.identity.created_at)
 
     def carry_out(self, by: str) -> AcceptedRows:
-        """Record the loss, and that `by` confirms the copy as the newest. From then on this user knows the journal."""
+        """Record the loss and that `by` confirmed the copy as the newest, and register the journal for this user."""
         known_journals, now, identity = self._place.known_journals, self._place.now(), self._examined.identity
         with known_journals.hold_lock(now):
             # Another journal may have been created since.
@@ -103,7 +103,7 @@ class Adoption:
         return rows
 
     def _commit_adoption(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
-        """Commit the adoption. Return the fate of lost rows, and the merchant's names in the journal."""
+        """Commit the facts of the adoption. Returns the new states of lost rows, and the merchant's recorded names."""
         record, endpoint = partial(append_facts, self._connection), self._place.endpoint
         lost_rows = LostRows(SqliteTables(self._connection), self.loss, by=by, at=at)
         for facts in lost_rows.judge(lost_rows.numbers) if lost_rows.numbers else ():
@@ -123,7 +123,7 @@ class Adoption:
         self._undo.close()
 
     def _examine_copy(self) -> tuple[ExaminedJournal, Loss]:
-        """Examine the journal without changing it, and compare it with the sent log of this host."""
+        """Examine the journal without changing it and compare it with this host's sent log."""
         known_journals = self._place.known_journals
         with closing(connect(self.path, write=False)) as connection:
             examination = examine(
@@ -131,7 +131,7 @@ class Adoption:
             )
             if examination is None:
                 raise JournalMissing(
-                    say("The journal {path} is empty.", path=self.path), hint=say("Name the file: --journal.")
+                    say("The journal {path} is empty.", path=self.path), hint=say("Give its path with --journal.")
                 )
             journal_id = examination.identity.journal_id
             check_home(self.path, examination.identity, known_journals.entry(journal_id))
@@ -150,7 +150,7 @@ class Adoption:
         return self._place.known_journals.merchant_journals(names, except_id=self.journal_id)
 
     def _begin_and_verify(self) -> None:
-        """Upgrade the tables and replay all facts, in a transaction that only `carry_out` commits."""
+        """Upgrade the tables and replay all facts in a transaction that only `carry_out` commits."""
         try:
             fetch(self._connection, "BEGIN IMMEDIATE")
             migrate(self._connection, self._examined.version, now=self._place.now())
@@ -163,7 +163,7 @@ class Adoption:
 
 
 def find_present_lines(connection: apsw.Connection, lines: Sequence[SentLogLine]) -> Collection[SentLogLine]:
-    """Return the lines whose facts the journal has."""
+    """Return the log lines whose facts are in the journal."""
     if not lines:
         return ()  # SQLite cannot read an empty array, which may have no address
     numbers = apsw.carray(array("q", {line.number for line in lines}))

@@ -1,7 +1,7 @@
-"""Chains the entries of the audit trail, so that a changed, missing or foreign entry is detected.
+"""Chains the entries of the audit trail by hashes, so that changed, missing or foreign entries are detected.
 
 The hash of an entry is SHA-256 over the previous hash and the entry's text. The first entry follows a hash of the
-journal's id, so that a trail belongs to one journal.
+journal's id, so that a trail fits only one journal.
 """
 
 import hashlib
@@ -16,11 +16,13 @@ from paygw_batch.language import mark, say
 
 MAX_AUDIT_TEXT = 500
 """The maximum length of a text in an entry. A longer one is cut, so that no request can fill the trail."""
-_HINT = mark("Find out who can write to the journal. The chain of facts, which has the payments, is intact.")
+_HINT = mark(
+    "Find out who has write access to the journal. The chain of facts, which contains the payments, is intact."
+)
 
 
 class AuditResult(StrEnum):
-    """The result of an act on the console."""
+    """The result of an action on the console."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -28,10 +30,10 @@ class AuditResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditNote:
-    """An act, a refusal or a download on the console, before it is stored.
+    """An entry for the audit trail, not stored yet: an action, a refusal or a download on the console.
 
-    `who` is a person's own name (empty if nobody is signed in), and `act` a word of the console (`approve`,
-    `download`). `thing` identifies the object: a batch by its id, a row by its number, a file by its kind. `said` is a
+    `who` is a person's name (empty if nobody is signed in), and `act` the console's name for the action (`approve`,
+    `download`). `thing` identifies its object: a batch by its id, a row by its number, a file by its kind. `said` is a
     reason. None of them contains a payee, account, amount or order id.
     """
 
@@ -43,7 +45,7 @@ class AuditNote:
 
 
 class AuditEntry(NamedTuple):
-    """A line of the trail, as it is stored. `hash` is in hex."""
+    """A stored entry of the trail. `hash` is in hex."""
 
     number: int
     at: str
@@ -56,7 +58,7 @@ class AuditEntry(NamedTuple):
 
 
 def trail_start(journal_id: str) -> AuditEntry:
-    """Return the line before the first entry of a journal; it has only a hash."""
+    """Return the start of a journal's trail, which has only a hash."""
     digest = hashlib.sha256(f"paygw-batch audit trail 1\n{journal_id}".encode()).hexdigest()
     return AuditEntry(0, "", "", "", "", "", "", digest)
 
@@ -67,7 +69,7 @@ def next_audit_entry(previous: AuditEntry, note: AuditNote, at: str) -> AuditEnt
 
 
 def verify_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
-    """Check a whole trail and return its number of entries. Raises `JournalCorrupt` at a wrong entry."""
+    """Verify a whole trail and return the number of its entries. Raises `JournalCorrupt` at the first wrong entry."""
     last = trail_start(journal_id)
     for entry in entries:
         if entry.number != last.number + 1:
@@ -92,6 +94,6 @@ def _with_hash(previous: AuditEntry, entry: AuditEntry) -> AuditEntry:
 
 
 def _truncate(text: str) -> str:
-    """Return a text cut to the maximum length, on one line."""
+    """Shorten a text to one line of the maximum length."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     return printable if len(printable) <= MAX_AUDIT_TEXT else f"{printable[: MAX_AUDIT_TEXT - 3]}..."

@@ -1,7 +1,7 @@
-"""Keeps evidence and notes as facts of the journal, and reads them back, for all stores.
+"""Stores evidence and notes as facts in the journal, and reads them back, for all stores.
 
-Evidence that moves a row is kept with its move, in one fact. A notification that waits to be judged is stored as the
-bytes received, with the claim parsed from them. So is the gateway's answer to an enquiry that a notification caused,
+Evidence that moves a row is stored with its move, in one fact. A notification waiting to be judged is stored as the
+received bytes, with the claim parsed from them. So is the gateway's reply to an enquiry that a notification caused,
 with another source.
 """
 
@@ -62,9 +62,8 @@ from paygw_batch.language import say
 class Notification:
     """A stored notification. `received_at` is UTC, ISO 8601 with `Z`.
 
-    `problem` is the reason why the notification could not be read; empty if it was read. The `body` of an unreadable
-    notification may be cut off; it was `length` bytes long. None of it is shown, because it may name a
-    payee.
+    `problem` is the reason why the notification could not be read, or empty. The `body` of an unreadable notification
+    may be truncated; it was `length` bytes long. It is never shown, because it may name a payee.
     """
 
     received_at: str
@@ -105,7 +104,7 @@ def decode_notification(text: str) -> Notification:
 
 
 def arrival_evidence(arrival: int, content: str) -> Evidence:
-    """Return an arrived notification as evidence. An unreadable line becomes evidence without a claim."""
+    """Convert a stored notification to evidence. An unreadable line becomes evidence without a claim."""
     try:
         notification = decode_notification(content)
     except JournalCorrupt:
@@ -133,14 +132,14 @@ Record = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
 
 
 class EvidenceQueries(ABC):
-    """Reads the evidence and the notes of one journal."""
+    """Reads a journal's evidence and notes."""
 
     @abstractmethod
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement, and return all its rows."""
+        """Run a statement and return all its rows."""
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the gateway's messages that a person must check, for one batch or all batches."""
+        """Return the gateway's messages that a person must check, about one batch (None: all)."""
         contradictions = [
             Contradiction(number, batch_id, row, order_id, STATES[state], *attempt_and_time)
             for number, batch_id, row, order_id, state, *attempt_and_time in self._run("contradictions", batch=batch)
@@ -154,16 +153,16 @@ class EvidenceQueries(ABC):
         return Messages(contradictions, waiting)
 
     def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
-        """Return the number of messages by finding, for one batch or all batches."""
+        """Count the messages about one batch (None: all) by finding."""
         return dict(self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch))
 
     def carried_out_statements(self, batch: str) -> Sequence[StatementNote]:
-        """Return the statements that were carried out for a batch, oldest first."""
+        """Return the statements carried out for a batch, oldest first."""
         notes = self._notes(NoteKind.CARRIED_OUT)
         return [note for note in notes if isinstance(note, StatementNote) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the evidence that holds ready rows of a batch, keyed by row."""
+        """Return the evidence that holds ready rows of a batch, keyed by row number."""
         by_row: dict[int, Hold] = {}
         for row, number, source, means, at in self._run("holds", batch=batch):
             last_sent_at = at if source == EvidenceSource.WITNESS.value else ""
@@ -182,7 +181,7 @@ class EvidenceQueries(ABC):
         return FirstReading(first_at, attempts)
 
     def withdrawals(self) -> Sequence[Withdrawal]:
-        """Return the signed plans and orders that were withdrawn, oldest first."""
+        """Return the withdrawn plans and orders, oldest first."""
         return [note for note in self._notes(NoteKind.WITHDRAWN) if isinstance(note, Withdrawal)]
 
     def signed_orders(self, batch: str = "") -> Sequence[str]:
@@ -191,7 +190,7 @@ class EvidenceQueries(ABC):
         return [order.document for order in orders if order.batch == batch]
 
     def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
-        """Return every recorded endpoint name of the journal's merchant, oldest first."""
+        """Return all recorded names of the merchant's endpoints, oldest first."""
         notes = self._notes(NoteKind.NAMED)
         return (identity.name, *(note.endpoint for note in notes if isinstance(note, EndpointNote)))
 
@@ -203,24 +202,24 @@ class EvidenceQueries(ABC):
         return newest or "", next((note for note in notes if isinstance(note, ClockComparison)), None)
 
     def last_judged_arrival(self) -> int:
-        """Return the fact number of the last judged notification, or 0 if none was judged."""
+        """Return the fact number of the last judged notification's arrival, or 0 if none was judged."""
         ((number,),) = self._run("taken_in")
         return int(number)
 
     def arrivals(self, limit: int) -> list[tuple[int, str]]:
-        """Return up to `limit` unjudged notifications with their fact numbers, oldest first."""
+        """Return up to `limit` notifications to judge, oldest first, each with its fact number."""
         return self._run("arrivals", limit=limit)
 
     def contested_instructions(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return the instructions in `numbers` that are held by evidence."""
+        """Return which of these instructions evidence holds."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._run("contested", numbers=wanted)) if wanted else frozenset()
 
     def orders(self, order_id: str) -> Sequence[Candidate]:
-        """Return the instructions of every operation that use, or used, an order id.
+        """Return the instructions of all operations that use or used an order id.
 
-        If the id is unknown and has the form of a later attempt's, return the instructions that use, or used, the id of
-        the first attempt, each with `is_attempt_unknown`.
+        If the id is unknown and has the form of a later attempt's, this returns the instructions that use or used the
+        first attempt's id, each with `is_attempt_unknown`.
         """
         candidates = self._candidates_by_id(order_id)
         if not candidates and (first := first_order_id(order_id)) is not None:
@@ -252,7 +251,7 @@ class EvidenceQueries(ABC):
 
 
 class EvidenceLog(EvidenceQueries):
-    """Reads and writes the evidence and the notes of one journal, inside the open transaction."""
+    """Reads and writes a journal's evidence and notes inside the open transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -263,7 +262,7 @@ class EvidenceLog(EvidenceQueries):
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: Record, at: str
     ) -> list[Finding]:
-        """Record evidence up to the first piece about a row in flight. Return the findings."""
+        """Record evidence in order, up to the first about a row in flight, and return the findings."""
         findings: list[Finding] = []
         pending: list[Entry | Remark] = []
         before = arrival = self.last_judged_arrival() if any(piece.arrival is not None for piece in evidence) else 0
@@ -314,14 +313,14 @@ class EvidenceLog(EvidenceQueries):
             record([Remark(note, note.our_time if isinstance(note, ClockComparison) else note.at) for note in recorded])
 
     def require_in_force(self, sha256: str) -> None:
-        """Raise `DocumentWithdrawn` for a withdrawn document. None can be withdrawn until the transaction ends."""
+        """Raise `DocumentWithdrawn` for a withdrawn document. Others cannot be withdrawn until the transaction ends."""
         if sha256:
             self._tables.lock_withdrawals()
             if self._run("withdrawn", sha256=sha256):
                 raise DocumentWithdrawn
 
     def _lock_candidates(self, order_id: str | None) -> Sequence[Candidate]:
-        """Return and lock the instructions with an order id, so that none is sent before the evidence is recorded."""
+        """Return and lock the instructions with an order id, against sending before the evidence is recorded."""
         candidates = [] if order_id is None else self.orders(order_id)
         if order_id is None or not candidates or not self._tables.lock_rows([row.number for row in candidates]):
             return candidates
@@ -329,7 +328,7 @@ class EvidenceLog(EvidenceQueries):
 
 
 def _build_facts(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:
-    """Return the facts for a piece of evidence: a proven move, or a remark for each possible instruction."""
+    """Return the facts for evidence: the move that it proves, or a remark about each possible instruction."""
     record = EvidenceRecord(evidence.source, ruling.finding, ruling.meaning, evidence.content, evidence.lasting)
     if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
         return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, heard=record)]

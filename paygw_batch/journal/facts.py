@@ -1,7 +1,7 @@
-"""Encodes facts as lines with columns, chains each line to the one before it, and checks their personal data.
+"""Encodes facts as lines with columns, chains each line to the previous one, and checks personal data.
 
-The personal data of a fact is in a separate line, with a salt. The chain holds only a digest of it, so that a person
-can be forgotten while the chain stays whole.
+A fact's personal data is in a separate line, with a salt. The chain has only its digest, so that people can be
+forgotten without breaking the chain.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ NewSalt = Callable[[], bytes]
 
 
 class FactColumns(NamedTuple):
-    """The columns of a fact that describe the event."""
+    """The columns of a fact that describe its event."""
 
     order_id: str | None = None
     nonce: str | None = None
@@ -102,7 +102,7 @@ class FactColumns(NamedTuple):
 
 
 class PersonalData(NamedTuple):
-    """The personal data of a fact: the gateway's message or a person's evidence, and further texts of a reply."""
+    """A fact's personal data: the gateway's message or a person's evidence, and other texts of a reply."""
 
     text: str | None = None
     customer_url: str | None = None
@@ -116,7 +116,7 @@ _FORBIDDEN_IN_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def fact_columns(fact: Fact) -> tuple[FactColumns, PersonalData]:
-    """Return the stored columns of a fact. No text is empty, is "None", or has characters that no database stores."""
+    """Return a fact's stored columns. No text is empty or "None", or has characters that databases cannot store."""
     match fact:
         case Intended():
             purpose, endpoint_id = _clean_word(fact.purpose), _clean_word(fact.endpoint_id)
@@ -156,7 +156,7 @@ def add_evidence(event: FactColumns, personal: PersonalData, entry: EvidenceReco
 
 
 def remark_columns(fact: EvidenceRecord | Note | BatchFact) -> tuple[str, FactColumns, PersonalData]:
-    """Return the kind and the stored columns of a fact that moves no instruction."""
+    """Return the kind and the stored columns of a fact that does not move an instruction."""
     match fact:
         case EvidenceRecord():
             return HEARD, _evidence_columns(fact), PersonalData(_clean_text(fact.content))
@@ -199,7 +199,7 @@ def _note_columns(fact: Note) -> tuple[str, FactColumns, PersonalData]:
 def parse_note(
     kind: NoteKind, by: str | None, agreement: str | None, details: str | None, text: str | None, at: str
 ) -> Note:
-    """Return the fact about the whole journal in these columns. Raises `JournalCorrupt` if they cannot be read."""
+    """Parse a fact about the whole journal. Raises `JournalCorrupt` if it cannot be read."""
     try:
         return _build_note(kind, by, agreement, json.loads(details or "null"), text, at)
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -233,7 +233,7 @@ def _evidence_columns(fact: EvidenceRecord) -> FactColumns:
 
 
 def personal_data_digest(salt: bytes, personal: PersonalData) -> bytes:
-    """Return SHA-256 over a salt and personal data, with NUL between the texts: no text contains NUL."""
+    """Return the SHA-256 of a salt and personal data, joined by NUL, which no text contains."""
     return hashlib.sha256(salt + "\0".join(text or "" for text in personal).encode()).digest()
 
 
@@ -250,7 +250,7 @@ def _clean_text(text: str | None) -> str | None:
 
 
 def _reject_float(number: str) -> None:
-    """Refuse a number that is not an integer, because we never write one."""
+    """Reject numbers that are not integers, because none is ever written."""
     raise ValueError(number)
 
 
@@ -258,7 +258,7 @@ _decode_json = json.JSONDecoder(parse_float=_reject_float).decode
 
 
 def encode_batch(opening: BatchOpened) -> str:
-    """Return the canonical details of the fact that opens a batch."""
+    """Encode the fact that opens a batch as canonical text."""
     approvals = tuple(_clean_text(approval) or "" for approval in opening.approvals)
     fields = asdict(opening) | {"by": _clean_text(opening.by) or "", "approvals": approvals}
     if not opening.plan_sha256:
@@ -267,7 +267,7 @@ def encode_batch(opening: BatchOpened) -> str:
 
 
 def decode_batch(details: str) -> BatchOpened:
-    """Return the opening that `encode_batch` wrote. Raises `JournalCorrupt` for any other text."""
+    """Decode the output of `encode_batch`. Raises `JournalCorrupt` for any other text."""
     try:
         fields = _decode_json(details)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
@@ -282,12 +282,12 @@ def decode_batch(details: str) -> BatchOpened:
 
 
 def encode_forgetting(forgetting: BatchForgotten) -> str:
-    """Return the canonical details of the fact that forgets people of a batch."""
+    """Encode the fact that forgets people of a batch as canonical text."""
     return canonical(asdict(forgetting) | {"by": _clean_text(forgetting.by) or ""})
 
 
 def decode_forgetting(details: str) -> BatchForgotten:
-    """Return the value that `encode_forgetting` wrote. Raises `JournalCorrupt` for any other text."""
+    """Decode the output of `encode_forgetting`. Raises `JournalCorrupt` for any other text."""
     try:
         fields = _decode_json(details)
         forgetting = BatchForgotten(**{**fields, "orders": tuple(fields["orders"])})
@@ -300,7 +300,7 @@ def decode_forgetting(details: str) -> BatchForgotten:
 
 
 class HistoryFact(NamedTuple):
-    """A fact as the history of a batch reads it. `row` is a row of the sheet; None if the fact is about the batch."""
+    """A fact in the history of a batch. `row` is a row of the sheet, or None if the fact is about the batch."""
 
     number: int
     at: str
@@ -315,7 +315,7 @@ class HistoryFact(NamedTuple):
 
 
 def history_entries(fact: HistoryFact) -> Iterator[HistoryEntry]:
-    """Yield the history entries for the people's acts in one fact."""
+    """Yield history entries for people's actions in one fact."""
     number, at, details = fact.number, fact.at, fact.details or ""
     if fact.kind == BATCH_OPENED:
         opening = decode_batch(details)
@@ -343,7 +343,7 @@ def history_entries(fact: HistoryFact) -> Iterator[HistoryEntry]:
 
 
 class Line(NamedTuple):
-    """A line of the chain, as it is stored. `seq` is its position in the chain."""
+    """A stored line of the chain. `seq` is its position."""
 
     seq: int
     at: str
@@ -374,7 +374,7 @@ class Line(NamedTuple):
 
 
 class PersonalDataLine(NamedTuple):
-    """The personal data of the line at `seq`, as it is stored."""
+    """The stored personal data of the line at `seq`."""
 
     seq: int
     salt: bytes
@@ -384,29 +384,29 @@ class PersonalDataLine(NamedTuple):
 
 
 def line_text(columns: Iterable[Any]) -> str:
-    """Return the text of a line for its hash: all columns except the last two.
+    """Return the hashed text of a line: all columns except the last two.
 
-    Each column is on its own line, and none contains a line break or is "None". So two different facts never have the
-    same text.
+    Each column is on its own line, without line breaks, and is never "None". So different facts always have different
+    texts.
     """
     return "\n".join(map(str, columns))
 
 
 def line_text_sql(fact: str, seq: str, newline: str, as_text: str = "") -> str:
-    """Return SQL for the text of a line that is stored as `fact`. `as_text` is SQL that turns a number into text."""
+    """Return SQL for the hashed text of the stored line `fact`. `as_text` is SQL that converts a number to text."""
     columns = (f"coalesce({fact}.{name}{as_text}, 'None')" for name in Line._fields[1:-2])
     return f"concat_ws({newline}, {seq}, {', '.join(columns)})"
 
 
 def link_hash(before: bytes, text: str, said_sha256: bytes | None) -> bytes:
-    """Return SHA-256 over the hash of the line before, the text of a line, and the digest of its personal data."""
+    """Return the SHA-256 of the previous line's hash, a line's text, and the digest of its personal data."""
     return hashlib.sha256(before + text.encode() + (said_sha256 or b"")).digest()
 
 
 def verify_links(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Check stored lines (seq, text, digest of personal data, hash, others) and yield them.
+    """Verify stored lines (seq, text, digest of personal data, hash, others) and yield them.
 
-    Raises `JournalCorrupt` at the first line that does not follow the line before it.
+    Raises `JournalCorrupt` at the first line that does not follow the previous one.
     """
     seq, before = end.seq, end.hash
     for line in lines:
@@ -422,9 +422,9 @@ def verify_links(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[
 def chain_facts(
     entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt
 ) -> tuple[list[Line], list[PersonalDataLine]]:
-    """Return the lines for `entries` that follow `end`, and their personal data.
+    """Return the lines for `entries` after `end`, and their personal data.
 
-    Times in a chain never decrease: after a clock was set back, a fact gets the time of the fact before it.
+    Times in a chain never decrease: after a clock was set back, a fact gets the previous fact's time.
     """
     lines, texts = [], []
     seq, before, at = end

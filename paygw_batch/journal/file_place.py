@@ -1,7 +1,7 @@
-"""Opens the journal in a file, after examining it, or a journal in memory.
+"""Opens a journal in a file, after examining it, or in memory.
 
 A journal in memory is for commands that read before any journal exists, for tests and for benchmarks. It has the same
-tables, statements and chain. Nothing in it is durable or can go back in time, and no other run can reach it.
+tables, statements and chain, but it is not durable, and no other run can use it.
 """
 
 import os
@@ -82,7 +82,7 @@ _RESTORE_HINT = mark(
 
 @dataclass(frozen=True, slots=True)
 class ExaminedJournal:
-    """A journal that was examined and passed a quick check."""
+    """A journal that passed examination and a quick check."""
 
     version: int
     identity: Identity
@@ -110,12 +110,12 @@ def examine(
     sent_log: Callable[[Identity], Sequence[SentLogLine]],
     is_any_name_fine: bool = False,
 ) -> ExaminedJournal | None:
-    """Examine the database at `path` without changing it. Return its journal, or None for an empty file.
+    """Examine the database at `path` without changing it. Returns its journal, or None for an empty file.
 
     A journal of the same merchant at another host is refused unless `is_any_name_fine`, because a person has to confirm
-    the host. `sent_log` returns the newest lines of a journal's sent log. It is called before the end of the chain
-    is read, because a run may commit in between. Raises `JournalError` if the file is not a journal, belongs to another
-    merchant or is from a newer version, `JournalCorrupt` if it is damaged, and `JournalTooOld` if it lacks a fact of
+    the host. `sent_log` returns the newest lines of a journal's sent log. It is called before the end of the chain is
+    read, because a run may commit in between. Raises `JournalError` if the file is not a journal, belongs to another
+    merchant or is from a newer version, `JournalCorrupt` if it is damaged, and `JournalTooOld` if it lacks a fact in
     the sent log.
     """
     try:
@@ -142,14 +142,14 @@ def examine(
 
 
 def check_home(path: Path, identity: Identity, known_journal: KnownJournal | None) -> None:
-    """Raise `JournalTooOld` if the journal still exists where it was last opened, or was moved to a database."""
+    """Raise `JournalTooOld` if the journal still exists at its last path, or was moved to a database."""
     homes = {identity.home} if known_journal is None else {identity.home, known_journal.path}
     for place in homes:
         home = Path(place)
         if not home.is_absolute():
             raise JournalTooOld(
                 say("This is a copy of a journal that was moved to the database {place}.", place=place),
-                hint=say("Name that database in [journal] url, and keep this file as an archive."),
+                hint=say("Set [journal] url to that database, and keep this file as an archive."),
             )
         if home != path and not _is_same_file(home, path) and journal_exists(home, identity.journal_id):
             raise JournalTooOld(
@@ -169,7 +169,7 @@ def _is_same_file(home: Path, path: Path) -> bool:
 
 
 def journal_exists(home: Path, journal_id: str) -> bool:
-    """Whether the journal with this id is at `home`. An unreadable file counts as this journal."""
+    """Return whether the journal with this id is at `home`. An unreadable file counts as this journal."""
     if not os.path.lexists(home):
         return False
     try:
@@ -198,7 +198,7 @@ def in_memory_journal(
 
 @cache
 def empty_database(identity: Identity) -> bytes:
-    """Return the database of a journal without facts. Copying it is ten times faster than creating one."""
+    """Return the database of an empty journal. Copying it is ten times faster than creating one."""
     connection = apsw.Connection(_MEMORY_NAME)
     try:
         connection.execute("BEGIN")
@@ -219,7 +219,7 @@ class FilePlace(JournalPlace):
     path: Path
 
     def __post_init__(self) -> None:
-        """Make each path absolute and canonical. Raises `JournalError` for a path that is not text."""
+        """Make paths absolute and canonical. Raises `JournalError` for a path that is not text."""
         JournalPlace.__post_init__(self)
         object.__setattr__(self, "path", canonical_path(self.path))
 
@@ -230,7 +230,7 @@ class FilePlace(JournalPlace):
         return journal_holder(self.path)
 
     def record_backup(self) -> None:
-        """Record the current time as the time of the last backup. Raises `OutputError`."""
+        """Record a backup at the present time. Raises `OutputError`."""
         write_atomically(backup_time_path(self.path), self.now().encode())
 
     def last_backup_at(self) -> str | None:
@@ -267,7 +267,7 @@ class FilePlace(JournalPlace):
         """Open the journal and hold its lock (see `JournalPlace`).
 
         Raises `JournalNotAdopted` if this user does not know the journal, and `JournalCorrupt` if it is damaged. Until
-        these checks have passed, only the lock file is written.
+        these checks pass, only the lock file is written.
         """
         if not self._exists():
             raise self._missing_error()
@@ -307,7 +307,7 @@ class FilePlace(JournalPlace):
     def _connect_note_recorder(self) -> Iterator[RecordNotes]:
         """Yield a function that records notes while another process may hold the lock (see `JournalPlace`).
 
-        The notes move no row, and SQLite orders them before or after each transaction of a run.
+        This is safe: notes move no row, and SQLite serializes them with a run's transactions.
         """
         with self._connect_without_lock(must_be_known=True) as connection:
             file_status, folder = self.path.stat(), self.known_journals.folder(load_identity(connection).journal_id)
@@ -381,7 +381,7 @@ class FilePlace(JournalPlace):
         )
 
     def _log_lines(self, journal_id: str) -> Sequence[SentLogLine]:
-        """Return the newest lines of a journal's sent log. None for a copy, because people may read an older one."""
+        """Return the newest lines of a journal's sent log, or none for a copy, because older copies may be read."""
         entry = self.known_journals.entry(journal_id)
         if entry is not None and entry.path != str(self.path) and journal_exists(Path(entry.path), journal_id):
             return ()
@@ -393,7 +393,7 @@ class FilePlace(JournalPlace):
         return self.known_journals.newest_log_lines(identity.journal_id)
 
     def _journals_sent_here(self) -> Sequence[KnownJournal]:
-        """Return the journals at this path that were used to send rows, oldest first."""
+        """Return the journals at this path that were used for sending, oldest first."""
         here = (entry for entry in self.known_journals.entries() if entry.path == str(self.path))
         return [
             entry
@@ -427,7 +427,7 @@ class FilePlace(JournalPlace):
         return ()
 
     def _require_known(self, examined: ExaminedJournal) -> None:
-        """Raise `JournalNotAdopted` for an unknown journal, and `JournalTooOld` if another one was used here."""
+        """Raise `JournalNotAdopted` for an unknown journal, or `JournalTooOld` if another one was used here."""
         journal_id = examined.identity.journal_id
         if [entry for entry in self._journals_sent_here() if not entry.is_lost and entry.journal_id != journal_id]:
             raise JournalTooOld(say("This is not the journal that this machine last sent rows from."))
@@ -495,13 +495,13 @@ class FilePlace(JournalPlace):
 
 
 def is_known(known_journals: KnownJournals, journal_id: str) -> bool:
-    """Whether this user has the sent log of a journal that nobody has marked as lost."""
+    """Return whether this user has the journal's sent log, and nobody reported the journal as lost."""
     entry = known_journals.entry(journal_id)
     return entry is not None and not entry.is_lost and newest_line(known_journals.folder(journal_id), RUN) is not None
 
 
 def _remember(known_journals: KnownJournals, path: Path, examined: ExaminedJournal, now: str) -> None:
-    """Record a journal's current path and the names of its merchant's endpoints."""
+    """Record a journal's present path, and its names for the merchant's endpoints."""
     identity = examined.identity
     previous = known_journals.entry(identity.journal_id)
     # Names that only the entry has are kept, because the journal may be an older copy that a person adopted.
@@ -512,8 +512,8 @@ def _remember(known_journals: KnownJournals, path: Path, examined: ExaminedJourn
 def _resolve_intentions(known_journals: KnownJournals) -> None:
     """Complete or remove the entries of journals whose creation was interrupted.
 
-    The caller holds the lock of the folders, so no creation is under way. A journal whose file never got its final name
-    was never open. If a file with its id is found later, a person has to adopt it first.
+    The caller holds the lock of the folders, so no creation is in progress. A journal whose file never got its final
+    name was never opened. If a file with its id is found later, a person has to adopt it first.
     """
     for entry in known_journals.entries():
         if entry.is_intended and journal_exists(Path(entry.path), entry.journal_id):
@@ -523,7 +523,7 @@ def _resolve_intentions(known_journals: KnownJournals) -> None:
 
 
 def _create_file(path: Path, identity: Identity) -> None:
-    """Create a private journal without facts. It gets its name last, so a crash leaves no partial journal."""
+    """Create an empty, private journal, under a temporary name first, so that a crash leaves no partial journal."""
     temporary = create_temporary_file(path)
     try:
         with closing(connect(temporary, write=True)) as connection:
@@ -550,5 +550,5 @@ def _require_no_log(path: Path) -> None:
                 path=path,
                 log=log,
             ),
-            hint=say("Put the journal file back beside its log."),
+            hint=say("Put the journal file back next to its log."),
         )

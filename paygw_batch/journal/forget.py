@@ -1,6 +1,6 @@
-"""Forgets people in a journal, and checks that only people who were forgotten by a fact are gone, for all stores.
+"""Forgets people in a journal and checks that no other personal data is missing, for all stores.
 
-Each forgetting is one transaction. It empties or removes the values about people; facts, amounts and states stay. Each
+People are forgotten in one transaction, which clears or removes personal data; facts, amounts and states stay. Each
 store has its own `forget.sql` with statements of the same names.
 """
 
@@ -19,7 +19,7 @@ _CHUNK_SIZE = 5_000
 
 
 def forget_payees(tables: Tables, numbers: Sequence[int]) -> None:
-    """Forget the payees of instructions in the open transaction, including in facts and replies."""
+    """Forget the payees of instructions, including in facts and replies, in the open transaction."""
     remaining = iter(numbers)
     while group := list(islice(remaining, _CHUNK_SIZE)):
         for name in ("forget_people", "forget_said", "forget_texts"):
@@ -29,9 +29,9 @@ def forget_payees(tables: Tables, numbers: Sequence[int]) -> None:
 def forget_evidence(
     tables: Tables, numbers: Sequence[int], before: str, batches: Mapping[str, int]
 ) -> Mapping[int, Sequence[int]]:
-    """Forget old evidence about no instruction, and signed orders that name a forgotten row.
+    """Forget evidence without an instruction from before a time, and signed orders that name a forgotten row.
 
-    `batches` maps the ids of the forgotten batches to their numbers. Returns the facts of these orders by batch.
+    `batches` maps the ids of the forgotten batches to their numbers. Returns these orders' facts by batch.
     """
     orders: dict[int, list[int]] = {number: [] for number in batches.values()}
     for batch, order in _matching_orders(tables, numbers, batches):
@@ -52,7 +52,7 @@ def _matching_orders(tables: Tables, numbers: Sequence[int], batches: Collection
 
 
 def _named_rows(document: str) -> frozenset[int]:
-    """Return the rows that a signed order names. Empty if the order cannot be read."""
+    """Return the rows that a signed order names, or none if it cannot be read."""
     try:
         return frozenset(row["row"] for row in json.loads(document)["content"]["rows"])
     except (ValueError, TypeError, KeyError):

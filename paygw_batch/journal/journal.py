@@ -1,4 +1,4 @@
-"""The journal of one endpoint: its queries, and the writes of people and commands, for all stores.
+"""The journal of one endpoint: its queries, and the writes by people and commands, for all stores.
 
 Two stores implement the abstract methods: `sqlite` (a file, or memory) and `postgres`. The same conformance tests run
 on files, memory and PostgreSQL. A journal has one writer, and is called from one thread at a time.
@@ -82,9 +82,9 @@ _FINAL_STATES = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJ
 
 
 class JournalReader(EvidenceQueries):
-    """The journal of one endpoint, opened for reading: one snapshot, even while a run writes to the journal.
+    """The journal of one endpoint, opened for reading: one snapshot, even while a run writes.
 
-    Every method raises `JournalCorrupt` for damage, and `JournalError` for a read that fails.
+    Every method raises `JournalCorrupt` if the journal is damaged, and `JournalError` if reading fails.
     """
 
     def __init__(self, tables: Tables, notes: tuple[str, ...] = ()) -> None:
@@ -106,13 +106,13 @@ class JournalReader(EvidenceQueries):
         return [BatchRecord(*line) for line in lines]
 
     def batch(self, batch: str, *, operation: str | None = None) -> BatchRecord | None:
-        """Return the batch with this id (and operation, if given), or None if it does not exist."""
+        """Return the batch with this id and, if given, this operation, or None if there is no such batch."""
         return next((BatchRecord(*line) for line in self._run("batch", batch=batch, operation=operation)), None)
 
     def compare(
         self, operation: str, rows: Iterable[tuple[int, str, str]]
     ) -> tuple[Sequence[KnownRow], Sequence[Clash]]:
-        """Compare each (row, client_orderid, content) of a sheet with every order id ever used."""
+        """Compare each (row, client_orderid, content) of a sheet with all order ids ever used."""
         known, clashes = [], []
         with self._snapshot():
             results = self._tables.run_for_each("compare", ("row", "order_id", "content"), rows, operation=operation)
@@ -131,10 +131,10 @@ class JournalReader(EvidenceQueries):
     def look_alikes(
         self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
     ) -> Sequence[LookAlike]:
-        """Find each (row, client_orderid, payee, currency, minor) paid under another id in a batch since `since`.
+        """Find rows (row, client_orderid, payee, currency, minor) paid under another id in a batch since `since`.
 
-        For each row, return the newest such instruction, with its order id, batch and opening time. If the two
-        ids differ only as if a program had damaged one, that instruction comes first, and its batch may be older.
+        Returns the newest such instruction for each row, with its order id, batch and opening time. An instruction
+        whose id looks like a damaged variant is preferred, and its batch may be older.
         """
         columns = ("row", "order_id", "payee", "currency", "minor")
         with self._snapshot():
@@ -151,9 +151,9 @@ class JournalReader(EvidenceQueries):
             return list(by_row.values())
 
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
-        """Find each (row, client_orderid, spelling) whose id was used only in another spelling.
+        """Find rows (row, client_orderid, spelling) whose id was used before, but only in another spelling.
 
-        `spelling` is `core.text.normalise_spelling` of the id. The newest id with this spelling is returned.
+        `spelling` is `core.text.normalise_spelling` of the id. Returns the newest id with this spelling.
         """
         columns = ("row", "order_id", "spelling")
         with self._snapshot():
@@ -167,9 +167,9 @@ class JournalReader(EvidenceQueries):
     def repeated_batches(
         self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
     ) -> Sequence[RepeatedBatch]:
-        """Count the (client_orderid, payee, currency, minor) paid under other ids, for each batch opened after `since`.
+        """Count the rows (client_orderid, payee, currency, minor) paid under other ids, by batch opened after `since`.
 
-        A row counts once for each batch that pays the same amount to the same payee. Newest batch first.
+        A row counts once for each batch that pays the same amount to the same payee. The newest batch comes first.
         """
         columns, repeated = ("order_id", "payee", "currency", "minor"), Counter[int]()
         with self._snapshot():
@@ -200,11 +200,11 @@ class JournalReader(EvidenceQueries):
         after: int = 0,
         limit: int | None = None,
     ) -> Iterator[RowState]:
-        """Yield up to `limit` rows of a batch after row `after`, in the sheet's order.
+        """Yield up to `limit` rows (None: all) of a batch after row `after`, in the sheet's order.
 
-        `states` and `numbers` (rows of the sheet) filter the rows. The cost grows with the rows yielded, not
-        with the batch. With `accepted_until`, an accepted row is yielded only if its latest intent is not after that
-        time.
+        `states` and `numbers` (rows of the sheet) filter the rows; None means all. The cost grows with the rows
+        yielded, not with the batch. With `accepted_until`, an accepted row is yielded only if its latest intent is not
+        after that time.
         """
         with self._translating_errors():
             yield from find_rows(
@@ -220,7 +220,7 @@ class JournalReader(EvidenceQueries):
     def batch_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
         """Yield all rows of a batch as plain tuples of `LINE_COLUMNS`, in groups. This is far cheaper than `rows`.
 
-        The reconciliation of a batch and a statement of the gateway use it, because they need every row.
+        Reconciliations and statements use it, because they need every row.
         """
         row = -1
         with self._translating_errors():
@@ -231,19 +231,19 @@ class JournalReader(EvidenceQueries):
                 yield lines
 
     def pages(self, batch: int) -> Iterator[bytes]:
-        """Yield the received sheet of a batch in pieces."""
+        """Yield a batch's sheet as it was received, in pieces."""
         for (number,) in self._run("page_numbers", batch=batch):
             ((content,),) = self._run("page", batch=batch, number=number)
             yield bytes(content)
 
     def customer_urls(self, batch: int) -> Mapping[int, str]:
-        """Return the customer URLs that the gateway returned for the latest attempts, keyed by row."""
+        """Return the URLs where customers pay, from the gateway's replies to the latest attempts, by row."""
         return dict(self._run("customer_urls", batch=batch))
 
     def tallies(
         self, batch: int, *, kind: TallyKind = TallyKind.ALL, accepted_until: str | None = None
     ) -> Sequence[StateTally]:
-        """Return counts and sums of a batch, ordered by country, currency and state.
+        """Return the counts and sums of a batch by country, currency and state, in that order.
 
         With `accepted_until`, accepted rows count only if their latest intent is not after that time.
         """
@@ -296,10 +296,10 @@ class JournalReader(EvidenceQueries):
     ) -> ForgettablePayments:
         """Return the payments whose payees may be forgotten: before a date, or those in `numbers`.
 
-        A batch can be forgotten once it is over: no message about it waits for a person, and each of its rows is paid,
+        A batch can be forgotten once it is over: no message about it waits for a person, and each row is paid,
         returned, replaced, or rejected for good. A row that only a person called rejected must have been sent no later
-        than `cutoff`. A batch opened at `recent` or later waits, because nobody would notice a sheet that repeats its
-        payments.
+        than `cutoff`. A batch opened at `recent` or later is kept, because otherwise a sheet could repeat its payments
+        unnoticed.
         """
         with self._snapshot():
             recent_batches = {record.number for record in self.batches() if recent and record.opened_at >= recent}
@@ -310,7 +310,7 @@ class JournalReader(EvidenceQueries):
             return forgettable_payments(self._tables, numbers, before, is_over)
 
     def _is_over(self, batch: int, cutoff: str) -> bool:
-        """Whether every row of a batch has its final state, and no message about it waits for a person."""
+        """Return whether every row of a batch has its final state, and no message about it waits for a person."""
         if any(tally.state not in _FINAL_STATES for tally in tallies(self._tables, batch, TallyKind.ALL, None)):
             return False
         messages = self._evidence.messages(batch)
@@ -320,7 +320,7 @@ class JournalReader(EvidenceQueries):
         )
 
     def first_forgetting(self, batch: int) -> HistoryEntry | None:
-        """Return the first history entry in which people of a batch were forgotten, or None."""
+        """Return the first history entry about forgotten people of a batch, or None if nobody was forgotten."""
         return next((entry for entry in self.history(batch) if entry.kind == "forgotten"), None)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
@@ -329,15 +329,15 @@ class JournalReader(EvidenceQueries):
         return [AttemptReply(attempt, at, StoredReply(head.decode(), body)) for attempt, at, head, body in lines]
 
     def verify(self, progress: VerifyProgress = ignore_progress) -> Mapping[str, int]:
-        """Replay the whole journal, and return the counts by name.
+        """Replay the whole journal and return the counts by name.
 
-        Raises `JournalCorrupt`, which names the first wrong fact or line.
+        Raises `JournalCorrupt`, naming the first wrong fact or line.
         """
         with self._snapshot():
             return {**self._verify(progress), "notifications_waiting": len(self._evidence.arrivals(NO_LIMIT))}
 
     def has_arrivals(self) -> bool:
-        """Whether notifications wait to be judged."""
+        """Return whether notifications wait to be judged."""
         return bool(self.arrivals(1))
 
     @abstractmethod
@@ -354,7 +354,7 @@ class JournalReader(EvidenceQueries):
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[object]:
-        """Run the block on one snapshot of the journal, and translate errors of the store."""
+        """Run the statements of the block on one snapshot, and translate errors of the store."""
 
     @abstractmethod
     def _chain_end(self) -> tuple[int, str]:
@@ -362,11 +362,11 @@ class JournalReader(EvidenceQueries):
 
     @abstractmethod
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return the search as a query for the store's text index, or an empty string if the search has no words."""
+        """Return the search as a query for the store's text index, or empty if the search has no words."""
 
     @abstractmethod
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
-        """Replay the journal inside the open snapshot, and return the counts."""
+        """Replay the journal inside the open snapshot and return the counts."""
 
 
 class Journal(JournalReader):
@@ -381,10 +381,10 @@ class Journal(JournalReader):
         amendments: Iterable[Amendment],
         at: str,
     ) -> BatchRecord:
-        """Make a whole batch durable in one transaction, or nothing of it.
+        """Store a whole batch durably in one transaction, or not at all.
 
-        `parts` are its pages and its new rows, in the sheet's order. `known` are rows that another batch already has;
-        the new batch covers them too. `amendments` say which new rows replace an old instruction. Raises
+        `parts` are its pages and new rows, in the sheet's order. `known` are rows that another batch already has, and
+        that the new batch covers too. `amendments` are the new rows that replace an old instruction. Raises
         `InternalError` if an order id is taken and not amended (call `compare` first), or if the plan has opened a
         batch before. Raises `DocumentWithdrawn` if the plan was withdrawn before the commit, and `StaleRows` if another
         process moved a row that is replaced.
@@ -416,12 +416,12 @@ class Journal(JournalReader):
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
-        """Put every in-flight instruction in doubt, because its run has ended. Return their number."""
+        """Put every in-flight instruction in doubt, because its run has ended. Returns their number."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Record evidence and apply the facts that it proves in one transaction. Return the findings.
+        """Record evidence in order and apply the facts that it proves, in one transaction. Returns the findings.
 
         Stops before evidence about a row in flight, which can only be judged later. `words` are the operator's
         `[outcomes]`.
@@ -432,7 +432,7 @@ class Journal(JournalReader):
     def judge_arrivals(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
     ) -> Counter[Finding]:
-        """Judge the waiting notifications (all, or about `at_most`). Return the number of each finding.
+        """Judge the waiting notifications (all, or about `at_most`) once, and count them by finding.
 
         Stops before a notification about a row in flight.
         """
@@ -453,11 +453,11 @@ class Journal(JournalReader):
         waits: bool = False,  # noqa: ARG002
         is_urgent: bool = False,  # noqa: ARG002
     ) -> SharedRunHandle | None:
-        """Offer the batch to workers and release the write lock. Return None if no worker is alive.
+        """Offer the batch to workers and release the write lock. Returns None if no worker is alive.
 
-        With `waits`, offer the batch even then; it waits for a worker. Workers leave other batches for one that
-        `is_urgent`. A journal in a file has no workers. Raises `JournalHeld` while workers still end a stopped run of
-        the same batch.
+        With `waits`, the batch is offered even then, and waits for a worker. Workers send an `is_urgent` batch before
+        others. A journal in a file has no workers. Raises `JournalHeld` while workers are still ending a stopped run of
+        the batch.
         """
         return None
 
@@ -466,14 +466,14 @@ class Journal(JournalReader):
 
     @abstractmethod
     def open_engine_journal(self) -> AbstractContextManager[EngineJournal]:
-        """Yield the journal's interface for an engine. Until the block ends, only the engine may use the journal."""
+        """Yield the journal's interface for an engine. Within the block, only the engine may use the journal."""
 
     @abstractmethod
     def schedule_end_notices(self, notices: Sequence[NewNotice], at: str) -> None:
-        """Record the notices of the run that is about to send. They are due once that run is over."""
+        """Record the notices of a run that is about to send. They are due once the run is over."""
 
     def gate(self) -> Gate | None:
-        """Return the limits that all workers of the endpoint share, or None if only one process sends."""
+        """Return the limits shared by all workers of the endpoint, or None if only one process sends."""
         return None
 
     def settle(
@@ -485,10 +485,10 @@ class Journal(JournalReader):
     ) -> None:
         """Record people's decisions about rows in one transaction. A decision about a held row lifts its hold.
 
-        `note` is recorded in the same transaction: the statement that was carried out, or the difference between our
-        clock and the gateway's. So is the signed `order` that asks for the decisions; raises `DocumentWithdrawn` if it
-        was withdrawn. Raises `StaleRows` if a decision would not move its row, or settles a row that is ready and not
-        held, because another process has moved that row since it was read.
+        The same transaction records `note` (the statement that was carried out, or the difference between our clock and
+        the gateway's) and the signed `order` behind the decisions. Raises `DocumentWithdrawn` if the order was
+        withdrawn. Raises `StaleRows` if another process moved a row since it was read, so that a decision would not
+        move it or would settle a ready row without a hold.
         """
         with self._write_transaction():
             self._evidence.settle(entries, self._record)
@@ -505,11 +505,10 @@ class Journal(JournalReader):
         cutoff: str = "",
         order: SignedOrder | None = None,
     ) -> int:
-        """Release rejected rows of a batch (all, or `rows`) for another attempt. Return their number.
+        """Release the rejected rows of a batch (all, or those named) for another attempt. Returns their number.
 
-        A row that is rejected on a person's word alone is only released if its attempt was sent no later than `cutoff`.
-        The signed `order` that asks for the release is recorded in the same transaction; raises `DocumentWithdrawn` if
-        it was withdrawn.
+        A row rejected only on a person's word is released only if it was sent no later than `cutoff`. The signed
+        `order` behind the release is recorded in the same transaction. Raises `DocumentWithdrawn` if it was withdrawn.
         """
         released, digest = 0, "" if order is None else order.sha256
         with self._write_transaction():
@@ -534,8 +533,8 @@ class Journal(JournalReader):
     ) -> RemainingData:
         """Forget the payees of payments in one transaction. Ids, sums, states, times and the chain remain.
 
-        The signed `order` that asks for it is recorded in the same transaction; raises `DocumentWithdrawn` if it was
-        withdrawn. Returns where data of these people may remain.
+        The signed `order` behind it is recorded in the same transaction. Raises `DocumentWithdrawn` if it was
+        withdrawn. Returns the places where these people's data may remain.
         """
         digest = "" if order is None else order.sha256
         instructions = [number for numbers in payments.batches.values() for number in numbers]
@@ -555,14 +554,14 @@ class Journal(JournalReader):
 
     @abstractmethod
     def scrub(self) -> RemainingData:
-        """Remove forgotten people's bytes as far as this store can. Return where some may remain."""
+        """Erase the bytes of forgotten people as far as the store can. Returns the places where some may remain."""
 
     @abstractmethod
     def _forget_transaction(self, payments: ForgettablePayments) -> AbstractContextManager[object]:
-        """Run the block in one transaction, like `_write_transaction`, that is allowed to forget these people."""
+        """Run the block in a transaction like `_write_transaction` that may forget these people."""
 
     def _apply_amendments(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
-        """Move order ids and numbers from replaced to new instructions, and release rejected ones."""
+        """Transfer order ids and numbering from replaced instructions to new ones, and release the rejected ones."""
         new_numbers = dict(self._tables.run("replacing", batch=record.number)) if amended else {}
         if len(new_numbers) != len(amended):
             raise InternalError("an amendment does not belong to a row of its batch")
@@ -590,11 +589,11 @@ class Journal(JournalReader):
             raise StaleRows
 
     def _standings(self, numbers: Sequence[int]) -> Mapping[int, RowStanding]:
-        """Return the instructions that are about to move, keyed by number."""
+        """Return the the instructions to move, keyed by number."""
         return {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
 
     def _release_entry(self, row: RowStanding, operation: str, *, suffix: bool, fact: Released, at: str) -> Entry:
-        """Return the fact that releases a rejected instruction. Reserves its next order id."""
+        """Return the fact that releases a rejected instruction and reserve its next order id."""
 
         def is_used(order_id: str) -> bool:
             spelling = normalise_spelling(order_id)
@@ -619,13 +618,13 @@ class Journal(JournalReader):
         known_rows: Iterable[KnownRow],
         replaced: Mapping[int, int],
     ) -> BatchRecord:
-        """Write a batch without its opening fact. Return it, with its reference if the store computes one."""
+        """Write a batch without its opening fact. Returns the batch, with its reference if the store computes one."""
 
     @abstractmethod
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
-        """Add facts to the chain inside the open transaction, and move their instructions.
+        """Add facts to the chain inside the open transaction and move their instructions.
 
-        Return each fact's number and time, and whether it moved its row.
+        Returns each fact's number, its time, and whether it moved its row.
         """
 
 

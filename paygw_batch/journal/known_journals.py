@@ -1,8 +1,8 @@
-"""The journals that this user's state directory knows: for each its merchant, its location, and its sent log.
+"""The journals in this user's state directory: each with its merchant, its location and its sent log.
 
 Each journal has a folder named after its id, with its sent log and `journal.json`, which is written atomically. The
-folder is created before its journal exists, as an intention, so a journal that can be opened is always known. A writer
-of `journal.json` holds the lock of all folders from its first read to its last write.
+folder is created before the journal, as an intention, so a journal that can be opened is always known. A writer of
+`journal.json` holds the lock of all folders from its first read to its last write.
 """
 
 import json
@@ -40,10 +40,10 @@ _WAIT = LockWait(limit_s=30.0, is_any_holder=True)
 
 @dataclass(frozen=True, slots=True)
 class KnownJournal:
-    """A journal that this user's state directory knows: all names of its merchant's endpoints, and its location.
+    """A journal in this user's state directory: all names of its merchant's endpoints, and its location.
 
-    If it `is_intended`, its creation began and is not known to have finished. If it `is_lost`, a person created another
-    journal in its place; if it turns up again, a person has to adopt it.
+    If `is_intended`, its creation began but is not known to have finished. If `is_lost`, a person created another
+    journal in its place, and would have to adopt this one if it turned up again.
     """
 
     journal_id: str
@@ -54,12 +54,12 @@ class KnownJournal:
     is_lost: bool = False
 
     def belongs_to(self, names: Sequence[EndpointIdentity]) -> bool:
-        """Whether the journal belongs to the merchant with one of these names."""
+        """Return whether the journal pays for the merchant known by any of `names`."""
         return any(name.matches_merchant(self.names) for name in names)
 
 
 class KnownJournals:
-    """The known journals, with their folders in `directory`, which is created with the first write."""
+    """The known journals, with folders in `directory`, which the first write creates."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -76,11 +76,11 @@ class KnownJournals:
             lock.close()
 
     def folder(self, journal_id: str) -> Path:
-        """Return the folder of a journal, whether the journal is known or not."""
+        """Return the folder of a journal, known or not."""
         return self._directory / journal_id
 
     def newest_log_lines(self, journal_id: str) -> Sequence[SentLogLine]:
-        """Return the newest lines of a journal's sent log. Empty if the journal is not known."""
+        """Return the newest lines of a journal's sent log, or none if the journal is not known."""
         return newest_lines(self.folder(journal_id))
 
     def entries(self) -> Sequence[KnownJournal]:
@@ -99,7 +99,7 @@ class KnownJournals:
         return _read_entry(path) if check_file(path) else None
 
     def merchant_journals(self, names: Sequence[EndpointIdentity], *, except_id: str = "") -> Sequence[KnownJournal]:
-        """Return a merchant's journals except `except_id`, oldest first, with unknown ones at default paths."""
+        """Return a merchant's journals except `except_id`, oldest first, including unknown ones at default paths."""
         entries = {entry.journal_id: entry for entry in (*self._journals_at_default_paths(), *self.entries())}
         journals = [entry for entry in entries.values() if entry.journal_id != except_id and entry.belongs_to(names)]
         return sorted(journals, key=lambda entry: (entry.created_at, entry.journal_id))
@@ -119,7 +119,7 @@ class KnownJournals:
                 self.write(entry)
 
     def register(self, entry: KnownJournal) -> None:
-        """Write the entry of a journal that a person created or adopted. Mark another journal at this path as lost."""
+        """Write the entry of a created or adopted journal, and mark another journal at this path as lost."""
         for other in self.entries():
             if other.path == entry.path and other.journal_id != entry.journal_id:
                 self.write(replace(other, is_lost=True))
@@ -134,7 +134,7 @@ class KnownJournals:
         return self.folder(journal_id) / _ENTRY_FILE
 
     def _journals_at_default_paths(self) -> Iterator[KnownJournal]:
-        """Yield the readable journals at default paths, which are next to the folders."""
+        """Yield the readable journals at default paths, next to the folders."""
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
                 identity = load_identity(connection)
@@ -161,14 +161,14 @@ def _read_entry(path: Path) -> KnownJournal:
 
 
 def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
-    """Return a sentence that lists journals by id and path, after a space. Empty if there are none."""
+    """Return a sentence that lists journals by id and path, with a leading space, or empty if there are none."""
     if not entries:
         return ""
     text = ", ".join(say("{journal_id} at {path}", journal_id=entry.journal_id, path=entry.path) for entry in entries)
     return " " + say_count(
         len(entries),
-        "This user's state directory remembers another journal of the same merchant: {journals}.",
-        "This user's state directory remembers other journals of the same merchant: {journals}.",
+        "This user's state directory lists another journal of the same merchant: {journals}.",
+        "This user's state directory lists other journals of the same merchant: {journals}.",
         journals=text,
     )
 
@@ -179,7 +179,7 @@ def check_other_journals(journals: Sequence[KnownJournal], accepted_id: str | No
         return
     if not journals:
         raise JournalError(
-            say("This user's state directory remembers no journal {beside} of this merchant.", beside=accepted_id),
+            say("This user's state directory lists no journal {beside} of this merchant.", beside=accepted_id),
             hint=say("Leave --beside out, or run the command as the user whose state directory knows it."),
         )
     newest = journals[-1].journal_id

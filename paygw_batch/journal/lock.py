@@ -1,10 +1,10 @@
-"""Checks where a journal may be, opens its files, and lets one run at a time write to it.
+"""Checks the location of a journal, opens its files, and lets one run at a time write to it.
 
-The operating system keeps the lock, and releases it when its holder ends. The lock is a `flock`: POSIX record locks are
-lost when any descriptor of the file is closed in the process, and do not keep out a second opening in the same process.
-It is on a separate file next to the journal. Only SQLite may open and close the database file while it is in use,
-because closing any descriptor of it would drop SQLite's own locks. For the same reason all checks are by name, before
-SQLite opens the database.
+The operating system releases the lock when its holder ends. The lock is a `flock`, because POSIX record locks are lost
+when any descriptor of the file is closed in the process, and do not exclude a second opening in the same process. It is
+on a separate file next to the journal: only SQLite may open and close the database file while it is in use, because
+closing any descriptor of it would drop SQLite's own locks. For the same reason all checks are by name, before SQLite
+opens the database.
 """
 
 import fcntl
@@ -47,9 +47,9 @@ def translating_os_errors(sentence: str, *, hint: str | None = None, **values: o
 
 
 def canonical_path(path: Path) -> Path:
-    """Return `path` as an absolute path without `..`. Links are followed, except in the last part.
+    """Make `path` absolute, without `..`. Links are followed, except in the last component.
 
-    Raises `JournalError` if the name is not text, because SQLite could not open it.
+    Raises `JournalError` if the path is not text, because SQLite could not open it.
     """
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last part
     one_name = Path(os.path.realpath(absolute.parent)) / absolute.name
@@ -102,7 +102,7 @@ def check_directory(directory: Path) -> None:
 
 
 def backup_time_path(journal: Path) -> Path:
-    """Return the path of the file, next to a journal, with the time of its last backup."""
+    """Return the path of the file next to a journal that has the time of its last backup."""
     return journal.with_name(f"{journal.name}.copied")
 
 
@@ -114,7 +114,7 @@ def check_file(path: Path) -> bool:
         except FileNotFoundError:
             return False
     if stat.S_ISLNK(status.st_mode):
-        raise JournalError(say("{path} is a symbolic link.", path=path), hint=say("Name the file itself."))
+        raise JournalError(say("{path} is a symbolic link.", path=path), hint=say("Give the path of the file itself."))
     if not stat.S_ISREG(status.st_mode):
         raise JournalError(say("{path} is not a file.", path=path))
     if status.st_nlink > 1:
@@ -131,14 +131,14 @@ def check_file(path: Path) -> bool:
 
 
 def open_private(path: Path) -> int:
-    """Open a private file to read and write, never through a link. Creates a missing file. No child inherits it."""
+    """Open or create a private file to read and write, never through a link. Children do not inherit it."""
     check_file(path)
     with translating_os_errors(mark("{path} cannot be opened: {reason}."), path=path):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _file_system(directory: Path) -> str:
-    """Return the type of the file system of `directory`, or an empty string if it is unknown (no /proc)."""
+    """Return the type of the file system of `directory`, or empty if it is unknown (no /proc)."""
     best_point, kind = "", ""
     for line in _mount_table().splitlines():
         mount_fields, _, type_fields = line.partition(" - ")
@@ -157,7 +157,7 @@ def _mount_table() -> str:
 
 
 def _unescape(point: str) -> str:
-    """Decode a mount point: the kernel writes spaces and some other characters as three octal digits."""
+    """Decode a mount point, in which the kernel writes spaces and some other characters as three octal digits."""
     for code in ("\\040", "\\011", "\\012", "\\134"):
         point = point.replace(code, chr(int(code[1:], 8)))
     return point
@@ -166,13 +166,13 @@ def _unescape(point: str) -> str:
 def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity, location: str) -> None:
     """Raise `JournalError` unless the journal at `location` belongs to our merchant, at this gateway's host.
 
-    `names` are those by which the journal knows its merchant's endpoints.
+    `names` are the journal's names for its merchant's endpoints.
     """
     if not endpoint.matches_merchant(names):
         raise JournalError(
             say("The journal {place} belongs to another merchant, or to another gateway.", place=location),
             hint=say(
-                "Name a separate journal for each merchant at a gateway: [journal] path or url, or "
+                "Use a separate journal for each merchant at a gateway: [journal] path or url, or "
                 "--journal. A merchant is recognised by two of host, endpoint id and consumer key."
             ),
         )
@@ -187,7 +187,7 @@ def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity
             ),
             hint=say(
                 "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in "
-                "PostgreSQL keeps the host it was made with. If not, correct gateway.base_url, or name a separate "
+                "PostgreSQL keeps the host it was made with. If not, correct gateway.base_url, or use a separate "
                 "journal: [journal] path or url, or --journal."
             ),
         )
@@ -199,10 +199,10 @@ _open_locks: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
-    """How long to wait for a lock that an ended run left to another process.
+    """How long to wait for a lock that a dead run left to another process.
 
-    A run killed while it starts a process can leave the lock with that process for a moment: a new process keeps all
-    open files of the old one until it runs its own program. `is_any_holder` waits for living holders as well.
+    A run killed while starting a process can leave the lock to that process for a moment, because a new process keeps
+    its parent's open files until it runs its own program. `is_any_holder` waits for live holders too.
     """
 
     limit_s: float = 5.0
@@ -213,18 +213,18 @@ class LockWait:
 
 
 class WriteLock(Protocol):
-    """The interface of a writer's lock, which is held until `close`."""
+    """A writer's lock, which is held until `close`."""
 
     def close(self) -> None:
-        """Release the lock, so that another run can have the journal."""
+        """Release the lock, so that another run can use the journal."""
         ...
 
 
 class RunLock:
-    """The right to write one journal, held from construction until `close` or the end of the process.
+    """The exclusive right to write one journal, held until `close` or the end of the process.
 
-    `kind` and `command` identify the holder, to programs and to people. Raises the error `held`, which names the
-    holder, if another process has the lock. Waits for a living holder only if `wait` allows it.
+    `kind` and `command` identify the holder to programs and people. Raises `held`, an error that names the holder, if
+    another process has the lock. Waits for a live holder only if `wait` allows it.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class RunLock:
 
 
 def _acquire(path: Path, error_type: type[JournalHeld], wait: LockWait) -> int:
-    """Lock the file that is now at `path`, and return its descriptor."""
+    """Lock the file that is now at `path` and return its descriptor."""
     deadline_s = wait.monotonic_s() + wait.limit_s
     while True:
         fd = open_private(path)
@@ -289,7 +289,7 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The process that holds the lock; `pid` is 0 until it has written its details."""
+    """The process that holds the lock. `pid` is 0 until it has written its details."""
 
     pid: int = 0
     host: str = ""
@@ -298,12 +298,12 @@ class LockHolder:
     kind: HolderKind = HolderKind.STARTING
 
     def has_ended(self) -> bool:
-        """Whether the process that acquired the lock has certainly ended. Its child may still hold the lock."""
+        """Return whether the process that acquired the lock has certainly ended. Its child may still hold the lock."""
         return self.pid > 0 and self.host == socket.gethostname() and has_ended(self.pid)
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process of this machine has ended. A zombie, which its parent has not waited for, counts as ended."""
+    """Return whether a process of this machine has ended. A zombie counts as ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -334,8 +334,8 @@ def lock_path(journal: Path) -> Path:
 def journal_holder(journal: Path) -> LockHolder | None:
     """Return the process that holds a journal, or None. Does not touch the lock.
 
-    Taking the lock to find out, even briefly, could make a starting run fail. Linux lists the
-    locks of visible processes. On other systems, the process named in the file counts if it is alive.
+    Trying to take the lock, even briefly, could make a starting run fail. Linux lists the locks of visible processes.
+    On other systems, the process named in the file counts if it is alive.
     """
     try:
         with lock_path(journal).open("rb") as file:
@@ -348,7 +348,7 @@ def journal_holder(journal: Path) -> LockHolder | None:
 
 
 def _is_locked(inode: int, pid: int) -> bool:
-    """Whether a process holds a lock on the file. Devices are not compared, because some file systems report two."""
+    """Return whether a process has locked the file. Devices are not compared: some file systems report two."""
     try:
         entries = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -370,14 +370,14 @@ def _held_error(holder: LockHolder, error_type: type[JournalHeld]) -> JournalHel
         )
     message = f"{error_type().message.removesuffix('.')}: {holder_text}."
     if holder.has_ended():
-        message += " " + say("That process has ended, but a process that it started still has the lock.")
+        message += " " + say("That process has ended, but a process that it started still holds the lock.")
     refusal = error_type(message)
     refusal.holder = holder.kind
     return refusal
 
 
 def _release_in_child() -> None:
-    """Close the descriptors that a forked child inherits: they would keep the lock after the parent has ended."""
+    """Close the descriptors that a forked child inherits, which would keep the lock after the parent's end."""
     for lock in list(_open_locks):
         lock.close()
 

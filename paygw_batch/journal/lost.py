@@ -1,8 +1,8 @@
-"""The attempts that this host sent in commits that the journal has lost, and the fate of their rows.
+"""The attempts that this host sent in commits that the journal lost, and the treatment of their rows.
 
 If a row is ready, its lost attempt is written again as the next attempt, in doubt, and then settled like any other. The
-row is held instead if the journal has other evidence about it, or if several attempts were sent because decisions were
-lost too. If the batch of an order is lost, its order id is recorded, and every later row with that order id is held.
+row is held instead if the journal has other evidence about it, or if it was sent several times because decisions were
+lost too. If an order's whole batch is lost, its order id is recorded, and every later row with that order id is held.
 """
 
 import json
@@ -37,7 +37,7 @@ FindPresent = Callable[[Sequence[SentLogLine]], Collection[SentLogLine]]
 
 
 class LostIntent(NamedTuple):
-    """An attempt that may have been sent and only this host knows, with its commit time and a unique name."""
+    """An attempt known only to this host that may have left, with the time of its commit and a unique name."""
 
     at: str
     order_id: str
@@ -48,9 +48,9 @@ class LostIntent(NamedTuple):
 class Loss:
     """The commits of this host that the journal lacks. `is_whole` is set if all of them are known.
 
-    `intents` has the attempts of each instruction, in the order of sending. Several can have the same number,
-    because a journal can be replaced by an older copy more than once. `unsent` are attempts that the journal may know,
-    and were not sent.
+    `intents` has each instruction's attempts in the order of sending. Several can have the same number, because a
+    journal can be replaced by an older copy more than once. `unsent` are attempts, perhaps known to the journal, were
+    not sent.
     """
 
     commits: int = 0
@@ -60,7 +60,7 @@ class Loss:
 
 
 def find_loss(folder: Path, find_present: FindPresent) -> Loss:
-    """Return the commits that this host logged after the newest one that the journal has."""
+    """Return the commits that this host logged after the newest one in the journal."""
     intents: dict[int, dict[tuple[str, int, str], LostIntent]] = {}
     unsent: set[Attempt] = set()
     commits, is_whole = 0, True
@@ -100,7 +100,7 @@ def _find_lost_lines(folder: Path, writer: str, find_present: FindPresent) -> tu
 
 
 class LostRows:
-    """Decides the fate of rows with lost attempts after `by` accepted the loss. `rows` counts those judged so far."""
+    """Decides about rows with lost attempts after `by` accepted the loss. `rows` counts those judged so far."""
 
     def __init__(self, tables: Tables, loss: Loss, *, by: str, at: str) -> None:
         self._tables, self._intents, self._by, self._at = tables, loss.intents, by, at
@@ -160,7 +160,7 @@ class LostRows:
 
 
 def _belongs_to(row: RowStanding, order_id: str) -> bool:
-    """Whether an attempt under an order id can belong to this row."""
+    """Return whether an attempt under an order id can belong to this row."""
     return row.client_orderid in {order_id, first_order_id(order_id)}
 
 

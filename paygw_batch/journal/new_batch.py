@@ -1,4 +1,4 @@
-"""A new batch: its pages and instructions, row by row or as columns, and the digests that reveal any later change.
+"""A new batch: its pages and instructions, as rows or columns, and the digests that reveal any later change.
 
 The digest of a batch covers the canonical text of its instructions. A test checks that the text made from columns is
 the same as the text made of each row.
@@ -34,7 +34,7 @@ def new_salt() -> bytes:
 
 
 def payee_texts(fields: str) -> list[str]:
-    """Return the values of the fields that name a payee. Empty if the fields are not JSON."""
+    """Return the values of the fields that name a payee, or none if the fields are not JSON."""
     try:
         values_by_name = json.loads(fields)
     except ValueError:
@@ -54,28 +54,28 @@ class NewInstructions(Protocol):
         ...
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield the canonical texts in order, with NUL between the values. The first instruction has number `first`.
+        """Yield the canonical texts in order, with values joined by NUL. The first instruction has number `first`.
 
         `replaced` maps a row to the number of the instruction that it replaces.
         """
         ...
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals for each country and currency, with indexes into these instructions as numbers."""
+        """Return the totals by country and currency, with indexes into these instructions as numbers."""
         ...
 
     def payee_words(self) -> Iterable[str | None]:
-        """Return for each instruction the texts that name its payee, joined by non-word characters."""
+        """Return the texts that name each instruction's payee, joined by non-word characters."""
         ...
 
     def have_ascii_ids(self) -> bool:
-        """Whether all order ids are ASCII."""
+        """Return whether all order ids are ASCII."""
         ...
 
     def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        """Return the values of each instruction, without the fields at the end of its content.
+        """Return each instruction's values, without the fields at the end of its content.
 
-        A shortened content begins with `mark`. A content that itself begins with `mark` becomes None.
+        Shortened content begins with `mark`. Content that already begins with `mark` becomes None.
         """
         ...
 
@@ -116,14 +116,14 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """The next pages and new instructions of a batch. They need not match, and either may be empty."""
+    """The next pages and new instructions of a batch, which need not match. Either may be empty."""
 
     pages: Sequence[bytes] = ()
     instructions: NewInstructions = field(default_factory=InstructionRows)
 
 
 def prefetch(parts: Iterable[_Part]) -> Generator[_Part]:
-    """Yield the parts while a thread prepares the next one. Close the generator to end the thread."""
+    """Yield the parts while another thread prepares the next one. Close the generator to end the thread."""
     remaining = iter(parts)
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(next, remaining, None)
@@ -144,7 +144,7 @@ _PAYEE_VALUES = 3
 
 
 def permanent_parts(texts: Iterable[bytes]) -> list[bytes]:
-    """Return the parts of texts that remain when payees are forgotten. Raises `InternalError` for NUL in a value."""
+    """Return the parts of texts that remain after payees are forgotten. Raises `InternalError` for NUL in a value."""
     parts = [text.rsplit(b"\0", _PAYEE_VALUES)[0] for text in texts]
     if {text.count(b"\0") for text in parts} - {VALUES_OF_TEXT - _PAYEE_VALUES - 1}:
         raise InternalError("a validated value holds a NUL character")
@@ -152,16 +152,15 @@ def permanent_parts(texts: Iterable[bytes]) -> list[bytes]:
 
 
 def payee_digests(texts: Iterable[bytes], parts: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
-    """Return the SHA-256 digest of each salt and the values in its text that identify the payee."""
+    """Return the SHA-256 of the salt and the values that identify the payee, for each canonical text."""
     return [sha256(salt + text[len(part) :]).digest() for text, part, salt in zip(texts, parts, salts, strict=True)]
 
 
 class OpeningDigests:
-    """Accumulates the digests (SHA-256) and totals of a batch while it is stored.
+    """Accumulates a batch's digests (SHA-256) and totals while it is stored.
 
-    The digest of the instructions stays the same when payees are forgotten, because it covers only a salted digest of
-    the values that identify a payee. Forgetting also removes the salt, and without it nobody can guess a payee from the
-    digest.
+    Forgetting payees does not change the digest of the instructions, because it covers only a salted digest of the
+    values that identify a payee. Forgetting also removes the salt, so that nobody can guess a payee from the digest.
     """
 
     def __init__(self, batch: NewBatch, first_instruction: int) -> None:
@@ -174,7 +173,7 @@ class OpeningDigests:
         """The totals of new instructions, by country and currency."""
 
     def add_page(self, page: bytes) -> None:
-        """Add the next page, preceded by its length."""
+        """Add the next page, prefixed with its length."""
         self.pages += 1
         self._pages_sha256.update(len(page).to_bytes(8, "big"))
         self._pages_sha256.update(page)
@@ -182,7 +181,7 @@ class OpeningDigests:
     def add_instructions(
         self, new: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """Add new instructions with their salts, and return the digests of their personal data."""
+        """Add the next new instructions with their salts and return the digests of their personal data."""
         texts = list(new.canonical(self.next_instruction, replaced))
         parts = permanent_parts(texts)
         people = payee_digests(texts, parts, salts)
@@ -200,8 +199,8 @@ class OpeningDigests:
     def add_stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
         """Add stored instructions: number, replaced instruction, the values of a `NewInstruction`, salt and digest.
 
-        An instruction whose payee was forgotten has neither values about the payee nor a salt. Raises `InternalError`
-        if a number is missing, a value contains NUL, or the values about a payee do not match their digest.
+        An instruction with a forgotten payee has neither personal values nor a salt. Raises `InternalError` if a number
+        is missing, a value contains NUL, or the personal values do not match their digest.
         """
         remaining = iter(lines)
         while group := list(islice(remaining, _CHUNK_SIZE)):
@@ -224,7 +223,7 @@ class OpeningDigests:
         self._known_sha256.update(f"{row.row}\0{row.instruction}\0".encode())
 
     def opening(self) -> BatchOpened:
-        """Return the opening of the batch, with the digests and totals of all pages and rows that were added."""
+        """Return the batch's opening, with the digests and totals of all added pages and rows."""
         totals: dict[str, tuple[int, int]] = {}
         for (_, currency), total in self.totals_by_kind.items():
             rows, minor = totals.get(currency, (0, 0))

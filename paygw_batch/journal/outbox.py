@@ -1,8 +1,7 @@
-"""The outbox shared by all stores: keeps notices and selects those due.
+"""The outbox of notices, for all stores: keeps notices and selects those due.
 
-A notice is durable before it is sent, and `claim` records each try durably in advance. So a crash loses no notice, and
-no notice is sent twice unless a process dies. If a process dies between sending and `record_sent`, the notice is
-sent again with the same id.
+A notice is durable before it is sent, and `claim` durably records each try in advance. So a crash loses no notice. A
+notice is sent twice, with the same id, only if a process dies between sending and `record_sent`.
 
 Each store has its own `outbox.sql` with statements of the same names.
 """
@@ -31,16 +30,16 @@ OUTBOX_PARTS: Mapping[str, str] = {
 
 
 def next_try_at(tries: int, written_at: str, now: datetime) -> str | None:
-    """Return the time of the next try after `tries` tries, or None if the notice is given up."""
+    """Return the time of the next try after `tries` tries, or None to give up."""
     later = now + min(FIRST_PAUSE * 2 ** min(tries - 1, 16), LONGEST_PAUSE)
     return timestamp(later) if later < datetime.fromisoformat(written_at) + GIVEN_UP_AFTER else None
 
 
 class Outbox(ABC):
-    """The outbox of one journal, open until the journal's place closes it. Call it from one thread."""
+    """The outbox of one journal, open until the journal's place closes it. Not thread-safe."""
 
     def add(self, notices: Iterable[NewNotice], at: str) -> None:
-        """Make notices durable, at most one for each subject and recipient."""
+        """Store notices durably, at most one for each subject and recipient."""
         if pending := list(notices):  # built before the transaction begins, because a run may wait for its end
             with self._write_transaction():
                 self._add(pending, at)
@@ -50,7 +49,7 @@ class Outbox(ABC):
         return self._due(now, limit=limit)
 
     def claim(self, notice: StoredNotice, content: Mapping[str, Any], now: datetime) -> bool:
-        """Record durably that a notice is being sent, with its text. Return False if another process claimed it first.
+        """Record durably that a notice is being sent, with its text. Returns False if another process claimed it first.
 
         Call it before each try. No other process sends the notice until the next try is due.
         """
@@ -76,22 +75,22 @@ class Outbox(ABC):
             self._run("note_problem", number=notice.number, problem=problem)
 
     def make_due(self, now: datetime) -> None:
-        """Make all waiting and given-up notices due, except those being sent."""
+        """Make notices due at once if they wait for their next try or were given up."""
         with self._write_transaction():
             self._run("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
     def list_notices(self, *, limit: int) -> Sequence[StoredNotice]:
-        """Return up to `limit` notices: unsent ones first, then by age with the newest first."""
+        """Return up to `limit` notices: first the unsent ones, then the sent ones, each newest first."""
         return [_parse_notice(line) for line in self._run("listed", limit=limit)]
 
     def newest_subject(self, occasion: Occasion, batch: str) -> str:
-        """Return the greatest subject of an occasion's notices about a batch, or an empty string if there is none."""
+        """Return the greatest subject among an occasion's notices about a batch, or empty if there are none."""
         ((subject,),) = self._run("newest_subject", occasion=occasion.value, batch=batch)
         return subject or ""
 
     @property
     def may_send(self) -> bool:
-        """Whether this process may send its notices."""
+        """Return whether this process may send its notices."""
         return True
 
     @abstractmethod

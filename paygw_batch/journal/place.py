@@ -1,4 +1,4 @@
-"""Declares the location of a journal: a file on one machine, or a database shared by several hosts."""
+"""The location of a journal: a file on one machine, or a database shared by several hosts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -22,7 +22,7 @@ RecordNotes = Callable[[Sequence[ConcurrentNote]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalPlace(ABC):
-    """The location of an endpoint's journal. Each method opens the journal itself; nothing stays open between calls.
+    """The location of an endpoint's journal. Each method opens the journal itself. Nothing stays open between calls.
 
     `known_dir` has a folder for each journal that this user knows. `now` returns the time in UTC, ISO 8601 with `Z`.
     While a process holds the journal, other processes see the `command` that it passed.
@@ -43,11 +43,11 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def may_exist(self) -> bool:
-        """Whether a journal may exist here. Checks only files, not databases."""
+        """Return whether a journal may exist here. Checks only files not databases."""
 
     @abstractmethod
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the merchant's journal and return its identity, or None if a journal exists already.
+        """Create the merchant's journal. Returns its identity, or None if a journal already exists.
 
         `beside` is the id of the merchant's newest other journal, if there is one. Raises `JournalError` if another
         journal of the merchant is known and `beside` does not name it.
@@ -55,18 +55,18 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
-        """Open the journal for a run, and hold it until `close`. It must exist, and this host must know it.
+        """Open the journal for a run and hold it until `close`. It must exist, and this host must know it.
 
         Raises `JournalMissing` if there is no journal, `JournalHeld` if another run holds it, `JournalTooOld` if this
-        host has seen newer facts of it, and `JournalError` for any other reason against using it.
+        host has seen newer facts of it, and `JournalError` if it cannot be used for another reason.
         """
 
     @abstractmethod
     def open_to_read(self, *, must_be_known: bool = False) -> JournalReader:
-        """Open one snapshot of the journal to read it, even while a run holds it.
+        """Open one snapshot of the journal for reading, even while a run holds it.
 
-        A journal that this host does not know can be read, and `notes` then has a sentence about that. It is refused
-        with `must_be_known`. Raises the errors of `open_to_write`, except `JournalHeld`.
+        A journal that this host does not know can be read, which is mentioned in `notes`, unless `must_be_known`.
+        Raises the errors of `open_to_write`, except `JournalHeld`.
         """
 
     @abstractmethod
@@ -78,7 +78,7 @@ class JournalPlace(ABC):
         """Open the journal's outbox for the block, even while a run holds the journal."""
 
     def _require_own(self, journal_id: str, names: Collection[EndpointIdentity]) -> bool:
-        """Return whether our endpoint is new to a journal whose merchant has these names.
+        """Return whether our endpoint is new to the journal, which has `names` for its merchant.
 
         Raises `JournalError` if another journal of this user pays for the endpoint, because the new name would join two
         merchants.
@@ -105,15 +105,15 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def _audit_transaction(self) -> AbstractContextManager[Tables]:
-        """Run the block in one durable transaction, in which no other process can add to the audit trail."""
+        """Run the block in a durable transaction that excludes other writers of the audit trail."""
 
     @contextmanager
     def open_note_recorder(self) -> Iterator[RecordNotes]:
         """Yield a function that records notes atomically and durably, even while a run holds the journal.
 
-        The function reopens a broken connection. If the answer to a write was lost, it records the notes again. This is
-        harmless, because gateways repeat notifications too, and judging one twice changes nothing. The function raises
-        `JournalHeld` if a write of the run takes too long, and `JournalError`.
+        The function reopens a broken connection. If the answer to a write was lost, it records the notes again, which
+        is harmless, because judging a notification twice changes nothing. It raises `JournalHeld` if a write by the run
+        takes too long, and `JournalError`.
         """
         with ExitStack() as connections:
             recorders: list[RecordNotes] = []

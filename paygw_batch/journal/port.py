@@ -1,4 +1,4 @@
-"""Declares the interfaces through which a run sends: the journal, the shared run, and the limits of all workers."""
+"""The interfaces that a run sends through: the journal, the shared run, and the limits of all workers."""
 
 import asyncio
 from collections import Counter
@@ -22,26 +22,25 @@ def ignore_progress(done: int, rows: int) -> None:
 
 
 class EngineJournal(Protocol):
-    """The journal as an engine uses it to send batches. No call blocks the event loop; calls are made one at a time."""
+    """The journal's interface for engines. No call blocks the event loop. Calls are made one at a time."""
 
     async def due(self, batch: int, *, limit: int) -> Sequence[DueRow]:
-        """Return up to `limit` READY instructions of a batch, in the sheet's order. Empty at its end.
+        """Return up to `limit` further READY instructions of a batch in the sheet's order, or none at its end.
 
-        Each instruction is returned once. A row that evidence contradicts is left out until a person settles it: for
-        example, a released row that a statement then calls paid.
+        Each instruction is returned once. A row with contradicting evidence, such as a released row that a statement
+        calls paid, is left out until a person settles it.
         """
         ...
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one transaction, move their instructions and return each fact's effect.
+        """Store facts durably in one transaction and move their instructions. Returns each fact's effect.
 
-        On return, all facts are on stable storage. Raises `JournalUnwritable`, and from then on raises it at every
-        call.
+        Raises `JournalUnwritable`, and then raises it at every later call too.
         """
         ...
 
     def may_send(self, age_s: float) -> bool:
-        """Whether a request may be sent whose intent was passed to `append` `age_s` seconds ago, sleep included.
+        """Return whether a request may leave whose intent was passed to `append` `age_s` seconds ago, including sleep.
 
         Returns False once the journal could not be written, or another process can have taken over the row. It is
         called immediately before the first byte, so it never waits and asks no other machine.
@@ -54,7 +53,7 @@ class EngineJournal(Protocol):
 
 
 class CountedKind(StrEnum):
-    """How an outcome counts for the limits."""
+    """The classes of outcomes that the limits count."""
 
     ANSWERED = "answered"
     """The gateway accepted the order."""
@@ -63,7 +62,7 @@ class CountedKind(StrEnum):
 
 
 class CountedOutcomes(NamedTuple):
-    """Successive outcomes of the same kind, `times` of them; `reason` is set for rejections."""
+    """A run of `times` outcomes of the same kind. `reason` is set for rejections."""
 
     kind: CountedKind
     reason: str
@@ -83,7 +82,7 @@ class GateStopKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GateStop:
-    """The reason why no worker may send, and the number of successive rows with this reason."""
+    """The reason why no worker may send, and the number of rows in succession with this reason."""
 
     kind: GateStopKind
     count: int
@@ -92,10 +91,9 @@ class GateStop:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """A sending process's report to the gate. The limits are those of its configuration.
+    """A sending process's report to the gate, with the limits in its configuration.
 
-    `rest_s` is the pause that the gateway asked it for. `stop` is the reason why the process has stopped; empty if it
-    has not.
+    `rest_s` is the pause that the gateway asked it for. `stop` is the reason why the process stopped, or None.
     """
 
     stop_after_in_doubt: int
@@ -107,7 +105,7 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True)
 class GateShare:
-    """The share of the limits for a process. `senders` processes send; `before` of them come before this one.
+    """A process's share of the limits. `senders` counts the sending processes, and `before` those before this one.
 
     A limit is None if no person set it. `rest_s` is the pause that the gateway asked for.
     """
@@ -121,24 +119,24 @@ class GateShare:
 
 
 class Gate(Protocol):
-    """The limits of an endpoint over all processes, as one process uses them. Called from one thread at a time."""
+    """One process's access to the limits that all processes of an endpoint share. Called from one thread at a time."""
 
     def open(self) -> None:
         """Begin a run that a person started, and clear the previous run's stop."""
         ...
 
     def ask(self, report: GateReport) -> GateShare:
-        """Report outcomes, and return the share of this process. Raises `JournalError`."""
+        """Report outcomes and return this process's share. Raises `JournalError`."""
         ...
 
     def close(self) -> None:
-        """Give this process's share back to the other processes."""
+        """Return this process's share to the other processes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A live process that sends, and the number of its rows in flight."""
+    """A live sending process, and the number of its rows in flight."""
 
     worker: int
     host: str
@@ -149,7 +147,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """The gate as shown to people. If no person set a limit, it is None, and the configuration applies.
+    """The gate's state as shown to people. A limit that no person set is None, and the configuration applies.
 
     Times are UTC, ISO 8601; an empty one means never.
     """
@@ -168,7 +166,7 @@ class GateState:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """A person's decision about the limits over all workers; None leaves a limit unchanged.
+    """A person's change of the limits shared by all workers. None leaves a limit unchanged.
 
     With `is_as_configured`, limits that are not named are removed, and the configuration applies again.
     """
@@ -185,7 +183,7 @@ JOBS_SCHEMA = "paygw_jobs"
 
 @dataclass(frozen=True, slots=True)
 class SharedRun:
-    """The current state of a run that workers send together. `batch` is the batch's number in the journal."""
+    """The current state of a run that workers share. `batch` is the batch's number in the journal."""
 
     number: int
     batch: int
@@ -207,10 +205,10 @@ class RowBeingSent:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLife:
-    """A worker process that is alive, or that died and left rows in flight.
+    """A worker that is alive, or that died and left rows in flight.
 
-    `batch` is the batch that it is sending; None if it waits. `rows` counts the rows that it has sent. Times are UTC,
-    ISO 8601 with `Z`.
+    `batch` is the batch that it is sending, or None if it waits. `rows` counts the rows that it has sent. Times are
+    UTC, ISO 8601 with `Z`.
     """
 
     host: str
@@ -224,7 +222,7 @@ class WorkerLife:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRun:
-    """A run that is not over. `batch` is the batch's id; `rows_left` counts the rows that are still to be sent."""
+    """An unfinished run. `batch` is the batch's id, and `rows_left` the number of rows still to be sent."""
 
     batch: str
     sheet_name: str
@@ -235,7 +233,7 @@ class UnfinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
-    """The work of all hosts at one moment: their workers, the runs being sent, and the limits."""
+    """The current work of all hosts: their workers, the runs being sent, and the limits."""
 
     workers: Sequence[WorkerLife]
     runs: Sequence[UnfinishedRun]
@@ -244,7 +242,7 @@ class SharedWork:
 
 @dataclass(frozen=True, slots=True)
 class TimetableJob:
-    """A job of the timetable: whether it waits or is being done, and its last result on any host.
+    """A timetable job: whether it is waiting or running, and its last result on any host.
 
     `attempts` counts the tries that failed, and `due_at` is the time of the next try. `missed_at` is the last time at
     which the job was due and no worker ran it. Times are UTC, ISO 8601 with `Z`.
@@ -262,14 +260,14 @@ class TimetableJob:
 
 
 class SharedRunHandle(Protocol):
-    """A handle on a shared run: one that was handed over to workers."""
+    """A handle on a run that was handed over to workers."""
 
     def read_state(self) -> SharedRun:
         """Return the current state of the run."""
         ...
 
     def has_workers(self) -> bool:
-        """Whether a worker is alive."""
+        """Return whether a worker is alive."""
         ...
 
     def stop(self, reason: str) -> None:
@@ -284,13 +282,13 @@ MAX_JUDGED_PER_CALL = 1_000
 
 
 class JournalThread:
-    """Makes an engine's calls to a journal in one thread, one after the other."""
+    """Runs an engine's calls to a journal one after another in one thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call `function` in the thread, and wait for it even if the caller is cancelled."""
+        """Call `function` in the thread and wait for it even if the caller is cancelled."""
         future = asyncio.get_running_loop().run_in_executor(self._thread, function)
         try:
             return await asyncio.shield(future)
@@ -305,7 +303,7 @@ class JournalThread:
 
 
 class SendingJournal(Protocol):
-    """The methods of a journal that `SerializedCalls` and its subclasses call."""
+    """The methods of a journal that `SerializedCalls` and its subclasses need."""
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one transaction."""

@@ -1,7 +1,7 @@
 """Replays the journal and compares the tables with its facts, for every store.
 
 Instructions, their facts and their order ids are read in parallel, in the order of instructions, so memory use does not
-grow with the journal. The `verify` module of each store checks the tables that only this store has.
+grow with the journal. Each store's `verify` module checks the tables that only this store has.
 """
 
 from collections import Counter
@@ -26,9 +26,9 @@ _ROWS_PER_REPORT = 1_000
 
 
 def check_batches(tables: Tables) -> Mapping[str, int]:
-    """Check every batch with its pages, instructions and known rows against its facts. Return counts.
+    """Check every batch, with its pages, instructions and known rows, against its facts, and return counts.
 
-    Raises `JournalCorrupt`, also if the forgotten people or values differ from these facts.
+    Raises `JournalCorrupt`, also if other people or values are missing than these facts forgot.
     """
     openings: dict[int, tuple[BatchOpened, str]] = {}
     forgettings: list[tuple[int, BatchForgotten]] = []
@@ -46,7 +46,7 @@ def check_batches(tables: Tables) -> Mapping[str, int]:
 def _check_openings(
     tables: Tables, openings: Mapping[int, tuple[BatchOpened, str]], forgotten: Collection[int]
 ) -> None:
-    """Check batches against the facts that opened them; `openings` has these with their times."""
+    """Check batches against the facts that opened them. `openings` has these facts with their times."""
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
         raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
     for number, (event, time) in openings.items():
@@ -59,7 +59,7 @@ def _check_openings(
                     part="opened_at",
                 )
             )
-        # The tables do not have who opened and approved a batch, so these values are taken from the fact.
+        # The tables do not record who opened and approved a batch, so these values are taken from the fact.
         batch = replace(NewBatch(*columns), by=event.by, approvals=event.approvals, plan_sha256=event.plan_sha256)
         stored = _rebuild_opening(tables, number, OpeningDigests(batch, event.first_instruction))
         if number in forgotten and stored.pages == 0:
@@ -89,7 +89,7 @@ KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 
 
 def check_personal_data(number: int, digest: bytes | None, salt: bytes | None, *texts: str | None) -> None:
-    """Raise `JournalCorrupt` if a fact has personal data that does not match its digest."""
+    """Raise `JournalCorrupt` unless a fact's personal data, if any, matches its digest."""
     if salt is not None and personal_data_digest(salt, PersonalData(*texts)) != digest:
         raise JournalCorrupt(say("The personal data in fact {number} of the journal was changed.", number=number))
 
@@ -101,12 +101,12 @@ def check_moves(tables: Tables) -> None:
 
 
 def check_trail(tables: Tables) -> int:
-    """Return the number of entries of the audit trail. Raises `JournalCorrupt` at an entry that does not follow."""
+    """Verify the audit trail and return the number of its entries. Raises `JournalCorrupt` at the first wrong entry."""
     return verify_trail((AuditEntry(*line) for line in tables.stream("whole_trail")), tables.identity.journal_id)
 
 
 def check_evidence(tables: Tables, forgettings: Sequence[BatchForgotten]) -> None:
-    """Raise `JournalCorrupt` unless facts have their personal data, and evidence moved its rows as recorded."""
+    """Raise `JournalCorrupt` unless facts have their personal data and evidence moved its rows as recorded."""
     before = max((fact.before for fact in forgettings), default="")
     orders = [0, *(number for fact in forgettings for number in fact.orders)]
     if lines := tables.run("unsaid", before=before, orders=orders):
@@ -116,7 +116,7 @@ def check_evidence(tables: Tables, forgettings: Sequence[BatchForgotten]) -> Non
 
 
 class _Row(NamedTuple):
-    """The state of an instruction as its facts give it, with the columns of the table `state`."""
+    """An instruction's state according to its facts, with the columns of the table `state`."""
 
     standing: Standing = Standing()
     inherited: int = 0
@@ -126,7 +126,7 @@ class _Row(NamedTuple):
     fact: int | None = None
 
     def columns(self) -> tuple[Any, ...]:
-        """Return the values as the table `state` has them."""
+        """Return the values in the form of the table `state`."""
         return (*self.standing, *self[1:])
 
 
@@ -138,8 +138,8 @@ _INTENDED, _RELEASED, _REPLACED = FactKind.INTENDED.value, FactKind.RELEASED.val
 class _ReplayResult(NamedTuple):
     """The result of a sequence of kinds of facts: the standings after the last move and before it.
 
-    `refused` has for each fact the state that the fact did not fit, or None if it moved the row. The other fields are
-    positions in the sequence: of the latest intent, of the first intent that may have been sent, and of the newest
+    `refused` has the state that each fact did not fit, or None if it moved the row. The other fields are positions in
+    the sequence: of the latest intent, of the first intent that may have been sent, and of the newest
     move.
     """
 
@@ -153,7 +153,7 @@ class _ReplayResult(NamedTuple):
 
 @lru_cache(maxsize=1_024)
 def _replay_kinds(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _ReplayResult:
-    """Replay the kinds and attempts of facts. Cached, because most rows have one of a few sequences."""
+    """Replay kinds of facts, each with its attempt. Results are cached, because most rows have one of few sequences."""
     current = previous = start
     refused_states: list[State | None] = []
     intent = first_sent = newest = None
@@ -176,7 +176,7 @@ def _replay_kinds(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _Repla
 
 @dataclass(slots=True)
 class RowReplay:
-    """Replays every instruction's facts in the order of their numbers, and compares the result with the tables."""
+    """Replays each instruction's facts in order, and compares the result with the tables."""
 
     tables: Tables
     progress: VerifyProgress
@@ -189,7 +189,7 @@ class RowReplay:
     """The rows and order ids that replaced instructions pass on to their successors."""
 
     def run(self) -> Counter[str]:
-        """Return the counts. Raises `JournalCorrupt` at the first instruction whose state contradicts its facts."""
+        """Replay all facts and return counts. Raises `JournalCorrupt` at the first contradicting instruction."""
         run, stream, counts = self.tables.run, self.tables.stream, self.counts
         batches = {number: (batch, operation) for number, batch, operation in run("batch_ids")}
         ((rows,),) = run("count_instructions")
@@ -234,7 +234,7 @@ class RowReplay:
     def _replay_row(
         self, number: int, client_orderid: str, replaces: int | None, facts: Sequence[tuple[Any, ...]]
     ) -> tuple[_Row, set[str]]:
-        """Return the state after the facts of an instruction, and its order ids. Raises `JournalCorrupt`."""
+        """Replay an instruction's facts. Returns its state and its order ids. Raises `JournalCorrupt`."""
         if replaces is not None and replaces not in self._handovers:
             raise JournalCorrupt(
                 say(
@@ -265,14 +265,14 @@ class RowReplay:
         return _Row(path.standing, start.inherited, order_id, *numbers), ids
 
     def _check_replies(self) -> int:
-        """Return the number of replies. Raises `JournalCorrupt` unless they are exactly those named by facts."""
+        """Count the replies. Raises `JournalCorrupt` unless they are exactly those named by facts."""
         count = 0
         for fact, is_of_row, head, body, digest in self.tables.stream("all_replies"):
             count += 1
             if not is_of_row or reply_sha256(bytes(head).decode(), bytes(body)) != digest:
                 raise JournalCorrupt(say("The stored reply of fact {number} was changed.", number=fact))
         if self.tables.run("count_replies_said") != [(count,)]:
-            raise JournalCorrupt(say("A reply that a fact names is not in the journal."))
+            raise JournalCorrupt(say("A reply that a fact refers to is not in the journal."))
         if changed_replies := self.tables.run("read_as_nothing"):
             raise JournalCorrupt(
                 say("Fact {number} or the one before it was changed: its hash is wrong.", number=changed_replies[0][0])
@@ -281,7 +281,7 @@ class RowReplay:
 
 
 class LinesByInstruction:
-    """Groups lines by their first column, an instruction's number. Groups must be requested in ascending order."""
+    """Groups lines by instruction number, their first column. Groups must be requested in ascending order."""
 
     def __init__(self, lines: Iterator[tuple[Any, ...]], noun: str) -> None:
         self._lines = lines
@@ -289,7 +289,7 @@ class LinesByInstruction:
         self._noun = noun
 
     def read_group(self, number: int) -> list[tuple[Any, ...]]:
-        """Return the lines of instruction `number`. Raises `JournalCorrupt` if lines of another one were skipped."""
+        """Return the lines of instruction `number`. Raises `JournalCorrupt` if lines of another were skipped."""
         group = []
         line = self._next
         while line is not None and line[0] == number:

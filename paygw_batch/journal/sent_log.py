@@ -1,13 +1,13 @@
-"""The sent log: a line for each commit, with the attempts that may have been sent. It is kept outside the journal.
+"""The sent log, kept outside the journal: a line for each commit, with the attempts that may have left this host.
 
-A journal that was restored from a backup, copied or replaced is consistent, and would pay rows again. The sent log, in
-the state directory, reveals that: it has facts that the journal lacks, and the attempts that may have been sent since.
-A line is written after its commit is durable, and is durable itself before the committing call returns. So it is
-durable before the first byte is sent.
+A journal that was restored from a backup, copied or replaced is consistent and would pay rows again. The sent log, in
+the state directory, reveals this: it has facts that the journal lacks, and the attempts that may have left since. A
+line is written after its commit is durable, and is itself durable before the committing call returns, and so before the
+first byte leaves.
 
 Each writer has two files. When one is full, the other is emptied and used, so at least the newest 32 MiB of lines are
 kept. Space is allocated ahead, so that only the bytes of a line have to reach the disk. If a machine stops, only the
-last line can be torn, and no request of that line was sent.
+last line can be torn, and none of its requests has left.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ RUN, NOTES = "left-1", "beside"
 
 
 class LoggedAttempt(NamedTuple):
-    """An attempt that may be sent now, with its order id. Without an order id, the attempt was not sent."""
+    """An attempt that may leave now, with its order id, or, without an order id, one of which nothing left."""
 
     instruction: int
     attempt: int
@@ -51,9 +51,9 @@ class LoggedAttempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SentLogLine:
-    """A line for one commit: the hash (hex) and number of its newest fact, its time, and its attempts.
+    """The line for one commit: the hash (hex) and number of its newest fact, its time, and its attempts.
 
-    `count` numbers the lines of a writer. `number` is 0 for a new journal without facts.
+    `count` is the line's number among those of its writer. `number` is 0 for a new journal without facts.
     """
 
     count: int
@@ -64,7 +64,7 @@ class SentLogLine:
 
 
 class SentLogWriter(Protocol):
-    """The interface of a sent log that is open for writing."""
+    """A sent log that is open for writing."""
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
         """Write a line about a commit durably. Raises `OSError`."""
@@ -76,17 +76,17 @@ class SentLogWriter(Protocol):
 
 
 class NoSentLog:
-    """Writes no lines, for a journal in memory and for commands that send nothing."""
+    """Discards lines, for a journal in memory and for commands that send nothing."""
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Write nothing."""
+        """Discard a line."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class SentLog:
-    """The sent log of the writer `name` in `folder`. `end` is the number, hash and time of the newest fact."""
+    """The sent log of the writer `name` in `folder`. `end` is the newest fact's number, hash and time."""
 
     def __init__(self, folder: Path, name: str, end: tuple[int, str, str]) -> None:
         if newest_line(folder, name) is None:
@@ -101,7 +101,7 @@ class SentLog:
             self.log_commit(*end)
 
     def log_commit(self, number: int, digest: str, at: str, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Add a line durably. If this raises `OSError`, nothing of the commit may be sent."""
+        """Add a line durably. Raises `OSError`. Nothing of the commit may leave then."""
         line = SentLogLine(self.newest_line.count + 1, number, digest, at, tuple(attempts))
         content = _encode_line(line)
         if self._at + len(content) > MAX_BYTES and self._at:
@@ -123,7 +123,7 @@ class SentLog:
             os.close(fd)
 
     def _switch_files(self) -> None:
-        """Empty the other file, and continue in it."""
+        """Empty the other file and continue in it."""
         # The full file stays until the other is full too, because a restored journal is compared with its lines.
         first, second = _files(self._path.parent, self._path.stem)
         self.close()
@@ -134,7 +134,7 @@ class SentLog:
 
 
 def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
-    """Return the attempts that may be sent once these facts are committed, and those that were not sent."""
+    """Return the attempts that may leave once these facts are committed, and those known to be unsent."""
     attempts = []
     for entry in entries:
         if isinstance(entry, Remark):
@@ -147,7 +147,7 @@ def attempts_to_log(entries: Sequence[Entry | Remark]) -> list[LoggedAttempt]:
 
 
 def log_concurrent_fact(folder: Path, number: int, digest: str, at: str) -> None:
-    """Log a fact recorded while a run held the journal, unless a newer one is logged. Raises `OSError`."""
+    """Log a fact recorded during another process's run, unless a newer one is logged. Raises `OSError`."""
     with lock_folder(folder):
         previous = newest_line(folder, NOTES)
         if previous is None or previous.number < number:
@@ -172,7 +172,7 @@ def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tu
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock during the block. Raises `OSError`, also after waiting for 30 seconds."""
+    """Hold a folder's lock during the block. Raises `OSError`, also a timeout after 30 seconds."""
     lock_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         give_up_s = time.monotonic() + _FOLDER_LOCK_LIMIT_S
@@ -195,7 +195,7 @@ def writer_names(folder: Path) -> list[str]:
 
 
 def newest_line(folder: Path, name: str) -> SentLogLine | None:
-    """Return the newest line of a writer, or None if the writer has no file. Raises `SentLogDamaged`."""
+    """Return a writer's newest line, or None if it has no file. Raises `SentLogDamaged`."""
     ends = _file_ends(folder, name)
     return max(ends, key=attrgetter("line.count")).line if ends else None
 
@@ -206,7 +206,7 @@ def newest_lines(folder: Path) -> list[SentLogLine]:
 
 
 def read_lines(folder: Path, name: str) -> Iterator[SentLogLine]:
-    """Yield the lines of a writer, newest first. Raises `SentLogDamaged` at a missing or damaged line."""
+    """Yield a writer's lines, newest first. Raises `SentLogDamaged` at a missing or damaged line."""
     expected = 0
     for end in sorted(_file_ends(folder, name), key=attrgetter("line.count"), reverse=True):
         for text in reversed(end.path.read_bytes()[: end.after].split(b"\n")[:-1]):
@@ -222,8 +222,8 @@ def read_lines(folder: Path, name: str) -> Iterator[SentLogLine]:
 def require_not_older(lines: Sequence[SentLogLine], end: Link, fact_hash: Callable[[int], bytes], hint: str) -> None:
     """Raise `JournalTooOld` with this hint unless a journal with this `end` includes all `lines`.
 
-    `fact_hash` returns the hash of a fact. A journal may be ahead of these lines, because a run can end after a commit
-    and before its line.
+    `fact_hash` returns the hash of a fact. A journal may be ahead of these lines, because a run can end between a
+    commit and its line.
     """
     for line in lines:
         if end.seq < line.number:
@@ -252,7 +252,7 @@ def unwritable_message(path: Path | str, reason: str) -> str:
 
 
 def log_failure_reason(error: OSError) -> str:
-    """Return the reason why a line could not be written, in words for a person."""
+    """Describe to a person why a line could not be written."""
     return say("this computer's record of the payments it sent: {reason}", reason=say(str(error.strerror)))
 
 
@@ -271,7 +271,7 @@ def _files(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def _file_ends(folder: Path, name: str) -> list[_FileEnd]:
-    """Return the ends of a writer's files that contain a line. Empty if the writer has no file."""
+    """Return the ends of those files of a writer that contain a line."""
     pairs = [(path, _find_end(path)) for path in _files(folder, name) if check_file(path)]
     ends = [end for _, end in pairs if end is not None]
     if pairs and not ends:
@@ -280,7 +280,7 @@ def _file_ends(folder: Path, name: str) -> list[_FileEnd]:
 
 
 def _find_end(path: Path) -> _FileEnd | None:
-    """Return the end of a file, or None if the file contains only a torn line."""
+    """Return the end of a file, or None if it contains only a torn line."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = size
@@ -307,7 +307,7 @@ def _find_end(path: Path) -> _FileEnd | None:
 
 
 def _is_written(part: bytes) -> bool:
-    """Return whether a part of a file contains more than its preallocated zeros."""
+    """Return whether a part of a file has more than preallocated zeros."""
     return part != bytes(len(part))  # a hundred times faster than `strip`; each command asks several times
 
 
@@ -321,7 +321,7 @@ def _encode_line(line: SentLogLine) -> bytes:
 
 
 def _decode_line(text: bytes) -> SentLogLine | None:
-    """Return the line in a text, or None if it is torn or damaged."""
+    """Decode a line. Returns None if it is torn or damaged."""
     content, _, checksum = text.rpartition(b" ")
     if b"%08x" % zlib.crc32(content) != checksum:
         return None
@@ -336,5 +336,5 @@ def _write_at(fd: int, content: bytes, offset: int) -> None:
 
 
 def _sync_data(fd: int) -> None:
-    """Flush the data of a file, and its size if that changed. On macOS only a flush of the whole file is possible."""
+    """Flush a file's data, and its size if that changed. macOS can only flush whole files."""
     getattr(os, "fdatasync", os.fsync)(fd)

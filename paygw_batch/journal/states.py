@@ -19,10 +19,10 @@ PROVEN_STATEMENT = "proven_statement"
 
 
 class _StatesByWord(dict[str, State]):
-    """Maps words to states. A CHECK in a table would do the same, but would add 3 us to each write."""
+    """Maps words to states. A CHECK constraint would do the same, but would add 3 us to each write."""
 
     def __missing__(self, word: str) -> State:
-        """Raise `JournalCorrupt` for a word that we never write."""
+        """Raise `JournalCorrupt` for a word that is never written."""
         raise JournalCorrupt(say("An instruction has an unknown state: {state!r}.", state=str(word)[:20]))
 
 
@@ -30,7 +30,7 @@ STATES: Mapping[str, State] = _StatesByWord({state.value: state for state in Sta
 
 
 class RowStanding(NamedTuple):
-    """An instruction about to move. `order_id` is that of its next attempt; `quarantined_since` is as in `Clash`."""
+    """An instruction about to move. `order_id` is that of its next attempt. `quarantined_since` is as in `Clash`."""
 
     number: int
     client_orderid: str
@@ -40,7 +40,7 @@ class RowStanding(NamedTuple):
 
 
 def parse_row_standing(columns: Sequence[Any]) -> RowStanding:
-    """Return the row in a line of the statement `standings`."""
+    """Parse a line of the statement `standings`."""
     number, client_orderid, order_id, state, attempt, generation, duplicate_of, since = columns
     return RowStanding(
         number, client_orderid, order_id, Standing(STATES[state], attempt, generation, duplicate_of), since
@@ -48,12 +48,12 @@ def parse_row_standing(columns: Sequence[Any]) -> RowStanding:
 
 
 def storable_text(text: str) -> str:
-    """Return `text` with `?` for each character that UTF-8 cannot encode (lone surrogates)."""
+    """Replace characters that UTF-8 cannot encode (lone surrogates) with `?`."""
     return text.encode("utf-8", "replace").decode()
 
 
 def is_amendable(state: State, possible_duplicate_of: int | None) -> bool:
-    """Whether an amended row may replace the payment: it is rejected, or no attempt of it can have been paid.
+    """Return whether an amended row may replace the payment: it is rejected, or cannot have been paid.
 
     A ready row that a person called not received is not amendable, because it may still have been paid. For a
     row that a person called rejected, the caller also checks that the quarantine is over (`is_in_quarantine`).
@@ -62,7 +62,7 @@ def is_amendable(state: State, possible_duplicate_of: int | None) -> bool:
 
 
 def next_order_id(row: RowStanding, *, suffix: bool, is_used: Callable[[str], bool]) -> str:
-    """Return the order id of a released row's next attempt: unchanged, or with the next unused suffix."""
+    """Return the order id for a released row's next attempt: the same one, or one with the next unused suffix."""
     if not suffix:
         return row.order_id
     generation = row.standing.generation + 1
@@ -79,7 +79,7 @@ NO_LIMIT = 2**62
 
 
 def tallies(tables: Tables, batch: int, kind: TallyKind, accepted_until: str | None) -> list[StateTally]:
-    """Return counts and sums of a batch, ordered by country, currency and state."""
+    """Return the counts and sums of a batch by country, currency and state, in that order."""
     name = "known_tallies" if kind is TallyKind.KNOWN else "tallies"
     tally_list = _parse_tallies(tables.run(name, batch=batch, until=accepted_until))
     if kind is not TallyKind.DUE:
@@ -154,7 +154,7 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]
 
 
 def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
-    """Return the due rows. Raises `JournalCorrupt` if a row's state contradicts its newest fact."""
+    """Parse due due rows. Raises `JournalCorrupt` if a row's state contradicts its newest fact."""
     rows = []
     for line in lines:
         number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]
@@ -214,5 +214,5 @@ def _find_pairs(tables: Tables, filters: Mapping[str, Any], after: int, limit: i
 
 
 def has_many_rows(tables: Tables, batch: int, states: list[str]) -> bool:
-    """Whether many rows of a batch are in `states`, so that scanning the batch is faster than sorting them."""
+    """Return whether many rows of a batch are in `states`, so that scanning the batch is faster than sorting them."""
     return tables.run("many_in", batch=batch, states=states, limit=_SCAN_FROM_ROWS) == [(_SCAN_FROM_ROWS,)]

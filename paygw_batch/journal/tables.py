@@ -1,4 +1,4 @@
-"""Declares the interface to a store's tables for the shared code, which runs statements by name."""
+"""The interface to a store's tables for the shared code, which runs statements by name."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class Tables(Protocol):
         ...
 
     def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-        """Run a statement, and yield its rows without holding all of them in memory."""
+        """Run a statement and stream its rows."""
         ...
 
     def run_for_each(
@@ -32,15 +32,15 @@ class Tables(Protocol):
         ...
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Add an order id that no instruction of the operation has yet."""
+        """Add an order id that is new to the operation."""
         ...
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock these instructions until the transaction ends. Return whether another process may have moved one."""
+        """Lock these instructions until the transaction ends. Returns whether another process may have moved one."""
         ...
 
     def lock_withdrawals(self) -> None:
-        """Lock withdrawals: until the open transaction ends, no other one can withdraw or use a document."""
+        """Keep other transactions from withdrawing or using a document until the open transaction ends."""
         ...
 
 
@@ -74,7 +74,7 @@ def named_sql(
     *,
     is_psycopg: bool = False,
 ) -> dict[str, str]:
-    """Return a store's own and the shared statements by name, with psycopg's placeholders on request."""
+    """Return the statements of a store's own and the shared files by name, with psycopg's placeholders on request."""
     texts = []
     for location in (package, package.rpartition(".")[0]):
         for file in files:
@@ -103,7 +103,7 @@ def named_sql(
 
 
 def with_triggers(script: str) -> str:
-    """Fill the bodies of the row triggers into a script that creates tables."""
+    """Fill in the bodies of the triggers that move rows in a script that creates tables."""
     for name, body in named_sql(__package__, ("moves.sql",), {}, ()).items():
         script = script.replace(f"{{{name}}}", body)
     return script

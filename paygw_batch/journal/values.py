@@ -1,4 +1,4 @@
-"""The values that callers pass to the journal and get from it."""
+"""The values that are passed to the journal and returned by it."""
 
 import hashlib
 import json
@@ -18,9 +18,9 @@ canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fa
 
 @dataclass(frozen=True, slots=True)
 class ClockComparison:
-    """A comparison of our clock with the `Date` of a reply; `ahead_s` is negative if our clock was behind.
+    """A comparison of our clock with the `Date` of a reply. `ahead_s` is negative if our clock was behind.
 
-    `was_behind_s`, `behind_from` and `behind_until` keep the result of earlier comparisons.
+    `was_behind_s`, `behind_from` and `behind_until` summarise earlier comparisons.
     """
 
     our_time: str
@@ -33,7 +33,7 @@ class ClockComparison:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A journal's identity and newest state. `seq` is the number of its last fact (0: none), `hash` its hash in hex."""
+    """A journal's identity and newest state. `seq` is its last fact's number (0: none), and `hash` the hash (hex)."""
 
     journal_id: str
     """32 hex digits, assigned when the journal was created."""
@@ -48,10 +48,10 @@ class Head:
 
 
 class NewInstruction(NamedTuple):
-    """A row about to become an instruction of a batch; a tuple, because a batch can have a million.
+    """A row about to become an instruction. A tuple for speed, because a batch can have a million.
 
-    `content` is the canonical text of everything a person decided (payee, amount, currency, country), by which a
-    repeated order is recognised; `minor` is the amount in whole minor units; `payee` is the account or phone number to
+    `content` is the canonical text of everything that a person decided (payee, amount, currency, country), by which
+    repeated orders are recognised. `minor` is the amount in minor units, and `payee` the account or phone number to
     pay.
     """
 
@@ -72,7 +72,7 @@ class NewInstruction(NamedTuple):
 class Amendment:
     """A row that replaces a rejected or never sent payment, whose number is `instruction`.
 
-    A payment that is rejected only on a person's word is replaced only if its attempt was sent no later than `cutoff`.
+    A payment rejected only on a person's word is replaced only if it was sent no later than `cutoff`.
     """
 
     row: int
@@ -82,7 +82,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes, by which a batch is found."""
+    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes, by which the batch is found."""
 
     batch: str
     operation: str
@@ -123,9 +123,9 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class KnownRow:
-    """A row of a sheet that the journal already has, with the same order id and content, as instruction `instruction`.
+    """A row that the journal already has as `instruction`, with the same order id and content.
 
-    `batch` and `opened_at` are those of the batch that brought the instruction.
+    `batch` and `opened_at` are those of the instruction's batch.
     """
 
     row: int
@@ -136,16 +136,15 @@ class KnownRow:
 
 
 def is_in_quarantine(since: str | None, cutoff: str) -> bool:
-    """Whether a row sent at `since` is still in quarantine: `since` is after `cutoff`. Both are UTC."""
+    """Return whether a row sent at `since` is still in quarantine: `since` is after `cutoff`. Both are UTC."""
     return since is not None and since > cutoff
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """A row whose order id was used for other content. It `is_amendable` if rejected or never sent, and not replaced.
+    """A row whose order id was used for other content. It `is_amendable` if rejected or never sent, unless replaced.
 
-    `quarantined_since` is the time at which the attempt was sent, if only a person's word rejects the row; otherwise
-    None.
+    `quarantined_since` is the time of the attempt if the row is rejected only on a person's word, or None.
     """
 
     row: int
@@ -159,15 +158,15 @@ class Clash:
     quarantined_since: str | None = None
 
     def is_replaceable(self, cutoff: str) -> bool:
-        """Whether an amended row may replace the payment now: it is amendable, and not in quarantine at `cutoff`."""
+        """Return whether an amended row may replace the payment now: amendable and not in quarantine at `cutoff`."""
         return self.is_amendable and not is_in_quarantine(self.quarantined_since, cutoff)
 
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:
-    """A row that pays the same amount to the same payee as another instruction under another order id.
+    """A row with the amount and payee of another instruction, under another order id.
 
-    `is_rewritten` means that the two ids differ only as if a program had converted one, or a person had retyped it.
+    If `is_rewritten`, one id looks like the other after conversion by a program or retyping.
     """
 
     row: int
@@ -190,26 +189,26 @@ class DueRow:
 
 
 def reply_sha256(head: str, body: bytes) -> str:
-    """Return the digest of a raw reply, in hex: over its head, two line feeds, and its body."""
+    """Return the SHA-256 (hex) of a raw reply: its head, two line feeds, and its body."""
     return hashlib.sha256(head.encode() + b"\n\n" + body).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """A raw reply of the gateway: the status line and relevant headers, one a line, and the body."""
+    """A raw reply from the gateway: the status line and relevant headers, one per line, and the body."""
 
     head: str = field(repr=False)
     body: bytes = field(repr=False)
 
     @property
     def sha256(self) -> str:
-        """The digest of the reply, in hex, as named by the fact that it led to."""
+        """The digest of the reply (hex), which the resulting fact names."""
         return reply_sha256(self.head, self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptReply:
-    """The raw reply to attempt `attempt`, whose outcome was recorded at UTC time `at`."""
+    """The raw reply to attempt `attempt`, whose outcome was recorded at `at` (UTC)."""
 
     attempt: int
     at: str
@@ -218,7 +217,7 @@ class AttemptReply:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A fact to append about attempt `attempt` of instruction number `instruction`, at UTC time `at`."""
+    """A fact to append about attempt `attempt` of instruction number `instruction`, at `at` (UTC)."""
 
     instruction: int
     attempt: int
@@ -242,7 +241,7 @@ class MoveResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """One row of a batch with its state and latest attempt, as people read them. A value is None if it does not apply.
+    """A row of a batch with its state and latest attempt, for people. Values that do not apply are None.
 
     `instruction` and `attempt` are the numbers used by facts about the row. `attempt` also counts the attempts of rows
     that it replaced; `attempts` counts only its own.
@@ -287,7 +286,7 @@ LINE_COLUMNS = (
 class HistoryEntry:
     """A person's action on a batch or one of its rows: opened, approved, resolved, released, returned.
 
-    `row` and `attempt` are None for an entry about the whole batch; `by` is empty if nobody was recorded.
+    `row` and `attempt` are None for an entry about the whole batch. `by` is empty if nobody was recorded.
     """
 
     seq: int
@@ -303,10 +302,10 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class ForgettablePayments:
-    """The payments whose payees may be forgotten now: the numbers of instructions, by batch number.
+    """The payments whose payees may be forgotten now, as instruction numbers by batch number.
 
     A batch without any such payment loses only its sheet. `waiting` are unfinished batches, in which nobody is
-    forgotten. `before` is the date before which people are forgotten; empty if one person is forgotten.
+    forgotten. `before` is the date before which people are forgotten, or empty if one person is forgotten.
     """
 
     before: str
@@ -326,7 +325,7 @@ class ForgettablePayments:
 
 
 class RemainingData(Enum):
-    """Where data of forgotten people may remain in the journal's files."""
+    """Where forgotten people's data may remain in the journal's files."""
 
     NOWHERE = "nowhere"
     IN_LOG = "in_log"
@@ -358,9 +357,9 @@ class TallyKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UsedSpelling:
-    """A row whose order id was never used, although another spelling of it was.
+    """A row whose order id was used before, but only in another spelling.
 
-    `order_id` is the used one, as it was spelled; `batch` and `opened_at` are those of its batch.
+    `order_id` is the used id as it was spelled. `batch` and `opened_at` are those of its batch.
     """
 
     row: int
@@ -371,7 +370,7 @@ class UsedSpelling:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBatch:
-    """A batch whose payments are repeated by some rows under other order ids, and the number of those rows."""
+    """A batch whose payments some rows repeat under other order ids, and the number of these rows."""
 
     batch: str
     sheet_name: str
@@ -381,7 +380,7 @@ class RepeatedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A fact that did not match its instruction's state: it was kept, and changed nothing."""
+    """A fact that did not fit its instruction's state. It was stored but changed nothing."""
 
     seq: int
     batch: str
@@ -395,9 +394,9 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvidence:
-    """Evidence about a row that a person must check. The row has not moved since it was recorded, at `taken_at`.
+    """Evidence that a person must check, about a row that has not moved since it was recorded at `taken_at`.
 
-    `said` is the meaning of the evidence's word; None if the word is not listed.
+    `said` is the meaning of the evidence's status word, or None if the word is not listed.
     """
 
     number: int
@@ -413,9 +412,9 @@ class WaitingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The reason why no run sends a ready row: evidence number `number`, recorded at `taken_at`, contradicts it.
+    """The reason why no run sends a ready row: evidence `number`, recorded at `taken_at`, contradicts it.
 
-    `said` is the meaning of the evidence's word: paid or accepted.
+    `said` is the meaning of the evidence's status word: paid or accepted.
     """
 
     number: int
@@ -428,9 +427,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class StatementNote:
-    """A statement carried out for a batch: the name and SHA-256 of its file, the person, and the time (empty: not yet).
+    """A statement for a batch: its file's name and SHA-256, the person, and when it was carried out (empty: not yet).
 
-    `attempts` pairs each instruction that it names with its number of attempts. The statement covers no later attempt.
+    `attempts` has each named instruction's number of attempts. The statement covers no later attempt.
     """
 
     batch: str
@@ -443,7 +442,7 @@ class StatementNote:
 
 @dataclass(frozen=True, slots=True)
 class FirstReading:
-    """The first reading of a statement's file: the time, and the number of attempts of each instruction named in it."""
+    """The first reading of a statement's file: its time, and each named instruction's number of attempts."""
 
     at: str = ""
     attempts: Mapping[int, int] = field(default_factory=dict)
@@ -469,7 +468,7 @@ class AdoptionNote:
 
 @dataclass(frozen=True, slots=True)
 class EndpointNote:
-    """Another endpoint of the merchant, or another name of an endpoint. `by` is empty if a run recorded it."""
+    """Another endpoint of the merchant, or another name for one. `by` is empty if a run recorded it."""
 
     endpoint: EndpointIdentity
     by: str
@@ -477,7 +476,7 @@ class EndpointNote:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A notification that waits to be judged, as `encode_notification` writes it."""
+    """A notification to judge, encoded by `encode_notification`."""
 
     content: str = field(repr=False)
     at: str
@@ -498,10 +497,10 @@ Note = StatementNote | ClockComparison | SignedOrder | ConcurrentNote | JudgedAr
 
 @dataclass(frozen=True, slots=True)
 class BatchOpened:
-    """The details of the fact that opens a batch, with digests that reveal any later change to its rows.
+    """The fact that opens a batch, with digests that reveal any later change to its rows.
 
-    `totals` maps a currency to the count and the sum, in minor units, of the rows that are new. Digests are SHA-256 in
-    hex, over the canonical bytes of the rows in order (see `new_batch.py`).
+    `totals` maps a currency to the count and the sum (in minor units) of the new rows. Digests are SHA-256 in hex, over
+    the canonical bytes of the rows in order (see `new_batch.py`).
     """
 
     batch: str
@@ -527,9 +526,9 @@ class BatchOpened:
 
 @dataclass(frozen=True, slots=True)
 class BatchForgotten:
-    """The details of the fact that forgets people of a batch: who decided it, and how many payments it covers.
+    """The fact that forgets people of a batch: who decided, and the number of payments.
 
-    `before` is the date before which payments were forgotten; empty if one person was forgotten.
+    `before` is the date before which payments were forgotten, or empty if one person was forgotten.
     """
 
     by: str
@@ -547,7 +546,7 @@ BatchFact = BatchOpened | BatchForgotten
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A fact to append that moves no instruction: evidence, a note, or a fact about a batch."""
+    """A fact to append that does not move an instruction: evidence, a note, or a fact about a batch."""
 
     fact: EvidenceRecord | Note | BatchFact
     at: str
@@ -558,7 +557,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The gateway's messages, about the rows of one batch or of all, that a person must check."""
+    """The gateway's messages about one or all batches that a person must check."""
 
     contradictions: Sequence[Contradiction]
     """The facts that changed nothing, except those that a person has since answered."""
@@ -570,7 +569,7 @@ class Messages:
 class PaymentSearch:
     """The criteria of a search for payments: words of the payee, or the order id.
 
-    A payment matches if its payee has one alternative of each of `words`; an alternative that ends with `*` is a
+    A payment matches if its payee has one alternative of each of `words`. An alternative that ends with `*` is a
     prefix.
     """
 
@@ -580,9 +579,9 @@ class PaymentSearch:
 
 @dataclass(frozen=True, slots=True)
 class FoundPayment:
-    """A payment (or collection) with its state and latest attempt, listed once, under the batch that brought it.
+    """A payment (or collection) with its state and latest attempt, listed once, under its original batch.
 
-    `fields` are those of its form. `payee` is the account or phone number.
+    `fields` are the form's fields. `payee` is the account or phone number.
     """
 
     batch: str
@@ -609,7 +608,7 @@ class FoundPayment:
     updated_at: str | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values by name, for JSON, including the payee's."""
+        """Return the values by name, for JSON, including the payee."""
         return asdict(self)
 
 
@@ -639,7 +638,7 @@ class Occasion(StrEnum):
 class NewNotice:
     """A notice before it is stored. Each recipient gets one notice for each `subject`.
 
-    Without `content`, the text is written when the notice is first sent. `content` contains no payee's data.
+    Without `content`, the text is composed when the notice is first sent. `content` contains no payee's data.
     """
 
     occasion: Occasion
@@ -677,7 +676,7 @@ class StoredNotice:
 
 
 class Link(NamedTuple):
-    """The end of a chain, which the next line links to. `at` is the newest time in the chain."""
+    """The end of a chain, to which the next line links. `at` is the newest time in the chain."""
 
     seq: int
     hash: bytes
@@ -691,7 +690,7 @@ class Link(NamedTuple):
 
 @dataclass(slots=True)
 class AcceptedRows:
-    """The rows of an accepted loss. Both lists hold order ids that someone must look up at the gateway."""
+    """The rows of an accepted loss. Both lists have order ids to look up at the gateway."""
 
     in_doubt: int = 0
     held: int = 0
@@ -704,7 +703,7 @@ class AcceptedRows:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a journal. `endpoint` is its first one, `home` the path or address where a run last opened it."""
+    """A journal's identity. `endpoint` is its first one, and `home` the location at which a run last opened it."""
 
     journal_id: str
     endpoint: str
@@ -720,7 +719,7 @@ class Identity:
 
     @property
     def start(self) -> Link:
-        """The link before the first line: it binds the chain to one journal and one endpoint."""
+        """The link before the first line, which ties the chain to one journal and endpoint."""
         key_digests = [self.consumer_key_sha256] if self.consumer_key_sha256 else []
         text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at, *key_digests])
         return Link(0, hashlib.sha256(text.encode()).digest())

@@ -43,7 +43,7 @@ _SERVER_FAILURES = frozenset(FailureKind) - {FailureKind.REFUSED}
 
 @dataclass(slots=True)
 class DeliveryResult:
-    """The result of sending due notices. `fault` is the reason if no notice can be sent."""
+    """The result of sending due notices. `fault` is the reason if none could be sent."""
 
     sent: int = 0
     failed: int = 0
@@ -55,8 +55,8 @@ class DeliveryResult:
 def send_due(settings: Settings, channels: Channels, *, within_s: float, again: bool = False) -> DeliveryResult:
     """Send due notices for at most `within_s` seconds. With `again`, also send those waiting for a retry.
 
-    A mail or name server may never respond, so this is done in a thread that ends with the process. A notice that is
-    cut off by this is sent again later with the same id.
+    A mail or name server may never respond, so notices are sent in a thread that ends with the process. A notice that
+    is cut off is sent again later with the same id.
     """
     result = DeliveryResult()
     if not has_notices(settings):
@@ -178,7 +178,7 @@ def deliver(
 def _rejects_attachment(settings: Settings, notice: StoredNotice, content: Mapping[str, Any]) -> "Attachment | None":
     """Return the rejects of a refused sheet, or None if the recipient may not receive payees' data.
 
-    With a database nothing is attached, because notices of other hosts must not make this host mail its own files.
+    With a database nothing is attached, because other hosts' notices must not make this host mail its own files.
     """
     if notice.occasion is not Occasion.SHEET_REFUSED or notice.recipient not in settings.notices.personal_data:
         return None
@@ -191,7 +191,7 @@ def _rejects_attachment(settings: Settings, notice: StoredNotice, content: Mappi
 
 
 def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
-    """Return the figures of a run that has ended: its batch's rows and sums by state."""
+    """Return the rows and sums of an ended run's batch by state."""
     record = journal.batch(batch)
     if record is None:
         return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
@@ -212,7 +212,7 @@ def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mappi
 def find_new_notices(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
     """Yield new notices from the journal: rows long in doubt, contradictions and dead workers.
 
-    Nothing is missed if this runs late, because the journal keeps the events, and the outbox those already reported.
+    Nothing is missed if this runs late, because the journal has the events, and the outbox those already reported.
     """
     yield from _doubt_notices(settings, journal, outbox, now)
     yield from _contradiction_notices(settings, journal, outbox)

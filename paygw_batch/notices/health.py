@@ -16,7 +16,7 @@ _NOTICES = mark("notices")
 
 
 def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Sign in to the mail server, and count the waiting notices. No notice is sent."""
+    """Sign in to the mail server and count the waiting notices. No notice is sent."""
     if not has_notices(settings):
         return
     section = settings.notices
@@ -39,8 +39,8 @@ def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthChe
     if given_up_count := sum(notice.is_given_up for notice in waiting_notices):
         sentence = say_count(
             given_up_count,
-            "{count:,} was given up after days: `paygw-batch notices send --again` tries it again",
-            "{count:,} were given up after days: `paygw-batch notices send --again` tries them again",
+            "{count:,} was given up after several days: `paygw-batch notices send --again` retries it",
+            "{count:,} were given up after several days: `paygw-batch notices send --again` retries them",
         )
         yield HealthCheck(_NOTICES, Health.BAD, sentence, ExitCode.STOPPED_EARLY)
     elif waiting_notices:

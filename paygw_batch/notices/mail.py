@@ -80,7 +80,7 @@ class MailServer:
     def _encrypt(self, client: smtplib.SMTP) -> None:
         """Encrypt the connection, or raise an error.
 
-        An attacker could remove the offer of STARTTLS, and must not receive the mail then.
+        If an attacker removes the offer of STARTTLS, the mail must not be sent in clear.
         """
         try:
             code, _ = client.starttls(context=self.trust)

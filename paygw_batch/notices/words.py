@@ -37,7 +37,7 @@ class DeliveryFailure:
 
     @property
     def code(self) -> str:
-        """The text for the outbox, such as `refused 550`. The server's own words are never stored in the journal."""
+        """The code stored in the outbox, such as `refused 550`. The server's own words are never stored."""
         return f"{self.kind} {self.answer}" if self.answer else self.kind.value
 
     @classmethod

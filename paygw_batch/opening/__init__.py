@@ -1,1 +1,1 @@
-"""Opens the journal, the gateway and sheets as the settings say."""
+"""Opens the journal, the gateway and sheets according to the settings."""

@@ -1,6 +1,6 @@
-"""Gives access to the gateway as configured: keys, secrets, the values of every request body, and the transport.
+"""Opens the configured gateway: keys, secrets, the supplied values of request bodies, and the transport.
 
-The gateway is the configured one. In the sandbox it is the built-in one, which runs as long as it is needed.
+In the sandbox, this is the built-in gateway, which runs as long as it is needed.
 """
 
 import codecs
@@ -63,9 +63,9 @@ _MAX_SECRET_BYTES = 4096
 
 
 def load_secret(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> bytes:
-    """Return the secret that the keys `KEY_env` (a variable's name) or `KEY_file` of the configuration name.
+    """Load the secret named by the configuration keys `KEY_env` (an environment variable) or `KEY_file`.
 
-    Raises `ConfigurationError` if there is no secret, or if others than its owner may read or write its file.
+    Raises `ConfigurationError` if there is no secret, or if its file is accessible to others than its owner.
     """
     if variable is not None and (text := environ.get(variable)):
         return text.encode()
@@ -77,10 +77,10 @@ def load_secret(key: str, variable: str | None, file: Path | None, environ: Mapp
 
 
 def load_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
-    """Return the passphrase of the private key, or None if the settings name no source for it.
+    """Load the private key's passphrase. Returns None if none is configured.
 
-    Raises `ConfigurationError` if its file cannot be read or, unless the gateway is the built-in one, if others than
-    its owner may read or write the file.
+    Raises `ConfigurationError` if its file cannot be read or, except in the sandbox, if the file is accessible to
+    others than its owner.
     """
     gateway = settings.gateway
     if (variable := gateway.private_key_passphrase_env) is not None and (text := environ.get(variable)) is not None:
@@ -94,7 +94,7 @@ def _read_private_file(key: str, file: Path, *, is_checked: bool = True) -> byte
     secret = read_and_check_access(file, f"{key} {file}", OtherUsers.MAY_NOTHING, max_bytes=_MAX_SECRET_BYTES)
     if secret.distrust is not None and is_checked:
         raise secret.distrust
-    # Editors on Windows begin a text with a byte order mark, which nobody sees and which does not belong to the secret.
+    # Windows editors put an invisible byte order mark before the text, which is not part of the secret.
     return secret.content.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
 
 
@@ -104,9 +104,9 @@ SANDBOX_URL = "http://127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class RequestSigning:
-    """Signs requests by the rules of their countries, and explains each part of a request. Sends nothing.
+    """Signs requests by the rules of their countries and explains each part. Sends nothing.
 
-    An explanation shows the callback address without its secret token.
+    Explanations show the callback address without its secret token.
     """
 
     signer: Signer
@@ -135,7 +135,7 @@ def key_location(settings: Settings) -> Path | str:
 
 
 def load_signing_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
-    """Return the merchant's private key. Raises `ConfigurationError` if it cannot be used."""
+    """Load the merchant's private key. Raises `ConfigurationError` if it cannot be used."""
     location = key_location(settings)
     if isinstance(location, Path):
         return load_private_key(location, load_passphrase(settings, environ))
@@ -150,7 +150,7 @@ def load_signing_key(settings: Settings, environ: Mapping[str, str]) -> SigningK
 
 
 def ensure_token_key(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Create the private key in its token if it is missing, and return whether it was created.
+    """Create the private key in its token unless it exists and return whether it was created.
 
     Raises `ConfigurationError` if the token cannot be used.
     """
@@ -201,9 +201,9 @@ def _translating_missing_library() -> Iterator[None]:
 
 
 def build_supplies(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Supplies:
-    """Return the values that the configuration supplies to every request body of the operation of `rules`.
+    """Return the configured values for every request body of the operation of `rules`.
 
-    Raises `ConfigurationError` with the keys that are missing.
+    Raises `ConfigurationError` with all missing keys.
     """
     operation, payin = load_rules_operation(rules), settings.payin
     require_complete(settings, rules, set())
@@ -222,7 +222,7 @@ def build_supplies(settings: Settings, rules: Rules, environ: Mapping[str, str])
 
 
 def load_control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
-    """Return the secret of the control hash, or an empty string if the control needs none."""
+    """Load the secret of the control hash. Empty if none is needed."""
     if not payin.needs_secret:
         return ""
     secret = load_secret("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
@@ -236,7 +236,7 @@ def load_control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
 
 
 def build_signer(settings: Settings, rules: Rules, key: SigningKey, url: str, environ: Mapping[str, str]) -> Signer:
-    """Return the signer of requests of the rules' operation, for the gateway at `url`.
+    """Build the signer for requests of the rules' operation to the gateway at `url`.
 
     The callback address keeps the placeholder for the token. Raises `ConfigurationError` for incomplete settings.
     """
@@ -253,7 +253,7 @@ def build_signer(settings: Settings, rules: Rules, key: SigningKey, url: str, en
 
 
 def build_signing(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> RequestSigning:
-    """Return the signing of requests for the gateway, without access to it. The settings must be complete.
+    """Build the signing of requests without opening the gateway. The settings must be complete.
 
     The built-in gateway is not started. Its port differs each time, so requests are signed for `SANDBOX_URL`.
     """
@@ -275,7 +275,7 @@ def callback_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
 
 
 def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the path of the callback address, at which the listener listens. Raises `ConfigurationError`."""
+    """Return the path of the callback address, which the listener serves. Raises `ConfigurationError`."""
     url = settings.gateway.server_callback_url
     if url is None or TOKEN not in urlsplit(url).path:
         raise ConfigurationError(
@@ -291,7 +291,7 @@ def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
 
 
 def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the secret token of the callback address. Raises `ConfigurationError`, which does not quote it."""
+    """Load the secret token of the callback address. Raises `ConfigurationError` without quoting it."""
     section = settings.notifications
     token = load_secret("notifications.token", section.token_env, section.token_file, environ).decode(errors="replace")
     if len(token) < MIN_TOKEN_CHARACTERS or not _TOKEN.fullmatch(token):
@@ -300,13 +300,13 @@ def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
                 "The token of the notifications must have at least {least} characters, only letters, digits, - and _.",
                 least=MIN_TOKEN_CHARACTERS,
             ),
-            hint=say("Make one with `openssl rand -hex 32`."),
+            hint=say("Create one with `openssl rand -hex 32`."),
         )
     return token
 
 
 def notification_fields(settings: Settings, operation: Operation) -> NotificationFields:
-    """Return the names of a notification's fields: the configured names, or else those of the gateway's replies."""
+    """Return the names of a notification's fields: the configured ones or, by default, those of replies."""
     names = settings.notifications.fields
     return NotificationFields(
         order_id=names.order_id or operation.reply.order_id[0],
@@ -320,7 +320,7 @@ def notification_fields(settings: Settings, operation: Operation) -> Notificatio
 def build_authenticity_check(
     settings: Settings, names: NotificationFields, environ: Mapping[str, str]
 ) -> AuthenticityCheck | None:
-    """Return the configured check of notifications, or None. Raises `ConfigurationError` with every missing key."""
+    """Build the configured check of notifications, if any. Raises `ConfigurationError` with all missing keys."""
     match settings.notifications.authenticity:
         case None:
             return None
@@ -374,7 +374,7 @@ def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: 
 
 
 def build_signed_header(settings: Settings) -> SignedHeader:
-    """Return the header that proves a notification. Raises `ConfigurationError` with every key that is missing."""
+    """Build the header that proves a notification. Raises `ConfigurationError` with all missing keys."""
     section = settings.notifications
     _require_keys(settings, "hash_algorithm", "header", "header_encoding")
     encoding = HeaderEncoding(section.header_encoding or "")
@@ -392,7 +392,7 @@ def _load_notification_secret(settings: Settings, environ: Mapping[str, str]) ->
 
 
 def _load_gateway_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
-    """Return the public key of the gateway. It is no secret, but anyone who can write its file can forge proof."""
+    """Load the gateway's public key. It is no secret, but anyone who can write its file can forge proof."""
     section = settings.notifications
     algorithm = SignatureAlgorithm(section.hash_algorithm or "")
     if section.public_key_env is not None and (text := environ.get(section.public_key_env)):
@@ -405,14 +405,14 @@ def _load_gateway_key(settings: Settings, environ: Mapping[str, str]) -> Gateway
 
 @dataclass(frozen=True, slots=True)
 class GatewayAccess:
-    """Access to the gateway: `signing` prepares requests, and `transport` sends them inside the run's event loop."""
+    """Access to the gateway: `signing` prepares requests, and `transport` sends them in the run's event loop."""
 
     signing: RequestSigning
     transport: PayoutTransport
     base_url: str
 
     async def probe(self) -> TransportFault | None:
-        """Return the reason why the gateway cannot be reached, or None if it can. This sends no request."""
+        """Return why the gateway cannot be reached, or None if it can. Sends no request."""
         async with self.transport as transport:
             return await transport.probe()
 
@@ -432,10 +432,10 @@ def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
 
 @contextmanager
 def open_gateway(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[GatewayAccess]:
-    """Yield the access to the gateway for the operation of `rules`.
+    """Open the gateway for the operation of `rules`.
 
-    With `base_url = "sandbox"` the built-in gateway runs as long as the context lasts. A fault of the key, the
-    addresses or the certificates is raised here, before a journal is opened.
+    With `base_url = "sandbox"` the built-in gateway runs as long as the context lasts. Problems with the key, the
+    addresses or the certificates are raised here, before a journal is opened.
     """
     key = load_signing_key(settings, environ)
     with ExitStack() as stack:
@@ -455,9 +455,9 @@ def system_runtime() -> Runtime:
 
 @dataclass(frozen=True, slots=True)
 class SendJob:
-    """A batch to send, and everything needed to send it. `known` is the number of rows that the journal had before.
+    """A batch to send, and everything needed to send it. `known` is the number of rows already in the journal.
 
-    If `choices` limit the number of rows to send (`first`), this process alone sends them, in the order of the sheet.
+    If `choices` limit the number of rows to send (`first`), this process alone sends them, in the sheet's order.
     """
 
     settings: Settings

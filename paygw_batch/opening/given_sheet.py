@@ -1,4 +1,4 @@
-"""Loads the rules of an operation from the settings, and reads and validates sheets by these rules."""
+"""Loads an operation's rules from the settings and reads and validates sheets by these rules."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,7 +23,7 @@ from paygw_batch.sheet.read.sheet_file import read_sheet, require_own_columns, s
 
 
 def rules_for(settings: Settings, operation: str) -> Rules:
-    """Return the rules of every country for an operation, with the operator's terms."""
+    """Load the rules of all countries for an operation, with the operator's terms."""
     return load_rules(operation, settings.terms(operation))
 
 
@@ -32,7 +32,7 @@ def load_rules_operation(rules: Rules) -> Operation:
 
 
 def with_reply_names(settings: Settings, operation: Operation) -> Operation:
-    """Return the operation with the names that `[reply]` in the configuration gives to the fields of a reply."""
+    """Return the operation with the names of reply fields configured in `[reply]`."""
     section = settings.reply
     names = {name: tuple(paths) for name, paths in section if isinstance(paths, list)}
     unit, minor_units = AmountUnit(section.amount_unit), minor_units_by_currency()
@@ -45,21 +45,21 @@ def rule_minor_units(rules: Rules) -> Mapping[str, int]:
 
 
 def require_gateway(settings: Settings) -> None:
-    """Raise `ConfigurationError` with every missing key that is needed to send anything at all."""
+    """Raise `ConfigurationError` with all missing keys that are needed to send anything."""
     _require_keys(settings.missing_to_send())
 
 
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
-    """Raise `ConfigurationError` with every missing key that is needed to send rows of `countries`."""
+    """Raise `ConfigurationError` with all missing keys that are needed to send rows of `countries`."""
     used_rules = [rules[code] for code in sorted(countries) if code in rules]
     country_keys = [key for rule in used_rules if rule.form is not None for key in rule.missing_terms]
     _require_keys([*settings.missing_to_send(), *settings.missing_for(load_rules_operation(rules).name), *country_keys])
 
 
 def require_endpoint(settings: Settings) -> None:
-    """Raise `ConfigurationError` with every missing key that is needed to identify the endpoint of a journal.
+    """Raise `ConfigurationError` with all missing keys that are needed to identify a journal's endpoint.
 
-    Also raises for an address at which no payout could ever be made.
+    Also raises if no payout could be made at the configured address.
     """
     keys = {"gateway.base_url", "gateway.endpoint_id", "gateway.consumer_key"}
     _require_keys([key for key in settings.missing_to_send() if key in keys])
@@ -82,14 +82,14 @@ def _require_keys(missing: Sequence[str]) -> None:
 
 
 def format_defaults(rule: CountryRule) -> str:
-    """Return the values for rows in which the sheet gives none, as `name = "value"`. Empty if there are none."""
+    """Format the default values for rows without a value as `name = "value"`. Empty if there are none."""
     return ", ".join(f'{name} = "{value}"' for name, value in sorted(rule.defaults.items()))
 
 
 def default_value_notes(rules: Rules, countries: Iterable[str], columns: Collection[str]) -> list[str]:
-    """Return a sentence about the values that are filled in, for each country of a sheet.
+    """Return sentences about the default values filled in, for each country of a sheet.
 
-    Columns that the sheet lacks and cells that are empty have a sentence each.
+    Missing columns and empty cells have separate sentences.
     """
     notes = []
     for code in sorted(set(countries) & set(rules)):
@@ -106,10 +106,10 @@ def default_value_notes(rules: Rules, countries: Iterable[str], columns: Collect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A person's choices about how a sheet is read. For a value of None, the configuration decides.
+    """A person's choices for reading a sheet. If a value is None, the configuration decides.
 
     `reference`, `encoding`, `worksheet`, `numbers` and `names` answer the questions of `errors.QuestionKind`.
-    `corrections` has the corrections that a person made to the sheet; its file is not changed.
+    `corrections` are a person's corrections to the sheet, whose file is not changed.
     """
 
     reference: str | None = None
@@ -122,7 +122,7 @@ class Reading:
 
     @property
     def words(self) -> Sequence[str]:
-        """The options of a command that make the same choices, without the corrections."""
+        """These choices as command-line options, without the corrections."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "corrections"}
         options = [(f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None]
         return [word for option in options for word in option]
@@ -130,12 +130,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class SheetSource:
-    """The source of a sheet, which is a file or a `frame`, and how it is read.
+    """The source of a sheet, a file or a `frame`, and how to read it.
 
-    A frame counts as the file `path`, which need not exist. `file` is the name that the sender gave to the file, if it
-    is stored under another name. `final_path` is the path of the sheet after it is submitted, if that is another path.
-    If `asks` is true, a person can be asked how amounts and countries are written. Otherwise unclear values are
-    defects, with a note.
+    A frame counts as the file `path`, which need not exist. `file` is the sender's name for the file, if it is stored
+    under another name. `final_path` is the path of the sheet after submission, if it differs. If `asks` is true, a
+    person can be asked how amounts and countries are written. Otherwise unclear values are defects, with a note.
     """
 
     settings: Settings
@@ -153,9 +152,9 @@ class SheetSource:
 
     @property
     def options(self) -> ReadOptions:
-        """The options for reading the sheet: as a person said, or else as the configuration says.
+        """The options for reading the sheet: the person's choices, or otherwise the configuration's.
 
-        If a person gave a heading a meaning (in the corrections), it comes before those of all profiles.
+        A meaning that a person gave a heading (in the corrections) takes precedence over all profiles.
         """
         settings, reading = self.settings, self.reading
         profile = settings.sheet.column_profile if reading.column_profile is None else reading.column_profile
@@ -173,19 +172,19 @@ class SheetSource:
 
     @property
     def spelling(self) -> Spelling:
-        """The way in which the sheet writes amounts and countries."""
+        """How the sheet writes amounts and countries."""
         choices, usual = self.reading, self.settings.sheet
         is_text = self.frame is None and not (self.file or self.path.name).lower().endswith((".xlsx", ".parquet"))
         return Spelling(choices.numbers or usual.numbers, choices.names or usual.names, is_text)
 
     def read(self) -> Sheet:
-        """Return the sheet without its corrections. Raises `SheetQuestion` if a question is open."""
+        """Read the sheet without its corrections. Raises `SheetQuestion` if a question is open."""
         if self.frame is not None:
             return sheet_from_frame(self.frame, self.options, name=self.path.name)
         return read_sheet(self.path, self.options)
 
     def validated(self, sheet: Sheet | None = None) -> Validated:
-        """Validate the sheet by the rules of its operation, with its corrections. `sheet`: the sheet, if read before.
+        """Validate the sheet, with its corrections, by the rules of its operation. Pass `sheet` if it was already read.
 
         Raises `SheetQuestion` if a question is open.
         """
@@ -204,8 +203,8 @@ class SheetSource:
 
 
 def suggest_reference(operation: str, now: datetime) -> str:
-    """Return a name for a payment run of this month: `payroll-2026-11`. A person decides whether it is the right one.
+    """Suggest a name for a payment run of this month: `payroll-2026-11`. A person decides whether it is right.
 
-    Order ids are derived from the name. Under a name that was used before, equal rows count as known and are not paid.
+    Order ids are derived from the name. Under a name that was used before, equal rows are known and not paid again.
     """
     return f"{'payroll' if operation == PAYOUT else 'collection'}-{now:%Y-%m}"

@@ -1,4 +1,4 @@
-"""Opens the configured journal to read it, to write to it, or for a run, and finds batches in it."""
+"""Opens the configured journal for reading, writing or a run, and finds batches in it."""
 
 import hashlib
 import os
@@ -76,7 +76,7 @@ def require_workers(settings: Settings) -> "DatabasePlace":
 
 
 def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
-    """Open the journal to write, and hold it. Only a missing journal of the sandbox is created."""
+    """Open the journal for writing and hold it. Only the sandbox's journal is created if missing."""
     location = journal_location(settings)
     try:
         return location.open_to_write(command, kind)
@@ -91,7 +91,7 @@ def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKin
 def open_journal_to_read(
     settings: Settings, echo: Echo | None = None, *, must_be_known: bool = False
 ) -> Iterator[JournalReader]:
-    """Open the journal to read, even while a run holds it. `echo` gets the journal's notes for a person.
+    """Open the journal for reading, even while a run holds it. `echo` is called with the journal's notes.
 
     A journal that this machine does not know is opened too, unless it `must_be_known`.
     """
@@ -108,7 +108,7 @@ def report_notes(journal: JournalReader, echo: Echo) -> None:
 
 @contextmanager
 def journal_for_planning(settings: Settings) -> Iterator[JournalReader]:
-    """Open the journal of a future run to read. If the sandbox has none yet, it is an empty one in memory."""
+    """Open the journal of a run for reading. If the sandbox has none yet, this is an empty one in memory."""
     if _needs_creation(settings):
         with closing(in_memory_journal()) as empty:
             yield empty
@@ -119,7 +119,7 @@ def journal_for_planning(settings: Settings) -> Iterator[JournalReader]:
 
 @contextmanager
 def journal_for_document(settings: Settings, command: str, *, must_be_known: bool = True) -> Iterator[JournalReader]:
-    """Open the journal that a document names, to read. The sandbox creates its journal first if it has none yet."""
+    """Open a document's journal for reading. The sandbox's journal is created if missing."""
     if _needs_creation(settings):
         open_to_write(settings, command).close()
     with open_journal_to_read(settings, must_be_known=must_be_known) as journal:
@@ -140,9 +140,9 @@ def _needs_creation(settings: Settings) -> bool:
 
 
 def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
-    """Return the batch that a person names by its id, by an unambiguous prefix of the id, or by the path of its sheet.
+    """Find a batch by its id, by an unambiguous prefix of the id, or by the path of its sheet.
 
-    Raises `UsageError` unless exactly one batch fits.
+    Raises `UsageError` unless exactly one batch matches.
     """
     if not batch.strip():  # In a shell, this is a variable that was never set. As a prefix, it would fit any batch.
         raise UsageError(
@@ -153,7 +153,7 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
     if not matches and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
         with Path(batch).open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        # Of each name, the newest batch fits: each of several worksheets of a workbook is a separate batch.
+        # The newest batch of each name matches. Several worksheets of a workbook are separate batches.
         matches = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
     if len(matches) == 1:
         return matches[0]
@@ -161,7 +161,7 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
         names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in matches)
         raise UsageError(
             say("{batch} could be any of {names}.", batch=batch, names=names),
-            hint=say("Write the batch id, or more of it."),
+            hint=say("Give the whole batch id, or more of it."),
         )
     raise UsageError(
         say("The journal has no batch {batch}.", batch=batch),
@@ -183,7 +183,7 @@ MAX_SHORT_WAIT_S = 30.0
 
 @contextmanager
 def open_journal_for_run(settings: Settings, command: str, echo: Echo, *, wait: bool = False) -> Iterator[Journal]:
-    """Hold the journal for a run, and put rows in doubt that an interrupted run had in flight.
+    """Hold the journal for a run and put rows that an interrupted run left in flight in doubt.
 
     Raises `JournalHeld` if another run has the journal, unless asked to `wait`.
     """
@@ -208,7 +208,7 @@ def open_journal_for_run(settings: Settings, command: str, echo: Echo, *, wait: 
 
 
 def require_journal(settings: Settings, command: str) -> str:
-    """Return the id of a journal in which something can be recorded. The sandbox creates its journal first.
+    """Return the id of the journal. The sandbox's journal is created if missing.
 
     Raises `JournalError` if there is no such journal.
     """
@@ -230,7 +230,7 @@ def judge_arrivals(settings: Settings, journal: Journal, echo: Echo, *, is_quiet
 
 @contextmanager
 def exclusive_task(settings: Settings, name: str, echo: Echo, *, wait: bool) -> Iterator[None]:
-    """Let only one process of all hosts run the task `name`. A journal in a file has only one holder anyway."""
+    """Let only one process of all hosts run the task `name`. A journal in a file is used by one host only."""
     with ExitStack() as stack:
         if (database := database_location(settings)) is not None:
             _acquire_lock(lambda: stack.enter_context(database.run_exclusively(name)), echo, wait=wait)

@@ -1,1 +1,1 @@
-"""The built-in gateway, which checks requests by a second implementation, records orders, and misbehaves on demand."""
+"""The built-in gateway: independently checks requests, records orders, and misbehaves on demand."""

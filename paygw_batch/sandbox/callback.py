@@ -1,7 +1,7 @@
 """Sends the sandbox's notifications to `server_callback_url`, on loopback only.
 
-The behaviour file defines their delays and repetitions, and whether they are out of order or forged. As at a real
-gateway, a notification that is not answered with 200 is sent again.
+The behaviour file defines their delays and repetitions, and whether they are out of order or forged. Like a real
+gateway, it repeats a notification that is not answered with 200.
 """
 
 import asyncio
@@ -168,7 +168,7 @@ def _build_request(
 
 
 async def _send_request(address: SplitResult, request: bytes) -> int:
-    """Send a request in plain HTTP (on loopback only), and return the status of the reply."""
+    """Send a request in plain HTTP (on loopback only) and return the status of the reply."""
     reader, writer = await asyncio.open_connection(address.hostname, address.port or 80)
     try:
         writer.write(request)

@@ -1,7 +1,7 @@
 """Keeps the sandbox's record, a CSV file with one line for every order that it received.
 
-It contains everything that a real gateway would know, so it shows whether the client works. Orders are not
-deduplicated: the gateway promises no idempotency, so an order that arrives twice is paid and recorded twice.
+It has everything that a real gateway would know, so it shows whether the client works. Orders are not deduplicated,
+because the gateway promises no idempotency: an order that arrives twice is paid and recorded twice.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Serves the sandbox on a loopback port: verifies each request, and records and answers its order.
+"""Serves the sandbox on a loopback port: verifies each request, records its order and answers it.
 
 It runs in a thread during a run, or in the foreground as `paygw-batch sandbox`.
 """
@@ -79,9 +79,9 @@ class SandboxConfig:
 
 
 class SandboxApp:
-    """The sandbox as an ASGI application, for one event loop only.
+    """The sandbox as an ASGI application, for a single event loop.
 
-    The `state` of each scope must contain `transport`, so that a connection can be dropped. The constructor raises
+    The `state` of each scope must contain `transport`, so that connections can be dropped. The constructor raises
     `ConfigurationError` if `config` cannot be used.
     """
 
@@ -157,7 +157,7 @@ class SandboxApp:
         answer = self._choice.choose(order)
         reference = secrets.token_hex(8)
         try:
-            # The order is recorded before any byte of the answer is sent, because recording it is what accepts it.
+            # The order is recorded before any byte of the answer is sent, because recording it means accepting it.
             record.append(self._record_line(order, answer, reference))
         except OutputError as problem:
             _log.error("%s", problem.message)
@@ -249,9 +249,9 @@ class _DroppableProtocol(HttpToolsProtocol):
 
 @contextmanager
 def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
-    """Run the sandbox in a thread of this process, and yield its base URL.
+    """Run the sandbox in a thread of this process and yield its base URL.
 
-    It listens on loopback, on a free port unless `port` is given. At the end open connections are cut. Raises
+    It listens on loopback, on a free port unless `port` is given. Open connections are cut at the end. Raises
     `ConfigurationError` if the port is in use, or if a record or key cannot be used.
     """
     with ExitStack() as stack:
@@ -293,10 +293,10 @@ def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> 
 
 
 class _SandboxServer(LocalServer):
-    """A server that cuts open connections when it stops, because slow answers would delay it."""
+    """A server that cuts open connections when it stops, so that slow answers do not delay it."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop after a moment for open answers to notice. The base class would wait longer."""
+        """Stop soon after notifying pending answers. The base class would wait longer."""
         for listener in (*self.servers, *(sockets or ())):
             listener.close()
         for connection in list(self.server_state.connections):

@@ -29,7 +29,7 @@ def sandbox_key(directory: Path) -> Path:
     Raises `ConfigurationError`.
     """
     path = directory / KEY_NAME
-    hint = say("Name a private_key in the configuration, or a journal in a folder that you can write to.")
+    hint = say("Set private_key in the configuration, or choose a journal in a folder that you can write to.")
     _create_key(path, hint=hint)
     return path
 
@@ -41,7 +41,7 @@ def sandbox_gateway_key(directory: Path) -> RSAPrivateKey:
     """
     path, public_path = directory / GATEWAY_KEY_NAME, directory / GATEWAY_PUBLIC_NAME
     hint = say("Delete it, and the sandbox creates a new one.")
-    _create_key(path, hint=say("Name a journal in a folder that you can write to."))
+    _create_key(path, hint=say("Choose a journal in a folder that you can write to."))
     try:
         key = load_pem_private_key(path.read_bytes(), None)
         if not isinstance(key, RSAPrivateKey):

@@ -1,8 +1,8 @@
 """Verifies the sender and the content of every request to the sandbox.
 
-The code is deliberately based on the interface and not on the client, because it tests the client's signatures.
-Sources: sections 4 and 5 of the gateway's interface (POST, the path, the three headers), RFC 5849 and RFC 3986 (the
-header, the signature, nonces that may be used once), sections 2.1 to 2.4 (the form), section 5 (the control).
+The code is deliberately based on the interface, not on the client, because it tests the client's signatures. Sources:
+sections 4 and 5 of the gateway's interface (POST, the path, the three headers), RFC 5849 and RFC 3986 (the header, the
+signature, nonces that may be used once), sections 2.1 to 2.4 (the form), section 5 (the control).
 """
 
 import base64
@@ -37,7 +37,7 @@ _NONCE_CHARACTERS = 22
 
 
 class VerifiedProfile(StrEnum):
-    """The composition of the signed text, which the interface leaves open."""
+    """The parts of the signed text, which the interface leaves open."""
 
     JSON_PARAMS = "json-params"
     """The body's fields together with the `oauth_` parameters, like a form in RFC 5849."""
@@ -74,8 +74,7 @@ def base_string(
 ) -> bytes:
     """Return the text that must have been signed for a POST to `url`, which has no query.
 
-    `parameters` are those of the header, of which the signature is left out. `fields` are the fields of the body as
-    text.
+    `parameters` are those of the header; the signature is ignored. `fields` are the body's fields as text.
     """
     signed = [(quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items() if name != _SIGNATURE]
     if profile is VerifiedProfile.JSON_PARAMS:
@@ -88,7 +87,7 @@ def base_string(
 
 
 class NonceMemory:
-    """The nonces of at least the last ten minutes. Older requests are refused because of their timestamps."""
+    """The nonces of at least the last ten minutes. Older requests are refused by their timestamps."""
 
     def __init__(self) -> None:
         self._older: set[str] = set()
@@ -96,7 +95,7 @@ class NonceMemory:
         self._swapped_at_s = float("-inf")
 
     def remember(self, nonce: str, now_s: float) -> bool:
-        """Remember a nonce, and return whether it is new."""
+        """Remember a nonce and return whether it is new."""
         if now_s - self._swapped_at_s > 2 * CLOCK_TOLERANCE_S:
             self._older, self._newer = self._newer, set()
             self._swapped_at_s = now_s
@@ -107,7 +106,7 @@ class NonceMemory:
 
 
 class Authenticator:
-    """Checks that requests are from the merchant, by consumer key, public key and profile."""
+    """Checks by consumer key, public key and profile that requests are from the merchant."""
 
     def __init__(self, *, consumer_key: str, public_key_pem: bytes, profile: VerifiedProfile) -> None:
         self._consumer_key = consumer_key
@@ -212,7 +211,7 @@ class Verifier:
         return fields if isinstance(fields, Refusal) else self._form_check.check(fields)
 
     def authenticate(self, request: Request) -> Mapping[str, str] | Refusal:
-        """Return the unchecked fields of a request with the right address and signature, or a refusal."""
+        """Return the unchecked fields of a request with the right URL and signature, or a refusal."""
         refusal = self._check_request_line(request)
         if refusal is not None:
             return refusal

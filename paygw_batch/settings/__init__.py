@@ -1,1 +1,1 @@
-"""Reads the configuration file and the environment into frozen values."""
+"""Settings: the configuration file, the environment, and the user's directories."""

@@ -64,7 +64,7 @@ _DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
 def _non_default_port(address: SplitResult) -> int | None:
-    """Return the port of an address, or None if it is the scheme's default. An invalid port is refused elsewhere."""
+    """Return the port of a URL, or None for the scheme's default. Invalid ports are refused elsewhere."""
     try:
         return address.port if address.port != _DEFAULT_PORTS.get(address.scheme) else None
     except ValueError:
@@ -126,12 +126,12 @@ class Settings(Section):
         return {word: OutcomeKind(meaning) for word, meaning in self.outcomes.items()}
 
     def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
-        """Return the operator's additions to the rules of each country, for an operation."""
+        """Return the operator's terms for an operation, by country."""
         sections = {code: getattr(section, operation, None) for code, section in self.countries.items()}
         return {code: _operator_terms(terms) for code, terms in sections.items() if terms is not None}
 
     def urls(self) -> Mapping[str, str | None]:
-        """Return the operator's own addresses, by the names of the fields that contain them."""
+        """Return the operator's own URLs, by field name."""
         return {
             "server_callback_url": self.gateway.server_callback_url,
             "site_url": self.payin.site_url,
@@ -139,7 +139,7 @@ class Settings(Section):
         }
 
     def missing_for(self, operation: str) -> list[str]:
-        """Return the missing keys of an operation, apart from those of the gateway and its countries."""
+        """Return the missing keys for an operation, besides those of the gateway and of countries."""
         return self.payin.missing_keys() if operation == "payin" else []
 
     def endpoint(self) -> str:
@@ -147,7 +147,7 @@ class Settings(Section):
         return self.endpoint_identity().name
 
     def endpoint_identity(self) -> EndpointIdentity:
-        """Return the identity of the configured endpoint, which does not depend on the spelling of its host."""
+        """Return the identity of the endpoint to which payments are sent, however its host is spelled."""
         gateway = self.gateway
         port = None if self.uses_sandbox else _non_default_port(urlsplit(gateway.base_url or ""))
         return EndpointIdentity.create(self._host(), gateway.endpoint_id or "unset", gateway.consumer_key, port=port)
@@ -156,7 +156,7 @@ class Settings(Section):
         return SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
 
     def journal_place(self) -> str:
-        """Return the location of the journal for people: its path, or the address of its database without the user."""
+        """Return the journal's location for people: its path, or its database's address without the user."""
         if self.journal.url is None:
             return str(self.journal_path())
         address = urlsplit(self.journal.url)
@@ -165,8 +165,8 @@ class Settings(Section):
     def journal_path(self) -> Path:
         """Return the journal's path: the configured one, or one for each merchant in the user's state directory.
 
-        The port is not part of the path. So a configuration with another port finds the same journal, which then
-        refuses it. With `journal.url` there is no journal at this path, but other files of this host are beside it.
+        The path does not depend on the port, so that a configuration with another port finds the same journal, and is
+        refused. With `journal.url` there is no journal at this path, but other files of this host are next to it.
         """
         if self.journal.path is not None:
             return self.journal.path
@@ -177,9 +177,9 @@ class Settings(Section):
         return state_directory() / folder / "journal.sqlite3"
 
     def known_journals_directory(self, journal: Path | None = None) -> Path:
-        """Return the folder of the known journals and their sent logs. It is never beside a journal.
+        """Return the folder of the known journals and their sent logs, which is never next to a journal.
 
-        Only the folder of a sandbox's journal (by default the configured one) is beside it, so that both are deleted
+        Only the folder of a sandbox's journal (by default the configured one) is next to it, so that both are deleted
         together.
         """
         if self.uses_sandbox:
@@ -188,7 +188,7 @@ class Settings(Section):
         return state_directory() / "journals"
 
     def console_directory(self) -> Path:
-        """Return the folder for sheets in preparation: the configured one, or a folder beside the journal."""
+        """Return the folder for sheets in preparation: the configured one, or one next to the journal."""
         return self.console.directory or self.journal_path().with_name("console")
 
     def console_runs_directory(self) -> Path:
@@ -224,7 +224,7 @@ _OTHER_VARIABLES = ("PAYGW_CONFIG", "PAYGW_IMAGE", "PAYGW_JOURNAL", "PAYGW_LANG"
 
 
 def environment_keys() -> Mapping[str, tuple[str, str]]:
-    """Return the section and key that each environment variable sets."""
+    """Map each environment variable that sets a key to its section and key."""
     keys = {
         f"PAYGW_{key.upper()}": (section, key)
         for section, model in _ENVIRONMENT_SECTIONS.items()
@@ -242,11 +242,11 @@ def load_settings(
     flags: Mapping[tuple[str, str], object] | None = None,
     distrusts: list[ConfigurationError] | None = None,
 ) -> Settings:
-    """Return the settings from `file`, overridden by the environment and then by the command line's `flags`.
+    """Load the settings from `file`, overridden by the environment and then by the command line's `flags`.
 
-    Raises `ConfigurationError` with every wrong key at once, and for a file that other users may write, because its
-    writer decides where money goes (with the built-in gateway no money goes anywhere). If `distrusts` is given, the
-    error about other users is added to it instead.
+    Raises `ConfigurationError` with all wrong keys at once, and for a file that other users can write, because its
+    writer decides where money goes (except with the built-in gateway). If `distrusts` is given, the error about other
+    users is added to it instead.
     """
     source = None if file is None else read_and_check_access(file, str(file), OtherUsers.MAY_READ, max_bytes=1 << 20)
     tables = {} if file is None or source is None else _parse_tables(file, source.content)
@@ -265,9 +265,9 @@ def load_settings(
 
 
 def parse_settings(text: str, file: Path) -> Settings:
-    """Return the settings in `text`, which is to become the configuration `file`, without environment and flags.
+    """Parse the settings in `text`, which will become the configuration `file`, without environment and flags.
 
-    Raises `ConfigurationError` with every wrong key at once.
+    Raises `ConfigurationError` with all wrong keys at once.
     """
     return _validate_settings(_parse_tables(file, text.encode()), file.resolve().parent, "")
 
@@ -284,7 +284,7 @@ def _parse_tables(file: Path, content: bytes) -> dict[str, Any]:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            say("{file} is not TOML: {error}.", file=file, error=error), hint=say("Correct the named line.")
+            say("{file} is not TOML: {error}.", file=file, error=error), hint=say("Correct that line.")
         ) from None
 
 
@@ -330,7 +330,7 @@ def _annotated_types(annotation: Any) -> set[Any]:
 
 
 def _parse_path_variable(name: str, text: str) -> str:
-    """Return the absolute path in a variable. Refuses an empty string, which would be the current directory."""
+    """Return the absolute path in a variable. Rejects an empty one, which would mean the current directory."""
     if not text.strip():
         raise ConfigurationError(
             say("{name} is empty, but must be a path.", name=name), hint=say("Set it to a path, or unset it.")
@@ -339,7 +339,7 @@ def _parse_path_variable(name: str, text: str) -> str:
 
 
 def secret_variables(settings: Settings) -> frozenset[str]:
-    """Return the names of the configured environment variables that contain a secret."""
+    """Return the environment variables with secrets that the configuration names."""
     settings_of_sections = (setting for _, section in settings if isinstance(section, Section) for setting in section)
     return frozenset(
         name for key, name in settings_of_sections if key.endswith("_env") and key != "public_key_env" and name
@@ -347,7 +347,7 @@ def secret_variables(settings: Settings) -> frozenset[str]:
 
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
-    """Return the `PAYGW_` variables that set no key and are most likely misspelt."""
+    """Return the `PAYGW_` variables that set no key and are probably misspelt."""
     configured = {*secret_variables(settings), settings.notifications.public_key_env}
     known_variables = {*environment_keys(), *_OTHER_VARIABLES, *configured}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known_variables)
@@ -397,7 +397,7 @@ def setting_origins(
 ) -> Iterator[SettingOrigin]:
     """Yield every setting. `journal_origin` is the origin of the journal's path, if that is not the file.
 
-    `settings` were read from `file` before, so the file exists and is TOML.
+    `settings` were read from `file`, so the file exists and is valid TOML.
     """
     file_keys = dict(_flatten_tables(tomllib.loads(file.read_text(encoding="utf-8")))) if file is not None else {}
     variables = {f"{section}.{key}": name for name, (section, key) in environment_keys().items() if name in environ}

@@ -1,4 +1,4 @@
-"""Reads the cover note of a sheet: a small file beside the sheet, with values for options of `submit`."""
+"""Reads a sheet's cover note: a small file next to the sheet with values for options of `submit`."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class CoverNote(Section):
-    """The values in a cover note of a sheet. Each key is the option of `submit` with that name."""
+    """The values in a sheet's cover note. Each key is an option of `submit`."""
 
     worksheet: _Text | None = None
     reference: _Text | None = None
@@ -56,7 +56,7 @@ class CoverNote(Section):
 
 
 def parse_cover_note(content: bytes, name: str) -> CoverNote:
-    """Return the cover note `name` from its content. Raises `SheetError` with every wrong key."""
+    """Parse the content of the cover note `name`. Raises `SheetError` with all wrong keys."""
     if len(content) > MAX_NOTE_BYTES:
         raise SheetError(say("{name} is too long to be a cover note.", name=name), hint=say(_HINT))
     try:

@@ -21,10 +21,10 @@ _WIDTH = 78
 
 @dataclass(frozen=True, slots=True)
 class NewEndpoint:
-    """A person's answers about an endpoint. An answer that the gateway's operator has not given yet is None or absent.
+    """A person's answers about an endpoint. Answers still missing from the gateway's operator are None or absent.
 
-    `countries` maps the code of a country to the purpose of its payouts. `open_keys` maps the code to the keys that the
-    interface leaves open there (`purpose`, `form`). Paths are in the form in which they are written.
+    `countries` maps country codes to the purpose of payouts. `open_keys` maps country codes to the keys that the
+    interface leaves open there (`purpose`, `form`). Paths are as they will be written.
     """
 
     base_url: str
@@ -45,7 +45,7 @@ class NewEndpoint:
 
 
 def render_endpoint_configuration(endpoint: NewEndpoint) -> str:
-    """Return the configuration of a real endpoint. A setting that is not known yet becomes a comment."""
+    """Return the configuration of a real endpoint. Settings that are not known yet become comments."""
     return _render_template("configuration.toml.jinja", line=_format_setting, **asdict(endpoint))
 
 
@@ -72,7 +72,7 @@ def _format_setting(key: str, value: str | None) -> str:
 
 
 def _quote_toml(text: str) -> str:
-    """Quote a text for TOML. JSON quotes it in the same way, because it has no control character."""
+    """Quote a string for TOML. It is quoted like JSON, because it has no control characters."""
     return json.dumps(text, ensure_ascii=False)
 
 

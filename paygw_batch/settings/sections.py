@@ -30,7 +30,9 @@ def _parse_path(value: object) -> object:
         return value
     if not value.strip() or "\0" in value:
         raise ValueError(
-            say("the path is empty; name a file, or leave the key out") if not value.strip() else say("not a path")
+            say("the path is empty; give the path of a file, or leave the key out")
+            if not value.strip()
+            else say("not a path")
         )
     return Path(value)
 
@@ -44,7 +46,7 @@ def _parse_key_location(value: object) -> object:
 
 
 def _resolve_path(path: Any, info: ValidationInfo) -> Any:
-    """Return a path relative to the folder of the configuration file, which is the context of the validation."""
+    """Resolve a path relative to the configuration file's folder, which is the validation context."""
     if not isinstance(path, Path) or info.context is None:
         return path
     # Links are not followed, because the code that opens the file must see them.
@@ -105,7 +107,7 @@ CONTROL_PARTS = ("client_orderid", "amount", "currency")
 
 
 class NotificationFieldsSection(Section):
-    """`[notifications.fields]`: the names of a notification's fields. Without this table, the names of the request."""
+    """`[notifications.fields]`: the names of a notification's fields. By default, those of the request."""
 
     order_id: str | None = None
     amount: str | None = None
@@ -127,10 +129,10 @@ _PROFILES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
 
 
 class NotificationsSection(Section):
-    """`[notifications]`: how the gateway's notifications are received, and how a notification is proven.
+    """`[notifications]`: how notifications are received and proven.
 
-    Without `authenticity` no notification is proven, and each is evidence that a person confirms. `on_unproven` is the
-    action after a notification that is not proven.
+    Without `authenticity`, notifications are unproven evidence that a person must confirm. `on_unproven` is the action
+    after an unproven notification.
     """
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8087
@@ -188,10 +190,9 @@ ReplyPaths = Annotated[list[ReplyPath], Field(min_length=1)]
 
 
 class ReplySection(Section):
-    """`[reply]`: the names of a reply's fields. For a key that is absent, the names are those of config/operations/.
+    """`[reply]`: the names of a reply's fields. By default, those in config/operations/.
 
-    `amount_unit`: whether a reply repeats the amount as it was sent, in the currency's smallest unit, or another
-    amount.
+    `amount_unit` says whether a reply repeats the amount as sent, in the currency's smallest unit, or another amount.
     """
 
     order_id: ReplyPaths | None = None
@@ -204,9 +205,9 @@ class ReplySection(Section):
 
 
 class StatusEnquirySection(Section):
-    """`[status_enquiry]`: how the gateway is asked for the outcome of orders. Without `profile`, it is not asked.
+    """`[status_enquiry]`: how to ask the gateway about orders. Without `profile`, it is not asked.
 
-    `not_found` lists the status words by which the gateway says that it does not know an order.
+    `not_found` lists the gateway's status words for an unknown order.
     """
 
     profile: Literal["paynet-v4"] | None = None
@@ -217,10 +218,10 @@ class StatusEnquirySection(Section):
 
 
 class PayinSection(Section):
-    """`[payin]`: the values that every collection contains, and how its control hash is computed.
+    """`[payin]`: the values in every collection, and how its control hash is computed.
 
     Only `control_algorithm` has a default. `control_order` lists the hashed parts in order. If `secret` is one of them,
-    or `control_algorithm` is a keyed hash, an environment variable or a file has the secret.
+    or if `control_algorithm` is a keyed hash, the secret is in an environment variable or a file.
     """
 
     site_url: Address | None = None
@@ -238,7 +239,10 @@ class PayinSection(Section):
         order = self.control_order
         if order is not None and (len(set(order)) != len(order) or not {*order} >= {*CONTROL_PARTS}):
             raise ValueError(
-                say("control_order names each of {parts} once, and secret at most once", parts=", ".join(CONTROL_PARTS))
+                say(
+                    "control_order must contain each of {parts} once, and secret at most once",
+                    parts=", ".join(CONTROL_PARTS),
+                )
             )
         if order is not None and "secret" in order and self.has_key:
             raise ValueError(say("with hmac-sha256 the secret is the key of the hash; remove it from control_order"))
@@ -252,7 +256,7 @@ class PayinSection(Section):
 
     @property
     def needs_secret(self) -> bool:
-        """Whether the control cannot be computed without a secret."""
+        """Whether the control hash needs a secret."""
         return self.has_key or "secret" in (self.control_order or ())
 
     @property
@@ -280,7 +284,7 @@ def _parse_purpose(value: object) -> object:
 
 
 class _TermsSection(Section):
-    """Values that the interface leaves to the operator in every operation, and limits that the operator may tighten."""
+    """Values that the interface leaves to the operator in every operation, and limits that may be tightened."""
 
     purpose: str | None = None
     min_amount: AmountText | None = None
@@ -306,7 +310,7 @@ class PayoutTermsSection(_TermsSection):
 
 
 class PayinTermsSection(_TermsSection):
-    """`[countries.XX.payin]`: the operator's terms for collections, with values that a sheet need not repeat by row."""
+    """`[countries.XX.payin]`: the operator's terms for collections, with defaults for a sheet's rows."""
 
     address1: str | None = None
     city: str | None = None
@@ -319,10 +323,10 @@ MIN_READ_TIMEOUT_S = 60
 
 
 class GatewaySection(Section):
-    """`[gateway]`: who we are, the address of the gateway, and how we communicate with it.
+    """`[gateway]`: our identity, the gateway's address, and how to communicate with it.
 
-    `private_key` may be a file, a key in a token (`pkcs11:...`, by `pkcs11_module`), or a key in AWS (`awskms:...`).
-    With a key that is not a file, `signing_concurrency` signatures are made at once.
+    `private_key` may be a file, a key in a token (`pkcs11:...`, with `pkcs11_module`), or a key in AWS (`awskms:...`).
+    Outside a file, a key makes up to `signing_concurrency` signatures at once.
     """
 
     base_url: str | None = None
@@ -369,11 +373,11 @@ class SubmissionSection(Section):
 
 
 class JournalSection(Section):
-    """`[journal]`: the location of the journal, a file on this machine or a database that several hosts share.
+    """`[journal]`: the location of the journal: a file on this machine, or a database shared by several hosts.
 
-    `url` is the address of a PostgreSQL database, without a password; `replication` says how it is copied. After
-    `intent_lives_s` of silence, a process's intents are given up: their rows are in doubt. A request may be sent in
-    half that time.
+    `url` is the URL of a PostgreSQL database, without a password, and `replication` is its replication. After
+    `intent_lives_s` of silence, the rows with a process's intents are put in doubt. Requests may leave within half of
+    that time.
     """
 
     path: (
@@ -396,9 +400,8 @@ class JournalSection(Section):
         if ":" in address.netloc.rpartition("@")[0] or "password" in parse_qs(address.query):
             raise ValueError(
                 say(
-                    "url holds a password; keep it out of the configuration: write it into a file of "
-                    "your own with mode 0600 and name that file in the environment variable "
-                    "PGPASSFILE, or use a client certificate"
+                    "url contains a password; keep it out of the configuration: write it to a private file (mode "
+                    "0600) and put its path in the environment variable PGPASSFILE, or use a client certificate"
                 )
             )
         if self.replication is None:
@@ -407,7 +410,7 @@ class JournalSection(Section):
                     'replication is not set; say how the database of url is copied: "synchronous" (a '
                     'standby confirms each commit before a row leaves), "asynchronous" (a standby '
                     'may lag: after a failover the rows that left last are in doubt), "provider" '
-                    '(the provider of the database sees to it) or "none" (there is no copy)'
+                    '(the database provider takes care of it) or "none" (there is no copy)'
                 )
             )
         return self
@@ -437,7 +440,7 @@ Cron = Annotated[str, AfterValidator(_validate_cron)]
 
 
 class PickUpSection(Section):
-    """An entry of `[[timetable.pick_up]]`: a folder whose sheets are submitted, as by `run-folder`, and the times."""
+    """An entry of `[[timetable.pick_up]]`: a folder of sheets to submit, as `run-folder` does, and the schedule."""
 
     folder: FilePath
     at: Cron
@@ -445,21 +448,21 @@ class PickUpSection(Section):
 
 
 def pick_up_name(folder: Path) -> str:
-    """Return the name of the job for a folder, with the folder's digest, because such a name has at most 40 bytes."""
+    """Return the name of the job for a folder, with the folder's digest, because names have at most 40 bytes."""
     return f"pick_up {hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
 
 
 class BackupSection(Section):
-    """`[timetable.backup]`: the folder to which the database is copied, and the times."""
+    """`[timetable.backup]`: the folder for backups of the database, and the schedule."""
 
     folder: FilePath
     at: Cron
 
 
 class TimetableSection(Section):
-    """`[timetable]`: the work that cron would do on one host, which workers do once for all hosts.
+    """`[timetable]`: the work of cron on one host, which workers do once for all hosts.
 
-    `time_zone` is the time zone of the entries. Workers of this host do no work that has no entry.
+    `time_zone` is the time zone of the entries. Workers on this host do only work that has an entry.
     """
 
     time_zone: TimeZone | None = None
@@ -474,7 +477,7 @@ class TimetableSection(Section):
         if self.model_fields_set and self.time_zone is None:
             raise ValueError(say('time_zone is not set; set the zone of the times, for example "Africa/Nairobi"'))
         if len(set(folders)) < len(folders):
-            raise ValueError(say("pick_up names a folder twice; write one entry for each folder"))
+            raise ValueError(say("pick_up lists a folder twice; write one entry for each folder"))
         return self
 
 
@@ -492,7 +495,7 @@ class LimitsSection(Section):
 
 
 class SheetSection(Section):
-    """`[sheet]`: how sheets are written in this office. `column_profile` names a file of config/columns/."""
+    """`[sheet]`: the conventions of this office's sheets. `column_profile` names a file in config/columns/."""
 
     encoding: Encoding | None = None
     numbers: Numbers | None = None
@@ -503,7 +506,7 @@ class SheetSection(Section):
 
 
 class StatementSection(Section):
-    """`[statement]`: how the gateway writes its statements. `columns` maps the gateway's headings to ours."""
+    """`[statement]`: the format of the gateway's statements. `columns` maps the gateway's headings to ours."""
 
     columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer", "time"]] = Field(
         default_factory=dict
@@ -514,10 +517,10 @@ FOLDER_PREFIX = "folder:"
 
 
 class EvidenceSection(Section):
-    """`[evidence]`: the proof that a statement is the gateway's.
+    """`[evidence]`: how a statement is proven to be from the gateway.
 
-    Without `statements`, a person vouches for each statement. `signed`: a signature beside the file, by
-    `statement_key`. `folder:PATH`: a folder that only a transfer writes.
+    Without `statements`, a person vouches for each statement. `signed` requires a signature by `statement_key` next to
+    the file, and `folder:PATH` a folder that only a transfer writes to.
     """
 
     statements: (
@@ -533,13 +536,13 @@ class EvidenceSection(Section):
 
     @property
     def folder(self) -> Path | None:
-        """The folder written only by the gateway's transfer, or None if no folder proves statements."""
+        """The folder that only the gateway's transfer writes to, or None if no folder proves statements."""
         is_folder = self.statements is not None and self.statements.startswith(FOLDER_PREFIX)
         return Path(self.statements.removeprefix(FOLDER_PREFIX)) if self.statements and is_folder else None
 
 
 class RetentionSection(Section):
-    """`[retention]`: without a date, `forget` means payments older than `years`. Forgetting is never automatic."""
+    """`[retention]`: the age (`years`) of payments for `forget` without a date. Forgetting is never automatic."""
 
     years: Annotated[int, Field(ge=1, le=100)] | None = None
 
@@ -551,7 +554,7 @@ Keys = str | list[str]
 class ApprovalSection(Section):
     """`[approval]`: which documents need approval, and by whom. A person's name maps to one or several public keys.
 
-    Without approvers no document needs approval. Any amount of a currency that `from_amount` does not list needs it.
+    Without approvers no document needs approval. Currencies missing from `from_amount` always need approval.
     """
 
     needed: Annotated[int, Field(ge=1)] = 1
@@ -574,7 +577,7 @@ _ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
 
 
 class ConsoleSection(Section):
-    """`[console]`: the web application, and the people on its pages besides the makers and approvers of `[approval]`.
+    """`[console]`: the web application, and its users besides the makers and approvers of `[approval]`.
 
     `origin` is the address of the pages, for which people make their passkeys. Auditors read, and administrators
     maintain the program; neither can move money. `sandbox_keys` is a folder with the key of each person, `NAME.pem`.
@@ -596,7 +599,7 @@ class ConsoleSection(Section):
 
     @model_validator(mode="after")
     def _validate_origin(self) -> "ConsoleSection":
-        """Refuse an origin that does not support passkeys, or that browsers spell differently."""
+        """Reject an origin for which browsers create no passkeys, or that they write differently."""
         if self.origin is None:
             return self
         is_default_port = self.origin.endswith(":443" if self.origin.startswith("https") else ":80")
@@ -613,10 +616,10 @@ class ConsoleSection(Section):
 
 
 class ReportingSection(Section):
-    """`[reporting]`: the outputs about a run: a log of JSON lines, a file for Prometheus (`.prom`), and a hook.
+    """`[reporting]`: a run's outputs: a log of JSON lines, a file for Prometheus (`.prom`), and a hook.
 
-    `hook` is a command that is run without a shell. It gets the summary on its standard input. `payer` is the name of
-    who pays, for remittance advices.
+    `hook` is a command that is run without a shell, with the summary on its standard input. `payer` is the payer's name
+    for remittance advices.
     """
 
     log: FilePath | None = None
@@ -627,7 +630,7 @@ class ReportingSection(Section):
 
 
 def _parse_mail_server(text: str) -> str:
-    """Return the address of a mail server with its scheme: smtp (STARTTLS), or smtps (TLS from the first byte)."""
+    """Parse a mail server's address and its scheme: smtp (STARTTLS) or smtps (TLS from the first byte)."""
     full = text if "://" in text else f"smtp://{text}"
     address = urlsplit(full)
     is_whole = address.scheme in {"smtp", "smtps"} and bool(address.hostname) and not address.path.strip("/")
@@ -666,7 +669,7 @@ _SENDER = re.compile(r'(?P<name>[^<>"]+?) *<(?P<address>[^<>]+)>')
 
 
 def parse_sender(sender: str) -> tuple[str, str]:
-    """Return the name and the address of a sender (`Payouts <payouts@example.com>`, or an address without a name)."""
+    """Parse a sender's name and address (`Payouts <payouts@example.com>`, or an address without a name)."""
     match = _SENDER.fullmatch(sender)
     return ("", sender) if match is None else (match["name"], match["address"])
 
@@ -684,7 +687,7 @@ def _validate_sender(text: str) -> str:
 
 
 def validate_webhook_address(text: str) -> str:
-    """Return the address of a webhook. Raises `ValueError`, without quoting it, if it is not safe or not an address."""
+    """Validate a webhook's URL. Raises `ValueError`, without quoting it, if it is unsafe or not a URL."""
     address = urlsplit(text)
     if not re.fullmatch(r"[!-~]+", text) or not address.hostname or not _has_valid_port(address) or address.fragment:
         raise ValueError(say('this is not the address of a webhook; write "https://hooks.example.com/payouts"'))
@@ -717,7 +720,7 @@ OCCASIONS: tuple[OccasionKey, ...] = get_args(OccasionKey)
 class NoticesSection(Section):
     """`[notices]`: the e-mail recipients for each occasion, and the webhook.
 
-    The key of an occasion lists the recipients. `personal_data` lists the recipients who may get payees' data.
+    The key of an occasion lists the recipients. `personal_data` lists the recipients who may receive payees' data.
     """
 
     smtp: Annotated[str, AfterValidator(_parse_mail_server)] | None = None
@@ -751,7 +754,7 @@ class NoticesSection(Section):
         if self.smtp_user is not None and self.smtp_password_env is None and self.smtp_password_file is None:
             raise ValueError(say("smtp_user is set; also set smtp_password_env or smtp_password_file"))
         if unknown := sorted(set(self.personal_data) - self.recipients()):
-            raise ValueError(say("personal_data names {name}, who is not a recipient of any notice", name=unknown[0]))
+            raise ValueError(say("personal_data lists {name}, who is not a recipient of any notice", name=unknown[0]))
         if sum(webhook is not None for webhook in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
             raise ValueError(say("webhook, webhook_env and webhook_file set the same address: keep one of them"))
         if self.webhook is not None and self.webhook_format != "standard":
@@ -763,7 +766,7 @@ class NoticesSection(Section):
                 )
             )
         if self.needs_secret and self.webhook_secret_env is None and self.webhook_secret_file is None:
-            raise ValueError(say("the webhook is signed; name its secret in webhook_secret_env or webhook_secret_file"))
+            raise ValueError(say("the webhook is signed; set its secret in webhook_secret_env or webhook_secret_file"))
         return self
 
     def recipients(self) -> frozenset[str]:

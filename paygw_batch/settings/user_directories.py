@@ -1,4 +1,4 @@
-"""Finds the directories of a user in which this program keeps files."""
+"""Finds the user's directories for this program's files."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def state_directory() -> Path:
 
 
 def default_configuration_path() -> Path:
-    """Return the configuration file that `init` writes, and that commands read if no other file is named.
+    """Return the path of the configuration file that `init` writes and commands read by default.
 
     It is never in the current directory, because anyone who can write there would decide where money goes.
     """

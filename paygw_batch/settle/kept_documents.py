@@ -1,8 +1,8 @@
-"""Checks the signed orders that a journal keeps, and withdraws signed plans and orders.
+"""Checks the signed orders in a journal and withdraws signed plans and orders.
 
-A check covers the signatures of an order, and the facts to which the order led. A withdrawal is a person's statement,
-signed unless it was made on a page. The journal keeps it under the digest of the document's signed text, so it applies
-to every copy, whatever approvals a copy has. A document that was already used cannot be withdrawn.
+A check covers the signatures of an order and the resulting facts. A withdrawal is a person's statement, signed unless
+it was made on a page. The journal stores it under the digest of the document's signed text, so it applies to every
+copy, whatever approvals a copy has. A document that was already used cannot be withdrawn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,16 +31,16 @@ _OrderedFact = tuple[str, int | None, int | None, str, str]
 
 
 def check_recorded_orders(journal: JournalReader) -> int:
-    """Return the number of signed orders in the journal. Raises `JournalCorrupt` if an order is not genuine.
+    """Check the signed orders in the journal and return their number. Raises `JournalCorrupt` if one is not genuine.
 
     Each order must be signed by the keys that it names, be about this journal and its batch, and have led to the facts
-    that it asks for. The keys that are configured now do not matter for a past order.
+    that it asks for. The currently configured keys do not matter.
     """
     records, count = journal.batches(), 0
     for name in dict.fromkeys(("", *(record.batch for record in records))):
         if not (texts := journal.signed_orders(name)):
             continue
-        # The journal keeps an order to forget people under no batch; the facts of the order are in each of its batches.
+        # An order to forget people is stored without a batch, but its facts are in each of its batches.
         own_batches = [record for record in records if name in {"", record.batch}]
         history = ((batch, entry) for batch in own_batches for entry in journal.history(batch.number))
         ordered_facts = [(entry.order, _recorded_fact(batch, entry)) for batch, entry in history]
@@ -56,7 +56,7 @@ def recorded_orders(journal: JournalReader, batch: str) -> Sequence[_KeptOrder]:
 
 
 def is_recorded(journal: JournalReader, order: Order) -> bool:
-    """Return whether an order is in the journal, which means that it was carried out."""
+    """Return whether the journal has an order, which means that it was carried out."""
     digest = order.digest()
     return any(other.digest() == digest for other in recorded_orders(journal, order.batch))
 
@@ -69,12 +69,12 @@ def _parse_order(text: str, batch: str) -> _KeptOrder:
 
 
 def _check_order(order: _KeptOrder, batch: str, journal_id: str, done: Sequence[tuple[str, _OrderedFact]]) -> None:
-    """Raise `JournalCorrupt` unless an order is genuine. `done` pairs each fact with the digest of its order."""
+    """Raise `JournalCorrupt` unless an order is genuine. `done` has each fact with the digest of its order."""
     digest, expected = order.digest(), set(_expected_facts(order))
     names = {"order": digest[:16], "batch": batch or "-"}
     if not _is_signed_by_its_keys(order):
         raise JournalCorrupt(
-            say("The signed order {order} of batch {batch} is not signed by the keys that it names.", **names)
+            say("The signed order {order} of batch {batch} is not signed by the keys that it lists.", **names)
         )
     if (order.content.journal, order.batch) != (journal_id, batch):
         raise JournalCorrupt(
@@ -93,9 +93,9 @@ def _check_order(order: _KeptOrder, batch: str, journal_id: str, done: Sequence[
 
 
 def _is_signed_by_its_keys(document: SignedDocument) -> bool:
-    """Return whether a document's maker and every approver signed it with the different keys that it names.
+    """Return whether the maker and all approvers signed a document, each with the named key, all different.
 
-    The owners of the keys are not checked: they were checked when the document was carried out.
+    The owners of the keys were checked when the document was carried out.
     """
     signed_by = {document.maker: (document.signature, "")}
     signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
@@ -130,7 +130,7 @@ def _recorded_fact(record: BatchRecord, entry: HistoryEntry) -> _OrderedFact:
 
 
 class WithdrawalDocument(SignedPart):
-    """A withdrawal as the journal keeps it. `key` and `signature` are empty if the withdrawal was made on a page."""
+    """A withdrawal in the journal's form. `key` and `signature` are empty if it was made on a page."""
 
     document: Literal["paygw-batch withdrawal 1"] = "paygw-batch withdrawal 1"
     journal: str
@@ -142,14 +142,14 @@ class WithdrawalDocument(SignedPart):
     signature: str
 
     def signed_text(self) -> bytes:
-        """Return the text that the signature covers: every value except the signature."""
+        """Return the signed text: every value except the signature."""
         return encode_signed_text(self.document, self.model_dump(exclude={"signature"}))
 
 
 def sign_withdrawal(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
-    """Return the withdrawal of a document, signed by its maker or by any approver.
+    """Return a document's withdrawal, signed by its maker or by anyone who may approve it.
 
-    Raises `ApprovalError` for the key of anyone else.
+    Raises `ApprovalError` for any other key.
     """
     owner = people.find_owner(key.public)
     maker = parse_canonical_key(document.maker)
@@ -164,7 +164,7 @@ def sign_withdrawal(document: SignedDocument, key: ApprovalKey, people: People, 
 
 
 def withdraw_on_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
-    """Return the withdrawal of a document by a signed-in person. It needs no key, because it pays nothing."""
+    """Return a document's withdrawal by a signed-in person. It needs no key, because it pays nothing."""
     return _build_withdrawal(document, name, now, None)
 
 
@@ -185,17 +185,17 @@ def require_unused(document: SignedDocument, journal: JournalReader) -> None:
                 opened_at=batch.opened_at,
             ),
             hint=say(
-                "To stop it, press Ctrl-C in its terminal, or run `paygw-batch workers --stop {batch}`. What was sent "
-                "stays sent: `paygw-batch status {batch}` shows it.",
+                "To stop it, press Ctrl-C in its terminal, or run `paygw-batch workers --stop {batch}`. Rows that "
+                "were sent are not affected: `paygw-batch status {batch}` shows them.",
                 batch=batch.batch,
             ),
         )
 
 
 def check_recorded_withdrawals(journal: JournalReader) -> int:
-    """Return the number of withdrawals in the journal. Raises `JournalCorrupt` if a withdrawal is not genuine.
+    """Check the withdrawals in the journal and return their number. Raises `JournalCorrupt` if one is not genuine.
 
-    The keys that are configured now do not matter for a past withdrawal.
+    The currently configured keys do not matter.
     """
     journal_id, withdrawals = journal.head().journal_id, journal.withdrawals()
     for entry in withdrawals:

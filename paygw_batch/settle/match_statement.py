@@ -1,12 +1,11 @@
-"""Compares a statement with a batch: the rows that it settles, the lines that agree, and the lines that do not match.
+"""Compares a statement with a batch: finds the rows that it settles, and the lines that agree or do not match.
 
 A statement is a claim about money, so nothing is inferred: a line is used only if its order id, amount and currency are
-those of a row's latest attempt. A row that the statement does not mention is left unchanged, because absence is no
-evidence.
+those of a row's latest attempt. Rows that the statement does not mention are unchanged, because absence is no evidence.
 
-An order id may have served several attempts. A line settles a row only if it can be about the latest attempt: because
-there is no other, or because the line's time says so (`line_time`). A line about an order that could still be sent, or
-that was never sent from here, holds the order's row, in any batch. Such lines are in `blocking`.
+Several attempts may have used the same order id. A line settles a row only if it is certainly about the latest attempt:
+because there is no other, or by the line's time (`line_time`). A line about an order that could still be sent, or that
+was never sent from here, holds the order's row, in any batch. Such lines are in `blocking`.
 """
 
 from collections import Counter, defaultdict
@@ -66,11 +65,9 @@ _AGREEING_RESOLUTIONS: Mapping[State, frozenset[Resolution]] = {
 _OUTCOME_OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
 _SENDABLE = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
 """The states from which a row may be sent, at once or after a person's decision."""
-_EARLIER_ATTEMPT = mark(
-    "The line is about an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
-)
+_EARLIER_ATTEMPT = mark("The line is about an earlier attempt: the payee may be paid twice. Stop, and ask the gateway.")
 _TWO_OPERATIONS = mark(
-    "{order_id} is both a payout and a collection of the same amount. Settle the right row by itself."
+    "{order_id} is both a payout and a collection of the same amount. Settle the right row separately."
 )
 _NOT_LISTED = mark("The configuration does not say what the gateway's status {status!r} means.")
 _EARLIER_REJECTED = mark(
@@ -84,9 +81,9 @@ DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask 
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """The times of a line and of its attempt. `wrong` is the reason why they cannot be used, or None.
+    """The times of a line and its attempt. `wrong` is the reason why they cannot be used, or None.
 
-    `own` are the times that the line itself states. These come from the gateway, and not from a person.
+    `own` are the line's own times, which come from the gateway rather than from a person.
     """
 
     times: StatedTimes
@@ -105,7 +102,7 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
         if text and span is None:
             problem = say("The time {text!r} is unclear: write it as {written}.", text=text, written=TIME_EXAMPLES)
         if span is not None and span.start > now + timedelta(seconds=MAX_AHEAD_S):
-            problem = say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now))
+            problem = say("The time {text} is in the future: our clock shows {now}.", text=text, now=timestamp(now))
     if problem is not None:
         return LineTime(StatedTimes(), StatedTimes(), "", problem)
     true_at = [_to_span(time) for time in (given_time, as_of) if time is not None]
@@ -125,7 +122,7 @@ def other_attempt_sentence(
     """Return why a line cannot be about its row's latest attempt, sent at `last_sent_at`, or None if it can.
 
     With `predates_attempt`, the file was first read before that attempt was recorded, so it cannot know of the attempt,
-    whatever the clocks said.
+    whatever the clocks show.
     """
     if predates_attempt:
         return say(
@@ -219,7 +216,7 @@ def other_order_sentence(order_id: str, clash: Clash | None, *, is_blocking: boo
 
 
 def nearest_order_sentence(line: StatementLine, candidates: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
-    """Return the question whether an unmatched line is about one of `candidates`, rows with similar order ids.
+    """Ask whether an unmatched line is about one of `candidates`, rows with similar order ids.
 
     Only a person can tell which payment is meant.
     """
@@ -248,15 +245,15 @@ class StatementDifference:
 class StatementMatch:
     """The result of comparing a statement with one batch.
 
-    - `settlements`: decisions that may be made as they are. `standings`: their rows as they were compared, because the
-      statement is not about a later attempt.
+    - `settlements`: decisions that may be made. `standings`: their rows as they were compared, because the statement is
+      not about later attempts.
     - `agreeing`, `elsewhere`, `waiting`: the numbers of lines that match the journal, that are about orders of other
       batches, and whose orders the gateway has not decided.
     - `unsettled_rows`: rows in doubt that the statement does not settle.
-    - `blocking`: lines, also among the differences, that must keep their orders from being sent: evidence for the
+    - `blocking`: lines, also among the differences, that must keep their orders from being sent, as evidence in the
       journal.
-    - `attempts`: the present number of attempts of each named instruction that may be sent again. The journal keeps
-      these numbers, because the file cannot be about a later attempt.
+    - `attempts`: the current number of attempts of each named instruction that may be sent again. The journal stores
+      these numbers, because the file cannot be about later attempts.
     """
 
     settlements: Sequence[Settlement]
@@ -316,7 +313,7 @@ class StatementReader:
         counts = Counter(line.order_id for line in statement.lines)
         rows, rows_in_doubt = self._named_rows(counts)
         earlier, elsewhere = self._other_orders([order_id for order_id in counts if order_id not in rows])
-        # Another operation uses these order ids too.
+        # These order ids are also used by another operation.
         shared = {clash.client_orderid for clash in self._used_orders(counts, except_operation=self._batch.operation)}
         self._first_reading = self._journal.first_reading(statement.sha256)
         self._is_proven = statement.proof.is_proven
@@ -359,7 +356,7 @@ class StatementReader:
         )
 
     def evidence(self, statement: Statement, blocking: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
-        """Return the lines that must block their orders, as evidence confirmed by `by`."""
+        """Return the lines that block their orders, as evidence confirmed by `by`."""
         source = {"statement": statement.name, "sha256": statement.sha256, "by": by}
         entries = []
         for line in blocking:
@@ -372,7 +369,7 @@ class StatementReader:
         return entries
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
-        """Return the outcomes of a statement's words, including a person's answers."""
+        """Return the meanings of a statement's words, including a person's answers."""
         by_word = {_status_word(line): self._line_outcome(line) for line in statement.lines}
         return {word: meaning for word, meaning in by_word.items() if meaning is not None}
 
@@ -386,7 +383,7 @@ class StatementReader:
         return attempts
 
     def _blocking_lines(self, statement: Statement) -> Mapping[str, StatementLine]:
-        """Return, by order id, lines about orders that the gateway has but the journal might still send."""
+        """Return lines about orders that the gateway has but the journal might still send, by order id."""
         by_id = {line.order_id: line for line in reversed(statement.lines) if self._line_outcome(line) is not None}
         suspects = {order_id: line for order_id, line in by_id.items() if first_order_id(order_id)}
         for clash in self._used_orders(by_id):
@@ -409,7 +406,7 @@ class StatementReader:
         return _OUTCOME_OF_ANSWER.get(line.answer or "")
 
     def _used_orders(self, order_ids: Collection[str], *, except_operation: str = "") -> Iterator[Clash]:
-        """Yield the orders that the journal has under these order ids, in every operation except one."""
+        """Yield the journal's orders with these ids in all operations except one."""
         for operation in sorted({record.operation for record in self._journal.batches()} - {except_operation}):
             _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
             yield from clashes
@@ -418,7 +415,7 @@ class StatementReader:
         return matching_candidates(self._build_claim(line), self._journal.orders(line.order_id))
 
     def _named_rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
-        """Return, by order id, the rows whose latest attempt is in the statement, and all rows in doubt."""
+        """Return the rows whose latest attempt is in the statement, and all rows in doubt, by order id."""
         by_order_id: dict[str, RowState] = {}
         rows_in_doubt = []
         for row in self._journal.rows(self._batch.number, numbers=self._relevant_row_numbers(order_ids)):
@@ -429,7 +426,7 @@ class StatementReader:
         return by_order_id, rows_in_doubt
 
     def _relevant_row_numbers(self, order_ids: Mapping[str, int]) -> set[int]:
-        """Return the numbers of the rows in doubt or in the statement, usually few."""
+        """Return the numbers of the rows that are in doubt or named in the statement, usually few."""
         row, state, sent_id = (LINE_COLUMNS.index(name) for name in ("row", "state", "sent_orderid"))
         doubtful_states = {State.IN_DOUBT.value, State.IN_FLIGHT.value}
         return {
@@ -440,7 +437,7 @@ class StatementReader:
         }
 
     def _nearest_rows(self, unknown_ids: Collection[str]) -> Mapping[str, Sequence[RowState]]:
-        """Return, by unknown order id, the sent rows whose ids may have been damaged by a program."""
+        """Return the sent rows whose ids look like damaged variants, by unknown order id."""
         if not unknown_ids:
             return {}
         repaired = {order_id: repair_order_id(order_id) for order_id in unknown_ids}
@@ -457,7 +454,7 @@ class StatementReader:
         return {order_id: rows_by_id[key] for order_id, key in repaired.items() if key in rows_by_id}
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
-        """Return, by order id, this batch's orders of earlier attempts, and the orders of other batches."""
+        """Return this batch's orders of earlier attempts, and the orders of other batches, by order id."""
         clashes: dict[str, Clash] = {}
         other: dict[str, Clash] = {}
         for clash in self._used_orders(order_ids):
@@ -481,7 +478,7 @@ class StatementReader:
     def _read_unsettled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
-        """Return the reading of a line about the latest attempt of an unsettled row."""
+        """Judge a line about the latest attempt of an unsettled row."""
         is_only = all(map(is_only_attempt, self._fitting_candidates(line)))
         last_sent_at = self._latest_send_time(row)
         is_older = predates_attempt(self._first_reading.attempts, row.instruction, row.attempt)
@@ -507,7 +504,7 @@ class StatementReader:
     def _read_settled_line(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime
     ) -> _Reading:
-        """Return the reading of a line about a settled row, which it confirms or contradicts."""
+        """Judge a line about a settled row, which it confirms or contradicts."""
         if resolution is None:
             waits = say("still being worked on")
             return _NothingToDo.AGREES if row.state is State.PAID else self._contradiction(line, row, waits)
@@ -530,11 +527,11 @@ class StatementReader:
         return line_time(line, self._as_of, self._now(), true_by=self._first_reading.at)
 
     def _latest_send_time(self, row: RowState) -> str | None:
-        """Return the latest possible send time of a row's latest attempt, or None if nothing was sent."""
+        """Return the latest time at which a row's latest attempt can have left, or None if it was not sent."""
         return None if row.intended_at is None else latest_send_time(self._clock.last_comparison, row.intended_at)
 
     def _build_claim(self, line: StatementLine) -> Claim:
-        """Return the claim of a line, confirmed by the person who submits the statement."""
+        """Return a line's claim, confirmed by the person who submits the statement."""
         amount = None if line.amount is None else f"{line.amount:f}"
         return Claim(
             line.order_id,
@@ -548,7 +545,7 @@ class StatementReader:
         )
 
     def _read_earlier_line(self, line: StatementLine, clash: Clash) -> _Reading:
-        """Return the reading of a line about an earlier, rejected attempt, or about a row that was never sent."""
+        """Judge a line about an earlier, rejected attempt, or about a row that was never sent."""
         resolution = self._stated_resolution(line)
         if isinstance(resolution, StatementDifference):
             return resolution

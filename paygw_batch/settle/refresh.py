@@ -3,9 +3,8 @@
 An answer is evidence like a notification, and is judged by the same rules. An unsound answer changes nothing, and the
 gateway is asked again.
 
-An unproven notification also makes this module ask about its order. The notification moves no row by itself; the answer
-is evidence. The answer waits in the journal like a notification, because a run may hold the journal, and the holder
-judges it.
+This module also asks about the order of an unproven notification, which moves no row by itself. The answer is evidence,
+and waits in the journal like a notification, because a run may hold the journal, and the holder judges it.
 """
 
 import asyncio
@@ -86,7 +85,7 @@ class _Enquiries(ABC):
         self._rate_limiter = RateLimiter(limits.rate_per_s)
 
     def _reserve_turn(self) -> float:
-        """Reserve the next turn to ask, and return the seconds until then."""
+        """Reserve the next turn to ask and return the seconds until then."""
         wait_s = self._rate_limiter.wait_s(self._clock.monotonic_s())
         self._rate_limiter.start(self._clock.monotonic_s())
         return wait_s
@@ -106,7 +105,7 @@ class _Enquiries(ABC):
 
 
 class Refresh(_Enquiries):
-    """Asks about one batch, round by round. An object serves one run; `drain` may be called at any time."""
+    """Asks about one batch, round by round. Use an object once. `drain` may be called at any time."""
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class Refresh(_Enquiries):
         return list(self._journal.rows(self._batch.number, states=OPEN_STATES))
 
     async def _ask_about_all(self, rows: Sequence[RowState]) -> None:
-        """Ask about every row once, and record new answers in groups."""
+        """Ask about every row once and record new answers in groups."""
         replied = 0
         group_size = self._limits.concurrency
         for start in range(0, len(rows), group_size):
@@ -183,7 +182,7 @@ class Refresh(_Enquiries):
         return await self._ask(expected_reply, row.endpoint_id)
 
     def _record_answers(self, answers: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
-        """Record the answers that change anything."""
+        """Record answers that change anything."""
         now = timestamp(self._clock.now())
         evidence = []
         for row, answer in answers:
@@ -233,9 +232,9 @@ _EARLIEST_TIME = "0001-01-01T00:00:00.000Z"
 def instructions_to_ask_about(
     claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]
 ) -> Sequence[Candidate] | Deferral:
-    """Return the instructions to ask about for an unproven claim, or `Deferral` while one of them is in flight.
+    """Return the instructions to ask about after an unproven claim, or `Deferral` while one is in flight.
 
-    These are the instructions that the claim, if true, would move or contradict, and those without a final state.
+    These are the instructions without a final state, and those that the claim, if true, would move or contradict.
     """
     ruling = judge_claim(claim, candidates, words)
     if isinstance(ruling, Deferral):
@@ -254,7 +253,7 @@ class _QueuedClaim:
 
 
 class FollowUp(_Enquiries):
-    """Asks about orders in the background of the listener's event loop, and keeps the answers.
+    """Asks about orders in the background of the listener's event loop, and stores the answers.
 
     `look` returns the journal's instructions for an order id, and is called in a thread. `keep` stores an answer
     durably.
@@ -347,7 +346,7 @@ class FollowUp(_Enquiries):
             return False
         # The answer is dated before the enquiry was sent, so it says nothing about an attempt sent since.
         dated = replace(claim, times=StatedTimes(true_at=(TimeInterval(_EARLIEST_TIME, now),)))
-        # The answer is kept in the form of a notification, although nobody sent a request.
+        # The answer is stored as a notification, although the gateway did not send one.
         note = Notification(now, "", "", "", b"", length=0, problem="", claim=dated, source=EvidenceSource.ENQUIRY)
         await self._store(encode_notification(note))
         return True

@@ -1,4 +1,4 @@
-"""Settles rows in doubt, held, or accepted without an answer, by a person's decision and its evidence."""
+"""Settles rows that are in doubt, held, or accepted without an answer, by a person's decision and its evidence."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,12 +41,12 @@ class Settlement:
 
 
 def evidence_text(evidence: str, words: str) -> str:
-    """Return evidence, preceded by a person's words if any."""
+    """Return evidence, preceded by a person's words, if any."""
     return f"{words} ({evidence})" if words else evidence
 
 
 def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
-    """Return whether a person may settle a row this way. In flight counts as in doubt. Ready rows must be held."""
+    """Return whether a person may settle a row this way. In flight counts as in doubt. A ready row must be held."""
     if state is State.READY and not is_held:
         return False
     state = State.IN_DOUBT if state is State.IN_FLIGHT else state
@@ -56,15 +56,15 @@ def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
 def needs_second_person(state: State, resolution: Resolution) -> bool:
     """Return whether, under `[approval]`, settling a row in `state` this way needs a second person.
 
-    It does if the row could be sent again although its payee may get the money: for not received and rejected, if the
-    row is in doubt or in flight, accepted by the gateway, or held by evidence.
+    It does if the row could be sent again although its payee may get the money: when a row that is in doubt or in
+    flight, accepted by the gateway, or held by evidence is settled as not received or rejected.
     """
     is_open = state in {State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY}
     return is_open and resolution is not Resolution.PAID
 
 
 def quarantine_end(row_state: RowState, quarantine: Quarantine, hold: Hold | None = None) -> datetime | None:
-    """Return the end of the quarantine after a row's latest attempt, when a person may let the row be sent again.
+    """Return the end of the quarantine after a row's latest attempt. Then a person may let it be sent again.
 
     Returns None if nothing was sent. If the journal had lost the attempt, the quarantine starts when it became known.
     """
@@ -79,7 +79,7 @@ def _latest_send_time(row_state: RowState, hold: Hold | None) -> str:
 def quarantine_sentence(
     row_state: RowState, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> str | None:
-    """Return why and until when a row cannot be settled as not received, or None if it can."""
+    """Return why a row cannot be settled as not received yet and when it can be, or None if it can be now."""
     end = quarantine_end(row_state, quarantine, hold)
     if end is None or now >= end:
         return None
@@ -140,9 +140,9 @@ def settle(
 ) -> None:
     """Record all settlements durably in one transaction, or none. The caller has checked them.
 
-    `statement_note` names the statement that they come from, and `order` is the signed order for them. `standings` are
-    the rows that `check_settlements` returned, because a decision is about the attempt that was checked. If it is None,
-    they are read now.
+    `statement_note` is the statement that they come from, and `order` the signed order behind them. `standings` are
+    the rows as `check_settlements` returned them, because a decision is about the checked attempt. If it is None, they
+    are read now.
     """
     time, digest = timestamp(now()), "" if order is None else order.sha256
     if standings is None:
@@ -176,7 +176,7 @@ def _moved_rows_error(error: StaleRows, before: Mapping[int, RowState], now: Map
         return error
     states = {row: state_label(display_state(now[row].state)) for row in moved_rows}
     sentences = [
-        say("Row {row} is {state} now: the gateway's answer came at the same moment.", row=row, state=state)
+        say("Row {row} is {state} now: the gateway's answer arrived at the same moment.", row=row, state=state)
         for row, state in states.items()
     ]
     return StaleRows(
@@ -199,7 +199,7 @@ _WHY_NOT_RELEASABLE = {
 def quarantined_rows(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowState]:
-    """Return the rows in `rows` (or all) that a person rejected and that may not be released yet, by row."""
+    """Return those of `rows` (or of all) that a person rejected and that may not be released yet, by row."""
     clock = JournalClock.read(journal, now())
     cutoff = clock.quarantine(quarantine_h).cutoff(clock.now)
     return {
@@ -210,10 +210,10 @@ def quarantined_rows(
 
 
 def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
-    """Return why and until when a row that a person called rejected cannot be released."""
+    """Return why a row that a person called rejected cannot be released yet and when it can be."""
     end = quarantine_end(row, quarantine)
     return say(
-        "Row {row} is rejected on a person's word alone. Its attempt was sent at {intended_at} and could still "
+        "Only a person reported that row {row} was rejected. Its attempt was sent at {intended_at} and could still "
         "be paid: it may be sent again from {opens} ({quarantine}).",
         row=row.row,
         intended_at=row.intended_at,
@@ -225,7 +225,7 @@ def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
 def check_releasable(
     journal: JournalReader, batch: BatchRecord, rows: Sequence[int], *, quarantine_h: float, now: Now
 ) -> None:
-    """Raise `UsageError`, with a sentence for each row, if any of `rows` may not be released.
+    """Raise `UsageError`, with a sentence for each row, unless all `rows` are rejected and may be released.
 
     Also raises if this machine's clock is unreliable, or if people of the batch were forgotten.
     """
@@ -247,7 +247,7 @@ def check_releasable(
 
 
 def require_people_not_forgotten(journal: JournalReader, batch: BatchRecord) -> None:
-    """Raise `PeopleForgotten` if people of a batch were forgotten. The batch has ended, and its sheet is deleted."""
+    """Raise `PeopleForgotten` if people of a batch were forgotten. The batch then has ended and has no sheet."""
     if (first_forgetting := journal.first_forgetting(batch.number)) is not None:
         raise PeopleForgotten(
             say(

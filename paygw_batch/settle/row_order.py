@@ -1,7 +1,7 @@
 """Makes orders about rows of a batch: one person writes an order, another approves it, and it is applied once.
 
-An order names the latest attempt and the state of each row, and is valid while these are unchanged. An order is the
-decision of people. If it cites the gateway, the statement that it names is read and verified again.
+An order names each row's latest attempt and state, and is valid while these are unchanged. It is a decision by people.
+If it cites the gateway, its statement is read and verified again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ class RowAct(StrEnum):
 
 
 class Decision(NamedTuple):
-    """A decision about a row: the act, its evidence and who vouches for it. `words` precede the evidence."""
+    """A decision about a row: the act, its evidence and who vouches for it. `words` are put before the evidence."""
 
     row: int
     act: RowAct
@@ -56,7 +56,7 @@ class Decision(NamedTuple):
 
     @property
     def settlement(self) -> Settlement:
-        """The settlement that the decision asks for. A release has none."""
+        """The settlement that the decision asks for, or None for a release."""
         return Settlement(self.row, Resolution(self.act.value), self.evidence, self.basis, self.words)
 
 
@@ -65,8 +65,8 @@ class OrderedRow(SignedPart):
 
     `order_id` and `sent_at`, the time of that attempt, are empty if nothing was ever sent. `hold` is the number of the
     evidence that holds a ready row, or 0. Lifting a hold changes no state, so only this number keeps an order from
-    lifting the next hold, too. `duplicate_of` is the attempt that the row might duplicate, because that attempt's
-    outcome was not received as a reply; 0 if there is none.
+    lifting the next hold too. `duplicate_of` is the attempt without a received reply that the row might duplicate, or
+    0.
     """
 
     row: int
@@ -95,7 +95,7 @@ class OrderedRow(SignedPart):
 
     @property
     def basis_text(self) -> str:
-        """A description of who confirmed the resolution of the row."""
+        """A description of who vouches for the row's resolution."""
         return say("the gateway's, proven by its statement") if self.basis is Basis.GATEWAY else say("a person's")
 
     def consequence(self, quarantine: Quarantine, format_time: Callable[[str], str] = str) -> str:
@@ -120,9 +120,9 @@ class OrderedRow(SignedPart):
 class RowContent(SignedPart):
     """The rows that an order is about, with their journal and batch.
 
-    `statement` and `statement_sha256` name the file from which the order was read; they are empty for a person's
-    decision. `attempts` pairs each instruction named in the file with its number of attempts then. The file covers no
-    later attempt.
+    `statement` and `statement_sha256` name the file from which the order was read, and are empty for a person's
+    decision. `attempts` has the number of attempts of each instruction named in the file, which covers no later
+    attempts.
     """
 
     endpoint: str
@@ -150,7 +150,7 @@ class RowContent(SignedPart):
 
 
 class RowOrder(Order):
-    """An order about rows, as in its file."""
+    """The file of an order about rows."""
 
     noun: ClassVar[str] = mark("order")
     nothing_done: ClassVar[str] = mark("Nothing was settled, released or sent.")
@@ -172,7 +172,7 @@ class RowOrder(Order):
 
     @property
     def sums(self) -> Sequence[tuple[RowAct, str, int, str]]:
-        """The number and the sum of the order's rows, by act and currency."""
+        """The number and sum of the order's rows, by act and currency."""
         groups: dict[tuple[RowAct, str], list[Decimal]] = {}
         for row in self.content.rows:
             groups.setdefault((row.act, row.currency), []).append(Decimal(row.amount))
@@ -189,7 +189,7 @@ class RowOrder(Order):
 
     @property
     def cites_gateway(self) -> bool:
-        """Whether the order settles a row in the gateway's name, which only the gateway's statement can prove."""
+        """Whether the order settles a row in the gateway's name, which needs the gateway's statement as proof."""
         return any(row.basis is Basis.GATEWAY for row in self.content.rows)
 
     def require_confirmed_by(self, statement: Statement | None, match: Callable[[Statement], StatementMatch]) -> None:
@@ -234,12 +234,12 @@ class RowOrder(Order):
         sentences = [_change_sentence(row, current_rows.get(row.row)) for row in changed_rows[:_MAX_SHOWN_CHANGES]]
         if (more_count := len(changed_rows) - _MAX_SHOWN_CHANGES) > 0:
             sentences.append(say_count(more_count, "and {count:,} more row", "and {count:,} more rows"))
-        return sentences or [say("the batch is not the one that the order names")]
+        return sentences or [say("the order is for another batch")]
 
 
 @dataclass(frozen=True, slots=True)
 class OrderInForce:
-    """An order that may be carried out now: its batch, who decided it, and the signed order to keep."""
+    """An order that may be carried out now: its batch, who decided it, and the signed order to store."""
 
     batch: BatchRecord
     by: str
@@ -284,7 +284,7 @@ def row_content(
     statement: Statement | None = None,
     attempts: Mapping[int, int] | None = None,
 ) -> RowContent:
-    """Return the content of a new order about rows of a batch, decided by a person or by a `statement`.
+    """Return the content of a new order about rows of a batch, based on a person's decision or a `statement`.
 
     `attempts` are those of the instructions that the statement names (`StatementMatch.attempts`).
     """
@@ -299,7 +299,7 @@ def row_content(
 def _current_fields(
     journal: JournalReader, batch: BatchRecord, decisions: Sequence[Decision], endpoint: str
 ) -> dict[str, Any]:
-    """Return the fields of an order that come from the journal, without rows that the batch does not have."""
+    """Return an order's fields that come from the journal. Rows that the batch does not have are omitted."""
     states = row_states(journal, batch, {decision.row for decision in decisions})
     holds, units = journal.holds(batch.number), minor_units_by_currency()
     rows = [
@@ -348,4 +348,4 @@ def _change_sentence(ordered: OrderedRow, now: OrderedRow | None) -> str:
         )
     if now.hold != ordered.hold:
         return say("row {row} is held for a different reason than when the order was made", row=ordered.row)
-    return say("row {row} is not the payment that the order names", row=ordered.row)
+    return say("row {row} is not the payment in the order", row=ordered.row)

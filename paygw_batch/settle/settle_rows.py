@@ -1,4 +1,4 @@
-"""Settles rows of a batch: by one person's decision, by a statement or answer of the gateway, or by an order."""
+"""Settles rows of a batch by one person's decision, by the gateway's statement or answer, or by an order."""
 
 import asyncio
 import time
@@ -70,7 +70,7 @@ def require_enquiry(settings: Settings) -> str:
 def refresh(task: SendJob, echo: Callable[[str], None], watch: Callable[[Refresh], None]) -> RefreshResult:
     """Ask about the accepted and in-doubt rows of a batch, in an event loop of this call.
 
-    `watch` gets the refresh inside the loop before it starts, so that the caller can drain it.
+    `watch` is called with the refresh in the loop before it starts, so that the caller can drain it.
     """
     return asyncio.run(_refresh_batch(task, echo, watch))
 
@@ -100,7 +100,7 @@ def refresh_all(
 async def run_follow_up(
     settings: Settings, connection: GatewayAccess, store: Callable[[str], Awaitable[None]], echo: Callable[[str], None]
 ) -> AsyncIterator[FollowUp]:
-    """Ask about unproven notifications during the block, starting with those waiting in the journal."""
+    """Ask about unproven notifications within the context, starting with those waiting in the journal."""
     section = settings.status_enquiry
 
     def find_instructions(order_id: str) -> Sequence[Candidate]:
@@ -165,7 +165,7 @@ async def _refresh_batch(task: SendJob, echo: Callable[[str], None], watch: Call
 async def _open_enquirer(
     settings: Settings, connection: GatewayAccess, name: str, dates: DateWatch, echo: Callable[[str], None]
 ) -> AsyncIterator[Ask]:
-    """Yield the function that asks about an order of the operation `name`. `dates` observes each reply."""
+    """Yield a function that asks about an order of the operation `name`. `dates` observes each reply."""
     signer, runtime, words = connection.signing.signer, system_runtime(), settings.words()
     not_found = settings.status_enquiry.not_found or ()
     async with (
@@ -193,10 +193,10 @@ class SecondPersonRequired(ApprovalError):
 
 @dataclass(frozen=True, slots=True)
 class RequestedStatement:
-    """A statement that the person `by` wants to carry out. Their `words` precede the statement's evidence.
+    """A statement that the person `by` wants to carry out. Their `words` are put before the evidence.
 
-    `as_of` is the time for lines that state none. With `matching_only`, the matching lines are settled even if other
-    lines do not match. With `again`, a file may be carried out for the batch a second time.
+    `as_of` is the time of lines without their own time. With `matching_only`, matching lines are settled even if others
+    do not match. With `again`, a file may be carried out for the batch a second time.
     """
 
     statement: Statement
@@ -207,16 +207,16 @@ class RequestedStatement:
     again: bool = False
 
     def is_refused(self, match: StatementMatch) -> bool:
-        """Return whether nothing is settled, because a line does not match."""
+        """Return whether nothing is settled because a line does not match."""
         return bool(match.differences) and not self.matching_only
 
     def settlements(self, match: StatementMatch) -> Sequence[Settlement]:
-        """Return the settlements of the statement, with the person's words before the evidence."""
+        """Return the statement's settlements, with the person's words before the evidence."""
         settlements, words = match.settlements, self.words
         return [replace(settlement, words=words) for settlement in settlements] if words else settlements
 
     def reuse_sentence(self, journal: JournalReader, record: BatchRecord) -> str:
-        """Return the sentence that this file was already carried out for the batch, or an empty string."""
+        """Return a sentence if this file was already carried out for the batch, or an empty string."""
         uses = [use for use in journal.carried_out_statements(record.batch) if use.sha256 == self.statement.sha256]
         if not uses:
             return ""
@@ -246,9 +246,9 @@ class StatementResult:
 
 @dataclass(frozen=True, slots=True)
 class SettleChoice:
-    """A resolution that a person may give a row, from the time `opens` (empty for now), perhaps only by two people.
+    """A resolution that a person may choose from `opens` on (empty for now), perhaps only with a second person.
 
-    `again_from` is the time when the row could then be sent again; empty means at once, or never.
+    `again_from` is the time from which the row could then be sent again. Empty means at once or never.
     """
 
     resolution: Resolution
@@ -275,7 +275,7 @@ def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
 def settle_choices(
     settings: Settings, journal: JournalReader, record: BatchRecord, row: RowState
 ) -> Sequence[SettleChoice]:
-    """Return the resolutions that a person may give a row, now or later."""
+    """Return the resolutions that a person may choose for a row, now or later."""
     now, hold = utc_now(), journal.holds(record.number).get(row.row)
     end = quarantine_end(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h), hold)
     later = timestamp(end) if end is not None and now < end else ""
@@ -312,9 +312,9 @@ def carry_out_statement(
     request: RequestedStatement,
     show: Callable[[StatementMatch, int], None],
 ) -> StatementResult:
-    """Settle rows from a statement, and hold the orders that the gateway has according to the statement.
+    """Settle rows by a statement and hold orders that the gateway already has according to it.
 
-    `show` is called before rows are settled, with the comparison and the number of orders that are now held.
+    `show` is called before rows are settled, with the comparison and the number of held orders.
     """
     request.require_first_use(journal, record)
     match = compare_statement(settings, journal, record, request)
@@ -355,7 +355,7 @@ def draft_order(
     *,
     statement: Statement | None = None,
 ) -> RowOrder:
-    """Return the unsigned order to settle or release rows. Raises `UsageError` if that may not be done."""
+    """Draft an order to settle or release rows. Raises `UsageError` if that is not allowed."""
     require_maker(maker, require_policy(settings), say("No order was written."))
     if not decisions:
         raise UsageError(say("No row can be settled or released now, so no order was written."))
@@ -376,8 +376,8 @@ def carry_out_order(
 ) -> OrderInForce:
     """Carry out an order to settle rows, once. Raises `ApprovalError` if it is not valid.
 
-    If the order cites the gateway, its statement is read and verified again, from one of `folders` or from the folder
-    of the transfer.
+    If the order cites the gateway, its statement is read and verified again, from one of `folders` or the transfer's
+    folder.
     """
     policy, endpoint = require_policy(settings), settings.endpoint()
     in_force = order_in_force(order, journal, policy, utc_now(), by=by, endpoint=endpoint)

@@ -1,7 +1,7 @@
-"""Reads a statement, a CSV file or a workbook with the gateway's states of orders, and checks its proof.
+"""Reads statements (CSV files or workbooks with the gateway's states of orders), and checks their proof.
 
 A signature file next to it, or a folder that only a transfer writes, proves that the statement is the gateway's.
-Without a proof, it is a claim of the person who submits it. The proof covers the very bytes that are read as lines.
+Without a proof, it is a claim by the person who submits it. The proof covers exactly the bytes that are parsed.
 """
 
 import base64
@@ -62,17 +62,19 @@ class StatementProof(StrEnum):
 _SENTENCES = {
     StatementProof.SIGNED: mark("The gateway's signature proves the statement."),
     StatementProof.FOLDER: mark("The transfer's folder proves the statement."),
-    StatementProof.UNASKED: mark("The statement counts only as a person's word: no proof of statements is configured."),
-    StatementProof.NO_SIGNATURE: mark("The statement counts only as a person's word: there is no signature beside it."),
+    StatementProof.UNASKED: mark("The statement is treated as a person's claim: no proof of statements is configured."),
+    StatementProof.NO_SIGNATURE: mark(
+        "The statement is treated as a person's claim: there is no signature next to it."
+    ),
     StatementProof.ELSEWHERE: mark(
-        "The statement counts only as a person's word: the transfer's folder does not hold this file."
+        "The statement is treated as a person's claim: the transfer's folder does not contain this file."
     ),
     StatementProof.OTHER_FILE: mark(
-        "The statement counts only as a person's word: its file in the transfer's folder is a link, has a second "
+        "The statement is treated as a person's claim: its file in the transfer's folder is a link, has a second "
         "name, does not belong to the folder's owner, or can be changed by others."
     ),
     StatementProof.OPEN_FOLDER: mark(
-        "The statement counts only as a person's word: the transfer's folder, or one above it, is a link or can be "
+        "The statement is treated as a person's claim: the transfer's folder, or one above it, is a link or can be "
         "changed by others."
     ),
 }
@@ -84,9 +86,9 @@ def proof_sentence(proof: StatementProof) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SignedStatements:
-    """The rule that a statement is proven by a valid signature in `statement.csv.sig` in the same folder.
+    """Proves a statement by a valid signature in `statement.csv.sig` in the same folder.
 
-    `verifies` gets the signature and the bytes of the statement.
+    `verifies` is called with the signature and the bytes of the statement.
     """
 
     verifies: Callable[[bytes, bytes], bool]
@@ -110,12 +112,12 @@ class SignedStatements:
 
 @dataclass(frozen=True, slots=True)
 class TransferFolder:
-    """The rule that a statement is proven if the folder at `path`, written by a transfer, has the same bytes."""
+    """Proves a statement if the folder at `path`, written by a transfer, has the same bytes."""
 
     path: Path
 
     def find_proof(self, file: Path, content: bytes) -> StatementProof:
-        """Return the proof of a statement by its name and bytes. `file` itself may be anywhere."""
+        """Return the proof of a statement by its name and bytes, wherever `file` itself is."""
         try:
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -149,7 +151,7 @@ class TransferFolder:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the folder belongs to the account of this process, which can then put files there."""
+        """Whether the folder belongs to this process's account, which could then put files there."""
         return self.path.lstat().st_uid == os.geteuid()
 
 
@@ -157,7 +159,7 @@ StatementRule = SignedStatements | TransferFolder
 
 
 def _prove_by_folder_file(folder: int, owner: int, name: str, content: bytes) -> StatementProof:
-    """Return the proof by a file in a folder. Only the owner may write the file, under a single name."""
+    """Return the proof by a file in a folder. Only its owner may write it, and it must have a single name."""
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -186,7 +188,7 @@ def _read_signature(path: Path) -> bytes | None:
 
 
 def _decode_signature(signature: bytes) -> list[bytes]:
-    """Return a signature unchanged and, if it is base64, also decoded."""
+    """Return a signature as is and, if it is base64, also decoded."""
     try:
         return [signature, base64.b64decode(b"".join(signature.split()), validate=True)]
     except (binascii.Error, ValueError):
@@ -213,14 +215,14 @@ _REQUIRED_COLUMNS = ("order_id", "amount", "currency")
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A stated time, as a span of its unit: from `start` up to but excluding `end`, both in UTC."""
+    """A stated time as a span of its unit, from `start` to `end` (exclusive), both in UTC."""
 
     start: datetime
     end: datetime
 
 
 def parse_time_span(text: str) -> TimeSpan | None:
-    """Return the time that `text` states, or None if it is unclear.
+    """Parse a stated time. Returns None if it is unclear.
 
     Accepts ISO 8601 with a zone, to the minute or finer, and a date alone, which is that date in any time zone.
     """
@@ -234,7 +236,7 @@ def parse_time_span(text: str) -> TimeSpan | None:
         unit = timedelta(seconds=1) if seconds else timedelta(minutes=1)
         if fraction:
             unit = max(timedelta(microseconds=10 ** (7 - len(fraction))), _MILLISECOND)
-        # `fromisoformat` accepts only three or six digits of a second.
+        # `fromisoformat` accepts only three or six decimals of a second.
         padded = text.replace(fraction, f"{fraction:0<7}", 1) if fraction else text
         start = datetime.fromisoformat(padded).astimezone(UTC)
         start -= timedelta(microseconds=start.microsecond % 1000)
@@ -327,8 +329,7 @@ class StatementLine:
     """One line of a statement, about one order. `amount` is None if `amount_text` is not an amount.
 
     Either `status` (the gateway's own word) or `answer` (`paid`, `rejected`, `not-received`, or empty for no answer
-    yet) is a text, and the other is None. `time` and `sent_at` are as they are written, or empty if the line states
-    none.
+    yet) is set, and the other is None. `time` and `sent_at` are as written, or empty if missing.
     """
 
     line: int
@@ -344,7 +345,7 @@ class StatementLine:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as received. `sha256` is the digest of the file, and `proof` says whether it is the gateway's."""
+    """A statement as received. `sha256` is the digest of the file, and `proof` its proof."""
 
     name: str
     sha256: str
@@ -355,9 +356,9 @@ class Statement:
 def read_statement(
     path: Path, aliases: Mapping[str, str], *, encoding: str | None, rule: StatementRule | None = None
 ) -> Statement:
-    """Return the statement in a CSV file or a workbook. `aliases` maps the file's own headings to ours (`HEADINGS`).
+    """Read the statement in a CSV file or a workbook. `aliases` maps its headings to ours (`HEADINGS`).
 
-    `rule` proves that the statement is the gateway's; without a rule it is unproven. Raises `StatementError` if the
+    `rule` proves that the statement is the gateway's. Without a rule it is unproven. Raises `StatementError` if the
     file cannot be read, lacks a column, has a column twice, or has a line with more or fewer fields than the header.
     """
     try:
@@ -379,7 +380,7 @@ def read_statement(
         rows = _text_lines(to_utf8(data, encoding=encoding, file=path.name), aliases, path.name)
     lines = list(_statement_lines(rows, aliases, path.name))
     if not lines:
-        raise StatementError(say("{name} has a header and no line below it.", name=path.name))
+        raise StatementError(say("{name} has a header but no line below it.", name=path.name))
     return Statement(path.name, hashlib.sha256(data).hexdigest(), lines, proof)
 
 
@@ -418,7 +419,7 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
 
 
 def _column_by_heading(aliases: Mapping[str, str]) -> Mapping[str, str]:
-    """Return our column for each known heading, in folded form."""
+    """Return our column for each known heading in folded form."""
     columns = {fold_heading(heading): name for name, headings in HEADINGS.items() for heading in headings}
     return columns | {fold_heading(heading): name for heading, name in aliases.items()}
 
@@ -492,14 +493,14 @@ def statement_from_json(text: str) -> Statement:
 
 
 def statement_rule(settings: Settings) -> StatementRule | None:
-    """Return the rule by which statements are proven, or None. Raises `ConfigurationError` for an unusable key."""
+    """Return the rule for proving statements, or None. Raises `ConfigurationError` for an unusable key."""
     if (folder := settings.evidence.folder) is not None:
         return TransferFolder(folder)
     return None if settings.evidence.statement_key is None else SignedStatements(statement_key(settings).verify)
 
 
 def statement_key(settings: Settings) -> PublicKey:
-    """Return the key that signs the gateway's statements. Raises `ConfigurationError` for a key that proves nothing."""
+    """Load the key that signs the gateway's statements. Raises `ConfigurationError` for a key that proves nothing."""
     path, name = settings.evidence.statement_key, "[evidence] statement_key"
     if path is None:
         raise ConfigurationError(say("{name} is not set.", name=name))
@@ -520,13 +521,13 @@ def statement_key(settings: Settings) -> PublicKey:
 
 
 def load_statement(settings: Settings, file: Path) -> Statement:
-    """Return the statement in a file, with its proof. Raises `SheetError` if it cannot be read."""
+    """Load a statement and its proof. Raises `SheetError` if it cannot be read."""
     rule = statement_rule(settings)
     return read_statement(file, settings.statement.columns, encoding=settings.sheet.encoding, rule=rule)
 
 
 def statement_with_digest(settings: Settings, name: str, sha256: str, folders: Iterable[Path]) -> Statement | None:
-    """Return the statement with this name and digest from one of `folders` or from the transfer's folder, or None."""
+    """Find the statement with this name and digest in one of `folders` or the transfer's folder."""
     transfer_folder, file_name = settings.evidence.folder, Path(name).name
     for folder in (*folders, *(() if transfer_folder is None else (transfer_folder,))):
         file = folder / file_name

@@ -51,7 +51,7 @@ def round_to_safe_digits(number: Decimal) -> str | None:
 
 
 def remove_float_noise(amounts: pl.Series) -> pl.Series:
-    """Round plain amounts to their safe digits. Values whose result could not be an amount are unchanged."""
+    """Round amounts to the digits that floats represent exactly. Values that would not become amounts are unchanged."""
     rounded = pl.Series([round_to_safe_digits(Decimal(text)) for text in amounts], dtype=pl.String)
     return rounded.zip_with(rounded.str.contains(_READABLE_AMOUNT).fill_null(value=False), amounts)
 
@@ -71,17 +71,17 @@ def rounded_amount(column: str, minor_units: int) -> pl.Expr:
 
 
 def amount_pattern(minor_units: int) -> str:
-    """Return the pattern of an amount with at most `minor_units` decimals."""
+    """Return the regular expression of an amount with at most `minor_units` decimals."""
     return rf"^{WHOLE_PATTERN}(?:\.[0-9]{{1,{minor_units}}})?$" if minor_units else f"^{WHOLE_PATTERN}$"
 
 
 def amount_value(column: str, minor_units: int) -> pl.Expr:
-    """Return the exact value of a valid amount, as Decimal. The result is undefined for other strings."""
+    """Return the exact value of a valid amount as Decimal. The result is undefined for other strings."""
     return pl.col(column).cast(pl.Decimal(38, minor_units), strict=False)
 
 
 def minor_value(column: str, minor_units: int) -> pl.Expr:
-    """Return a valid amount in whole minor units, as an exact Int64."""
+    """Return a valid amount in minor units, as an exact Int64."""
     factor: int = 10**minor_units
     return (amount_value(column, minor_units) * factor).cast(pl.Int64)
 
@@ -95,7 +95,7 @@ def readable_amount(column: str) -> pl.Expr:
 def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
     """Strip the currency, a trailing `/=`, and spaces between groups of digits from an amount.
 
-    Any other character stays: `15x`, `O15` and `2x1500` are damaged, and no correction is suggested for them.
+    Other characters are kept: `15x`, `O15` and `2x1500` are damaged, and no correction is suggested for them.
     """
     bare = text.str.replace(r"\s*/[=-]$", "")
     if currency is not None:
@@ -108,11 +108,11 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
 
 
 def amount_correction(column: str, currency: str | None, decimals: int | None = None, separator: str = "") -> pl.Expr:
-    """Return the plain amount that a string means, or null if that is not exactly one.
+    """Return the plain amount that a string means, or null if it has no or several meanings.
 
-    `decimals` is the maximum number of decimals. Further decimals are cut only if they are zeros: without decimals,
-    1,500.00 is 1500. `separator` is the decimal separator (`comma` or `point`) if a person has named it. Then 1.500 has
-    one meaning.
+    `decimals` is the maximum number of decimals. More are dropped only if they are zeros: without decimals, 1,500.00 is
+    1500. `separator` is the decimal separator (`comma` or `point`) if a person has named it, so that 1.500 has one
+    meaning.
     """
     text = pl.col(column)
     core = _bare_amount(text, currency)

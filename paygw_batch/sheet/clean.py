@@ -1,4 +1,4 @@
-"""Normalize the values of a sheet: trim and unwrap them, and remove separators from numbers. Nothing is guessed.
+"""Normalises the values of a sheet: trims and unwraps them, and removes separators from numbers. Nothing is guessed.
 
 Functions work on whole columns and change only the values that need it. A clean column is returned as the same series.
 
@@ -63,10 +63,10 @@ def bare_column(column: str) -> str:
 
 
 def clean_columns(frame: pl.DataFrame, columns: Collection[str] | None = None) -> pl.DataFrame:
-    """Clean every known column as its kind requires, and return them as String after `row`.
+    """Clean every known column according to its kind and return them as String after `row`.
 
-    A column is null if the sheet lacks it, or if `columns` is given and lacks it. Each number column is followed by its
-    `bare_column`, which has no separators.
+    Columns missing from the sheet, or from `columns` if given, are null. Each number column is followed by its
+    `bare_column`, without separators.
     """
     empty = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
     by_name: dict[str, pl.Series] = {}
@@ -87,9 +87,9 @@ def clean_codes(text: pl.Series) -> pl.Series:
 
 
 def is_clean(text: pl.Series, cleaning: Cleaning) -> pl.Series:
-    """Return a mask, never null, of values that need no cleaning. It misses some, such as 20-digit numbers."""
+    """Return a mask (never null) of values that need no cleaning. Some are missed, such as 20-digit numbers."""
     if cleaning is Cleaning.NUMBER:
-        # A string that can be cast to a whole number is digits with at most a plus in front. Casting is faster than
+        # A string that can be cast to a whole number consists of digits, perhaps after a plus. Casting is faster than
         # matching.
         return text.cast(pl.UInt64, strict=False).is_not_null()
     pattern = _CLEAN.get(cleaning, _CLEAN_TEXT)
@@ -143,8 +143,8 @@ def trim(text: pl.Series) -> pl.Series:
 def strip_separators(text: pl.Series) -> pl.Series:
     """Strip separators from phone and account numbers: `+254 (712) 345-678` becomes `+254712345678`.
 
-    Scientific notation is expanded if no digit is missing (`2.54712345678E+11`). A number that the spreadsheet has
-    truncated is unchanged, and so is a value that could have a minus sign or decimals.
+    Scientific notation is expanded if no digit is missing (`2.54712345678E+11`). Numbers that a spreadsheet truncated,
+    and values that could have a minus sign or decimals, are unchanged.
     """
     return apply_where(text, ~text.str.contains(_CLEAN_NUMBER), _strip_number)
 
@@ -278,7 +278,7 @@ class PhoneColumn:
 
     @property
     def _spellings(self) -> tuple[pl.Expr, ...]:
-        """The spellings of a number: with dialling code, with trunk zero, without a prefix, or with a lost zero."""
+        """The forms of a number: with dialling code, with trunk zero, without a prefix, or with a lost zero."""
         numbers = self.numbers
         international = self._digits.str.contains(rf"^(?:\+|00)?{numbers.dialling_code}{numbers.pattern}$")
         trunk = (
@@ -347,7 +347,7 @@ class PhoneColumn:
         return reduce(or_, spellings) & ~self.is_bank_account if spellings else pl.lit(value=False)
 
     def other_operator(self, operator: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-        """Return whether a valid number was first assigned to another operator, and its name."""
+        """Return whether a valid number was originally assigned to another operator, and its name."""
         operators = self.numbers.operators
         # The longest prefixes come first, because Rust takes the first alternative that matches.
         starts = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
@@ -389,7 +389,7 @@ class PhoneColumn:
 
     @property
     def wire(self) -> pl.Expr:
-        """The valid number as its field sends it."""
+        """A valid number in the form in which it is sent."""
         national = self.national
         if self.kind is FieldKind.MASKED_PHONE:
             national = pl.when(self._is_masked).then(self._masked_number).otherwise(national)
@@ -400,11 +400,11 @@ class PhoneColumn:
 
     @property
     def is_in_wire_form(self) -> pl.Expr:
-        """Whether a valid number certainly has its wire form. The check is cheap and never null."""
+        """Whether a valid number certainly is in its wire form. The check is cheap and never null."""
         numbers, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)
-        # If all numbers have the same length, the length of a value shows its spelling.
+        # If all numbers have the same length, the length of a value shows its form.
         differs = len(numbers.national_lengths) == 1 and len(numbers.trunk_prefix) != len(numbers.dialling_code)
         prefix = self._wire_prefix
         if not prefix or not differs or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:
@@ -413,7 +413,7 @@ class PhoneColumn:
 
     @property
     def lengths(self) -> list[int]:
-        """The possible lengths of a valid number, in digits, for all spellings, without `+` and `00`."""
+        """The possible numbers of digits of a valid number in all its forms, without `+` and `00`."""
         numbers = self.numbers
         prefixes = {len(numbers.dialling_code), len(numbers.trunk_prefix), 0}
         return sorted(prefix + length for prefix in prefixes for length in numbers.national_lengths)

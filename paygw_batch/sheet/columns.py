@@ -1,4 +1,4 @@
-"""Name the columns of sheets (section 3 of the interface) and of the files that we write."""
+"""Names the columns of sheets (section 3 of the interface) and of the files that we write."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -71,7 +71,7 @@ CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x{9f}\x{2028}\x{2029}]"
 
 
 def column_label(column: str) -> str:
-    """Return the name of a column for people, in the chosen language."""
+    """Return the name of a column for people, in the current language."""
     if column == COUNTRY_COLUMN:
         return say("Country")
     label = sheet_columns().labels.get(column)

@@ -51,7 +51,7 @@ def defects_for_rows(
     value: pl.Expr | None = None,
     correction: pl.Expr = NO_CORRECTION,
 ) -> pl.DataFrame:
-    """Return a finding for each of `rows`. Its value is the column's value, unless `value` is given."""
+    """Return a finding for each of `rows`, with the column's value unless `value` is given."""
     if not rows.height:
         return empty_findings()
     shown_value = shortened_value(column) if value is None else value
@@ -63,9 +63,9 @@ def defects_for_rows(
 
 
 def build_message(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
-    """Return a message in the chosen language, as an expression.
+    """Return a message in the current language as an expression.
 
-    Each `{name}` is filled row by row; strings and numbers are constants. The template is translated once for all rows.
+    Expressions fill a `{name}` row by row. Strings and numbers are constants. The template is translated only once.
     """
     pieces: list[pl.Expr] = []
     for literal, name, _, _ in Formatter().parse(say(template)):
@@ -88,7 +88,7 @@ def shortened_value(column: str) -> pl.Expr:
 
 
 class DeferredFrame:
-    """A frame that is built on first use. Most callers of `validate` never need most frames."""
+    """A frame that is built on first use, because most callers of `validate` need only a few frames."""
 
     def __init__(self, build: Callable[[], pl.DataFrame]) -> None:
         self._build = build
@@ -137,7 +137,7 @@ class Findings:
         return self.sample.frame.head(MAX_LISTED)
 
     def kinds(self) -> pl.DataFrame:
-        """Return `counts`, the most frequent codes first. Equally frequent codes keep the order of their first rows."""
+        """Return `counts` with the most frequent codes first, and otherwise in the order of their first rows."""
         occurring = self.sample.frame.select(pl.col("code").unique(maintain_order=True))
         ordered = occurring.join(self.counts, on="code", how="left", maintain_order="left")
         return ordered.sort("count", descending=True, maintain_order=True)
@@ -146,7 +146,7 @@ class Findings:
         return self.sample.frame.filter(pl.col("code") == code).head(EXAMPLES_PER_CODE)
 
     def with_findings(self, added: pl.DataFrame, *, are_first: bool = False) -> "Findings":
-        """Return these and the `added` findings. Within one value, the added ones come last, or `are_first`."""
+        """Return these and the `added` findings, which come last within one value, or first with `are_first`."""
         return self._combine(added, lambda old: sort_findings(pl.concat([added, old] if are_first else [old, added])))
 
     def with_sheet_findings(self, sheet_findings: pl.DataFrame) -> "Findings":
@@ -215,7 +215,7 @@ def append_row_numbers(message: str, rows: pl.Series) -> str:
 
 
 def summary_findings(findings: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the first findings as the JSON summary has them.
+    """Return the first findings for the JSON summary.
 
     `headings` maps each column of the sheet to the sender's own heading.
     """
@@ -224,5 +224,5 @@ def summary_findings(findings: Findings, headings: Mapping[str, str]) -> list[di
 
 
 def warning_summary(warnings: Findings, headings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the warnings of the JSON summary: the number of rows, and the first warnings."""
+    """Return the warnings for the JSON summary: the number of rows, and the first warnings."""
     return {"warnings": warnings.rows.len(), "warning_list": summary_findings(warnings, headings)}

@@ -1,7 +1,7 @@
 """The formats in which tables are written.
 
-A file's extension chooses one of `FORMATS`. A format's library is loaded only when a table is written, because every
-command uses this module to find out which files it may overwrite.
+A file's extension selects one of `FORMATS`. A format's library is loaded only when a table is written, because every
+command uses this module to check which files it may overwrite.
 """
 
 import importlib.util
@@ -33,9 +33,8 @@ _FOOTER_BYTES = 8
 class TableFormat:
     """A format of tables.
 
-    `write` takes a frame in pieces. `recognise` detects our files by their first columns. A sheet can have the
-    format if it `is_readable`, so a person can return the file. If it `is_guarded`, strings that a spreadsheet would
-    run as formulas are guarded.
+    `write` takes a frame in pieces. `recognise` detects our files by their first columns. Sheets can be read in the
+    format if it `is_readable`. If it `is_guarded`, strings that a spreadsheet would run as formulas are guarded.
     """
 
     extension: str
@@ -49,7 +48,7 @@ class TableFormat:
 
 
 def table_format(path: Path, *, must_be_readable: bool = False) -> TableFormat:
-    """Return the format for a file's extension. Raises `OutputError` if there is none that fits."""
+    """Return the format for a file's extension. Raises `OutputError` if there is none."""
     extensions = [entry.extension for entry in FORMATS if entry.is_readable or not must_be_readable]
     extension = path.suffix.lower()
     if extension not in extensions:
@@ -109,14 +108,14 @@ def _write_workbook(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
 
 
 def _has_heading(path: Path, names: Sequence[str]) -> bool:
-    """Whether a text table starts with these columns, even if a spreadsheet has resaved it."""
+    """Return whether a text table starts with these columns, even if a spreadsheet has resaved it."""
     line = read_head(path, _MAX_HEADING_BYTES).decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
     tables = ([cell.strip().strip('"') for cell in line.split(delimiter)] for delimiter in ",;\t")
     return any(cells[: len(names)] == [*names] for cells in tables)
 
 
 def _has_parquet_columns(path: Path, names: Sequence[str]) -> bool:
-    """Whether a Parquet file's metadata has these columns, in this order. No row is decoded."""
+    """Return whether a Parquet file's metadata has these columns, in this order. No row is decoded."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -137,7 +136,7 @@ def _has_workbook_columns(path: Path, names: Sequence[str]) -> bool:
 
 
 def contains_texts(path: Path, texts: Sequence[str]) -> bool:
-    """Whether a workbook contains all these strings, in its shared strings or its cells."""
+    """Return whether a workbook contains all these strings, in its shared strings or its cells."""
     missing, other_pieces = {text.encode() for text in texts}, _MAX_STRINGS_BYTES
     try:
         with zipfile.ZipFile(path) as archive:

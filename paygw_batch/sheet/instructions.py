@@ -1,4 +1,4 @@
-"""Make instructions from valid rows: request fields, order ids, the batch id, and columns for the journal.
+"""Builds instructions from valid rows: request fields, order ids, the batch id, and columns for the journal.
 
 No Python object is created for a row before it is stored.
 """
@@ -57,7 +57,7 @@ _HEAD_LENGTH = len("KE KES  ") + _MINOR_DIGITS + _FORM_NAME_WIDTH
 class ShownColumn:
     """One of `SHOWN_COLUMNS`, for valid rows with cleaned values.
 
-    `text` is computed for all rows. In rows in which `is_plain` is false, `other` replaces it. Both are None if `text`
+    `text` is computed for all rows. `other` replaces it in rows for which `is_plain` is false. Both are None if `text`
     is correct in all rows.
     """
 
@@ -73,7 +73,7 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
     columns = []
     for name, sources in _source_fields(form).items():
         values = [_field_value(rule, fields[source]) for source in sources if source in fields]
-        # A field of this very name takes precedence.
+        # A field with this name takes precedence.
         field = fields.get(name)
         if field is not None and field.kind in NUMBER_KINDS:
             number = PhoneColumn.for_field(rule, name, field.kind)
@@ -86,10 +86,10 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
     """Return the expressions that turn one country's valid, cleaned rows into request fields.
 
-    The result has `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String). `content` contains every decision
-    of a person: country, currency, amount, form and the fields of the form. A value that the configuration fills in is
-    no decision about the payment, so the content does not depend on today's configuration. `own_fields` is null if
-    exactly the fields in the content are sent; then `_sent_fields` cuts them out of it.
+    The result has `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String). `content` has every decision of a
+    person: country, currency, amount, form and the fields of the form. Values filled in from the configuration are not
+    such decisions, so the content does not depend on today's configuration. `own_fields` is null if exactly the fields
+    in the content are sent, and `_sent_fields` then cuts them out of it.
     """
     fields, minor = _own_fields(rule, form), minor_value("amount", rule.minor_units)
     head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_NAME_WIDTH}}")
@@ -106,7 +106,7 @@ def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
 
 
 def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
-    """Return the fields of an instruction. The purpose is included only if a row may choose it."""
+    """Return an instruction's fields, with the purpose only if a row may choose it."""
     return [
         field
         for field in form.fields
@@ -205,7 +205,7 @@ _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
 
 def payee_digests(instructions: pl.DataFrame, staff_number: pl.Series | None) -> pl.DataFrame:
-    """Return `row`, `payee` and the digest `content`, by which one payee's payments are ordered.
+    """Return `row`, `payee` and the digest `content`, which orders one payee's payments.
 
     A payee is a staff number, or an account in a country. The digest is part of a SHA-256, because the hashes of polars
     differ between versions.
@@ -222,9 +222,9 @@ def payee_digests(instructions: pl.DataFrame, staff_number: pl.Series | None) ->
 def derive_order_ids(payees: pl.DataFrame, reference: str) -> pl.DataFrame:
     """Derive an order id `REFERENCE-PAYEE-N` for each row of `payee_digests`.
 
-    The result has the columns `row` and `client_orderid`. N counts the payments to one payee. Their order depends
-    neither on other rows nor on positions in the sheet, so editing, adding or moving rows of other payees changes no
-    id. Raises `UsageError` for a reference that is not 1 to 90 printable ASCII characters.
+    The result has the columns `row` and `client_orderid`. N counts the payments to one payee. Their order does not
+    depend on other rows or on positions in the sheet, so editing, adding or moving other payees' rows changes no ids.
+    Raises `UsageError` for a reference that is not 1 to 90 printable ASCII characters.
     """
     if not pl.Series([reference]).str.contains(_REFERENCE).item():
         raise UsageError(
@@ -324,11 +324,11 @@ class InstructionColumns:
         return self._frame.height
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield each instruction as a tuple of the values of a `NewInstruction`."""
+        """Yield the instructions as tuples of `NewInstruction` values."""
         return self._frame.iter_rows()
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield the canonical text of each instruction, numbered from `first`, with NUL between the values."""
+        """Yield each instruction's canonical text, numbered from `first`, with values joined by NUL."""
         replaces = pl.col("row").replace_strict(replaced, default=None, return_dtype=pl.Int64).cast(pl.String)
         for rows in self._frame.iter_slices(_ROWS_AT_ONCE):
             texts = rows.with_columns(
@@ -345,7 +345,7 @@ class InstructionColumns:
             first += rows.height
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals of each country and currency. Positions count from the first instruction."""
+        """Return the totals by country and currency. Positions count from the first instruction."""
         place, minor = pl.col("place"), pl.col("minor")
         placed = self._frame.select("country", "currency", "minor").with_row_index("place")
         totals = placed.group_by("country", "currency").agg(
@@ -358,22 +358,22 @@ class InstructionColumns:
         return {(country, currency): InstructionTotals(*total) for country, currency, *total in totals.iter_rows()}
 
     def payee_words(self) -> Iterable[str]:
-        """Return the strings that name the payee of each instruction, separated by neither letters nor digits."""
+        """Return the strings that name each instruction's payee, joined by non-word characters."""
         return self._frame["fields"].str.replace_all(_PAYEE_FIELD_START, " ").str.replace_all(_OTHER_FIELD, "")
 
     def have_ascii_ids(self) -> bool:
-        """Whether all order ids are ASCII."""
+        """Return whether all order ids are ASCII."""
         ids = self._frame["client_orderid"]
         return bool((ids.str.len_bytes() == ids.str.len_chars()).all())
 
     def shortened_rows(self, mark: str) -> Iterable[tuple[Any, ...]]:
         """Return the values of each instruction.
 
-        A content that ends with the fields is cut before them, and gets `mark` in front. A content that begins with the
-        mark is replaced by None.
+        Content that ends with the fields is cut before them and prefixed with `mark`. Content that already begins with
+        the mark is replaced by None.
         """
         content, fields = pl.col("content"), pl.col("fields")
-        # Content with empty fields gets the mark too; there is nothing to strip.
+        # Content with empty fields gets the mark too, although there is nothing to strip.
         shortened = pl.concat_str(pl.lit(mark), content.str.strip_suffix(fields))
         stored = pl.when(content.str.ends_with(fields)).then(shortened).otherwise(content)
         return self._frame.with_columns(content=pl.when(~content.str.starts_with(mark)).then(stored)).iter_rows()
@@ -398,7 +398,7 @@ class Pager:
         self._rest: pl.DataFrame | None = None
 
     def add_rows(self, part: pl.DataFrame) -> list[bytes]:
-        """Add the next rows, and return the pages that are now full."""
+        """Add the next rows and return the pages that are now full."""
         rows = part if self._rest is None else pl.concat([self._rest, part])
         full = rows.height - rows.height % ROWS_PER_PAGE
         self._rest = rows.slice(full).rechunk()

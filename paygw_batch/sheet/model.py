@@ -25,7 +25,7 @@ class Sheet:
     - `frame`: `row` (UInt32, the row's number in a spreadsheet), then all columns as String, known ones under our
       names.
     - `headers`: each column of `frame` -> the sender's heading.
-    - `unknown`: the columns that are not known, in the sheet's order, under their own headings.
+    - `unknown`: the unknown columns, in the sheet's order, under their own headings.
     - `notes`: sentences about the whole file that a person should read. They don't make the sheet invalid.
     - `defects` (`DEFECT_SCHEMA`): defects that only the file shows, such as an extra field, or a number that the
       spreadsheet has truncated.
@@ -52,7 +52,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedPart:
-    """Some rows of a sheet: `raw` as received (`Sheet.frame`); `rows` and `instructions` as they are in `Validated`."""
+    """Some rows of a sheet: `raw` as received (`Sheet.frame`), and `rows` and `instructions` as in `Validated`."""
 
     raw: pl.DataFrame
     rows: pl.DataFrame
@@ -74,12 +74,14 @@ class Validated:
     - `defects_found` and `warnings_found`: the counts, and the first findings. The properties `defects` and `warnings`
       have all findings, ordered by row: `row` (UInt32), then as String `column, value, code, message, correction`.
     - `totals`: the number of all rows, and for each currency the sum of every readable amount, valid or not.
-    - `counts`: `COUNT_KEYS`, and for all rows that share them `count`, and `sum` (Decimal) of every readable amount.
+    - `counts`: for each combination of `COUNT_KEYS`, the `count` of rows, and the `sum` (Decimal) of their readable
+      amounts.
     - `filled_columns`: the columns of the sheet in which any row has a value.
-    - `read`: the cells whose meaning differs from their text (`spelling.readings`). The sheet has the meaning.
+    - `read`: the cells whose meaning differs from their text (`spelling.readings`). In the sheet, they have their
+      meaning.
 
     `rows` and `instructions` are computed on first use; `height` does not need them. `parts` yields both together. If
-    the sheet has several pieces (`streamed`), `parts` checks each piece again, and keeps only a few in memory.
+    the sheet has several pieces (`streamed`), `parts` checks each piece again and keeps only a few in memory.
     """
 
     sheet: Sheet
@@ -102,7 +104,7 @@ class Validated:
 
     @property
     def defects(self) -> pl.DataFrame:
-        """All defects. For a large sheet with very many, this checks the sheet again."""
+        """All defects. For a large sheet with very many defects, this checks the sheet again."""
         return self.defects_found.all_findings.frame
 
     @property

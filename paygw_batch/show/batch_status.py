@@ -1,7 +1,7 @@
 """Counts rows by state, finds the next step for rows that need a person, and parses searches for payments.
 
 The journal is only read, and its lock is never touched. A row in flight counts as being sent while its run is alive,
-and as in doubt after that.
+and otherwise as in doubt.
 """
 
 import re
@@ -52,7 +52,7 @@ def is_number(text: str) -> bool:
 
 
 def number_spellings(text: str, numbers: Iterable[MobileNumbers]) -> list[str]:
-    """Return the spellings under which a journal may have a typed number.
+    """Return the forms in which a journal may have a typed number.
 
     The journal has international numbers without a plus sign, or national numbers with a leading zero. The typed
     number may have either form, in any of the countries in `numbers`.
@@ -83,7 +83,7 @@ _MIN_PREFIX_LETTERS = 3
 
 
 def parse_payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
-    """Parse a typed text as a number in any spelling, words of a name, or an order id.
+    """Parse a typed text as a number in any form, words of a name, or an order id.
 
     `numbers` has the rules for mobile numbers of each country.
     """
@@ -113,7 +113,7 @@ def current_tallies(journal: JournalReader, batch: int) -> Sequence[StateTally]:
 
 
 def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
-    """Return the rows of a batch that live processes are sending, at most as many as `tallies` has in flight."""
+    """Return the rows of a batch that live processes are sending, up to the number in flight in `tallies`."""
     in_flight = sum(tally.count for tally in tallies if tally.state is State.IN_FLIGHT)
     return journal.rows_being_sent(batch)[:in_flight] if in_flight else ()
 
@@ -200,7 +200,7 @@ def sum_totals(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]
 
 
 def without_replaced(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
-    """Return the tallies without replaced rows, in place of which other rows are paid."""
+    """Return the tallies without replaced rows, because other rows are paid instead of them."""
     return (tally for tally in tallies if tally.state is not State.REPLACED)
 
 
@@ -230,7 +230,7 @@ class BatchStatus:
     """The status of a batch.
 
     `attention_count` is the number of rows that need a person, and `rows` are the first of them. `evidence` counts the
-    gateway's messages about rows of the batch by finding. `waiting` are the messages that need a person.
+    gateway's messages about the batch's rows by finding. `waiting` are the messages that need a person.
     """
 
     record: BatchRecord
@@ -298,7 +298,7 @@ def _rows_needing_person(
     only_doubt: bool,
     limit: int | None,
 ) -> tuple[int, Sequence[RowState]]:
-    """Return the number of rows that need a person, and the first ones: held, then possibly paid."""
+    """Return the number of rows that need a person, and the first ones: held rows, then possibly paid ones."""
     until = long_accepted_until(now)
     if any(tally.state is State.ACCEPTED for tally in tallies):
         tallies = journal.tallies(batch, accepted_until=until)
@@ -326,8 +326,8 @@ def _count(tallies: Sequence[StateTally], states: Collection[State]) -> int:
 class ListedBatch:
     """A batch in the list of all batches.
 
-    `known` are the tallies of rows that belong to an earlier batch and count there. `contradictions` is the number of
-    messages that contradict a row or need a person. `age` is the time since the batch was opened.
+    `known` are the tallies of rows that belong to an earlier batch and are counted there. `contradictions` is the
+    number of messages that contradict a row or need a person. `age` is the time since the batch was opened.
     """
 
     record: BatchRecord
@@ -421,7 +421,7 @@ class FollowedBatch:
 
     @property
     def answered(self) -> int:
-        """The number of rows that no run has to send any more."""
+        """The number of rows that no run has to send any longer."""
         return self.payable - self.counts.get("ready", 0) - self.counts.get(State.IN_FLIGHT, 0)
 
 

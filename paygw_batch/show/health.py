@@ -1,4 +1,4 @@
-"""The health checks of `doctor`, which each package and extra contributes."""
+"""The health checks of `doctor`, contributed by packages and extras."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +20,7 @@ class Health(StrEnum):
 class HealthCheck:
     """A check of `doctor` and its result.
 
-    `name` is the check's name, marked for the catalogue, and `subject` its subject: a country or a person. `found` is a
+    `name` is the check's name, marked for the catalogue, and `subject` is a country or a person, if any. `found` is a
     sentence about the result. `code` is the exit code if the check fails.
     """
 

@@ -1,4 +1,4 @@
-"""Finds a person's next step for a row or a batch, as a value and as a sentence about commands.
+"""Finds a person's next step for a row or a batch, as a value and as a sentence with commands.
 
 The console words the same steps differently.
 """
@@ -48,8 +48,8 @@ class RowStep(StrEnum):
 class NextStep:
     """A person's next step for a row of a batch.
 
-    `batch` is the id of the batch, which may be shortened. `verb` is the verb of its operation, and `hold` the evidence
-    that holds the row. `not_before` is the time from which the row may be sent again, or empty if that is now.
+    `batch` is the batch's id, which may be shortened. `verb` is its operation's verb, and `hold` the evidence that
+    holds the row. `not_before` is the time from which the row may be sent again, or empty if that is now.
     """
 
     step: RowStep
@@ -157,7 +157,7 @@ _STEP_SENTENCES: Mapping[RowStep, str] = {
         "A run is sending it. If no run is active, `paygw-batch resume {batch}` marks it as in doubt."
     ),
     RowStep.RETRY_AFTER_PERSON: mark(
-        "Only a person's word says that it was rejected. It may have been paid anyway. Check with the gateway; then "
+        "Only a person reported that it was rejected. It may have been paid anyway. Check with the gateway; then "
         "`paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with --amend{later}."
     ),
     RowStep.RETRY: mark(
@@ -175,7 +175,7 @@ _STEP_SENTENCES: Mapping[RowStep, str] = {
 def batch_steps(
     states: Mapping[str, int], batch: str, *, contradictions: int, waiting: int, interrupted: bool
 ) -> Iterator[str]:
-    """Yield a person's next steps for a batch as sentences about commands."""
+    """Yield a person's next steps for a batch as sentences with commands."""
     if states.get(State.IN_DOUBT):
         yield say(
             "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status "
@@ -268,8 +268,8 @@ def next_steps(
 ) -> Mapping[int, str]:
     """Return the next step of each of `rows` that is in doubt, held, or rejected by a person.
 
-    The steps are those at the time when the batch was opened, so the same journal always gives the same text, and a
-    quarantine is named even after it ended.
+    The steps are those as of the opening of the batch, so the same journal always gives the same text, and a quarantine
+    is mentioned even after its end.
     """
     holds, opened_at = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
     quarantine, steps = JournalClock.read(journal, opened_at).quarantine(quarantine_h), {}
@@ -284,7 +284,7 @@ def next_steps(
 
 
 def order_steps(words: str) -> str:
-    """Return a sentence on how two people carry out an order. `words` are arguments of `paygw-batch order`."""
+    """Return a sentence on how two people make an order. `words` are arguments of `paygw-batch order`."""
     return say(
         "`paygw-batch order {words} --out ORDER.json --key KEY` writes an order; another person approves it "
         "(`paygw-batch approve ORDER.json --key KEY`); `paygw-batch carry-out ORDER.json` carries it out.",

@@ -1,4 +1,4 @@
-"""Checks where a command may write. A file may replace only an older output of the same kind."""
+"""Checks where a command may write. An output may replace only an older output of the same kind."""
 
 import os
 import re
@@ -81,7 +81,7 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
 class RequestedOutput:
     """A file that a command may have to write.
 
-    `named` is its option, such as `--out`, and `path` is None if the option was not given. `run_of` is the sheet or the
+    `named` is its option, such as `--out`, and `path` is None if the option was not given. `run_of` is the sheet or
     batch id of the run that writes it.
     """
 
@@ -104,8 +104,8 @@ class OutputGuard:
     ) -> None:
         """Raise `OutputError` unless every output may be written. Call this before reading or sending anything.
 
-        `inputs` has the paths of the files that the command reads by their names in words (`the sheet`). With
-        `reporting`, the configured log and metrics file are checked as well.
+        `inputs` maps descriptions (`the sheet`) to the paths of the files that the command reads. With `reporting`, the
+        configured log and metrics file are checked as well.
         """
         section = self.settings.reporting
         requested = [*outputs_to_check]
@@ -128,7 +128,7 @@ class OutputGuard:
         return any(protected.is_overwritten_by(path) for protected in self._own_files())
 
     def find_own_file(self, folder: Path) -> str | None:
-        """Describe a file of the program, or the home directory, within a folder. Returns None if there is none."""
+        """Describe a file of the program within a folder, or the home directory. Returns None if there is none."""
         real_folder = Path(os.path.realpath(folder))
         for protected in self._own_files():
             path = Path(os.path.realpath(protected.path))

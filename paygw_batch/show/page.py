@@ -1,4 +1,4 @@
-"""Renders static pages, and creates the template environment for them and for the console."""
+"""Renders static pages and creates the template environment for them and for the console."""
 
 from collections.abc import Callable
 from functools import cache

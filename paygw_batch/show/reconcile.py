@@ -1,4 +1,4 @@
-"""Joins a sheet with the states of its rows, and lists rows in doubt as questions to the gateway.
+"""Joins a sheet with the states of its rows and lists rows in doubt as questions to the gateway.
 
 The results depend only on the sheet and the journal.
 """
@@ -22,7 +22,7 @@ from paygw_batch.show.next_step import HELD_FOR_OFFICERS, hold_sentence
 
 
 def _journal_column(name: str) -> str:
-    """Return the name of a journal column in a joined frame, which no column of a sheet can have."""
+    """Return a journal column's name in a joined frame, which no column of a sheet can have."""
     return name if name == "row" else f"\0{name}"
 
 
@@ -42,7 +42,7 @@ _URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
 def reconciliation(
     journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int], *, is_for_officers: bool = False
 ) -> pl.DataFrame:
-    """Return a line for every row of the batch's sheet with the columns of the reconciliation file.
+    """Return a line for each row of the batch's sheet, with the columns of the reconciliation file.
 
     `minor_units` has the number of decimals of each currency. Messages for officers have no codes or logins. Raises
     `InternalError` if rows or amounts differ from the journal, so that no wrong file is written.
@@ -53,7 +53,7 @@ def reconciliation(
 def reconciliation_pieces(
     journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int], *, is_for_officers: bool = False
 ) -> Iterator[pl.DataFrame]:
-    """Yield the frame of `reconciliation` in pieces. Raises `InternalError` before the end, as it does."""
+    """Yield the frame of `reconciliation` in pieces. Raises its `InternalError` before the end."""
     require_people_not_forgotten(journal, batch)
     holds = {
         row: say(HELD_FOR_OFFICERS) if is_for_officers else hold_sentence(hold)
@@ -103,7 +103,7 @@ def _unused_name(name: str, existing_names: Sequence[str]) -> str:
 
 
 def _joined_pages(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield the sheet's pages joined with their rows' states. At most one page is in memory twice."""
+    """Yield the sheet's pages joined with the states of their rows. At most one page is in memory twice."""
     line_frames = _line_frames(journal.batch_lines(batch.number))
     ahead = next(line_frames)
     for page in journal.pages(batch.number):
@@ -184,7 +184,7 @@ def _check_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
 def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
     """Raise `InternalError` unless the journal pays exactly the valid rows, with exactly the amounts shown.
 
-    One pass over the rows checks both. If every amount is right, every sum is right as well.
+    One pass over the rows checks both. If every amount is right, so is every sum.
     """
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
     factor = pl.col("currency").replace_strict(factors, default=None, return_dtype=pl.Decimal(10, 0))
@@ -208,8 +208,8 @@ _QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
 def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
     """Return a line (`QUESTION_COLUMNS`) for every row in doubt, in the sheet's order.
 
-    A line names an order but no person, because the gateway knows the payee. The gateway's support fills in the
-    column `answer` with paid, rejected or not-received. `resolve statement` reads the completed list.
+    A line has an order but no person, because the gateway knows the payee. The gateway's support fills in the column
+    `answer` with paid, rejected or not-received. `resolve statement` reads the completed list.
     """
     lines = [
         (

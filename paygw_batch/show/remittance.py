@@ -1,4 +1,4 @@
-"""Finds the payee of a payment, and writes remittance advices, which list the payments to a person."""
+"""Finds the payee of a payment and writes remittance advices, which list the payments to a person."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _SHOWN_DIGITS = 3
 
 
 def mask_number(number: str) -> str:
-    """Return the last digits of an account or phone number: enough to compare, too few to pay anybody."""
+    """Return the last digits of an account or phone number: enough for comparison, but too few for a payment."""
     return f"...{number[-_SHOWN_DIGITS:]}"
 
 
@@ -48,7 +48,7 @@ def build_payee(form: str, fields: Mapping[str, str]) -> Payee:
 
 
 def paid_payouts(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
-    """Return the paid payouts, which are the payments that a remittance advice may list."""
+    """Return the payments that a remittance advice may list: paid payouts."""
     return [payment for payment in payments if payment.state is State.PAID and payment.operation == PAYOUT]
 
 
@@ -76,15 +76,14 @@ def remittance_page(
 ) -> str:
     """Render an advice for each person, each on its own printed page.
 
-    `people` has the paid payments to each person, which the advice lists oldest first. `payer` is the name of who pays,
-    if it is known. `day` returns the date of a time in the reader's time zone. If it is None, dates are in UTC, as in
-    the journal.
+    `people` has the paid payments to each person, oldest first in the advice. `payer` is the payer's name, if known.
+    `day` returns the date of a time in the reader's time zone. None means UTC, as in the journal.
     """
     return page(PageKind.REMITTANCE, advices=[_build_advice(payments, payer) for payments in people], day=day)
 
 
 def _payer_sentence(payments: Sequence[FoundPayment], payer: str) -> str:
-    """Return a sentence with the payer and the payment runs. Only derived order ids have a payment run."""
+    """Return a sentence with the payer and the payment runs, if any. Only derived order ids name a payment run."""
     names = sorted({name for payment in payments if (name := derived_reference(payment.client_orderid)) is not None})
     if not names:
         return say("Paid by {payer}.", payer=payer)

@@ -1,7 +1,7 @@
 """Writes the reconciliation as a single HTML page: sums, rows that need a person, and collapsed other rows.
 
-The page is made from the same frame as the CSV and depends only on the sheet and the journal. It names payees, so only
-people who may see the reconciliation may read it.
+The page is built from the same frame as the CSV, and depends only on the sheet and the journal. It names payees, so it
+is only for people who may see the reconciliation.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,7 +94,7 @@ class Chart:
 
 
 def outcome_chart(frame: pl.DataFrame) -> Chart | None:
-    """Return a chart of when rows reached their current state, or None if no row was sent.
+    """Return a chart of the times at which rows reached their current state, or None if no row was sent.
 
     Each bar covers the same duration. Rows that need a person are at the top of a bar.
     """
@@ -206,7 +206,7 @@ def _operator_action(action: HistoryEntry) -> tuple[str, str, str, str]:
 class Reader:
     """The reader of a report: an operator, or an officer who knows no commands, paths, logins or codes.
 
-    `format_time` formats a time. `format_action` returns time, action, person and reason of an entry of the history.
+    `format_time` formats a time. `format_action` returns (time, action, person, reason) of a history entry.
     """
 
     format_time: Callable[[str], str] = format_minute

@@ -37,7 +37,7 @@ _PRECEDENCE = (
 
 
 def worst_code(codes: set[ExitCode]) -> ExitCode:
-    """Return the code that comes first in the documented order, or `DONE` if there is none."""
+    """Return the code that comes first in the documented order, or `DONE` without codes."""
     return next((code for code in _PRECEDENCE if code in codes), ExitCode.DONE)
 
 

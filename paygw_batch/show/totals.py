@@ -46,7 +46,7 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True)
 class CurrencyTotals:
-    """The number and the sum of the rows of one currency that are to be paid.
+    """The number and the sum of the rows to be paid in one currency.
 
     Each of `states` has a state, its number of rows, and their sum as text. States that need a person come first.
     Invalid rows come last, and are in no sum.
@@ -83,14 +83,14 @@ def group_by_currency(batch_totals: BatchTotals) -> Sequence[CurrencyTotals]:
 
 
 class RunningTotals:
-    """Exact counts and sums of the rows that pass through `count_rows`."""
+    """Exact counts and sums of the rows passed through `count_rows`."""
 
     def __init__(self, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
         self._parts: list[pl.DataFrame] = []
 
     def count_rows(self, pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Yield the frames unchanged and count their rows.
+        """Yield the frames unchanged, counting their rows.
 
         A frame needs the columns `country, currency, amount, state`. An unreadable amount adds nothing to a sum.
         """

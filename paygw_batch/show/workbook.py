@@ -1,4 +1,4 @@
-"""Writes the reconciliation as a workbook with three worksheets: payments, totals, all columns."""
+"""Writes the reconciliation as a workbook with three worksheets: payments, totals and all columns."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -234,7 +234,7 @@ class _CellWriter:
             sheet.write_string(line, column, name, self._head_right if name in right else self._head)
 
     def write_line(self, sheet: Any, line: int, cells: Sequence[str | int | None], *, is_total: bool = False) -> None:
-        """Write a line of texts and counts. Cells that are None are not written."""
+        """Write a line of texts and counts. None leaves a cell unchanged."""
         for column, cell in enumerate(cells):
             if isinstance(cell, str):
                 _write_text(sheet, line, column, cell, self._texts[is_total])

@@ -1,1 +1,1 @@
-"""Submits sheets: a sheet becomes a plan, a batch and a run (comparison, findings, approval, sending, results)."""
+"""Submits sheets: comparison, findings, plan, approval, batch, sending and results."""

@@ -60,7 +60,7 @@ def named_plan(submission: Submission) -> PlanDocument | None:
         return None
     if approval_policy(settings) is None:
         raise ApprovalError(
-            say("{file} is named as the approved plan, but the configuration has no [approval].", file=file),
+            say("{file} was given as the approved plan, but the configuration has no [approval].", file=file),
             hint=say("Nothing was sent. Use the configuration that has [approval], or submit without a plan."),
         )
     if (code := parse_plan_code(settings, file)) is not None:
@@ -83,7 +83,7 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
     A batch already in the journal was approved when it was opened. Raises `ApprovalError` if the plan lacks valid
     approvals for exactly this content, has other findings than the sheet, or has opened another batch.
 
-    If no approvals are needed, a plan that a person named is still checked for the rest. A withdrawn plan never opens a
+    If no approvals are needed, a plan that a person named is otherwise still checked. A withdrawn plan never opens a
     batch, even if nobody named it.
     """
     policy = approval_policy(submission.source.settings)
@@ -111,7 +111,7 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
         raise ApprovalError(
             say("This sheet needs an approved plan, but there is none at {file}.", file=submission.plan),
             hint=say(
-                "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one. Then another person "
+                "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` creates one. Then another person "
                 "approves it."
             ),
         )
@@ -140,7 +140,7 @@ def _find_optional_plan(
 def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
     """Record the withdrawal of a signed document in the configured journal, even while a run holds the journal.
 
-    Raises `ApprovalError` if the document is for another journal, or was used already: its run has started.
+    Raises `ApprovalError` if the document is for another journal or was already used.
     """
     with open_journal_to_read(settings, must_be_known=True) as journal:
         require_journal(document, journal.head().journal_id, say("Nothing was withdrawn."))
@@ -157,7 +157,7 @@ _PLAN_CODE = re.compile(r"[0-9a-f]{16}")
 def require_in_force(settings: Settings, document: SignedDocument) -> None:
     """Raise `DocumentWithdrawn` if the journal on this machine records that the document was withdrawn.
 
-    The machine of an approver may have no journal. `submit` does have the journal, and refuses the document there.
+    An approver's machine may have no journal. `submit`, which has it, then refuses the document.
     """
     try:
         with open_journal_to_read(settings, must_be_known=True) as journal:
@@ -176,7 +176,7 @@ class SharedPlan:
 
 
 def parse_plan_code(settings: Settings, name: Path) -> str | None:
-    """Return the plan code typed in place of a file, without spaces and hyphens, or None for a file."""
+    """Return the plan code typed instead of a file, without spaces and hyphens, or None for a file."""
     if settings.journal.url is None:
         return None
     code = re.sub(r"[ -]", "", str(name)).lower()
@@ -188,7 +188,7 @@ def share_plan(
 ) -> bool:
     """Store a plan in the database after version `before`. Returns False if there is no database.
 
-    For a new plan, the same transaction writes the notices that the plan waits for approval. Raises `ApprovalError` if
+    For a new plan, the same transaction writes the notices that it waits for approval. Raises `ApprovalError` if
     someone else has approved the plan since it was read.
     """
     notices = plan_notices(settings, document)
@@ -236,7 +236,7 @@ def load_plan_by_code(settings: Settings, code: str) -> SharedPlan:
 def _find_best_plan(
     submission: Submission, content: PlanContent, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return the plan of a payout with the most valid approvals, from its file or the database, or None.
+    """Return the payout's plan with the most valid approvals, from its file or the database, or None.
 
     A plan whose digest is in `withdrawn` is chosen only if there is no other.
     """

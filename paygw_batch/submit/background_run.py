@@ -1,8 +1,8 @@
-"""Runs a batch in a separate thread, for a program that watches the run.
+"""Runs a batch in a separate thread, for a program that follows the run.
 
-The thread prepares, sends and finishes in an event loop of its own, so the program may have a loop or not. Outcomes
-wait in memory until the program takes them. While too many wait, no further row is signed. Rows in flight still get
-their answers, and these are recorded as usual.
+The thread has its own event loop, so the program may have one or not. Outcomes wait in memory until the program takes
+them. While too many wait, no further row is signed. Rows in flight still get their answers, which are recorded as
+usual.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ MAX_WAITING_OUTCOMES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RowOutcome:
-    """The outcome of one row, as recorded in the journal. The row was sent under `order_id`.
+    """The outcome of one row, as recorded in the journal, which was sent under `order_id`.
 
     `payee`, `account`, `amount` and `currency` are those of the payment. The repr leaves out personal data: the payee,
     the account, and the gateway's own text in `outcome`.
@@ -60,7 +60,7 @@ class RowOutcome:
 
     @property
     def amount(self) -> str:
-        """The amount, with the digits that the sheet has."""
+        """The amount, with the sheet's digits."""
         return self.instruction.amount
 
     @property
@@ -79,7 +79,7 @@ class RowOutcome:
 
 
 class RunHandle:
-    """Queues the outcomes of a run for the calling program, and stops the run. Thread-safe."""
+    """Queues the outcomes of a run for the calling program and stops the run. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -103,7 +103,7 @@ class RunHandle:
             self._total = total
 
     def record_outcome(self, row: DueRow, outcome: Outcome) -> None:
-        """Queue an outcome, unless nothing was sent: such a row is retried or remains ready."""
+        """Queue an outcome, unless nothing was sent, because such a row is retried or remains ready."""
         if outcome.kind is OutcomeKind.NOT_SENT:
             return
         with self._changed:
@@ -121,7 +121,7 @@ class RunHandle:
             self._changed.notify_all()
 
     def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Record the number of rows with each outcome, when workers send the rows."""
+        """Record the number of rows with each outcome if workers send the rows."""
         with self._changed:
             self._counts = +Counter(counts)
 
@@ -140,7 +140,7 @@ class RunHandle:
             self._notes.append(sentence)
 
     def watch(self, engine: Drainable) -> None:
-        """Set the engine, inside its event loop, for `stop` to drain."""
+        """Store the engine, from inside its event loop, so that `stop` can drain it."""
         loop = asyncio.get_running_loop()
         with self._changed:
             self._drain = lambda: _call_soon(loop, engine.drain)
@@ -150,7 +150,7 @@ class RunHandle:
             self._changed.notify_all()
 
     async def wait_for_room(self) -> None:
-        """Wait, in the run's event loop, until the queue has room or the run is stopped."""
+        """Wait in the run's event loop until the queue has room or the run is stopped."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:
@@ -167,7 +167,7 @@ class RunHandle:
     # The calling program calls the following methods.
 
     def snapshot(self) -> tuple[str, int, Mapping[OutcomeKind, int]]:
-        """Return the batch, the number of rows due at the start, and the number with each outcome so far."""
+        """Return the batch, the number of rows due at the start, and the counts by outcome so far."""
         with self._changed:
             return self._batch, self._total, dict(self._counts)
 
@@ -199,7 +199,7 @@ class RunHandle:
             self._changed.wait_for(lambda: self._is_sending or self._has_ended)
 
     def end(self) -> None:
-        """Record the end of the run, and wake every waiting thread."""
+        """Record the end of the run and wake every waiting thread."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
@@ -220,9 +220,9 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Non
 class BackgroundRun(Generic[T]):
     """A run in progress. Enter it once, using `with` or, inside asyncio, `async with`.
 
-    Entering returns when the batch is open and rows are about to be sent; it raises if nothing can be sent. Iterate
+    Entering returns when the batch is open and rows are about to be sent, or raises if nothing can be sent. Iterate
     over the run for its outcomes. Leaving the block early stops the run: no new row starts, rows in flight finish, and
-    every outcome is in the journal.
+    every outcome is recorded in the journal.
     """
 
     def __init__(self, work: Callable[[RunHandle], T], *, stop_on: Iterable[signal.Signals] = ()) -> None:
@@ -236,11 +236,11 @@ class BackgroundRun(Generic[T]):
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="paygw-run")
 
     def stop(self) -> None:
-        """Start no new row, and let rows in flight finish. Safe to call from any thread and from signal handlers."""
+        """Start no new row and let rows in flight finish. May be called from any thread and from signal handlers."""
         self._handle.stop()
 
     def wait(self) -> T:
-        """Wait for the end of the run without taking outcomes, and return the result."""
+        """Wait for the end of the run without taking outcomes and return the result."""
         self._handle.discard()
         self._thread.join()
         return self.result
@@ -253,7 +253,7 @@ class BackgroundRun(Generic[T]):
 
     @property
     def batch(self) -> str:
-        """The id of the batch, once the run is entered. Empty if no batch was opened."""
+        """The id of the batch once the run is entered. Empty if no batch was opened."""
         return self._handle.snapshot()[0]
 
     @property
@@ -369,7 +369,7 @@ _PAGE_ROWS = 500
 
 
 class WorkerOutcomes:
-    """Passes the outcomes of rows that workers send to a run's handle, in the order of the sheet."""
+    """Passes the outcomes of rows sent by workers to a run's handle, in the sheet's order."""
 
     def __init__(self, journal: JournalReader, batch: BatchRecord, handle: RunHandle) -> None:
         self._journal, self._batch, self._handle = journal, batch, handle
@@ -380,7 +380,7 @@ class WorkerOutcomes:
         self._waiting = [row.row for row in self._journal.rows(self._batch.number, states={State.READY})]
 
     def record_counts(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Record the run's counts, and pass on new outcomes while there is room."""
+        """Record the run's counts and pass on new outcomes while there is room."""
         self._handle.record_counts(counts)
         self._pass_on_outcomes(is_end=False)
 

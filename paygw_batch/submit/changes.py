@@ -1,7 +1,7 @@
 """Compares a sheet with earlier payments: changed accounts, unusual amounts, people who are new or missing.
 
 Each person is compared with the last similar batch that paid that person, however many other batches were opened since
-(docs/decisions/0206). Findings are values; their sentences are made when they are shown.
+(docs/decisions/0206). Findings are values, which are turned into sentences when they are shown.
 """
 
 import io
@@ -58,12 +58,12 @@ NO_PAYMENT = Payment("", "", "", "", "")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A difference between a payee and earlier payments, as values.
+    """A difference between a payee's payment and earlier payments.
 
-    - `amount`: the sum that this sheet pays to `account`; empty for a payee found only in an earlier batch (row 0).
+    - `amount`: the sum that this sheet pays to `account`, or empty for a payee only in an earlier batch (row 0).
     - `before`: the payment that this one is compared with. `first`: the first payment ever to the account, under any
       name.
-    - `shared_with`: another name that was paid under the account. `stake`: the money that the change moves.
+    - `shared_with`: another name paid into the account. `stake`: the money at stake.
     """
 
     row: int
@@ -80,7 +80,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The number of people in a sheet that one earlier batch paid (`found`), and that any paid (`paid_before`)."""
+    """The number of a sheet's people paid by one earlier batch (`found`) and by any batch (`paid_before`)."""
 
     batch: BatchRecord
     found: int
@@ -92,8 +92,8 @@ class Comparison:
     """The differences of a sheet from earlier payments, most dangerous first.
 
     `people` is the number of people in the sheet. `overlap` names the batch that shares most of them, or the newest
-    batch if none shares any; if others approved any batch, it is an approved batch. `known_since` has the date on
-    which each row's account was first paid; a row without a date has a new account.
+    batch if none shares any. If any batch was approved by others, it is an approved one. `known_since` has the date on
+    which each row's account was first paid. A row without a date has a new account.
     """
 
     changes: Sequence[Change]
@@ -113,8 +113,8 @@ def compare_with_past(
 ) -> Comparison:
     """Return the differences of a sheet's rows (`Validated.rows`) from the payments of `batches`, oldest first.
 
-    `against` only adds the differences from one more batch. People count as missing only if they were paid
-    in the sheet's countries, by `against` or by a batch that shares half of the sheet's people.
+    `against` adds the differences from another batch, without removing any. People count as missing only if they were
+    paid in the sheet's countries, by `against` or by a batch with half of the sheet's people.
     """
     payments = payment_rows(rows)
     homonyms = _homonyms(payments)
@@ -123,7 +123,7 @@ def compare_with_past(
     sheet = _CurrentSheet(units, past, share, minor_units)
     base = _find_base_batch(journal, batches, past)
     changed_accounts = sheet.changed_accounts(None)
-    # An extra batch hides nothing: an unusual amount is listed even if only that batch shows a changed account.
+    # An extra batch must hide nothing, so an unusual amount is listed even if only that batch shows a changed account.
     all_changed = changed_accounts if against is None else sheet.changed_accounts(against)
     people = units.select("payee", "person").unique().height
     compared: list[tuple[BatchRecord, Sequence[Change]]] = []
@@ -151,8 +151,8 @@ def compare_with_past(
 def payment_rows(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the valid rows as `row, name, country, currency, account, value, payee, person, staff`.
 
-    A payee is an account in a country, or a phone if there is no account. A person is a name in a country, in one
-    spelling. `staff` is the staff number, if the sheet has one.
+    A payee is an account in a country, or a phone if there is no account. A person is a normalised name in a country.
+    `staff` is the staff number, if the sheet has one.
     """
     account = pl.coalesce("account_number", "phone")
     valid = rows.filter("valid").select(
@@ -176,18 +176,18 @@ def payment_rows(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _homonyms(rows: pl.DataFrame) -> pl.Series:
-    """Return the persons whose name several staff numbers of a sheet share."""
+    """Return the people whose name several staff numbers of a sheet share."""
     return rows.group_by("person").agg(pl.col("staff").drop_nulls().n_unique()).filter(pl.col("staff") > 1)["person"]
 
 
 def _split_homonyms(rows: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
-    """Return the rows with homonyms as different persons, by staff number or else by account."""
+    """Return the rows with homonyms as different people, by staff number or otherwise by account."""
     by_number = pl.when(pl.col("person").is_in(homonyms.implode())).then(pl.format("{} {}", "person", "staff"))
     return rows.with_columns(person=by_number.otherwise("person")) if homonyms.len() else rows
 
 
 def _group_units(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the sums of a sheet by account, name and currency. `unit` numbers the pairs of account and name."""
+    """Return a sheet's sums by account, name and currency. `unit` numbers the pairs of account and name."""
     sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
         pl.col("row", "name", "account").first(), pl.col("value").sum()
     )
@@ -203,9 +203,9 @@ def _read_pages(journal: JournalReader, batch: BatchRecord, homonyms: pl.Series)
 
 
 def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
-    """Return some rows of a batch, and whether these rows paid or all other rows did.
+    """Return some rows of a batch, and whether these are the rows that paid or all others are.
 
-    The smaller of both groups is read, because most batches paid every row.
+    Only the smaller group is read, because most batches paid every row.
     """
     counts: dict[State, int] = {}
     for tally in journal.tallies(batch.number):
@@ -240,8 +240,8 @@ class _PastPayments:
 
     - `paid`: sums by `batch, payee, person, currency`, with `name` and `account`.
     - `touched`: each `unit` of the sheet with every `batch` that paid its account or its name (`by_name`).
-    - `batches`: the overlap of each batch with the sheet, its distance (how many times more or less the median person
-      gets), and whether others approved it.
+    - `batches`: each batch's overlap with the sheet, its distance (the factor by which the median person gets more or
+      less), and whether others approved it.
     """
 
     records: Mapping[int, BatchRecord]
@@ -253,7 +253,7 @@ class _PastPayments:
     def read(
         journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame, homonyms: pl.Series
     ) -> "_PastPayments":
-        """Read all batches page by page, and keep the payments to the people in the sheet."""
+        """Read all batches page by page and keep the payments to the people in the sheet."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
         is_concerned = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
         keys = ("batch", "payee", "person", "currency")
@@ -292,7 +292,7 @@ class _PastPayments:
         return int(self.batches.filter(batch=batch.number)["overlap"].sum())
 
     def base_batch(self) -> BatchRecord | None:
-        """Return the batch with most of the sheet's people, preferring a similar batch that has at least half as many.
+        """Return the batch with most of the sheet's people, preferring a similar batch with at least half as many.
 
         Approved batches come first: a payment that only its maker saw must not hide that someone is missing.
         """
@@ -309,11 +309,11 @@ class _PastPayments:
         return self.records[ranked["batch"][0]]
 
     def reference_batches(self, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
-        """Return, for each of `keys` among `candidates`, the batch to compare with (`alike`) and the `latest` batch.
+        """Return the batch to compare with (`alike`) and the `latest` batch for each of `keys` among `candidates`.
 
-        Approved batches come before those that only their maker saw. Then come batches with at least half as many of
-        the sheet's people as the largest one, because a small batch is no measure. `alike` is the newest batch that
-        pays amounts like the sheet's, or else the most similar batch.
+        Approved batches are preferred to those that only their maker saw, and then batches with at least half as many
+        of the sheet's people as the largest one, because a small batch is no measure. `alike` is the newest batch with
+        amounts like the sheet's, or otherwise the most similar batch.
         """
         eligible = candidates.join(self.batches, on="batch").filter(
             pl.col("is_approved") == pl.col("is_approved").any().over(keys)
@@ -343,7 +343,7 @@ def _is_similar() -> pl.Expr:
 
 
 def _distances(units: pl.DataFrame, pairs: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return, for each batch, the median ratio of its payments to the sheet's, for the people who are in both."""
+    """Return the median ratio of each batch's payments to the sheet's, for people in both."""
     lines = pairs.select("unit", "batch").join(units.select("unit", "payee", "person", "currency", "value"), on="unit")
     sums = rows.select("batch", "payee", "person", "currency", before="value")
     frames: list[pl.DataFrame] = []
@@ -360,7 +360,7 @@ def _distances(units: pl.DataFrame, pairs: pl.DataFrame, rows: pl.DataFrame) -> 
 
 
 def _find_base_batch(journal: JournalReader, batches: Sequence[BatchRecord], past: _PastPayments) -> BatchRecord | None:
-    """Return the batch with the people that the sheet should have, preferably an approved one.
+    """Return the batch whose people the sheet should have: an approved one, if there is any.
 
     A payment that only its maker saw must not hide that someone is missing, even if no other batch shares people.
     """
@@ -387,9 +387,9 @@ class _CurrentSheet:
         self._firsts = self._first_payments()
 
     def changed_accounts(self, against: BatchRecord | None) -> Sequence[Change]:
-        """Return the people whom a compared batch paid by the same name, but to another account.
+        """Return the people whom a compared batch paid under the same name but to another account.
 
-        Both the most similar batch and the latest large batch count, so a side payment makes no account known.
+        Both the most similar and the latest large batch count, so that a side payment makes no account known.
         """
         past = self._past
         by_name = past.touched.filter("by_name")
@@ -429,7 +429,7 @@ class _CurrentSheet:
         ]
 
     def _old_accounts(self, pairs: pl.DataFrame) -> pl.DataFrame:
-        """Return the accounts to which the batch paid each name: first accounts that the sheet lacks, then by sum."""
+        """Return the accounts to which the batch paid each name, first those that the sheet lacks, then by sum."""
         rows = self._past.payments.join(pairs, on=["batch", "person"], how="semi", maintain_order="left")
         sums = rows.group_by("batch", "person", "payee").agg(pl.col("value").sum(), pl.col("account").first())
         here = pl.col("old_payee").is_in(self._units["payee"].unique().implode())
@@ -443,14 +443,14 @@ class _CurrentSheet:
         )
 
     def unusual_amounts(self, changes: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
-        """Yield the payees whose amount differs by more than the share from the compared batch."""
+        """Yield the payees whose amount differs by more than the allowed share from the compared batch."""
         past, pair = self._past, ["payee", "person"]
         touched = past.touched.select("unit").unique()
         pairs = past.payments.select("batch", *pair, "currency", before="value")
         units = self._units.join(touched, on="unit", how="semi", maintain_order="left")
         known_pairs = past.payments.select(pair).unique()
         known_payees = units.join(known_pairs, on=pair, how="semi", maintain_order="left", nulls_equal=True)
-        # The account is known, but the name is spelled differently. All that the sheet pays to the account is compared.
+        # The account is known, but the name is spelled differently. All payments into the account are compared.
         total = self._units.group_by("payee", "currency").agg(total=pl.col("value").sum())
         respelled = (
             units.join(known_pairs, on=pair, how="anti", nulls_equal=True)
@@ -485,7 +485,7 @@ class _CurrentSheet:
             yield self._build_change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
 
     def missing_payees(self, rows: pl.DataFrame, batch: BatchRecord, changes: Sequence[Change]) -> Iterator[Change]:
-        """Yield the payees that a batch paid and this sheet does not pay. A payee with a new account is not missing."""
+        """Yield the payees that a batch paid and this sheet does not. A payee with a new account is not missing."""
         sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
             pl.col("name", "account").first(), pl.col("value").sum()
         )
@@ -514,14 +514,14 @@ class _CurrentSheet:
         return {row: first[payee] for row, payee in payees if payee in first}
 
     def median_sums(self) -> Mapping[str, float]:
-        """Return the usual (median) sum of a payee in each currency, over earlier batches and this sheet."""
+        """Return a payee's median sum in each currency, over earlier batches and this sheet."""
         medians: dict[str, float] = {}
         for frame in (self._past.payments, self._units):
             medians.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
         return medians
 
     def _first_payments(self) -> Mapping[str, tuple[int, Mapping[str, Decimal]]]:
-        """Return, for each account in the sheet, the first batch that paid it, with the sums by currency."""
+        """Return the first batch that paid each account in the sheet, with the sums by currency."""
         payments = self._past.payments.filter(pl.col("payee").is_in(self._units["payee"].unique().implode()))
         first = payments.filter(pl.col("batch") == pl.col("batch").min().over("payee"))
         sums = first.group_by("payee", "batch", "currency").agg(pl.col("value").sum())
@@ -531,7 +531,7 @@ class _CurrentSheet:
         return firsts
 
     def _other_names(self) -> Mapping[int, str]:
-        """Return, for each unit, the latest other name under which its account was paid."""
+        """Return the latest other name under which each unit's account was paid."""
         units = self._units.select("unit", "payee", "person").unique()
         known = self._past.payments.filter(pl.col("person").is_not_null()).rename(
             {"person": "other", "name": "other_name"}
@@ -560,10 +560,10 @@ class _CurrentSheet:
 
 
 def _sort_by_danger(changes: Sequence[Change], median_sums: Mapping[str, float]) -> Sequence[Change]:
-    """Return the changes by kind and, within a kind, by the money that they move, largest first.
+    """Sort changes by kind and, within a kind, by the money at stake, largest first.
 
-    Money in several currencies is compared in usual payments of each currency. Increases come before decreases. If a
-    second batch shows the same change, only the change from the first batch is kept.
+    Money in several currencies is measured in median payments of each currency. Increases come before decreases. If a
+    second batch shows the same change, only that from the first batch is kept.
     """
     unique: dict[tuple[int, str, str, str, str], Change] = {}
     for change in changes:

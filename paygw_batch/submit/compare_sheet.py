@@ -1,4 +1,4 @@
-"""Compares a sheet's rows with the journal. Only one part of the sheet is in memory at a time."""
+"""Compares a sheet's rows with the journal, with one part of the sheet in memory at a time."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,10 +20,10 @@ from paygw_batch.submit.open_questions import WHOLE_SHEET, OpenQuestion
 class SheetComparison:
     """The results of comparing a sheet's rows with the journal.
 
-    - `known`: rows that the journal already has. `spelled`: rows whose order id it has in another spelling.
+    - `known`: rows already in the journal. `spelled`: rows whose order id is in the journal in another spelling.
     - `amended`: clashing rows that may replace a payment. `conflicts`: all other clashing rows.
-    - `paid_before`: rows to pay that resemble rows of another batch. `rewritten`: such rows whose order ids differ only
-      as programs damage them.
+    - `paid_before`: rows to pay that resemble rows of another batch. `rewritten`: such rows whose order ids look like
+      damaged variants.
     - `own_ids`: the order ids of the rows in `spelled`, `paid_before` and `rewritten`.
     """
 
@@ -37,7 +37,7 @@ class SheetComparison:
 
     @property
     def has_findings(self) -> bool:
-        """Whether the journal has anything about these rows."""
+        """Whether the journal has findings about these rows."""
         return any(self._findings)
 
     @property
@@ -68,7 +68,7 @@ class SheetComparison:
         may_replace: Callable[[Clash], bool],
         since: str,
     ) -> None:
-        """Compare more instructions with the journal, and add their results."""
+        """Compare more instructions with the journal and add their results."""
         order_ids = instructions["client_orderid"]
         known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
         amended = [clash for clash in clashes if may_replace(clash)]
@@ -98,9 +98,9 @@ def compare_sheet(
 ) -> SheetComparison:
     """Compare every valid row of a sheet with all batches of its operation.
 
-    If there is no such batch, the sheet is not read again. `may_replace` says whether a clashing row may replace the
-    payment. Look-alikes come from batches opened after `since`. `memory` keeps the results of an earlier comparison in
-    which nothing could be replaced; the journal is then asked only about rows that have changed since.
+    If there is no such batch, the sheet is not read again. `may_replace` returns whether a clashing row may replace the
+    payment. Look-alikes come from batches opened after `since`. `memory` has the results of an earlier comparison in
+    which nothing could be replaced, so that only changed rows are compared.
     """
     comparison, operation = SheetComparison(), validated.sheet.operation
     if any(record.operation == operation for record in journal.batches()):
@@ -116,7 +116,7 @@ _COMPARED_COLUMNS = ("row", "client_orderid", "content", "payee", "currency", "m
 
 
 class ComparisonMemory:
-    """Keeps the journal's answers about a sheet's rows until something is written to the journal."""
+    """Caches the journal's answers about a sheet's rows until something is written to the journal."""
 
     def __init__(self) -> None:
         self._head: object = None
@@ -125,7 +125,7 @@ class ComparisonMemory:
         self._comparison = SheetComparison()
 
     def compare(self, validated: Validated, journal: JournalReader, since: str) -> SheetComparison:
-        """Return the comparison of a sheet whose rows may not replace any payment."""
+        """Compare a sheet whose rows may not replace any payment."""
         operation = validated.sheet.operation
         head = (operation, journal.head())  # the head is read before the rows, so that later writes cause a new query
         instructions = pl.concat(part.instructions.select(_COMPARED_COLUMNS) for part in validated.parts())
@@ -157,7 +157,7 @@ MAX_ROWS_NAMED = 20
 def split_look_alikes(
     look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None
 ) -> tuple[Sequence[LookAlike], Sequence[LookAlike]]:
-    """Return the look-alikes not covered by `repeat`: those alone in their batch, then all others."""
+    """Return the look-alikes not covered by `repeat`: those alone in their batch, and all others."""
     outside = [row for row in look_alikes if repeat is None or row.batch != repeat.subject]
     counts = Counter(row.batch for row in outside)
     return [row for row in outside if counts[row.batch] == 1], [row for row in outside if counts[row.batch] > 1]
@@ -177,7 +177,7 @@ def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping
         suffix = say(" and {count:,} more", count=len(rows) - MAX_ROWS_NAMED) if len(rows) > MAX_ROWS_NAMED else ""
         sentence = say(
             "{count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "
-            "other order ids: make sure that all are meant (rows {named}{more}).",
+            "other order ids: make sure that all are intended (rows {named}{more}).",
             count=len(rows),
             sheet_name=sheet_names[batch],
             opened_at=rows[0].opened_at[:10],

@@ -1,7 +1,7 @@
-"""Writes notices to the outbox when something happens, for the people whom the settings name.
+"""Writes notices about events to the outbox, for the configured recipients.
 
 The end of a run is not a fact in the journal, because a killed run writes nothing. Its notice is therefore written
-before the first row is sent, and becomes due when the run has ended in any way. Its figures are read when it is
+before the first row is sent, and becomes due when the run has ended, however it ends. Its figures are read when it is
 first sent. No error in this module delays a payout or changes an exit code.
 """
 
@@ -34,7 +34,7 @@ def notice_recipients(settings: Settings, occasion: Occasion) -> list[str]:
 
 
 def has_notices(settings: Settings) -> bool:
-    """Whether any occasion has a recipient."""
+    """Return whether any occasion has a recipient."""
     return settings.notices.has_webhook or bool(settings.notices.recipients())
 
 
@@ -88,7 +88,7 @@ def add_notices(settings: Settings, notices: Sequence[NewNotice], echo: Echo = i
 
 
 def add_key_expiry_notice(settings: Settings, key: SigningKey, echo: Echo) -> None:
-    """Write the notices that the private key expires soon and that it has expired, once each."""
+    """Write a notice that the private key expires soon or has expired, each once."""
     days = key.custody.days_left(utc_now().date())
     if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
         return
@@ -114,13 +114,13 @@ def page_url(settings: Settings, path: str) -> str:
 
 
 def replace_invalid_characters(text: str) -> str:
-    """Return a string that UTF-8 can encode. A file name may contain other bytes."""
+    """Return a string that UTF-8 can encode, because a file name may contain other bytes."""
     return text.encode(errors="replace").decode()
 
 
 @contextmanager
 def _reporting_failures(echo: Echo) -> Iterator[None]:
-    """Pass a sentence to `echo` if a notice cannot be written, and continue."""
+    """Pass a sentence to `echo` if a notice cannot be written and continue."""
     try:
         yield
     except PaygwError as error:

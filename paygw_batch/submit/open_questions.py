@@ -1,7 +1,7 @@
-"""Finds questions about a sheet that only a person can answer: whether a repeat is meant, and who is new.
+"""Finds questions about a sheet that only a person can answer: whether a repeat is intended, and who is new.
 
 A sheet without order ids names its payment run by a reference, and the run knows each payee by account or staff number.
-A corrected sheet may have a new person, or a new account of a known person: only its maker knows which.
+A corrected sheet may have a new person or a known person's new account, and only its maker knows which.
 """
 
 import hashlib
@@ -43,11 +43,11 @@ _LINE_SCHEMA = {"row": pl.UInt32, "valid": pl.Boolean} | dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A question about a sheet that only a person can answer. Nothing of the sheet is paid before that.
+    """A question about a sheet that only a person can answer. Until then, nothing of the sheet is paid.
 
-    - `about`: the subject of the question. An answer counts for exactly this subject.
-    - `question`: the text to ask; empty if there is nothing to answer, because nothing of the sheet would be paid.
-    - `names`: new payees. An answer given in advance names them; for other questions it says that repeats are meant.
+    - `about`: the subject of the question. An answer applies to exactly this subject.
+    - `question`: the text to ask, or empty if nothing of the sheet would be paid anyway.
+    - `names`: new payees, whom an answer in advance must name. For other questions it allows repeats.
     - `people`: a row, a value, a code and a sentence for each person concerned.
     """
 
@@ -62,11 +62,11 @@ class OpenQuestion:
 
     @property
     def key(self) -> str:
-        """The key by which an answer names the question: its code and its subject."""
+        """The key of the question in answers: its code and its subject."""
         return f"{self.code} {self.subject}"
 
     def is_answered(self, choices: Choices) -> bool:
-        """Whether a person has answered the question, by its key or in advance."""
+        """Return whether a person has answered the question, by its key or in advance."""
         if self.key in choices.answered:
             return True
         if not self.question or not self.names:
@@ -80,7 +80,7 @@ class OpenQuestion:
         return build_findings([(WHOLE_SHEET, "client_orderid", self.subject, self.code, self.message), *people])
 
     def refusal(self) -> OpenSheetQuestion:
-        """Return the error that refuses the sheet, if a person said no or nobody could be asked."""
+        """Return the error that refuses the sheet if a person said no or nobody could be asked."""
         sentences = [self.message, *(sentence for _, _, _, sentence in self.people[:_MAX_NAMED])]
         return OpenSheetQuestion(self.code, " ".join(sentences), hint=self.hint, option=self.option)
 
@@ -119,7 +119,7 @@ def payment_lines(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the payments of the valid rows (as in `Validated.rows`).
 
     Columns: `row` (UInt32), then as String `order_id`, `country`, `currency`, `amount`, `name`, `account` (or phone),
-    and `stem`: a derived order id without its number, which is the same for all payments to one payee.
+    and `stem`: a derived order id without its counter, which all payments to one payee share.
     """
     return rows.filter("valid").select(
         pl.col("row").cast(pl.UInt32),
@@ -152,7 +152,7 @@ _OUR_COLUMNS = frozenset({*_LINE_SCHEMA, "purpose", "error_code", "message"})
 
 
 def own_texts(rows: pl.DataFrame) -> pl.Series:
-    """Return, for each valid row, the texts of the sender's own columns with their headings, in one spelling."""
+    """Return the normalised texts of the sender's own columns, with their headings, for each valid row."""
     headings = [name for name in sorted(rows.columns) if name not in _OUR_COLUMNS]
     valid = rows.filter("valid")
     if not headings:
@@ -166,7 +166,7 @@ def own_texts(rows: pl.DataFrame) -> pl.Series:
 
 @dataclass(frozen=True, slots=True)
 class UsedReference:
-    """The payments that were opened under a reference. `lines` has each order id of `batch_payment_lines` once."""
+    """The earlier payments under a reference. `lines` has each order id of `batch_payment_lines` once."""
 
     reference: str
     lines: pl.DataFrame
@@ -186,10 +186,9 @@ class UsedReference:
         return ", ".join(self.lines["day"].unique(maintain_order=True))
 
     def conflicts(self, payments: pl.DataFrame, sheet_name: str) -> Sequence[tuple[int, Mapping[str, str]]]:
-        """Return the rows that may pay somebody again under another order id, each with the earlier payment.
+        """Return the rows that may pay someone again under another order id, each with the earlier payment.
 
-        Either the account was paid by a sheet with staff numbers, and this sheet has none, or the reverse. Or the payee
-        is on another worksheet of the same workbook.
+        Either only one of the sheets has staff numbers, or the payee is on another worksheet of the same workbook.
         """
         columns = {f"before_{name}": name for name in (*_EARLIER_COLUMNS, "stem")}
         earlier = self.lines.select("country", "account", "sheet", **columns)
@@ -212,7 +211,7 @@ class UsedReference:
         return [(row, {name: line[f"before_{name}"] for name in _EARLIER_COLUMNS}) for row, line in lines]
 
     def question(self, rows: pl.DataFrame, ids: pl.Series, pending: Collection[int]) -> OpenQuestion | None:
-        """Return the question about another file under this reference, or None if it repeats the same payments.
+        """Return the question about another file under this reference, or None if that repeats the same payments.
 
         `rows` are the `payment_lines` of the sheet with their `own` texts. `ids` has the order ids of
         these rows and of refused rows. `pending` has the rows that would be sent.
@@ -264,7 +263,7 @@ class UsedReference:
 
 
 def _add_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
-    """Return the lines of a batch with `when`: its date, and the state of each row that may be unpaid."""
+    """Add `when` to a batch's lines: its date, and the state of rows that may be unpaid."""
     states = {row.row: state_label(row.state.value) for row in journal.rows(batch.number, states=_UNPAID_STATES)}
     word = pl.col("row").replace_strict(states, default=None, return_dtype=pl.String)
     return lines.with_columns(when=pl.concat_str("day", word, separator=", ", ignore_nulls=True))
@@ -324,7 +323,7 @@ def repeated_payee_question(payments: pl.DataFrame, pending: Collection[int]) ->
         rows = ", ".join(str(line["row"]) for line in lines)
         amounts = ", ".join(f"{line['currency']} {line['amount']}" for line in lines)
         sentence = say(
-            "{name} is on rows {rows} ({amounts}): several payments, or one that was pasted twice?",
+            "{name} is in rows {rows} ({amounts}): several payments, or one that was pasted twice?",
             name=" / ".join(dict.fromkeys(line["name"] for line in lines)),
             rows=rows,
             amounts=amounts,
@@ -336,8 +335,8 @@ def repeated_payee_question(payments: pl.DataFrame, pending: Collection[int]) ->
     is_pasted = count * 2 > payments.height
     message = say_count(
         count,
-        "{count:,} of {of_rows:,} rows pays somebody whom another row also pays.",
-        "{count:,} of {of_rows:,} rows pay somebody whom another row also pays.",
+        "{count:,} of {of_rows:,} rows pays someone who is also paid by another row.",
+        "{count:,} of {of_rows:,} rows pay someone who is also paid by another row.",
         of_rows=payments.height,
     )
     return OpenQuestion(

@@ -58,10 +58,10 @@ from paygw_batch.submit.open_questions import (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The effects of submitting a sheet to a journal. Nothing has been written yet.
+    """The effects of submitting a sheet to a journal. Nothing is written yet.
 
-    `existing` is the batch, if the journal already has it; then only its due rows are sent. `known` rows are covered by
-    other batches of the journal. `amendments` replace payments that were rejected or never sent.
+    `existing` is the batch if the journal already has it, and then only its due rows are sent. `known` rows are covered
+    by other batches. `amendments` replace payments that were rejected or never sent.
     """
 
     validated: Validated
@@ -97,12 +97,12 @@ class Plan:
         return pl.concat([*warnings, self.validated.warnings, _look_alike_warnings(self.look_alikes, self.own_ids)])
 
     def unanswered_questions(self, choices: Choices) -> Sequence[OpenQuestion]:
-        """Return the questions that nobody has answered, neither by their keys nor in advance."""
+        """Return the questions that nobody has answered, by key or in advance."""
         return [question for question in self.questions if not question.is_answered(choices)]
 
     @property
     def sent_before(self) -> Sequence[KnownRow]:
-        """The known rows that were sent already, and are not sent by submitting the sheet."""
+        """The known rows that were already sent, and that submitting the sheet does not send again."""
         return [row for row in self.known if row.state is not State.READY]
 
     @property
@@ -113,7 +113,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """The number of past days searched for repeats and look-alikes of a sheet; 0 turns a search off."""
+    """The number of past days searched for repeats and look-alikes of a sheet. 0 disables a search."""
 
     repeat_days: int = REPEAT_DAYS
     look_alike_days: int = LOOK_ALIKE_DAYS
@@ -132,10 +132,10 @@ def plan_submission(
 ) -> Plan:
     """Compare a validated sheet with the journal.
 
-    A row is a defect if its order id was used in another spelling, or for other content. With `amend`, other content
-    may replace a payment that was never made, after `quarantine_h` hours if only a person says so. A row that resembles
-    one of the last `look_alike_days` gets a warning, one for each batch. A sheet that repeats a batch of the last
-    `repeat_days` leaves a question. Days count back from `as_of`. Raises `ReferenceLookAlike`.
+    A row is a defect if its order id was used in another spelling or for other content. With `amend`, other content may
+    replace a payment that was never made, after `quarantine_h` hours if only a person says so. A row that resembles one
+    of the last `look_alike_days` gets a warning for each batch. A sheet that repeats a batch of the last `repeat_days`
+    leaves an open question. Days are counted back from `as_of`. Raises `ReferenceLookAlike`.
     """
     validated = warnings_as_defects(validated) if choices.strict else validated
     if existing := _find_existing_batch(validated, journal):
@@ -200,11 +200,11 @@ def open_planned_batch(
     approved: PlanApproval = NO_APPROVAL,
     is_answered: bool = False,
 ) -> BatchRecord:
-    """Store the planned batch as a whole, or return it if the journal already has it.
+    """Store the planned batch, or return it if the journal already has it.
 
-    Every row of a new batch is checked against its country's contract again. If a row fails, nothing is stored.
+    Every row of a new batch is checked against its country's contract again. Nothing is stored if a row fails.
 
-    `sheet_path` is the path of the sheet; a later run of the batch writes the reconciliation next to it. `by` is the
+    `sheet_path` is the path of the sheet, next to which later runs of the batch write the reconciliation. `by` is the
     person who opens the batch. Raises `OpenSheetQuestion` if the sheet leaves a question, unless `is_answered`.
     """
     if plan.existing is not None:
@@ -233,8 +233,7 @@ def open_planned_batch(
 def _batch_parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
     """Yield the parts of a batch that have passed the contract.
 
-    An error raised here, such as that for a changed sheet, is raised inside the journal's transaction. Nothing of the
-    batch is stored then.
+    An error here, such as a changed sheet, is raised inside the journal's transaction, so that nothing is stored.
     """
     pager = Pager()
     known_rows = [row.row for row in plan.known]
@@ -248,9 +247,9 @@ def _batch_parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
 
 
 def _reject_respelled_reference(validated: Validated, journal: JournalReader) -> None:
-    """Raise `ReferenceLookAlike` if the sheet's reference was never used, but another spelling of it was.
+    """Raise `ReferenceLookAlike` if the sheet's reference is new but another spelling of it was used.
 
-    Either all order ids of a sheet are derived, or none is, so the first row decides.
+    Either all order ids of a sheet are derived or none is, so the first row decides.
     """
     batches = [batch for batch in journal.batches() if batch.operation == validated.sheet.operation and batch.reference]
     reference = _derived_reference(validated) if batches else None
@@ -291,8 +290,8 @@ def _derived_reference(validated: Validated) -> str | None:
 class _PaymentRun:
     """A sheet without order ids, with the earlier use of its reference. Empty for a sheet that has its own ids.
 
-    `paid` are the sheet's `payment_lines`. `several` has the payees (derived ids without their number) who are paid on
-    several rows, of this sheet or of earlier ones.
+    `paid` are the sheet's `payment_lines`. `several` has the payees (derived ids without their counter) who are paid on
+    several rows of this sheet or of earlier ones.
     """
 
     payments: pl.DataFrame | None
@@ -316,7 +315,7 @@ class _PaymentRun:
         return order_id.rpartition("-")[0] not in self.repeated_stems
 
     def defects(self, comparison: SheetComparison) -> Iterator[pl.DataFrame]:
-        """Yield the defects of rows that could pay somebody twice, although their order ids were never used."""
+        """Yield defects of rows that could pay someone twice although their order ids are new."""
         if self.payments is None:
             return
         clashing = {entry.client_orderid.rpartition("-")[0] for entry in comparison.conflicts} & self.repeated_stems
@@ -328,7 +327,7 @@ class _PaymentRun:
                 "amount",
                 amount,
                 CONFLICT,
-                say("{name} is on several rows, and one of them differs from what was sent before.", name=name),
+                say("{name} is in several rows, and one of them differs from what was sent before.", name=name),
             )
             for row, name, amount in lines.select("row", "name", "amount").iter_rows()
         ]
@@ -373,7 +372,7 @@ def _respelling_defects(comparison: SheetComparison) -> pl.DataFrame:
 
 
 def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
-    """Return a defect for each row whose order id seems to be an equal payment's id, changed by a program."""
+    """Return a defect for each row whose order id looks like a damaged variant of an equal payment's."""
     rewritten = {look_alike.row: look_alike for look_alike in comparison.rewritten}
     columns = ("row", "client_orderid", "account_name", "currency", "amount")
     frames = (
@@ -400,7 +399,7 @@ def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.
 def _find_repeat(
     validated: Validated, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
 ) -> OpenQuestion | None:
-    """Return the question about a batch since `since` that is repeated by over half of the payable rows."""
+    """Return a question about a batch since `since` that is repeated by over half of the payable rows."""
     if len(paid_before) * 2 <= validated.payable:
         return None
     columns = ("client_orderid", "payee", "currency", "minor")
@@ -418,7 +417,7 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int,
         own_id = own_ids[look_alike.row]
         sentence = say(
             "{own_id} has the same account and amount as {client_orderid} of batch {batch} ({opened_at}): "
-            "make sure that both are meant.",
+            "make sure that both are intended.",
             own_id=own_id,
             client_orderid=look_alike.client_orderid,
             batch=look_alike.batch,
@@ -468,7 +467,7 @@ def _conflict_defects(
         since = clash.quarantined_since
         if clash.is_amendable and since is not None and not clash.is_replaceable(until):
             remedy = say(
-                ". The other is rejected on a person's word alone, was sent at {time} and could still be paid: "
+                ". Only a person reported that the other was rejected. It was sent at {time} and could still be paid: "
                 "this row may replace it from {opens} ({quarantine}).",
                 time=since,
                 opens=timestamp(quarantine.ends_at(since)),
@@ -493,7 +492,7 @@ def _earlier_payment_sentence(name: str, payment: Mapping[str, str]) -> str:
 
 
 def _earlier_payments(clashes: Sequence[Clash], journal: JournalReader) -> Mapping[tuple[str, int], Mapping[str, str]]:
-    """Return the payments that clash with rows, by batch and row, without those to forgotten people."""
+    """Return the payments that clash with rows, by batch and row, except those to forgotten people."""
     by_batch: dict[str, set[int]] = {}
     for clash in clashes:
         by_batch.setdefault(clash.batch, set()).add(clash.sheet_row)

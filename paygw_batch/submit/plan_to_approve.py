@@ -1,7 +1,7 @@
 """Shows a plan to an approver: differences from earlier payments, warnings by kind, and everyone who is paid.
 
 A plan is shown as lines or as a page, for people who may see the sheet. Every sentence is built here from the values of
-the findings. None comes from the plan's maker, except warnings in the words of the validation.
+the findings, except warnings, which have the words of the validation. None comes from the plan's maker.
 """
 
 import csv
@@ -72,7 +72,7 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class DifferenceGroup:
-    """The differences of one kind from earlier payments. `words` is the name of the kind, in the right number."""
+    """The differences of one kind from earlier payments. `words` is the name of the kind, in singular or plural."""
 
     words: str
     findings: Sequence[PlanFinding]
@@ -84,7 +84,7 @@ class DifferenceGroup:
 
 @dataclass(frozen=True, slots=True)
 class WarningGroup:
-    """The warnings of a plan that have one code: their number, and the first few."""
+    """The warnings of a plan with one code: their number, and the first few."""
 
     code: str
     count: int
@@ -93,9 +93,9 @@ class WarningGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayee:
-    """One row that is paid. `code` is the most dangerous difference of its payee; empty if there is none.
+    """A row to be paid. `code` is its payee's most dangerous difference, or empty if there is none.
 
-    `known_since` is the date on which the account was first paid; empty for a new account.
+    `known_since` is the date on which the account was first paid, or empty for a new account.
     """
 
     row: int
@@ -112,7 +112,7 @@ Piece = tuple[str, bool]
 
 
 def difference_pieces(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
-    """Return two accounts as pieces. Each piece is marked if it differs from the other account."""
+    """Return two accounts as pieces, each marked if it differs from the other account."""
     if len(old) == len(new):
         runs = groupby(range(len(old)), key=lambda position: old[position] != new[position])
         ranges = [(differs, list(positions)) for differs, positions in runs]
@@ -127,7 +127,7 @@ def difference_pieces(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Pie
 
 
 def mask_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """Return an account with most digits masked: enough remain to compare accounts, too few to pay to one."""
+    """Return an account with most digits masked, leaving enough for comparison but too few for a payment."""
     length, position, shown_differences = sum(len(piece) for piece, _ in pieces), 0, 0
     masked: list[Piece] = []
     for piece, differs in pieces:
@@ -165,7 +165,7 @@ def listed_payees(document: PlanDocument) -> Sequence[ListedPayee]:
 
 
 def people_table(document: PlanDocument) -> pl.DataFrame:
-    """Return all payees as a table to download, in the order of the sheet."""
+    """Return all payees as a table for download, in the sheet's order."""
     headings = ("row", "name", "account", "currency", "amount", "known_since", "differs")
     lines = [
         (str(row.row), row.name, row.account, row.currency, row.amount, row.known_since, difference_word(row.code))
@@ -191,9 +191,9 @@ def _dangerous_findings(document: PlanDocument) -> Sequence[PlanFinding]:
 
 
 def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) -> str:
-    """Return the number of people who were paid before, and the batch with most of them, as sentences.
+    """Describe the number of people who were paid before, and the batch with most of them.
 
-    Officers know a batch only by its sheet and its date.
+    For officers, a batch is named by its sheet and its date.
     """
     finding = next(iter(document.select_findings(COMPARED_BATCH, FIRST_RUN)), None)
     if finding is None:
@@ -222,7 +222,7 @@ def comparison_text(document: PlanDocument, *, is_for_officers: bool = False) ->
 
 
 def worksheets_sentence(document: PlanDocument) -> str:
-    """Return a sentence with the paid and unpaid worksheets of a plan. Empty if there was no choice."""
+    """Return a sentence on which worksheets a plan pays and which not, or empty without a choice."""
     sheet = next(iter(document.select_findings(WORKSHEET)), None)
     if sheet is None:
         return ""
@@ -256,7 +256,7 @@ def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
 
 
 def warning_groups(document: PlanDocument) -> Sequence[WarningGroup]:
-    """Return the other warnings by kind: those about the whole sheet first, then rare kinds before frequent ones."""
+    """Return the other warnings by kind: those about the whole sheet first, then rarer kinds first."""
     by_code: dict[str, list[PlanFinding]] = {}
     for finding in document.findings:
         if finding.code not in _NO_WARNINGS and finding.code not in _DOUBLE_PAYMENTS:
@@ -292,12 +292,12 @@ def first_payment_text(finding: PlanFinding) -> str:
 
 
 def shared_account_text(finding: PlanFinding) -> str:
-    """Describe the other name under which a finding's account was paid, or return an empty string."""
+    """Describe the other name under which a finding's account was paid. Empty if there is none."""
     return say("this account was paid under the name {name}", name=finding.shared_with) if finding.shared_with else ""
 
 
 def finding_sentence(finding: PlanFinding) -> str:
-    """Return a finding as a sentence, built from its values unless it is a warning."""
+    """Return a finding as a sentence built from its values, or a warning's own message."""
     match finding.code:
         case "payee.account":
             parts = (
@@ -387,7 +387,7 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
             batch = say(" It is batch {batch}.", batch=finding.value) if finding.code == REPEATS_A_BATCH else ""
             yield f"- {double_payment_line(finding)}{batch}"
         if document.answered:
-            yield say("Its maker confirms that this is meant.")
+            yield say("Its maker confirms that this is intended.")
     if sent_before := document.select_findings(ALREADY_SENT):
         yield say_count(
             len(sent_before),
@@ -436,7 +436,7 @@ def warning_line(finding: PlanFinding) -> str:
 
 
 def double_payment_line(finding: PlanFinding) -> str:
-    """Return a warning about a double payment as one line, which names the person."""
+    """Return a warning about a double payment as one line with the person's name."""
     return finding_line(finding) if finding.row and finding.code in _WITHOUT_NAME else warning_line(finding)
 
 
@@ -491,7 +491,7 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
 
 
 def _warning_advice(code: str) -> str:
-    """Return the meaning of a kind of warning and the suggestion, or an empty string if it is unknown."""
+    """Return the meaning of a kind of warning and its suggestion, or an empty string if it is unknown."""
     try:
         meaning = code_meaning(code, WARNINGS)
     except KeyError:

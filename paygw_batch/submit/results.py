@@ -1,4 +1,4 @@
-"""Writes the results of a batch to files, and summarises them."""
+"""Writes a batch's results to files and summarises them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class BatchResult:
 def batch_result(
     journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known_count: int = 0
 ) -> BatchResult:
-    """Return the state of a batch after the `end` of a run. This writes nothing."""
+    """Return the state of a batch after the `end` of a run. Writes nothing."""
     minor_units = rule_minor_units(rules)
     frame = reconciliation(journal, batch, minor_units)
     totals = batch_totals(frame, minor_units)
@@ -56,7 +56,7 @@ def summary_after(
 
 
 def default_output_path(sheet: Path, name: str) -> Path:
-    """Return the default path of a sheet's reconciliation: a file in the folder of the sheet.
+    """Return the default path of a sheet's reconciliation, in the sheet's folder.
 
     `name` is `Sheet.name`. With it, two worksheets of a workbook do not overwrite each other's reconciliation.
     """
@@ -66,7 +66,7 @@ def default_output_path(sheet: Path, name: str) -> Path:
 
 
 def handover_summary(task: SendJob) -> Summary:
-    """Return the summary of a batch that waits for workers or is already being sent by them."""
+    """Return the summary of a batch that waits for workers, or that workers are already sending."""
     summary = replace(batch_summary(task.journal, task.batch), known=task.known)
     ready_count = summary.states.get("ready", 0)
     if not ready_count:
@@ -99,8 +99,8 @@ def write_results(
 ) -> BatchTotals:
     """Write the reconciliation of a batch to `out`, and the page to `report`. Return the totals.
 
-    If `out` ends in .xlsx, the reconciliation is a workbook for people. Any other table is written piece by piece if no
-    report is asked for, so a large batch is never in memory as a whole.
+    If `out` ends in .xlsx, the reconciliation is a workbook for people. Without a report, any other table is written in
+    pieces, so that a large batch is never in memory as a whole.
     """
     is_workbook = out is not None and table_format(out).extension == ".xlsx"
     if out is not None and not is_workbook and report is None:
@@ -128,8 +128,8 @@ def _write_table(pieces: Iterable[pl.DataFrame], out: Path, *, for_excel: bool) 
 class ResultFiles:
     """The files that a submission writes. A path of None means that the file is not written.
 
-    `out` is the reconciliation, and `is_out_named` says that a person named it. `for_excel` writes a CSV file that
-    Excel opens correctly. `rejects` gets the rows of a refused sheet. `report` is the page about the batch.
+    `out` is the reconciliation, and `is_out_named` means that a person named it. `for_excel` writes a CSV file that
+    Excel opens correctly. `rejects` is for the rows of a refused sheet. `report` is the page about the batch.
     """
 
     out: Path

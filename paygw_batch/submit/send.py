@@ -49,7 +49,7 @@ CountsReceiver = Callable[[Mapping[OutcomeKind, int]], None]
 class Drainable(Protocol):
     """A run that can be asked to start no new rows.
 
-    `continues_after_drain` says that other processes then send the remaining rows.
+    If `continues_after_drain`, other processes then send the remaining rows.
     """
 
     continues_after_drain: bool
@@ -62,7 +62,7 @@ class Drainable(Protocol):
 class _WorkerRun:
     """Follows a run of workers until it is over, or no worker is alive.
 
-    When drained, it stops the run for all workers, or leaves the run to them if `continues_after_drain`.
+    Draining stops the run for all workers, or leaves it to them if `continues_after_drain`.
     """
 
     def __init__(self, task: SendJob, run: SharedRunHandle, on_counts: CountsReceiver) -> None:
@@ -141,11 +141,11 @@ def send(
 ) -> RunEnd:
     """Send the due rows of a batch, or follow the workers that send them, and return how the run ended.
 
-    The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: no further row is
-    signed meanwhile, and rows in flight are not delayed. `on_counts` gets the outcomes of workers. `begin` is called
-    before workers can have the batch.
+    The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared, so that no further row
+    is signed meanwhile; rows in flight are not delayed. `on_counts` is called with the outcomes of workers. `begin` is
+    called before workers can take the batch.
 
-    Raises the error that ended the run. Outcomes that the journal could not record are passed to `progress` before.
+    Raises the error that ended the run, after passing outcomes that the journal could not record to `progress`.
     """
     choices, due = task.choices, task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
@@ -187,7 +187,7 @@ def send(
 
 
 def _follow_last_rows(task: SendJob, watch: Watch, on_counts: CountsReceiver) -> RunEnd:
-    """Follow the workers that have a batch's last rows in flight, and return how the run ended."""
+    """Follow the workers that have a batch's last rows in flight and return how the run ended."""
     is_sent = (
         task.choices.sent_by in {BatchSender.WORKERS_IF_ANY, BatchSender.WORKERS_UNATTENDED}
         and task.settings.journal.url is not None
@@ -200,7 +200,7 @@ def _follow_last_rows(task: SendJob, watch: Watch, on_counts: CountsReceiver) ->
 
 
 def _start_workers(task: SendJob, *, is_waiting: bool, begin: Callable[[], None]) -> SharedRunHandle | None:
-    """Offer a batch to the workers and call one. Returns None if none is alive and the batch does not wait."""
+    """Hand a batch over to the workers and call one. Returns None if none is alive and the batch does not wait."""
     if (url := task.settings.journal.url) is None:
         return None
     begin()
@@ -218,14 +218,14 @@ def require_sendable(task: SendJob, countries: set[str]) -> None:
 
 
 def clock_problem(task: SendJob) -> str | None:
-    """Return the reason why this machine's clock prevents sending, or None.
+    """Return why nothing may be sent with this machine's clock, or None.
 
-    An attempt recorded too early would leave quarantine too early once the clock is right.
+    An attempt dated too early would leave quarantine too early once the clock is right.
     """
     sentence = JournalClock.read(task.journal, utc_now()).behind_sentence(at_most_s=MAX_AHEAD_S)
     if sentence is None:
         return None
-    return say("{wrong} Set the clock right. Nothing is sent while it is wrong.", wrong=sentence)
+    return say("{wrong} Correct the clock. Nothing is sent while it is wrong.", wrong=sentence)
 
 
 def disk_space_problem(settings: Settings, rows: int) -> str | None:
@@ -287,7 +287,7 @@ def send_rows(
         end = runner.run(run(engine_journal))
     if end.failure is not None:
         # These answers came when the journal could no longer be written, so they are only in this note. The next run
-        # finds the rows in doubt, and a person then needs the note, or a statement of the gateway.
+        # finds the rows in doubt, and a person then needs the note, or a statement from the gateway.
         for order_id, kind in end.unrecorded:
             state = state_label(kind.value)
             progress.echo(say("Not in the journal: order {order_id} is {outcome}.", order_id=order_id, outcome=state))
@@ -340,7 +340,7 @@ async def _run_engine(
 
 
 async def _record_arrivals_at_intervals(journal: EngineJournal, words: Mapping[str, OutcomeKind]) -> None:
-    """Record notifications during the run. If the journal cannot write them, the engine fails too."""
+    """Record notifications during the run. Errors are ignored, because the engine would fail too."""
     with suppress(JournalError):
         while True:
             await asyncio.sleep(RECORD_ARRIVALS_EVERY_S)
@@ -348,7 +348,7 @@ async def _record_arrivals_at_intervals(journal: EngineJournal, words: Mapping[s
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the factory of uvloop's faster event loop, or None if uvloop is not installed."""
+    """Return uvloop's faster event loop factory, or None if uvloop is not installed."""
     try:
         import uvloop  # noqa: PLC0415 (an extra)
     except ImportError:
@@ -357,5 +357,5 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def gate_stop_reason(gate: GateState) -> str:
-    """Return why no worker may send, or an empty string if they may."""
+    """Return why no worker on any host may send, or empty if they may."""
     return "" if gate.stop is None else stop_sentence(gate.stop)

@@ -1,4 +1,4 @@
-"""Prepares a sheet's plan for approval: exactly the instructions to send, and the findings for an approver."""
+"""Prepares a sheet's plan for approval: the exact instructions to send, and the findings for approvers."""
 
 import shlex
 from collections import Counter
@@ -55,7 +55,7 @@ from paygw_batch.submit.plan import LookBack, Plan, plan_submission
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A sheet that was read and validated, the choices of a person for it, and the path of its approved plan."""
+    """A sheet that was read and validated, a person's choices for it, and the path of its approved plan."""
 
     source: SheetSource
     validated: Validated
@@ -64,7 +64,7 @@ class Submission:
 
     @classmethod
     def read(cls, source: SheetSource, choices: Choices, plan: Path) -> Self:
-        """Read a sheet, and return its submission. Raises `SheetQuestion` if a question about reading it is open."""
+        """Read a sheet and return its submission. Raises `SheetQuestion` if a question about reading it is open."""
         return cls(source, source.validated(), choices, plan)
 
     @property
@@ -80,17 +80,17 @@ class Submission:
 
     @property
     def wrong_totals(self) -> Sequence[str]:
-        """A sentence for each expected total that the sheet does not have."""
+        """A sentence for each expected total that differs from the sheet's."""
         return find_differences(self.choices.expected, self.validated.totals)
 
     def require_allowed(self) -> None:
-        """Raise `SheetError` for other totals than expected, and `ConfigurationError` for a missing key."""
+        """Raise `SheetError` for unexpected totals, or `ConfigurationError` for a missing key."""
         if errors := self.wrong_totals:
             raise SheetError(" ".join(errors), hint=say("Nothing was sent. Make sure that this is the right sheet."))
         self.require_complete()
 
     def require_complete(self) -> None:
-        """Raise `ConfigurationError` with every missing key that is needed to send the sheet's rows."""
+        """Raise `ConfigurationError` with all missing keys that are needed to send the sheet's rows."""
         valid = self.validated.counts.filter("valid")
         require_complete(self.source.settings, self.source.rules, set(valid["country"]))
 
@@ -123,7 +123,7 @@ def plan_sheet(
     as_of: datetime | None = None,
     memory: ComparisonMemory | None = None,
 ) -> Plan:
-    """Compare a sheet with the journal, using the settings and the wall clock. This writes nothing.
+    """Compare a sheet with the journal, using the settings and the wall clock. Writes nothing.
 
     With `as_of`, look-alikes and repeats are counted from that time. `memory` is as in `compare_sheet`.
     """
@@ -141,7 +141,7 @@ def plan_sheet(
 
 
 def preview_rows(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield all rows of the sheet in parts, with their current states: `country, currency, amount, state`.
+    """Yield every row of the sheet with its current state, in parts: `country, currency, amount, state`.
 
     Rows in the state `ready` would be sent.
     """
@@ -217,9 +217,9 @@ def draft_plan(
     *,
     against: str | None = None,
 ) -> PreparedPlan | RefusedSheet:
-    """Return the unsigned plan of a sheet. This writes nothing.
+    """Draft the plan of a sheet, unsigned. Writes nothing.
 
-    `against` names one more batch to compare the sheet with, which only adds findings.
+    `against` names another batch to compare the sheet with, which only adds findings.
     """
     now = utc_now()
     plan = plan_sheet(submission, journal, as_of=now)
@@ -244,7 +244,7 @@ def draft_plan(
 
 
 def planned_content(submission: Submission, plan: Plan, journal: JournalReader) -> tuple[PlanContent, str]:
-    """Return the payments of a planned sheet, for the configured endpoint and journal, and the list of its people."""
+    """Return a planned sheet's payments for the configured endpoint and journal, and the list of its people."""
     return build_content_and_people(
         plan.validated,
         plan.sent_before,
@@ -256,7 +256,7 @@ def planned_content(submission: Submission, plan: Plan, journal: JournalReader) 
 
 
 def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *, against: str) -> list[PlanFinding]:
-    """Return all findings about a sheet that an approver has to see. Submitting the sheet computes them again.
+    """Return all findings about a sheet that an approver has to see. Submitting the sheet recomputes them.
 
     `against` is the id of a batch to compare with, or empty.
     """
@@ -282,7 +282,7 @@ def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *,
 
 
 def _worksheet_findings(plan: Plan) -> list[PlanFinding]:
-    """Return a finding for each worksheet of a workbook that has several, the paid one first."""
+    """Return findings for the worksheet that is paid and for each of the others, if the workbook has several."""
     sheet = plan.validated.sheet
     others = [
         PlanFinding(row=0, code=OTHER_WORKSHEET, value=_shorten(name), people=rows or 0)
@@ -292,16 +292,15 @@ def _worksheet_findings(plan: Plan) -> list[PlanFinding]:
 
 
 def require_true_findings(document: PlanDocument, submission: Submission, journal: JournalReader) -> None:
-    """Raise `ApprovalError` unless a plan has exactly the findings of its sheet when the plan was made.
+    """Raise `ApprovalError` unless a plan has exactly the sheet's findings at the time of the plan.
 
-    The findings are computed again, with days counted from that time; payments since then count too. They are in the
-    plan's language, for which the sheet is read again if necessary. A sentence that the maker wrote by hand therefore
-    does not match.
+    The findings are recomputed, with days counted from that time, but later payments count too. They are in the plan's
+    language, for which the sheet is reread if necessary, so a sentence that the maker wrote by hand does not match.
     """
     is_known = not document.against or journal.batch(document.against) is not None
     if document.language not in languages() or not is_known:
         raise ApprovalError(
-            say("The plan names a language or a batch that this program does not know."),
+            say("The plan contains a language or a batch that this program does not know."),
             hint=f"{say(document.nothing_done)} {say(document.renewal_hint)}",
         )
     is_in_our_words = document.language == language()
@@ -320,7 +319,7 @@ def _recompute_findings(
 
 
 def recompute_plan(document: PlanDocument, submission: Submission, journal: JournalReader) -> PlanDocument:
-    """Return a plan with findings computed again from sheet and journal, in the current language.
+    """Return a plan with findings recomputed from sheet and journal, in the current language.
 
     Raises `ApprovalError` if the plan is for another sheet, lacks a finding, or has one too many.
     """
@@ -332,7 +331,7 @@ def recompute_plan(document: PlanDocument, submission: Submission, journal: Jour
 
 
 def _correction_findings(plan: Plan, sheet: SheetSource) -> list[PlanFinding]:
-    """Return a finding for every left-out row, with its reasons, and then for other changes since the upload."""
+    """Return a finding for each left-out row, with its reasons, and then for other changes since the upload."""
     corrections = sheet.reading.corrections
     decisions = {} if corrections is None else {row.row: row for row in corrections.left_out}
     codes = plan.validated.defects.group_by("row").agg(reasons=pl.col("code").unique(maintain_order=True).str.join(" "))
@@ -417,7 +416,7 @@ def _sent_before_findings(plan: Plan, journal: JournalReader) -> list[PlanFindin
 def _change_findings(
     plan: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
 ) -> list[PlanFinding]:
-    """Return the differences of a sheet from earlier payments, and the dates since which accounts are known."""
+    """Return a sheet's differences from earlier payments, and the dates since which accounts are known."""
     validated = plan.validated
     same_operation = [record for record in journal.batches() if record.operation == validated.sheet.operation]
     # Forgotten people cannot be compared, so they count as new.

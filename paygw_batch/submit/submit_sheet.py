@@ -1,7 +1,7 @@
-"""Submits a sheet (plan, approve, open, send), and continues a batch from the journal alone.
+"""Submits a sheet (plan, approve, open, send), or continues a batch from the journal alone.
 
-The caller passes the function that sends, for example with a progress bar or with a queue of outcomes. Rejected rows
-are released on the decision of one person, or by an order of two people.
+The caller passes the function that sends, for example with a progress bar or a queue of outcomes. Rejected rows are
+released on one person's decision, or by an order of two people.
 """
 
 import shlex
@@ -59,7 +59,7 @@ def submit_sheet(
     conversation: Conversation,
     send: Callable[[SendJob, Plan], T],
 ) -> T | RefusedSheet:
-    """Open the batch of a sheet, unless it is already open, and `send` its due rows.
+    """Open a sheet's batch, unless it is already open, and `send` its due rows.
 
     Raises `ApprovalError` if a new batch is not approved, before anything is written.
     """
@@ -150,7 +150,7 @@ def open_batch_to_continue(
     *,
     wait: bool = False,
 ) -> Iterator[SendJob]:
-    """Yield the batch that `find` returns as a job to send. The journal is locked and the gateway open meanwhile."""
+    """Yield the batch returned by `find` as a job to send, with the journal locked and the gateway open."""
     load_signing_key(settings, environ)  # an unusable key is reported before the journal is opened
     with open_journal_for_run(settings, command, echo, wait=wait) as journal:
         batch = find(journal)
@@ -178,14 +178,14 @@ def find_unfinished_batch(journal: JournalReader) -> BatchRecord:
     names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in unfinished)
     raise UsageError(
         say("Several batches have rows to send: {names}.", names=names),
-        hint=say("Name one: `paygw-batch resume BATCH`."),
+        hint=say("Choose one: `paygw-batch resume BATCH`."),
         for_terminal=True,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRows:
-    """The number of released rows, and for each row that must wait a sentence with the reason and the time."""
+    """The number of released rows, and a sentence with the reason and the time for each row that must wait."""
 
     rows: int
     waiting: Sequence[str]
@@ -196,8 +196,8 @@ def release_rejected_rows(
 ) -> ReleasedRows:
     """Release the rejected rows of a batch (all, or those named) for another attempt, as `by` decided.
 
-    The journal keeps `order`, the signed order to do this. Raises `UsageError` if a named row may not be released; no
-    row is released then.
+    The journal stores `order`, the signed order for this release, if any. Raises `UsageError` if a named row may not be
+    released. No row is released then.
     """
     settings, journal, batch = task.settings, task.journal, task.batch
     quarantine_h = settings.submission.quarantine_h
@@ -224,7 +224,7 @@ def release_rejected_rows(
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """The first rejected rows of a batch. For rows that must wait, `opens` has the time of their release."""
+    """The first rejected rows of a batch. `opens` has the release time of rows that must wait."""
 
     rows: Sequence[RowState]
     opens: Mapping[int, str]
@@ -252,7 +252,7 @@ def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRec
 
 
 def release_by_order(task: SendJob, order: RowOrder, by: str) -> ReleasedRows:
-    """Release, once, the rows that an approved order names. Raises `ApprovalError` before any row is released."""
+    """Release the rows in an approved order, once. Raises `ApprovalError` before any row is released."""
     policy, endpoint = require_policy(task.settings), task.settings.endpoint()
     in_force = order_in_force(order, task.journal, policy, utc_now(), by=by, endpoint=endpoint)
     if in_force.batch != task.batch:

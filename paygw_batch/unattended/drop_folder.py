@@ -1,17 +1,17 @@
-"""Claims the sheets of a drop folder one at a time, and moves each away when it is finished.
+"""Claims the sheets in a drop folder one at a time, and archives each when it is finished.
 
-    FOLDER/payroll.csv          dropped; claimed once nobody has written to it for a while
+FOLDER/payroll.csv          dropped; claimed once nobody has written to it for a while
     FOLDER/payroll.csv.toml     its cover note, if any; claimed and moved with it
     FOLDER/working-1a2b3c4d/    claimed by a run with this journal; an interrupted run's sheets come first
     FOLDER/done/                submitted, with reconciliation and summary
     FOLDER/refused/             not sent at all, with the reasons
 
-Every other file in the folder is accounted for as well. A file that is not a sheet is refused after a while. A cover
-note or plan without a sheet is named in the summary (`dropped_files.py`).
+Every other file in the folder is accounted for too. A file that is not a sheet is refused after a while. A cover note
+or plan without a sheet is mentioned in the summary (`dropped_files.py`).
 
 A sheet is claimed by renaming it, so it has only one owner. This happens under the journal's lock, so no other running
-process owns claimed sheets. The folder of claimed sheets is named after the journal, because work that was begun with
-one journal must never continue with another.
+process owns claimed sheets. The folder of claimed sheets is named after the journal, because work begun with one
+journal must never continue with another.
 """
 
 import hashlib
@@ -61,9 +61,9 @@ _UNREADABLE_NOTE = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class ClaimedSheet:
-    """A claimed sheet at `path`. Its name in the subfolders of `folder`, `stored_name`, starts with the time.
+    """A claimed sheet at `path`. `stored_name`, its name in the subfolders of `folder`, starts with the time.
 
-    A file with a `fault` is not moved when it is claimed. It is refused without being read.
+    A file with a `fault` is refused without being read, and is not moved when it is claimed.
     """
 
     folder: Path
@@ -90,7 +90,7 @@ class ClaimedSheet:
 
     @property
     def rejects(self) -> Path:
-        """The path for the rejects of a refused sheet: a workbook if the sheet is one and openpyxl is installed."""
+        """The path for a refused sheet's rejects: a workbook if the sheet is one and openpyxl is installed."""
         is_workbook = self.path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
         return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 
@@ -113,7 +113,7 @@ class ClaimedSheet:
         return parse_cover_note(_read_note(note), f"{self.name}{NOTE_SUFFIX}")
 
     def finish(self, summary: Summary, *, is_refused: bool) -> None:
-        """Write the summary, and move the sheet with its plan and cover note to done/ or refused/.
+        """Write the summary and move the sheet with its plan and cover note to done/ or refused/.
 
         If a refused sheet has no rejects, a text with the reason is written for its sender.
         """
@@ -129,7 +129,7 @@ class ClaimedSheet:
                 self.path.with_name(old).rename(destination / new)
 
     def _refusal_text(self, summary: Summary) -> str:
-        """Return the reason for the refusal, as a text for the sender."""
+        """Return the reason for the refusal as a text for the sender."""
         options = say(
             "You can put options such as --worksheet or --reference in a file {file!r} next to "
             "the sheet: see docs/cron.md.",
@@ -148,8 +148,8 @@ class DropFolder:
     """A drop folder, for runs with the journal whose id `journal` returns.
 
     `guard` knows the program's own files, which are never touched. Raises `UsageError` if the folder contains files
-    that do not belong there, unless a person has adopted it. Raises `ConfigurationError` if a subfolder of ours is a
-    link, or if others may write to it.
+    that do not belong there, unless a person has adopted it. Raises `ConfigurationError` if one of our subfolders is a
+    link or writable by others.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class DropFolder:
     def claim_sheets(self, hold: Callable[[], None] = lambda: None) -> Iterator[ClaimedSheet]:
         """Yield the sheets that an earlier run claimed, and then every settled file, oldest first.
 
-        `hold` is called before each sheet, to take the journal again if it was released.
+        `hold` is called before each sheet, to reacquire the journal if it was released.
         """
         try:
             self._create_subfolders()
@@ -210,7 +210,7 @@ class DropFolder:
             except FileNotFoundError:  # it was renamed after the listing
                 continue
             if kind is not None:
-                own_files[name] = say("{name} is {kind}, so it was left alone.", name=name, kind=kind)
+                own_files[name] = say("{name} is {kind}, so it was not touched.", name=name, kind=kind)
                 continue
             is_file, is_folder = stat.S_ISREG(status.st_mode), stat.S_ISDIR(status.st_mode)
             entries[name] = FolderEntry(is_file, is_folder, self._is_settled(status))
@@ -259,7 +259,7 @@ class DropFolder:
                 (self._folder / stray).rename(self._folder / "refused" / f"{self._stamp()}-{stray}")
 
     def _claim(self, path: Path) -> ClaimedSheet | None:
-        """Claim a sheet with its plan and cover note. Return None if another process has claimed or changed it.
+        """Claim a sheet with its plan and cover note. Returns None if another process has claimed or changed it.
 
         The cover note is copied first and removed last, so that a crash never leaves the sheet without it.
         """
@@ -325,7 +325,7 @@ def _resolve_drop_folder(folder: Path) -> Path:
     if _OUR_FOLDERS.fullmatch(path.name) and all(sibling.is_dir() for sibling in other_folders):
         raise UsageError(
             say("{folder} is a subfolder of the drop folder {parent}.", folder=folder, parent=path.parent),
-            hint=say("Nothing was read or moved. Name the drop folder itself."),
+            hint=say("Nothing was read or moved. Choose the drop folder itself."),
         )
     return path
 
@@ -350,7 +350,7 @@ def _require_no_own_files(folder: Path, guard: OutputGuard) -> None:
         raise UsageError(
             say("{folder} does not look like a drop folder: it contains {what}.", folder=folder, what=content),
             hint=say(
-                "Nothing was read or moved. Name another folder. If this is the right one, adopt it once: "
+                "Nothing was read or moved. Choose another folder. If this is the right one, adopt it once: "
                 "`paygw-batch run-folder --adopt {folder}`.",
                 folder=shlex.quote(str(folder)),
             ),

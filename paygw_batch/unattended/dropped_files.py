@@ -1,7 +1,7 @@
 """Sorts the files of a drop folder by name: sheets, their cover notes and plans, and strays.
 
 A cover note or plan is named exactly after its sheet. A near miss (`payroll.toml`, `payroll.csv.tolm` or
-`payroll.csv.yaml` next to `payroll.csv`, another case, a second extension, another Unicode form) was still meant for
+`payroll.csv.yaml` next to `payroll.csv`, another case, a second extension, another Unicode form) was still intended for
 the sheet, which must not be paid as if the note did not exist.
 """
 
@@ -59,7 +59,7 @@ _EXTRA_SUFFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """An entry of the folder. It `is_settled` if nobody has written to it for a while."""
+    """An entry in the folder. It `is_settled` if nobody has written to it for a while."""
 
     is_file: bool
     is_folder: bool
@@ -78,8 +78,8 @@ class RefusedFile:
 class SortedFiles:
     """The file names of a drop folder: sheets to claim, files to refuse, and files to leave.
 
-    `left` has, by name, the reason why a person should check the file. Files in `waiting` may still become ready.
-    Files in `unfinished` are named like transfers.
+    `left` maps names to the reason why a person should check the file. Files in `waiting` may still become ready. Files
+    in `unfinished` are named like transfers.
     """
 
     ready: list[str] = field(default_factory=list)
@@ -193,10 +193,10 @@ def _reason_to_leave(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
         kind = say("a plan") if _is_plan(name) else say("a cover note")
         return say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)
     if entry.is_file:
-        return say("{name} is one of this program's reports, not a sheet, so it was left alone.", name=name)
+        return say("{name} is one of this program's reports, not a sheet, so it was not touched.", name=name)
     if entry.is_folder:
-        return say("{name} is a folder. The files in it were left alone.", name=name)
-    return say("{name} is a link or a device, not a file, so it was left alone.", name=name)
+        return say("{name} is a folder. The files in it were not touched.", name=name)
+    return say("{name} is a link or a device, not a file, so it was not touched.", name=name)
 
 
 def _is_ignored(name: str) -> bool:
@@ -204,7 +204,7 @@ def _is_ignored(name: str) -> bool:
 
 
 def _future_name(name: str) -> str | None:
-    """Return the name that a file will have after its transfer, or None if it is not a transfer."""
+    """Return the name of a file after its transfer, or None if it is not being transferred."""
     match = (_RSYNC if name.startswith(_HIDDEN_PREFIXES) else _UNFINISHED).fullmatch(name)
     return None if match is None else match[1]
 
@@ -221,7 +221,7 @@ def _is_plan(name: str) -> bool:
 
 
 def _find_other_notes(names: Sequence[str], sheets: Sequence[str]) -> set[str]:
-    """Return the names that are a sheet's full name plus the extension of another program's notes."""
+    """Return the names that consist of a sheet's full name and the extension of another program's notes."""
     sheet_names = {normalise_spelling(sheet) for sheet in sheets}
     parts = ((name, *normalise_spelling(name).rpartition(".")) for name in names)
     return {name for name, sheet, _, extension in parts if sheet in sheet_names and extension in _OTHER_NOTE_SUFFIXES}

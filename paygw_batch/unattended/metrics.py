@@ -1,7 +1,7 @@
 """Writes gauges for the textfile collector of Prometheus' node exporter.
 
-The format is the "Text-based format" of Prometheus' exposition formats. Every command rewrites the journal's gauges;
-those of a command's last run remain until the command runs again. Labels contain only our own words and currencies,
+The format is the "Text-based format" of Prometheus' exposition formats. Every command rewrites the journal's gauges.
+Those of a command's last run remain until the command runs again. Labels contain only our own words and currencies,
 never a payee, an order or a file name.
 """
 
@@ -64,7 +64,7 @@ class EndedRun:
 
 
 def write_metrics(settings: Settings, ended_run: EndedRun | None) -> str | None:
-    """Write the gauges, keeping those of other commands. Return the error message if that fails, or None.
+    """Write the gauges, keeping those of other commands. Returns the error message if that fails, or None.
 
     `ended_run` is None if the journal has changed but no command has ended.
     """
@@ -79,7 +79,7 @@ def write_metrics(settings: Settings, ended_run: EndedRun | None) -> str | None:
 def measure_workers(settings: Settings) -> Iterator[None]:
     """Write the workers' gauges every few seconds in a separate thread.
 
-    The journal's gauges are not included, because counting all rows so often would cost too much.
+    The journal's gauges are not included, because counting all rows so often would be too expensive.
     """
     path, is_over = settings.reporting.metrics, Event()
     if path is None:
@@ -150,7 +150,7 @@ def _run_samples(ended_run: EndedRun, now: datetime) -> Samples:
 
 
 def _journal_samples(settings: Settings, now: datetime) -> Samples:
-    """Return counts and sums over all batches, with each row once. Empty if the journal is unreadable."""
+    """Return samples about all batches, counting each row once, or none if the journal cannot be read."""
     try:
         with open_journal_to_read(settings) as journal:
             status = journal_status(journal)
@@ -175,7 +175,7 @@ def _journal_samples(settings: Settings, now: datetime) -> Samples:
 
 
 def _worker_samples(settings: Settings, now: datetime) -> Samples:
-    """Return the work of all hosts. Empty if the journal is a file or cannot be read."""
+    """Return samples about the work of all hosts, or none if the journal is a file or cannot be read."""
     if settings.journal.url is None:
         return {}
     try:

@@ -1,6 +1,6 @@
-"""Reports a run in the log, as metrics, and by a hook.
+"""Reports a run to the log, the metrics and a hook.
 
-A report that fails never changes the result of the run. It only causes a line on standard error.
+A failing report never changes the result of the run. It only causes a line on standard error.
 """
 
 import json
@@ -48,7 +48,7 @@ _WORK_COMMAND = "work"
 
 
 class RunReport:
-    """The report of one run. The command sets its summary, and the file counts of its drop folder.
+    """The report of one run. The command sets its summary and the file counts of its drop folder.
 
     Each line of the log has the run's id. If the log cannot be written, the run continues.
     """
@@ -116,7 +116,7 @@ def report_run_end(settings: Settings, command: str, echo: Echo, interrupted: Ca
     `echo` shows the reason if a report fails. `interrupted` returns the message of a run that a person stopped.
     """
     started_s = time.monotonic()
-    # Misconfigured channels of notices are reported before the run. A worker sends no notices, so its host needs no
+    # Misconfigured notice channels are reported before the run. A worker sends no notices, so its host needs no
     # password for them.
     modules = () if command == _WORK_COMMAND else extras(RUN_HOOK_MODULES)
     deliveries = [module.begin(settings, os.environ) for module in modules]
@@ -160,7 +160,9 @@ def _run_hook(section: ReportingSection, members: Mapping[str, object], environ:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return say("The hook was stopped: it took longer than {seconds:g} seconds.", seconds=section.hook_timeout_s)
+        return say(
+            "The hook was stopped because it took longer than {seconds:g} seconds.", seconds=section.hook_timeout_s
+        )
     except OSError as error:
         reason = say(error.strerror or "unknown reason").lower()
         return say("The hook {hook} cannot be run: {reason}.", hook=section.hook[0], reason=reason)

@@ -66,7 +66,7 @@ def test_paid_frame_has_outcome_of_every_row(payouts: Payouts, program: Program)
     assert is_each_sent_once(program, 30)
 
 
-def test_outcome_repr_hides_gateway_answer(payouts: Payouts) -> None:
+def test_outcome_repr_hides_gateway_reply(payouts: Payouts) -> None:
     with payouts.submit(people(1), name=NAME) as run:
         (item,) = run
     assert (item.row, item.client_orderid, item.order_id) == (2, "PAY-1", "PAY-1")
@@ -107,7 +107,7 @@ def test_api_and_command_report_same_batch_states(payouts: Payouts, program: Pro
 # What is refused.
 
 
-def test_frame_with_defects_pays_no_row(payouts: Payouts, program: Program) -> None:
+def test_frame_with_defects_is_not_paid(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3, amount="twelve"), name=NAME) as run:
         assert list(run) == []
     assert isinstance(run.result, Refused)
@@ -307,7 +307,7 @@ def test_ctrl_c_stops_run(payouts: Payouts, program: Program) -> None:
     assert is_each_sent_once(program, 400)
 
 
-def test_unread_outcomes_hold_up_run(payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_outcomes_pause_run(payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_run, "MAX_WAITING_OUTCOMES", 10)
     with payouts.submit(people(999), name=NAME) as run:
         outcomes = iter(run)
@@ -324,7 +324,7 @@ def test_unread_outcomes_hold_up_run(payouts: Payouts, program: Program, monkeyp
 # Threads and event loops.
 
 
-def test_api_works_from_plain_thread(payouts: Payouts) -> None:
+def test_api_works_outside_asyncio(payouts: Payouts) -> None:
     results: list[Finished] = []
 
     def pay() -> None:
@@ -477,7 +477,7 @@ def test_empty_path_is_refused(program: Program) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "/", "/dev/zero", "pipe.csv", "folder.csv", f"{'x' * 300}.csv"])
-def test_non_sheet_path_raises_sheet_error(program: Program, name: str) -> None:
+def test_path_of_other_file_raises_sheet_error(program: Program, name: str) -> None:
     os.mkfifo(program.home / "pipe.csv")
     (program.home / "folder.csv").mkdir()
     payouts = Payouts(program.config, environ={})

@@ -63,7 +63,7 @@ def test_unreadable_sheet_raises_until_answered_by_arguments(payouts: Payouts, p
     assert payouts.validate(path, encoding="cp1252", reference=NAME).payable == 2
 
 
-def test_frame_of_other_library_is_paid(payouts: Payouts) -> None:
+def test_frame_from_other_library_is_paid(payouts: Payouts) -> None:
     with payouts.submit(OtherFrame(people(4)), name=NAME) as run:
         result = finished(run.wait())
     assert result.states == {"paid": 4}
@@ -74,7 +74,7 @@ def test_frame_of_other_library_is_paid(payouts: Payouts) -> None:
         assert finished(again.result).batch == result.batch
 
 
-def test_stream_is_read_once_for_plan(program: Program) -> None:
+def test_arrow_stream_is_read_once_for_plan(program: Program) -> None:
     """A stream can be read only once, although `submit` computes the findings of its plan again."""
 
     class Reader(OtherFrame):
@@ -92,7 +92,7 @@ def test_stream_is_read_once_for_plan(program: Program) -> None:
 
 
 @pytest.mark.parametrize("sheet", [None, b"country", [1], 7])
-def test_neither_file_nor_frame_is_usage_error(payouts: Payouts, sheet: object) -> None:
+def test_missing_file_and_frame_is_usage_error(payouts: Payouts, sheet: object) -> None:
     with pytest.raises(UsageError, match="a file path or a frame"):
         payouts.validate(sheet, name=NAME)  # type: ignore[arg-type]
 
@@ -133,7 +133,7 @@ def test_status_and_find_match_commands(payouts: Payouts, program: Program) -> N
         payouts.find(" ")
 
 
-def test_rejected_rows_are_released_by_person(payouts: Payouts) -> None:
+def test_person_releases_rejected_rows(payouts: Payouts) -> None:
     first = pay_frame(payouts, 1, amount="9001")
     assert first.conclusion is Conclusion.SOME_REJECTED
     waiting = payouts.status(first.batch).needs_person
@@ -145,7 +145,7 @@ def test_rejected_rows_are_released_by_person(payouts: Payouts) -> None:
     assert (again.sent, again.reconciliation["sent_orderid"].to_list()) == (1, ["PAY-1-r2"])
 
 
-def test_doubtful_row_is_settled_by_person(payouts: Payouts, program: Program) -> None:
+def test_person_settles_row_in_doubt(payouts: Payouts, program: Program) -> None:
     first = pay_frame(payouts, 1, amount="9007")
     assert first.conclusion is Conclusion.PERSON_NEEDED
     (row,) = payouts.status(first.batch).needs_person
@@ -158,7 +158,7 @@ def test_doubtful_row_is_settled_by_person(payouts: Payouts, program: Program) -
     assert any("Ms Njeri" in deed["by"] for deed in history)
 
 
-def test_waiting_row_hides_payee_in_repr(payouts: Payouts) -> None:
+def test_waiting_row_repr_hides_payee(payouts: Payouts) -> None:
     result = pay_frame(payouts, 1, amount="9007")
     state = payouts.status(result.batch)
     (waiting,) = state.needs_person
@@ -175,7 +175,7 @@ def test_waiting_row_hides_payee_in_repr(payouts: Payouts) -> None:
     assert waiting.to_dict()["payee"] == "Jane Wanjiku"
 
 
-def test_refresh_without_configuration_names_missing_setting(payouts: Payouts) -> None:
+def test_refresh_reports_missing_setting(payouts: Payouts) -> None:
     batch = pay_frame(payouts, 1).batch
     with pytest.raises(ConfigurationError, match="status_enquiry"):
         payouts.refresh(batch)

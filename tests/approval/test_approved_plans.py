@@ -61,7 +61,7 @@ def test_approved_plan_names_maker_approvers_and_answers() -> None:
     assert PlanApproval("", ()) == NO_APPROVAL
 
 
-def test_unapproved_plan_opens_nothing() -> None:
+def test_unapproved_plan_cannot_open_batch() -> None:
     with pytest.raises(ApprovalError, match="The plan needs 1 valid approval and has 0"):
         check(plan())
     with pytest.raises(ApprovalError, match="needs 2 valid approvals and has 1"):
@@ -93,7 +93,7 @@ def test_plan_with_different_content_is_refused(changes: dict[str, object], sent
     assert message == f"The plan does not match: {sentence}."
 
 
-def test_used_plan_opens_no_batch_again() -> None:
+def test_used_plan_opens_no_second_batch() -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     opened_batch = BatchRecord(1, "b" * 16, "payout", "payroll.csv", "c" * 64, 2, 0, "2026-11-21T08:30:00.000Z")
     with pytest.raises(ApprovalError) as result:
@@ -180,7 +180,7 @@ def test_plan_names_and_counts_payments_of_sheet(tmp_path: Path, monkeypatch: py
     assert (result.rows, result.amended, result.totals) == (2, 1, {"KES": "905.00"})
 
 
-def test_plan_is_unchanged_after_writing_and_reading(tmp_path: Path) -> None:
+def test_plan_survives_writing_and_reading(tmp_path: Path) -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     write_document(document, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == document

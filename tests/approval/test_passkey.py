@@ -238,7 +238,7 @@ WEAK: dict[str, Callable[[], ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey]] = 
 
 
 @pytest.mark.parametrize("what", WEAK)
-def test_weak_key_is_refused_as_person_key(what: str) -> None:
+def test_weak_personal_key_is_refused(what: str) -> None:
     der = WEAK[what]().public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     line = base64.b64encode(der).decode()
     assert parse_public_key(line) is None
@@ -302,7 +302,7 @@ DOCUMENTS = pytest.mark.parametrize("kind", [plan, order])
 
 @DOCUMENTS
 @pytest.mark.parametrize("approver", [BEN, CLEO])
-def test_document_signed_by_passkey_is_valid_after_reading(kind: Any, approver: SoftwarePasskey) -> None:
+def test_passkey_signed_document_is_valid_after_reading(kind: Any, approver: SoftwarePasskey) -> None:
     document = approved(made(kind()), approver)
     assert is_valid(type(document).model_validate_json(document.model_dump_json()))
     assert not is_valid(made(kind()))
@@ -319,7 +319,7 @@ def test_challenge_and_code_are_derived_from_content() -> None:
     assert [len(part) for part in plan().code.split(" ")] == [4, 4, 4, 4]
 
 
-def test_person_counts_once_with_both_key_kinds() -> None:
+def test_person_with_both_key_kinds_counts_once() -> None:
     by_file = sign_document(plan().model_copy(update={"maker": ADA_FILE.public.text}), ADA_FILE)
     document = approve(approved(by_file, CLEO, needed=2), CLEO_FILE, policy(2), NOW)
     assert len(document.approvals) == 1
@@ -357,7 +357,7 @@ def test_approval_counts_only_for_its_endpoint_and_batch(kind: Any, part: str) -
     assert not is_valid(moved)
 
 
-def test_approval_signature_is_invalid_for_other_acts() -> None:
+def test_approval_signature_is_invalid_for_other_purposes() -> None:
     """This holds even if all values are equal, because the first line of the signed text names the act."""
     at = "2026-11-22T08:00:00.000Z"
     document = made(plan())
@@ -376,14 +376,14 @@ def test_passkey_signature_under_other_name_does_not_count() -> None:
         assert not is_valid(signed_by(document, CLEO, other.sign(text)))
 
 
-def test_unlisted_person_can_neither_make_nor_approve() -> None:
+def test_unlisted_person_can_neither_prepare_nor_approve() -> None:
     with pytest.raises(ApprovalError, match="does not list under makers"):
         made(plan().model_copy(update={"maker": STRANGER.public.text}), STRANGER)
     with pytest.raises(ApprovalError, match="does not list this key under approvers"):
         approval_text(made(plan()), STRANGER.public, policy(), NOW)
 
 
-def test_document_signed_by_passkey_cannot_be_changed() -> None:
+def test_passkey_signed_document_cannot_be_changed() -> None:
     document = approved(made(plan()), CLEO)
     assert isinstance(document.signature, PasskeySignature)
     for part in ("client_data", "authenticator_data", "signature"):
@@ -404,7 +404,7 @@ def test_passkey_needs_configured_console_address() -> None:
     assert problem == "that of cleo is by passkey, but the configuration does not give the address of the pages"
 
 
-def test_approval_started_too_long_ago_is_refused() -> None:
+def test_approval_signed_too_late_is_refused() -> None:
     document = made(plan())
     late, early = timedelta(minutes=11), timedelta(minutes=6)
     with pytest.raises(ApprovalError, match=r"was started at 2026-11-22T07:49:00\.000Z, too long ago"):

@@ -37,7 +37,7 @@ def test_similar_looking_names_are_equal() -> None:
 
 
 @given(st.text(max_size=12))
-def test_normalising_plain_name_twice_changes_nothing(name: str) -> None:
+def test_normalised_name_is_idempotent(name: str) -> None:
     assert normalise_name(normalise_name(name)) == normalise_name(name)
 
 
@@ -72,7 +72,7 @@ def test_other_encodings_yield_same_key_or_none() -> None:
         assert parse_public_key(base64.b64encode(encoding).decode()) in {ADA, None}
 
 
-def test_keys_under_spellings_of_name_belong_together() -> None:
+def test_keys_under_similar_names_belong_together() -> None:
     people = build_people({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
     ada, ben = people.listed
     assert (ada.name, ada.keys) == ("Ada", frozenset({ADA, SECOND}))
@@ -83,7 +83,7 @@ def test_keys_under_spellings_of_name_belong_together() -> None:
 
 
 @pytest.mark.parametrize("text", SPELLINGS)
-def test_respelled_key_under_two_names_is_refused(text: str) -> None:
+def test_same_key_under_two_names_is_refused(text: str) -> None:
     for makers, approvers in (
         ({"ada": ADA.text}, {"eve": [BEN.text, text]}),
         ({"ada": ADA.text, "eve": text}, {"ben": BEN.text}),

@@ -230,7 +230,7 @@ def test_non_ascii_letter_is_signed_as_escape() -> None:
     assert b'"sheet":"Zo\\u00eb.csv"' in build_plan(content, [], ADA.public, NOW).signed_text()
 
 
-def test_uncounted_approval_names_reason() -> None:
+def test_uncounted_approval_shows_reason() -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     late = verify_signatures(document, policy(), NOW + timedelta(hours=72))
     assert list(late.problems) == ["that of cleo expired at 2026-11-24T08:00:00.000Z"]

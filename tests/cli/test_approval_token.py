@@ -68,12 +68,12 @@ def test_two_token_signatures_approve_payroll(program: Program, token: Token, ma
     assert program.json("approve", plan_file(program), "--key", key_address(approver))["exit_code"] == 8
 
 
-def test_token_error_names_cause_and_hint(token: Token) -> None:
+def test_token_error_has_cause_and_hint(token: Token) -> None:
     make_person_key(token, "rsa", "rsa")
     make_person_key(token, "p384", "secp384r1")
     module = str(token.module)
     troubles: list[tuple[str, str | None, str | None, str, str]] = [
-        ("p256", "000000", module, "refuses the PIN", "after a few wrong ones"),
+        ("p256", "000000", module, "refuses the PIN", "after a few wrong attempts"),
         ("p256", None, module, "There is no PIN", PASSPHRASE_VARIABLE),
         ("p256", PIN, None, "No module is set", MODULE_VARIABLE),
         ("p256", PIN, "/no/such.so", "cannot be used", MODULE_VARIABLE),

@@ -95,7 +95,7 @@ def test_doctor_suggests_chmod_for_writable_configuration(program: Program) -> N
     assert remedy not in program.run("doctor", COLUMNS="400").output
 
 
-def test_missing_column_is_reported_by_name(program: Program) -> None:
+def test_missing_column_is_reported_with_name(program: Program) -> None:
     heading = HEADING.replace(",phone", "")
     rows = [row.rpartition(",")[0] for row in kenyan_rows(1)]
     assert "phone" in run_refused(program, 3, "submit", program.sheet(rows, heading=heading)).stderr
@@ -116,7 +116,7 @@ def merchant_key(program: Program) -> Path:
     return path
 
 
-def test_key_without_its_passphrase_is_refused(program: Program, merchant_key: Path) -> None:
+def test_encrypted_key_without_passphrase_is_refused(program: Program, merchant_key: Path) -> None:
     sheet = program.sheet(kenyan_rows(1))
     assert "passphrase" in run_refused(program, 2, "submit", sheet, PAYGW_PRIVATE_KEY=str(merchant_key)).stderr
 
@@ -142,7 +142,7 @@ def test_world_readable_key_is_refused_with_chmod(program: Program, merchant_key
     assert f"chmod 600 {merchant_key}" in result.stderr
 
 
-def test_non_database_journal_is_refused(program: Program) -> None:
+def test_journal_other_than_database_is_refused(program: Program) -> None:
     program.journal.write_text("these are my notes, not a database\n" * 50)
     program.journal.chmod(0o600)
     run_refused(program, 7, "submit", program.sheet(kenyan_rows(1)))
@@ -165,7 +165,7 @@ def test_read_only_commands_create_no_journal(program: Program) -> None:
         assert not program.journal.exists()
 
 
-def test_resume_without_batch_names_submit(program: Program) -> None:
+def test_resume_without_batch_suggests_submit(program: Program) -> None:
     result = program.run("resume")
     assert result.exit_code == 2
     assert "submit" in result.stderr

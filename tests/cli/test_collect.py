@@ -61,7 +61,7 @@ def test_collection_for_every_country_is_verified(program: Program) -> None:
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("country", COUNTRIES)
-def test_each_country_sample_is_collected_with_customer_page(program: Program, country: str) -> None:
+def test_every_country_sample_gets_customer_page(program: Program, country: str) -> None:
     out = program.home / "out.csv"
     assert program.json("collect", SAMPLES / "collections" / f"{country}.csv", "--out", out)["states"] == {"paid": 5}
     rows = read_csv(out)
@@ -81,7 +81,7 @@ def test_sandbox_accepts_control_in_every_amount_format(program: Program, amount
     assert program.json("collect", MIXED, "--out", program.home / "out.csv")["states"] == {"paid": 100}
 
 
-def test_configured_order_places_secret_in_control(program: Program) -> None:
+def test_control_uses_configured_order_with_secret(program: Program) -> None:
     set_payin_keys(
         program,
         control_order='["secret", "currency", "client_orderid", "amount"]',
@@ -147,7 +147,7 @@ REQUIRED = ("site_url", "redirect_url", "amount", "control_order", "control_sepa
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("key", REQUIRED)
-def test_collect_and_doctor_name_missing_payin_setting(program: Program, key: str) -> None:
+def test_collect_and_doctor_report_missing_payin_setting(program: Program, key: str) -> None:
     remove_keys(program, key)
     sheet = program.sheet(customers(1), "c.csv", COLLECTED)
     result = program.run("collect", sheet)
@@ -167,7 +167,7 @@ def test_country_without_purpose_is_reported(program: Program) -> None:
 
 @pytest.mark.parametrize(("command", "sheet"), [("submit", MIXED), ("collect", SAMPLES / "payroll-mixed.csv")])
 @pytest.mark.parametrize("further", [[], ["--skip-invalid"], ["--dry-run"]])
-def test_sheet_for_other_command_is_refused(program: Program, command: str, sheet: Path, further: list[str]) -> None:
+def test_sheet_of_other_command_is_refused(program: Program, command: str, sheet: Path, further: list[str]) -> None:
     other = "collect" if command == "submit" else "submit"
     result = program.run(command, sheet, *further, "--out", program.home / "out.csv")
     assert result.exit_code == 3
@@ -182,7 +182,7 @@ def test_collect_refuses_plain_payout_sheet(program: Program) -> None:
     assert (result.exit_code, "columns of a sheet for `submit` (account_number)" in result.stderr) == (3, True)
 
 
-def test_sheet_paid_and_collected_is_ambiguous_by_path(program: Program) -> None:
+def test_path_of_paid_and_collected_sheet_is_ambiguous(program: Program) -> None:
     """A sheet with the columns of both operations becomes one batch of each."""
     sheet = program.sheet([READ_BOTH_WAYS], "both.csv", BOTH_WAYS)
     batches = [program.json(command, sheet)["batch"] for command in ("submit", "collect")]
@@ -219,7 +219,7 @@ def apply_statement(program: Program, batch: str, line: str) -> dict[str, object
     return program.json("resolve", "statement", batch, file, "--yes")
 
 
-def test_statement_line_matching_both_operations_settles_neither(program: Program) -> None:
+def test_ambiguous_operation_settles_neither_order(program: Program) -> None:
     batches = accept_both(program, amount="9002")
     for batch in batches:
         summary = apply_statement(program, batch, "ID-1,9002,KES,declined")
@@ -230,7 +230,7 @@ def test_statement_line_matching_both_operations_settles_neither(program: Progra
     assert program.json("status", batches[1])["states"] == {"accepted": 1}
 
 
-def test_statement_line_settles_only_operation_with_same_amount(program: Program) -> None:
+def test_amount_decides_operation_of_statement_line(program: Program) -> None:
     payout, collection = accept_both(program, amount="9002.50")
     assert apply_statement(program, payout, "ID-1,9002.50,KES,declined")["resolved"] == 0
     assert apply_statement(program, collection, "ID-1,9002.50,KES,declined")["states"] == {"rejected": 1}
@@ -305,7 +305,7 @@ def test_status_distinguishes_payouts_from_collections(program: Program) -> None
     assert {"payin", "payout"} <= set(program.run("status").stdout.split())
 
 
-def test_collection_messages_say_collect_instead_of_pay(program: Program) -> None:
+def test_collection_messages_do_not_mention_paying(program: Program) -> None:
     sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", COLLECTED)
     refused = program.json("collect", sheet)["message"]
     assert "--collect --rejects " in refused

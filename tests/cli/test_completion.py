@@ -74,7 +74,7 @@ def test_countries_are_completed_in_any_case(program: Program) -> None:
     assert complete_in_bash(program, "init", "--country", "Z") == ["plain,ZA", "plain,ZM"]
 
 
-def test_broken_configuration_completes_nothing_without_message(program: Program, tmp_path: Path) -> None:
+def test_broken_configuration_silently_disables_completion(program: Program, tmp_path: Path) -> None:
     program.config.write_text("not toml at all")
     assert complete_in_bash(program, "--config", str(tmp_path / "paygw.toml"), "status", "") == ["file,"]
 

@@ -12,7 +12,7 @@ def show_settings(program: Program, *before: str, **environ: str) -> dict[str, t
     return {setting["key"]: (setting["value"], setting["from"]) for setting in summary["settings"]}
 
 
-def test_config_show_names_origin_of_each_value(program: Program) -> None:
+def test_config_show_lists_origin_of_each_value(program: Program) -> None:
     settings = show_settings(program, PAYGW_RATE_PER_S="7", PAYGW_RETRY_ORDER_ID="same")
     assert settings["gateway.endpoint_id"] == ("1000", "file")
     assert settings["submission.rate_per_s"] == ("7.0", "environment: PAYGW_RATE_PER_S")

@@ -66,7 +66,7 @@ def test_changed_row_of_paid_payee_is_conflict(paid_program: Program, rows: list
     assert len(paid_program.record()) == 6
 
 
-def test_conflict_names_person_and_payment(paid_program: Program) -> None:
+def test_conflict_shows_person_and_payment(paid_program: Program) -> None:
     result = paid_program.run("submit", write_sheet(paid_program, CHANGED["amount"], "corrected.csv"), *RUN)
     output = " ".join(result.stdout.split())
     (order,) = {line["client_orderid"] for line in paid_program.record() if line["amount"] == "1001.00"}
@@ -96,7 +96,7 @@ SAME = {
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("rows", SAME.values(), ids=SAME)
-def test_repeated_payments_send_nothing(paid_program: Program, rows: list[str]) -> None:
+def test_repeated_payments_are_not_sent(paid_program: Program, rows: list[str]) -> None:
     summary = paid_program.json("submit", write_sheet(paid_program, rows, "again.csv"), *RUN)
     assert (summary["exit_code"], summary["sent_this_run"], summary["known"]) == (0, 0, 6)
     quiet = paid_program.run("-q", "submit", write_sheet(paid_program, rows, "again.csv"), *RUN)
@@ -113,7 +113,7 @@ NEW = {
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("rows", NEW.values(), ids=NEW)
-def test_new_payee_of_used_reference_raises_question(paid_program: Program, rows: list[str]) -> None:
+def test_new_payee_under_used_reference_raises_question(paid_program: Program, rows: list[str]) -> None:
     path = write_sheet(paid_program, rows, "corrected.csv")
     (new,) = {line.split(",")[3] for line in rows if line not in ROWS}
     refused = paid_program.json("submit", path, *RUN)
@@ -188,7 +188,7 @@ def test_reference_used_for_different_file_is_refused(paid_program: Program, row
     assert (summary["exit_code"], summary["code"], summary["sent_this_run"]) == (3, "reference.used", 0)
 
 
-def test_rejected_payee_is_amended(program: Program) -> None:
+def test_payment_to_rejected_payee_is_amended(program: Program) -> None:
     assert program.json("submit", write_sheet(program, change_row(1, amount="9001.00")), *RUN)["exit_code"] == 4
     corrected = write_sheet(program, ROWS, "corrected.csv")
     assert program.json("submit", corrected, *RUN)["exit_code"] == 3
@@ -230,7 +230,7 @@ def test_folder_refuses_sheets_with_unanswered_questions(program: Program, folde
     assert len(program.record()) == 7
 
 
-def test_quiet_folder_says_nothing_was_sent(program: Program, folder: Path) -> None:
+def test_quiet_run_folder_reports_nothing_sent(program: Program, folder: Path) -> None:
     run_dropped_sheet(program, folder, ROWS, "october.csv")
     path = write_sheet(program, ROWS, "drop/again.csv")
     Path(f"{path}.toml").write_text('reference = "october"\n')

@@ -47,7 +47,7 @@ def test_workbook_without_named_worksheet_is_refused_with_help(program: Program,
     assert "pay.xlsx.toml" in read_refusal(folder)
 
 
-def test_note_reference_makes_order_ids_of_submit(program: Program, folder: Path) -> None:
+def test_reference_in_note_derives_same_order_ids(program: Program, folder: Path) -> None:
     rows = [",".join(row.split(",")[:1] + row.split(",")[2:]) for row in kenyan_rows(2)]
     heading = HEADING.replace("client_orderid,", "")
     write_note(program.sheet(rows, "drop/pay.csv", heading), 'reference = "payroll-2026-11"\n')
@@ -80,7 +80,7 @@ def test_note_reference_makes_order_ids_of_submit(program: Program, folder: Path
         ("# " + "x" * 70_000, "too long"),
     ],
 )
-def test_wrong_note_refuses_whole_sheet(program: Program, folder: Path, note: str, said: str) -> None:
+def test_invalid_note_refuses_whole_sheet(program: Program, folder: Path, note: str, said: str) -> None:
     write_note(program.sheet(kenyan_rows(3), "drop/pay.csv"), note)
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sent_this_run"], program.record()) == (3, 0, [])
@@ -123,7 +123,7 @@ def test_unreadable_sheet_produces_text_file(program: Program, folder: Path) -> 
     assert summary is None  # the folder is processed only once
 
 
-def test_workbook_with_defects_returns_with_red_cells(program: Program, folder: Path) -> None:
+def test_refused_workbook_returns_with_red_cells(program: Program, folder: Path) -> None:
     """The sender corrects the red cells, and drops the same file."""
     dropped = folder / "to-mend.xlsx"
     dropped.write_bytes((SAMPLES / "to-mend.xlsx").read_bytes())
@@ -150,7 +150,7 @@ def test_defective_sheet_produces_rejects_file(program: Program, folder: Path) -
     assert read_csv(rejects)[0]["client_orderid"] == "BAD-1"
 
 
-def test_sheet_claimed_before_crash_keeps_its_note(program: Program, folder: Path) -> None:
+def test_sheet_claimed_before_crash_keeps_note(program: Program, folder: Path) -> None:
     """The crash came after the sheet was claimed, and before its note was removed."""
     assert program.json("run-folder", folder)["sheets"] == []
     (working,) = folder.glob("working-*")
@@ -212,7 +212,7 @@ def test_cover_note_leaves_out_rows_with_defects(program: Program, folder: Path)
     assert (summary["exit_code"], summary["states"]) == (4, {"paid": 2, "invalid": 1})
 
 
-def test_note_overrides_skip_invalid_of_command(program: Program, folder: Path) -> None:
+def test_note_overrides_skip_invalid_option(program: Program, folder: Path) -> None:
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
     write_note(program.sheet([*kenyan_rows(2), bad], "drop/pay.csv"), "skip_invalid = false\n")
     assert program.json("run-folder", folder, "--skip-invalid")["exit_code"] == 3
@@ -243,7 +243,7 @@ def test_note_lets_changed_row_replace_rejected_row(program: Program, folder: Pa
     assert program.json("run-folder", folder)["states"] == {"paid": 1}
 
 
-def test_note_names_headings_and_encoding_of_sheet(program: Program, folder: Path) -> None:
+def test_note_sets_headings_and_encoding_of_sheet(program: Program, folder: Path) -> None:
     rows = "\n".join(kenyan_rows(2)).replace("Jane Wanjiku", "Jos\u00e9 Wanjiku")
     sheet = folder / "pay.csv"
     sheet.write_bytes(f"{HEADING}\n{rows}\n".encode("cp1252"))

@@ -28,7 +28,7 @@ def slow_sandbox(program: Program) -> Program:
     return program
 
 
-def test_repeatedly_killed_run_reconciles_every_row_once(slow_sandbox: Program) -> None:
+def test_repeatedly_killed_run_pays_each_row_once(slow_sandbox: Program) -> None:
     program = slow_sandbox
     sheet = program.sheet(kenyan_rows(ROWS))
     for lines in (0, 1, 2, 20, 40, 41, 75):
@@ -105,7 +105,7 @@ def test_signal_to_all_processes_drains_long_run(program: Program, long_sheet: P
 
 
 @pytest.mark.long
-def test_long_run_stops_when_signing_processes_die(program: Program, long_sheet: Path) -> None:
+def test_dead_signing_processes_stop_long_run(program: Program, long_sheet: Path) -> None:
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     for pid in signing_processes(process):
@@ -134,7 +134,7 @@ def test_second_signal_leaves_row_in_flight_in_doubt(program: Program) -> None:
     assert summary["states"] == {"ready": 2, "in_doubt": 1}
 
 
-def test_second_run_is_refused_naming_holder(program: Program) -> None:
+def test_second_run_is_refused_with_holder(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1, amount="9005"))
     process = program.start("submit", sheet)
     wait_for_record(program, 1, process)

@@ -10,7 +10,7 @@ from tests.support.approving import edit_plan, plan_file, policy, prepare_sheet,
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 
-def test_approved_plan_is_paid_and_names_both_people(approving_company: Program) -> None:
+def test_approved_plan_is_paid_with_both_people_recorded(approving_company: Program) -> None:
     summary = approving_company.json("submit", prepare_sheet(approving_company, "cleo"))
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
     statements = [deed["said"] for deed in approving_company.json("status", summary["batch"], "--history")["history"]]
@@ -65,7 +65,7 @@ def test_payout_approval_does_not_count_for_collection(approving_company: Progra
     assert approving_company.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_small_batch_needs_no_approval(approving_company: Program) -> None:
+def test_small_batch_does_not_need_approval(approving_company: Program) -> None:
     sheet = approving_company.sheet(kenyan_rows(3, amount="333"))
     assert approving_company.json("submit", sheet)["states"] == {"paid": 3}
 
@@ -259,7 +259,7 @@ def test_plan_never_overwrites_sheet(approving_company: Program) -> None:
     assert sheet.read_bytes() == before
 
 
-def test_sheet_with_defects_gets_no_plan(approving_company: Program) -> None:
+def test_sheet_with_defects_cannot_be_planned(approving_company: Program) -> None:
     sheet = approving_company.sheet([*kenyan_rows(2), "KE,X,1e3,KES,Jane,254712345678,+254712345678"])
     summary = approving_company.json(
         "plan", sheet, "--out", plan_file(approving_company), "--key", approving_company.home / "ada.pem"
@@ -346,7 +346,7 @@ def test_doctor_reports_unrequired_approval(program: Program) -> None:
 
 
 @pytest.mark.parametrize("name", ["nope.json", "garbage.json", ".", "payroll.plan.json"])
-def test_named_plan_without_policy_pays_nothing(approving_company: Program, name: str) -> None:
+def test_plan_option_without_policy_is_refused(approving_company: Program, name: str) -> None:
     prepare_sheet(approving_company, "cleo")
     approving_company.config.write_text(sandbox_toml())
     (approving_company.home / "garbage.json").write_text("{}")
@@ -359,7 +359,7 @@ def test_named_plan_without_policy_pays_nothing(approving_company: Program, name
     )
 
 
-def test_named_plan_is_read_when_nothing_is_due(program: Program) -> None:
+def test_plan_option_is_read_when_nothing_is_due(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     assert program.json("submit", sheet)["exit_code"] == 0
     for rows in (kenyan_rows(3), kenyan_rows(2)):  # the same batch again, and only known rows
@@ -367,7 +367,7 @@ def test_named_plan_is_read_when_nothing_is_due(program: Program) -> None:
         assert program.json("submit", sheet, "--plan", program.home / "nope.json")["exit_code"] == 8
 
 
-def test_small_or_known_sheet_checks_named_plan(approving_company: Program) -> None:
+def test_small_or_known_sheet_still_checks_plan(approving_company: Program) -> None:
     nope, plan = approving_company.home / "nope.json", plan_file(approving_company)
     sheet = prepare_sheet(approving_company, "cleo")
     small = approving_company.sheet(kenyan_rows(1, amount="10", prefix="SMALL"), "small.csv")
@@ -379,6 +379,6 @@ def test_small_or_known_sheet_checks_named_plan(approving_company: Program) -> N
     assert approving_company.json("submit", sheet, "--plan", nope)["exit_code"] == 8
 
 
-def test_unreadable_named_plan_precedes_sheet_defects(approving_company: Program) -> None:
+def test_unreadable_plan_is_reported_before_defects(approving_company: Program) -> None:
     approving_company.sheet([*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"])
     submit_and_expect_refusal(approving_company, "--plan", approving_company.home / "nope.json")

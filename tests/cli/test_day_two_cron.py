@@ -95,7 +95,7 @@ def test_link_in_folder_is_not_followed(program: Program, folder: Path) -> None:
     assert outside.exists()
 
 
-def test_refused_sheet_is_moved_and_good_sheet_paid(program: Program, folder: Path) -> None:
+def test_refused_sheet_does_not_block_good_sheet(program: Program, folder: Path) -> None:
     drop_sheet(program, [*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"], "bad.csv", age_s=9000)
     drop_sheet(program, kenyan_rows(2, prefix="GOOD"), "good.csv")
     (folder / "torn.csv").write_text('country,amount\n"KE,1\n')
@@ -116,14 +116,14 @@ def test_refused_sheet_is_moved_and_good_sheet_paid(program: Program, folder: Pa
     assert {line["client_orderid"] for line in program.record()} == {"GOOD-1", "GOOD-2"}
 
 
-def test_sheet_dropped_again_pays_no_person_twice(program: Program, folder: Path) -> None:
+def test_sheet_dropped_again_pays_nobody_twice(program: Program, folder: Path) -> None:
     for _ in range(2):
         drop_sheet(program, kenyan_rows(3))
         assert program.json("run-folder", folder)["exit_code"] == 0
     assert len(program.record()) == 3
 
 
-def test_second_start_is_refused_and_claims_nothing(program: Program, folder: Path) -> None:
+def test_second_run_is_refused_and_claims_nothing(program: Program, folder: Path) -> None:
     configure_slow_gateway(program, 0.2)
     drop_sheet(program, kenyan_rows(60), "first.csv")
     process = program.start("run-folder", folder)
@@ -139,7 +139,7 @@ def test_second_start_is_refused_and_claims_nothing(program: Program, folder: Pa
     assert len(program.record()) == 60
 
 
-def test_waiting_start_continues_after_first_ends(program: Program, folder: Path) -> None:
+def test_waiting_run_continues_after_first_ends(program: Program, folder: Path) -> None:
     configure_slow_gateway(program, 0.2)
     drop_sheet(program, kenyan_rows(40), "first.csv")
     process = program.start("run-folder", folder)
@@ -230,7 +230,7 @@ def test_run_writes_log_and_metrics_and_calls_hook(program: Program) -> None:
     assert "a secret" not in (program.home / "hook.env").read_text()
 
 
-def test_failed_run_reaches_hook_and_log(program: Program) -> None:
+def test_failed_run_is_logged_and_calls_hook(program: Program) -> None:
     configure_reporting(program)
     program.run("submit", program.home / "absent.csv")
     assert json.loads((program.home / "hook.json").read_text())["exit_code"] == 3
@@ -279,7 +279,7 @@ def test_long_numbers_are_masked(sentence: str, shown: str) -> None:
     assert mask_numbers(sentence) == shown
 
 
-def test_waiting_run_names_holder_of_journal(program: Program) -> None:
+def test_waiting_run_shows_holder_of_journal(program: Program) -> None:
     configure_slow_gateway(program, 0.2)
     sheet = program.sheet(kenyan_rows(40))
     first = program.start("submit", sheet)

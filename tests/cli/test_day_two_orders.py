@@ -132,14 +132,14 @@ def test_statement_allowing_second_payment_needs_two_people(doubtful_batch: Prog
 # Two people
 
 
-def test_order_changes_nothing_until_carried_out(doubtful_batch: Program) -> None:
+def test_order_takes_effect_only_when_carried_out(doubtful_batch: Program) -> None:
     head = doubtful_batch.json("verify")
     write_approved_order(doubtful_batch, "cleo")
     assert read_states(doubtful_batch) == AS_BEFORE
     assert {**doubtful_batch.json("verify"), "seconds": 0} == {**head, "seconds": 0}
 
 
-def test_history_names_both_people_of_order(doubtful_batch: Program) -> None:
+def test_history_shows_both_people_of_order(doubtful_batch: Program) -> None:
     write_approved_order(doubtful_batch, "cleo")
     summary = carry_out(doubtful_batch, "--by", "dan")
     assert (summary["resolved"], summary["states"]) == (1, {"ready": 1, "in_doubt": 1, "accepted": 1, "paid": 1})
@@ -244,7 +244,7 @@ def test_outdated_order_changes_nothing(doubtful_batch: Program) -> None:
     assert read_states(doubtful_batch) == {"in_doubt": 1, "accepted": 1, "paid": 2}
 
 
-def test_order_for_lifted_hold_cannot_lift_next_hold(doubtful_batch: Program) -> None:
+def test_order_lifts_only_its_own_hold(doubtful_batch: Program) -> None:
     """A ready row stays ready when its hold is lifted, so the order must not work a second time."""
     write_approved_order(doubtful_batch, "cleo")
     carry_out(doubtful_batch)

@@ -91,7 +91,7 @@ def test_earlier_approval_by_second_maker_key_is_invalid(program: Program, publi
 
 
 @pytest.mark.parametrize("spell", [respell_key, lambda public: public[:20] + "\n" + public[20:].rstrip("=")])
-def test_key_in_other_encoding_counts_once(
+def test_same_key_in_other_encoding_counts_once(
     program: Program, public_keys: dict[str, str], spell: Callable[[str], str]
 ) -> None:
     again = format_keys(spell(public_keys["ada"]))
@@ -102,7 +102,7 @@ def test_key_in_other_encoding_counts_once(
     assert "under two names, ada and eve" in message
 
 
-def test_approval_by_respelled_maker_key_does_not_count(program: Program, public_keys: dict[str, str]) -> None:
+def test_approval_by_reencoded_maker_key_does_not_count(program: Program, public_keys: dict[str, str]) -> None:
     both = {"ada": format_keys(public_keys["ada"]), "cleo": format_keys(public_keys["cleo"])}
     configure(program, both, both)
     prepare_sheet(program, "cleo")
@@ -206,7 +206,7 @@ def test_doctor_lists_rights_and_keys_of_people(program: Program, public_keys: d
 # One journal and one use for each plan
 
 
-def test_plan_made_against_another_journal_is_refused(program: Program, public_keys: dict[str, str]) -> None:
+def test_plan_for_other_journal_is_refused(program: Program, public_keys: dict[str, str]) -> None:
     configure(program, {"ada": format_keys(public_keys["ada"])}, {"cleo": format_keys(public_keys["cleo"])})
     sheet = prepare_sheet(program, "cleo")
     program.json("submit", sheet)
@@ -270,7 +270,7 @@ def test_viewing_changed_plan_is_refused(program: Program, public_keys: dict[str
     assert "changed after its maker signed it" in result.stderr
 
 
-def test_approve_names_owner_of_key(program: Program, public_keys: dict[str, str]) -> None:
+def test_approve_shows_owner_of_key(program: Program, public_keys: dict[str, str]) -> None:
     configure(program, {"ada": format_keys(public_keys["ada"])}, {"cleo": format_keys(public_keys["cleo"])})
     prepare_sheet(program)
     code, told = approve(program, "cleo")

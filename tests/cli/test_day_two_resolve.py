@@ -60,7 +60,7 @@ def test_status_gives_next_step_for_each_row(doubtful_batch: Program) -> None:
     assert "resolve statement 051ffdb5ed07da9c" in result.stdout
 
 
-def test_question_list_names_orders_but_no_people(doubtful_batch: Program) -> None:
+def test_question_list_contains_orders_but_no_people(doubtful_batch: Program) -> None:
     out = doubtful_batch.home / "questions.csv"
     summary = doubtful_batch.json("status", doubtful_batch.home / "payroll.csv", "--in-doubt", "--out", out)
     assert summary["exit_code"] == 5
@@ -106,7 +106,7 @@ def test_accepted_row_can_be_settled_as_paid(doubtful_batch: Program) -> None:
     assert read_states(doubtful_batch) == {"in_doubt": 3, "paid": 2, "rejected": 1}
 
 
-def test_not_received_in_quarantine_names_earliest_time(doubtful_batch: Program) -> None:
+def test_not_received_in_quarantine_shows_earliest_time(doubtful_batch: Program) -> None:
     result = doubtful_batch.run(
         "resolve", "row", doubtful_batch.home / "payroll.csv", "5", "--as", "not-received", "--evidence", EVIDENCE
     )
@@ -116,7 +116,7 @@ def test_not_received_in_quarantine_names_earliest_time(doubtful_batch: Program)
     assert read_states(doubtful_batch)["in_doubt"] == 3
 
 
-def test_not_received_row_is_resent_marked_possible_duplicate(doubtful_batch: Program) -> None:
+def test_resent_not_received_row_is_possible_duplicate(doubtful_batch: Program) -> None:
     disable_quarantine(doubtful_batch)
     summary = resolve(doubtful_batch, "row", "5", "--as", "not-received", "--evidence", EVIDENCE)
     assert summary["exit_code"] == 5
@@ -139,7 +139,7 @@ def test_not_received_row_is_resent_marked_possible_duplicate(doubtful_batch: Pr
         (["3", "2", "--as", "paid", "--evidence", "x"], "Row 2 is paid"),
     ],
 )
-def test_wrong_resolution_changes_no_row(doubtful_batch: Program, arguments: list[str], why: str) -> None:
+def test_invalid_resolution_changes_nothing(doubtful_batch: Program, arguments: list[str], why: str) -> None:
     before = read_states(doubtful_batch)
     result = doubtful_batch.run("resolve", "row", doubtful_batch.home / "payroll.csv", *arguments)
     assert result.exit_code == 2
@@ -206,7 +206,7 @@ def test_repeated_statement_changes_nothing(doubtful_batch: Program) -> None:
         (";9007;KES;approved", "has no order id"),
     ],
 )
-def test_mismatched_statement_line_is_listed_changing_nothing(doubtful_batch: Program, line: str, why: str) -> None:
+def test_mismatched_statement_line_prevents_all_changes(doubtful_batch: Program, line: str, why: str) -> None:
     before = read_states(doubtful_batch)
     file = write_statement(doubtful_batch, "TAKEN-1;9007;KES;approved", line)
     for arguments in ((file,), (file, "--yes")):
@@ -218,14 +218,14 @@ def test_mismatched_statement_line_is_listed_changing_nothing(doubtful_batch: Pr
     assert read_states(doubtful_batch) == before
 
 
-def test_matching_only_settles_matching_rows(doubtful_batch: Program) -> None:
+def test_matching_only_option_settles_matching_rows(doubtful_batch: Program) -> None:
     file = write_statement(doubtful_batch, "TAKEN-1;9007;KES;approved", "NOBODY-1;9007;KES;approved")
     summary = resolve(doubtful_batch, "statement", file, "--yes", "--matching-only")
     assert (summary["resolved"], summary["exit_code"]) == (1, 5)
     assert read_states(doubtful_batch)["paid"] == 2
 
 
-def test_statement_counts_orders_of_other_batches(doubtful_batch: Program) -> None:
+def test_statement_reports_orders_of_other_batches(doubtful_batch: Program) -> None:
     other = doubtful_batch.sheet(kenyan_rows(1, amount="9007", prefix="OTHER"), name="other.csv")
     doubtful_batch.json("submit", other, "--repeats-meant")
     file = write_statement(doubtful_batch, "TAKEN-1;9007;KES;approved", "OTHER-1;9007;KES;approved")
@@ -290,7 +290,7 @@ def test_statement_line_holds_ready_row_until_resolved(
 
 
 @pytest.mark.parametrize(("word", "state"), [("paid", "paid"), ("rejected", "rejected")])
-def test_settling_held_row_sets_its_state(cleared_batch: Program, word: str, state: str) -> None:
+def test_held_row_can_be_settled(cleared_batch: Program, word: str, state: str) -> None:
     resolve(cleared_batch, "statement", write_statement(cleared_batch, "LOST-1;9008;KES;approved"), "--yes")
     resolve(cleared_batch, "row", "5", "--as", word, "--evidence", EVIDENCE)
     assert resume_batch(cleared_batch)["LOST-1"]["state"] == state
@@ -341,7 +341,7 @@ def test_not_received_in_answer_list_waits_for_quarantine(doubtful_batch: Progra
     assert "settle it as not received from 20" in differences[0]["message"]
 
 
-def test_configuration_names_headings_of_statement(doubtful_batch: Program) -> None:
+def test_statement_headings_can_be_configured(doubtful_batch: Program) -> None:
     names = '"Merchant ref" = "order_id"\nBetrag = "amount"\nCcy = "currency"\nResult = "status"\n'
     doubtful_batch.config.write_text(f"{doubtful_batch.config.read_text()}\n[statement.columns]\n{names}")
     file = write_statement(doubtful_batch, "TAKEN-1;9007;KES;approved", heading="Merchant Ref;Betrag;CCY;Result")

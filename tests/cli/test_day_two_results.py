@@ -45,7 +45,7 @@ def reconcile_batch(program: Program, name: str = "out.xlsx") -> tuple[Path, Pat
     return out, page
 
 
-def test_complete_worksheet_matches_csv_as_text(mixed_batch: Program) -> None:
+def test_full_worksheet_has_texts_of_csv(mixed_batch: Program) -> None:
     out, _ = reconcile_batch(mixed_batch)
     book = openpyxl.load_workbook(out)
     heading, *lines = book["All columns"].iter_rows(values_only=True)
@@ -201,7 +201,7 @@ def test_inexact_amount_is_text_and_noted_below(program: Program) -> None:
     assert "1 amount is written as text" in str(lines[-1]["Payee"])
 
 
-def test_amount_of_invalid_row_is_kept_as_sent(program: Program) -> None:
+def test_invalid_row_keeps_its_amount_text(program: Program) -> None:
     rows = [*kenyan_rows(1), *kenyan_rows(1, amount='"1,500.50"', prefix="BAD")]
     program.json("submit", program.sheet(rows), "--skip-invalid")
     out, _ = reconcile_batch(program)
@@ -255,7 +255,7 @@ def test_report_page_loads_no_other_file(mixed_batch: Program) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_page_lists_doubtful_then_rejected_rows_first(mixed_batch: Program) -> None:
+def test_page_lists_in_doubt_then_rejected_rows(mixed_batch: Program) -> None:
     _, path = reconcile_batch(mixed_batch)
     text = parse_page(path).text
     assert "Rows that need a person: 2" in text
@@ -275,7 +275,7 @@ def test_report_page_charts_outcomes_and_latency(mixed_batch: Program) -> None:
     assert "50% within" in content
 
 
-def test_page_without_open_rows_is_written(program: Program) -> None:
+def test_page_is_written_without_open_rows(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     out, path = program.home / "o.csv", program.home / "o.html"
     program.json("reconcile", program.home / "payroll.csv", "--out", out, "--report", path)
@@ -300,7 +300,7 @@ def test_sheet_text_is_displayed_but_never_executed(program: Program) -> None:
     assert all(cell.data_type != "f" for cell in cells)
 
 
-def test_unwritable_report_is_an_error(mixed_batch: Program) -> None:
+def test_unwritable_report_is_refused(mixed_batch: Program) -> None:
     result = mixed_batch.run(
         "reconcile",
         mixed_batch.home / "payroll.csv",

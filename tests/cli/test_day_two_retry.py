@@ -61,7 +61,7 @@ def test_retry_of_one_row_keeps_other_row_rejected(forgiving_gateway: Program) -
     assert read_states(forgiving_gateway) == ["paid", "paid", "rejected", "paid", "in_doubt"]
 
 
-def test_retry_may_reuse_same_order_id(forgiving_gateway: Program) -> None:
+def test_retry_can_reuse_order_id(forgiving_gateway: Program) -> None:
     forgiving_gateway.config.write_text(f'{forgiving_gateway.config.read_text()}\n[retry]\norder_id = "same"\n')
     batch = submit_mixed_sheet(forgiving_gateway)
     summary = forgiving_gateway.json("retry", batch)
@@ -73,7 +73,7 @@ def test_retry_may_reuse_same_order_id(forgiving_gateway: Program) -> None:
 @pytest.mark.parametrize(
     ("row", "why"), [("2", "is paid"), ("6", "is in doubt and may have been paid"), ("99", "has no such row")]
 )
-def test_retry_of_unrejected_row_releases_nothing(forgiving_gateway: Program, row: str, why: str) -> None:
+def test_retry_refuses_row_not_rejected(forgiving_gateway: Program, row: str, why: str) -> None:
     batch = submit_mixed_sheet(forgiving_gateway)
     before = forgiving_gateway.record()
     result = forgiving_gateway.run("retry", batch, "--row", "4", "--row", row)
@@ -101,7 +101,7 @@ def test_retry_records_person_in_journal(program: Program) -> None:
     assert released["said"] == "next attempt as PAY-1-r2"
 
 
-def test_batch_of_running_command_is_not_retried(forgiving_gateway: Program) -> None:
+def test_running_batch_is_not_retried(forgiving_gateway: Program) -> None:
     (forgiving_gateway.home / "forgiving.toml").write_text("[default]\ndelay_s = 0.2\n")
     sheet = forgiving_gateway.sheet(kenyan_rows(40))
     process = forgiving_gateway.start("submit", sheet)

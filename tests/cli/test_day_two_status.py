@@ -50,7 +50,7 @@ def test_batch_list_shows_age_totals_and_open_rows(three_batches: Program) -> No
     ]
 
 
-def test_status_shows_doubtful_rows_first_up_to_limit(program: Program) -> None:
+def test_status_lists_rows_in_doubt_up_to_limit(program: Program) -> None:
     text = program.config.read_text().replace("[submission]", "[submission]\nstop_after_rejected = 0")
     program.config.write_text(text)
     rows = [*kenyan_rows(30, amount="9001", prefix="NO"), *kenyan_rows(2, amount="9010", prefix="WHAT")]

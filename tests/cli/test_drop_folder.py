@@ -50,7 +50,7 @@ MISSPELT = [
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("note", MISSPELT)
-def test_misnamed_note_refuses_sheet(program: Program, folder: Path, note: str) -> None:
+def test_sheet_with_misnamed_note_is_refused(program: Program, folder: Path, note: str) -> None:
     drop_payroll(program)
     drop_file(folder, note)
     other = drop_payroll(program, "bonus.csv", prefix="BONUS", amount="20")
@@ -64,14 +64,14 @@ def test_misnamed_note_refuses_sheet(program: Program, folder: Path, note: str) 
     assert [path.name for path in folder.iterdir() if path.is_file()] == []
 
 
-def test_note_in_other_unicode_form_refuses_sheet(program: Program, folder: Path) -> None:
+def test_note_name_in_other_unicode_form_is_refused(program: Program, folder: Path) -> None:
     drop_payroll(program, unicodedata.normalize("NFC", "l\u00f6hne.csv"))
     drop_file(folder, unicodedata.normalize("NFD", "l\u00f6hne.csv.toml"))
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
 
 
-def test_second_note_refuses_sheet(program: Program, folder: Path) -> None:
+def test_sheet_with_two_notes_is_refused(program: Program, folder: Path) -> None:
     drop_payroll(program)
     drop_file(folder, "payroll.csv.toml", "expect_rows = 3\n")
     drop_file(folder, "payroll.toml")
@@ -80,7 +80,7 @@ def test_second_note_refuses_sheet(program: Program, folder: Path) -> None:
     assert {"payroll.csv", "payroll.csv.toml", "payroll.toml"} <= set(file_names(folder / "refused"))
 
 
-def test_note_for_similarly_named_file_refuses_no_sheet(program: Program, folder: Path) -> None:
+def test_note_of_similarly_named_file_is_ignored(program: Program, folder: Path) -> None:
     drop_payroll(program)
     drop_file(folder, "payroll.xls", "old")
     drop_file(folder, "payroll.xls.toml")
@@ -129,7 +129,7 @@ def test_note_arriving_after_refused_sheet_is_reported(program: Program, folder:
     assert program.json("run-folder", folder)["exit_code"] == 4
 
 
-def test_folder_instead_of_note_refuses_sheet_once(program: Program, folder: Path) -> None:
+def test_folder_named_like_note_refuses_sheet_once(program: Program, folder: Path) -> None:
     drop_payroll(program)
     (folder / "payroll.csv.toml").mkdir()
     os.utime(folder / "payroll.csv.toml", OLD)
@@ -138,7 +138,7 @@ def test_folder_instead_of_note_refuses_sheet_once(program: Program, folder: Pat
     assert program.json("run-folder", folder)["exit_code"] == 4
 
 
-def test_leftover_note_after_crash_pays_nothing(program: Program, folder: Path) -> None:
+def test_note_left_by_crash_pays_nothing(program: Program, folder: Path) -> None:
     """The sheet was moved to refused/ before its note, which must not affect another sheet."""
     drop_file(folder, "payroll.toml")
     assert program.json("run-folder", folder)["exit_code"] == 4
@@ -147,14 +147,14 @@ def test_leftover_note_after_crash_pays_nothing(program: Program, folder: Path) 
     assert program.record() == []
 
 
-def test_misnamed_plan_refuses_sheet(program: Program, folder: Path) -> None:
+def test_sheet_with_misnamed_plan_is_refused(program: Program, folder: Path) -> None:
     drop_payroll(program)
     drop_file(folder, "payroll.csv.plan.json", "{}")
     assert program.json("run-folder", folder)["exit_code"] == 8
     assert program.record() == []
 
 
-def test_plan_without_policy_refuses_sheet(program: Program, folder: Path) -> None:
+def test_sheet_with_plan_needs_policy(program: Program, folder: Path) -> None:
     drop_payroll(program)
     drop_file(folder, "payroll.plan.json", "{}")
     assert program.json("run-folder", folder)["exit_code"] == 8
@@ -162,7 +162,7 @@ def test_plan_without_policy_refuses_sheet(program: Program, folder: Path) -> No
     assert {"payroll.csv", "payroll.plan.json"} <= set(file_names(folder / "refused"))
 
 
-def test_approved_sheet_is_paid_with_plan_beside(program: Program, folder: Path) -> None:
+def test_sheet_with_approved_plan_is_paid(program: Program, folder: Path) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     sheet = prepare_sheet(program, "cleo")
     for path in (sheet, sheet.with_name("payroll.plan.json")):
@@ -208,7 +208,7 @@ def test_sheet_with_future_time_waits_until_settled(program: Program, folder: Pa
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_folder_entry_other_than_file_is_reported(program: Program, folder: Path, kind: str) -> None:
+def test_non_file_in_folder_is_reported(program: Program, folder: Path, kind: str) -> None:
     path = folder / "payroll.csv"
     match kind:
         case "folder":
@@ -224,7 +224,7 @@ def test_folder_entry_other_than_file_is_reported(program: Program, folder: Path
     assert os.path.lexists(path)
 
 
-def test_sheet_beside_aborted_transfer_is_reported(program: Program, folder: Path) -> None:
+def test_sheet_next_to_aborted_transfer_is_reported(program: Program, folder: Path) -> None:
     sheet = drop_payroll(program)
     drop_file(folder, "payroll.csv.filepart", "country")
     summary = program.json("run-folder", folder)
@@ -395,7 +395,7 @@ def test_foreign_subfolder_is_never_written(program: Program, folder: Path, plac
 # Several hosts
 
 
-def test_sheet_finished_twice_is_reported_done(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finishing_sheet_twice_changes_nothing(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drop_payroll(program)
     finish = ClaimedSheet.finish
 

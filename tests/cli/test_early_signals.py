@@ -73,7 +73,7 @@ def test_interrupted_run_without_json_prints_nothing(program: Program, number: s
 @pytest.mark.share(4)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["call:Interruption.raise_on_second_signal", "call:write_results"])
-def test_signal_between_last_row_and_summary_exits_130(program: Program, moment: str, number: signal.Signals) -> None:
+def test_signal_before_summary_exits_130(program: Program, moment: str, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     process = run_with_signal(program, moment, number, "--config", str(program.config), "--json", "submit", str(sheet))
     assert process.returncode == 130, process.stderr
@@ -93,7 +93,7 @@ def test_signal_after_summary_changes_nothing(program: Program, number: signal.S
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_waiting_run_ends_despite_swallowed_signal(program: Program, number: signal.Signals) -> None:
+def test_waiting_run_ends_after_swallowed_signal(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     program.json("submit", sheet)
     now = "2026-11-22T00:00:00.000Z"

@@ -38,7 +38,7 @@ def test_wide_columns_share_remaining_width() -> None:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("language", ["en", "fr"])
-def test_terminal_output_breaks_no_word(program: Program, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
+def test_terminal_output_does_not_break_words(program: Program, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
     monkeypatch.setattr("tests.cli.conversing.COLUMNS", 80)
     sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="9007", prefix="LOST")], LONG)
     program.run("submit", sheet)

@@ -106,7 +106,7 @@ def test_reapplied_statement_is_refused_with_time_and_person(program: Program) -
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_statement_settling_nothing_may_be_applied_later(program: Program) -> None:
+def test_statement_without_effect_may_be_applied_later(program: Program) -> None:
     batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
     file = write_statement(program, "PAY-1,1500.50,KES,approved", "NOBODY,1,KES,approved")
     assert program.json("resolve", "statement", batch, file, "--yes")["exit_code"] == 3
@@ -114,7 +114,7 @@ def test_statement_settling_nothing_may_be_applied_later(program: Program) -> No
 
 
 @pytest.mark.parametrize("word", ["declined", "approved"])
-def test_reread_statement_ignores_rows_sent_since(program: Program, word: str) -> None:
+def test_reread_statement_ignores_later_attempts(program: Program, word: str) -> None:
     configure(program)
     set_behaviour(program, PAYS)
     sheet = program.sheet(kenyan_rows(2))
@@ -155,7 +155,7 @@ def resume_and_retry(program: Program, batch: str) -> None:
     program.run("resume", batch)
 
 
-def test_old_declined_line_does_not_settle_later_attempt(program: Program) -> None:
+def test_declined_line_does_not_settle_later_attempt(program: Program) -> None:
     batch = release_with_same_id(program)
     (difference,) = program.json(
         "resolve",
@@ -171,7 +171,7 @@ def test_old_declined_line_does_not_settle_later_attempt(program: Program) -> No
     assert commit_count(program) == 1
 
 
-def test_old_declined_line_does_not_settle_resumed_attempt(program: Program) -> None:
+def test_declined_line_does_not_settle_resumed_attempt(program: Program) -> None:
     batch, _ = lose_second_attempt(program, "questions")
     file = write_statement(program, "PAY-1,1500.50,KES,declined")
     assert len(program.json("resolve", "statement", batch, file, "--yes", "--matching-only")["differences"]) == 1
@@ -209,7 +209,7 @@ def test_statement_line_as_recent_as_attempt_settles_row(program: Program, how: 
     assert read_states(program, batch) == {"paid": 1}
 
 
-def test_statement_day_without_hour_settles_no_attempt(program: Program) -> None:
+def test_statement_date_without_time_settles_nothing(program: Program) -> None:
     batch = release_with_same_id(program)
     file = write_statement(
         program, f"PAY-1,1500.50,KES,declined,{wait_for_attempt_time(program, batch)[:10]}", heading=f"{HEADING},time"
@@ -240,7 +240,7 @@ def test_statement_line_with_unclear_time_settles_nothing(program: Program, time
     assert read_states(program, batch) == {"in_doubt": 1}
 
 
-def test_configuration_names_time_heading_of_statement(program: Program) -> None:
+def test_statement_time_heading_can_be_configured(program: Program) -> None:
     batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
     program.config.write_text(f'{program.config.read_text()}\n[statement.columns]\n"Booked" = "time"\n')
     file = write_statement(program, "PAY-1,1500.50,KES,approved,2026-11-01T00:00:00Z", heading=f"{HEADING},Booked")
@@ -248,7 +248,7 @@ def test_configuration_names_time_heading_of_statement(program: Program) -> None
 
 
 @pytest.mark.parametrize("times", ["", ",2026-11-01T00:00:00Z"])
-def test_older_paid_line_holds_row(program: Program, times: str) -> None:
+def test_paid_line_older_than_attempt_holds_row(program: Program, times: str) -> None:
     """It settles no later attempt, and it keeps the order from being sent when a person calls that one not received."""
     batch, _ = lose_second_attempt(program, "questions")
     file = write_statement(

@@ -132,7 +132,7 @@ def test_required_field_has_valid_template_example(program: Program, data_copy: 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("kind", OF_EVERY_ROW)
-def test_field_without_column_is_sent_for_every_row(program: Program, data_copy: Path, kind: FieldKind) -> None:
+def test_configured_field_is_sent_for_every_row(program: Program, data_copy: Path, kind: FieldKind) -> None:
     name = "site_url" if kind is FieldKind.OPERATOR_URL else FIELD  # an address is configured by the name of the field
     add_field(data_copy, kind, name=name, further="from_sheet = false\n")
     summary = program.json("submit", program.sheet([KENYAN.format(id="PAY-1", amount="1500.50", n=1)]))
@@ -159,7 +159,7 @@ def test_field_of_operation_becomes_sheet_column(data_copy: Path) -> None:
         ('name = "order_desc"\nkind = "wallet"\n', "cleaned otherwise"),
     ],
 )
-def test_meaningless_field_is_refused(data_copy: Path, field: str, said: str) -> None:
+def test_field_with_invalid_definition_is_refused(data_copy: Path, field: str, said: str) -> None:
     with (data_copy / "forms" / "account.toml").open("a", encoding="utf-8") as form:
         form.write(f"\n[[fields]]\n{field}")
     with pytest.raises(ConfigurationError, match=said):

@@ -76,7 +76,7 @@ def test_find_accepts_name_number_or_order_id(paid_program: Program, text: str, 
     assert orders(paid_program, text) == wanted
 
 
-def test_find_accepts_words_without_quotes(paid_program: Program) -> None:
+def test_find_accepts_several_words_unquoted(paid_program: Program) -> None:
     assert orders(paid_program, "Jane", "Wairimu") == ["OCT-4"]
 
 
@@ -93,7 +93,7 @@ def test_found_payment_shows_state_amount_and_row(paid_program: Program) -> None
     assert (summary["rows"], summary["states"], summary["has_more"]) == (1, {"paid": 1}, False)
 
 
-def test_unpaid_row_is_shown_as_rejected(paid_program: Program) -> None:
+def test_find_shows_unpaid_row_as_rejected(paid_program: Program) -> None:
     output = paid_program.run("find", "José").stdout
     assert output.startswith("rejected: KES 9,001 to José Ñandú")
     assert "1 payment matches 'José': 1 rejected." in output
@@ -158,7 +158,7 @@ def test_advice_lists_only_payments_of_payee(paid_program: Program) -> None:
     assert advice(paid_program, "OCT-1")["advice"] == str(path)  # the program may replace its own file
 
 
-def test_advice_names_payer_and_payment_run(program: Program) -> None:
+def test_advice_shows_payer_and_payment_run(program: Program) -> None:
     path = program.home / "advice.html"
     heading = HEADING.replace("client_orderid,", "")
     sheet = program.sheet([PEOPLE[0].replace("OCT-1,", "")], "october.csv", heading)
@@ -184,7 +184,7 @@ def test_advice_for_several_or_unpaid_people_is_refused(paid_program: Program, t
     assert not (paid_program.home / "advice.html").exists()
 
 
-def test_advice_replaces_only_another_advice(paid_program: Program) -> None:
+def test_advice_replaces_only_older_advice(paid_program: Program) -> None:
     path = paid_program.home / "advice.html"
     path.write_text("<!doctype html><title>mine</title>")
     assert paid_program.run("find", "OCT-1", "--advice", path).exit_code == 2
@@ -214,6 +214,6 @@ def test_find_matches_local_and_international_numbers() -> None:
             assert {abroad, inside} <= set(number_spellings(typed, every)), typed
 
 
-def test_search_query_keeps_words_and_typed_id() -> None:
+def test_search_is_parsed_as_words_or_id() -> None:
     search = parse_payment_search("  Jo Wanjiku - ", [])
     assert (search.words, search.order_id) == ((("Jo",), ("Wanjiku*",)), "Jo Wanjiku -")

@@ -55,7 +55,7 @@ def left_in(program: Program) -> bool:
     return any(text in content for text in (b"Wanjiku", b"wanjiku", NUMBER.encode(), b"254712345002"))
 
 
-def test_forget_preview_changes_nothing_and_names_files(paid: Program, set_clock: SetClock) -> None:
+def test_forget_preview_lists_files_and_changes_nothing(paid: Program, set_clock: SetClock) -> None:
     set_clock(YEARS)
     for named in ((), ("--dry-run",)):
         summary = forget(paid, "--before", "2029-01-01", *named)
@@ -81,7 +81,7 @@ def test_forgetting_people_keeps_totals(paid: Program, set_clock: SetClock) -> N
     assert forget(paid, "--before", "2029-01-01")["payments"] == 0
 
 
-def test_forgotten_payroll_again_pays_no_row(paid: Program) -> None:
+def test_resubmitted_forgotten_payroll_pays_nothing(paid: Program) -> None:
     forget(paid, "--person", NUMBER, "--yes", "--by", "Amina")
     before = paid.record()
     again = paid.json("submit", paid.home / "payroll.csv")
@@ -112,7 +112,7 @@ def test_people_of_new_batch_are_not_forgotten(program: Program) -> None:
     assert left_in(program)
 
 
-def test_forget_person_keeps_other_people(paid: Program) -> None:
+def test_forgetting_person_keeps_other_people(paid: Program) -> None:
     summary = forget(paid, "--person", "+254 712 345 001", "--yes", "--by", "Amina")
     assert summary["payments"] == 1
     (payment,) = paid.json("find", JANE)["payments"]
@@ -125,7 +125,7 @@ def test_forget_person_keeps_other_people(paid: Program) -> None:
     assert paid.json("verify")["exit_code"] == 0
 
 
-def test_ambiguous_name_forgets_no_person(paid: Program) -> None:
+def test_ambiguous_name_forgets_nobody(paid: Program) -> None:
     refused = forget(paid, "--person", JANE)
     assert (refused["exit_code"], refused["message"]) == (2, "2 numbers belong to the name 'Jane Wanjiku'.")
     refused = forget(paid, "--person", "Jane")
@@ -241,7 +241,7 @@ def test_documented_forget_order_works_with_two_people(
     assert not left_in(people)
 
 
-def test_withdrawn_forget_order_forgets_no_person(people: Program) -> None:
+def test_withdrawn_forget_order_forgets_nobody(people: Program) -> None:
     order = ordered(people, "cleo")
     assert people.json("withdraw", order, "--key", people.home / "cleo.pem")["exit_code"] == 0
     assert people.json("carry-out", order)["exit_code"] == 8

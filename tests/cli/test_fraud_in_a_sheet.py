@@ -259,14 +259,14 @@ def test_plan_in_other_language_is_paid(november_plan: Program) -> None:
     assert approve_and_submit(november_plan) == 0
 
 
-def test_plan_is_outdated_after_bonus_to_payee(november_plan: Program) -> None:
+def test_bonus_to_payee_outdates_plan(november_plan: Program) -> None:
     bonus = [row("BONUS", 31, NAMES[30], "5", account="0799000777")]
     assert november_plan.json("submit", november_plan.sheet(bonus, "bonus.csv"))["exit_code"] == 0
     assert approve_and_submit(november_plan) == 8
     assert len(november_plan.record()) == 35
 
 
-def test_comparison_batch_named_by_maker_hides_nothing(november_plan: Program) -> None:
+def test_comparison_batch_chosen_by_maker_hides_nothing(november_plan: Program) -> None:
     bonus = [row("BONUS", 31, NAMES[30], "5", account="0799000777")]
     batch = november_plan.json("submit", november_plan.sheet(bonus, "bonus.csv"))["batch"]
     october = next(entry["batch"] for entry in november_plan.json("status")["batches"] if entry["batch"] != batch)

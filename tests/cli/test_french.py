@@ -31,7 +31,7 @@ def workbook_text(path: Path, *names: str) -> str:
     return "\n".join(str(cell) for name in names for line in book[name].values for cell in line if cell is not None)
 
 
-def test_french_output_contains_no_english(approving_company: Program) -> None:
+def test_french_output_is_fully_translated(approving_company: Program) -> None:
     outputs = []
 
     def french(*arguments: str | Path, exit_code: int = 0) -> None:

@@ -26,7 +26,7 @@ def run_with_output(program: Program, *arguments: str | Path, out: Path | None =
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_run_with_unwritable_output_finishes_with_warning(program: Program, options: tuple[str, ...]) -> None:
+def test_unwritable_output_does_not_stop_run(program: Program, options: tuple[str, ...]) -> None:
     sheet = program.sheet(kenyan_rows(20))
     assert run_with_output(program, *options, "submit", sheet, out=FULL) == 2
     text = (program.home / "err").read_text()
@@ -36,7 +36,7 @@ def test_run_with_unwritable_output_finishes_with_warning(program: Program, opti
     assert [line["state"] for line in read_csv(program.home / "payroll.reconciliation.csv")] == ["paid"] * 20
 
 
-def test_unwritable_output_keeps_exit_code_of_rejections(program: Program) -> None:
+def test_unwritable_output_keeps_other_exit_codes(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2, amount=REJECTED))
     assert run_with_output(program, "submit", sheet, out=FULL) == 4
     assert "2 rejected." in (program.home / "err").read_text()
@@ -49,7 +49,7 @@ def test_query_with_unwritable_output_fails(program: Program) -> None:
 
 
 @pytest.mark.long
-def test_error_keeps_code_with_both_streams_full(program: Program) -> None:
+def test_failed_command_keeps_code_without_streams(program: Program) -> None:
     sheet = program.sheet(["KE,PAY-1,many,KES,Jane,254712345678,+254712345678"])
     assert run_with_output(program, "--json", "submit", sheet, out=FULL, err=FULL) == 3
     assert run_with_output(program, "--json", "submit", "nowhere.csv", out=FULL, err=FULL) == 3

@@ -43,7 +43,7 @@ def test_repeated_identical_rejections_stop_run(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(3), *kenyan_rows(60, amount="9001.00", prefix="NO")])
     summary = program.json("submit", sheet, "--concurrency", "4")
     assert summary["exit_code"] == 6
-    assert "rows in a row were rejected for the same reason: 9001" in summary["message"]
+    assert "consecutive rows were rejected for the same reason: 9001" in summary["message"]
     assert 10 <= summary["states"]["rejected"] <= 20  # a payout in flight can interrupt the first series
     # Groups of rows are signed concurrently, so the three payable rows are not always among the first to be sent.
     assert sum(summary["states"].values()) == 63
@@ -56,7 +56,7 @@ def test_rejection_limit_of_zero_never_stops_run(program: Program) -> None:
     assert program.json("submit", sheet)["states"] == {"rejected": 30}
 
 
-def test_first_option_pays_given_number_of_rows(program: Program) -> None:
+def test_first_option_limits_paid_rows(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     summary = program.json("submit", sheet, "--first", "1")
     assert (summary["exit_code"], summary["states"]) == (6, {"paid": 1, "ready": 4})
@@ -69,7 +69,7 @@ def test_first_option_pays_given_number_of_rows(program: Program) -> None:
     assert program.run("submit", sheet, "--first", "0").exit_code == 2
 
 
-def test_first_option_collects_given_number_of_rows(program: Program) -> None:
+def test_first_option_limits_collected_rows(program: Program) -> None:
     sheet = program.sheet(customers(3), heading=COLLECTING)
     summary = program.json("collect", sheet, "--first", "2")
     assert (summary["exit_code"], summary["states"]) == (6, {"paid": 2, "ready": 1})
@@ -156,7 +156,7 @@ def test_doctor_and_validate_report_default_values(program: Program) -> None:
         ('option = ["receiver_email"]', "countries.TZ.payout.option is not a known key"),
     ],
 )
-def test_meaningless_operator_terms_are_refused(program: Program, terms: str, sentence: str) -> None:
+def test_contradictory_operator_terms_are_refused(program: Program, terms: str, sentence: str) -> None:
     configure_tanzania(program, terms)
     result = program.run("doctor")
     assert result.exit_code == 2
@@ -190,7 +190,7 @@ def test_raw_reply_of_rejected_row_is_kept(program: Program) -> None:
     [
         ("UPDATE reply SET body = x'00'", "The stored reply of fact"),
         ("UPDATE reply SET head = x'00'", "The stored reply of fact"),
-        ("DELETE FROM reply", "A reply that a fact names is not in the journal"),
+        ("DELETE FROM reply", "A reply that a fact refers to is not in the journal"),
     ],
 )
 def test_verify_finds_changed_or_removed_reply(program: Program, change: str, sentence: str) -> None:

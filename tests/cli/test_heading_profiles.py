@@ -40,7 +40,7 @@ def test_rejects_keep_headings_of_sender(program: Program) -> None:
     assert read_csv(rejects)[0]["Net Pay"] == "1e3"
 
 
-def test_profile_of_worksheet_is_named(program: Program) -> None:
+def test_hint_names_profile_of_worksheet(program: Program) -> None:
     book = write_workbook(program.home / "pay.xlsx", Pay=[])
     changed = openpyxl.load_workbook(book)
     assert changed.active is not None
@@ -72,7 +72,7 @@ def test_payroll_worksheet_is_found_among_others(program: Program) -> None:
     assert program.json("validate", path, "--column-profile", "payroll-english")["exit_code"] == 0
 
 
-def test_sheet_with_own_headings_needs_no_profile(program: Program) -> None:
+def test_sheet_with_recognisable_headings_needs_no_profile(program: Program) -> None:
     """An additional column that some profile knows is ignored, so the batch is the same as before."""
     heading = "country,client_orderid,amount,currency,account_name,account_number,phone,Narration"
     sheet = program.sheet([f"{row},Salary" for row in kenyan_rows(1)], "pay.csv", heading)
@@ -81,7 +81,7 @@ def test_sheet_with_own_headings_needs_no_profile(program: Program) -> None:
     assert "profile" not in result.stdout
 
 
-def test_missing_column_names_known_profile(program: Program) -> None:
+def test_missing_column_suggests_matching_profile(program: Program) -> None:
     heading = "country,client_orderid,amount,currency,Employee Name,account_number,phone"
     result = program.run("validate", program.sheet(kenyan_rows(1), "pay.csv", heading))
     assert result.exit_code == 3
@@ -102,7 +102,7 @@ def test_unknown_profile_error_suggests_nearest(program: Program, command: str) 
         assert (result.exit_code, "did you mean payroll-english?" in result.stderr) == (2, True)
 
 
-def test_unlikely_column_is_not_proposed(program: Program) -> None:
+def test_unlikely_column_is_not_suggested(program: Program) -> None:
     heading = "Country,client_orderid,Salary,currency,account_name,account_number,phone"
     refused = program.run("validate", program.sheet(kenyan_rows(1), "pay.csv", heading))
     assert "the header has no column amount." in refused.stderr.replace("\n", " ")

@@ -170,7 +170,7 @@ def test_table_width_fits_escaped_names(hostile_machine: Program) -> None:
     ],
     ids=lambda arguments: "-".join(word for word in arguments if word.isalnum()),
 )
-def test_no_command_passes_control_characters_to_terminal(hostile_machine: Program, arguments: tuple[str, ...]) -> None:
+def test_commands_escape_control_characters_for_terminal(hostile_machine: Program, arguments: tuple[str, ...]) -> None:
     drop = hostile_machine.home / "drop"
     drop.mkdir(exist_ok=True)
     (drop / hostile_name("dropped")).write_text("\n".join([HEADING, *kenyan_rows(1, prefix="DROP")]) + "\n")

@@ -113,7 +113,7 @@ def test_init_sandbox_keeps_existing_sheet(new_user: Program) -> None:
     assert (new_user.home / "sandbox-payroll.csv").read_text() == "mine"
 
 
-def test_init_writes_to_named_files(new_user: Program) -> None:
+def test_init_writes_to_given_paths(new_user: Program) -> None:
     place, journal = new_user.home / "new" / "my.toml", new_user.home / "kept" / "j.sqlite3"
     result = new_user.run("--config", place, "--journal", journal, "init", "--sandbox", config=False)
     assert result.exit_code == 0, result.stderr
@@ -155,7 +155,7 @@ def test_force_replaces_neither_journal_nor_key(new_user: Program, name: str) ->
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_init_without_terminal_names_missing_options(new_user: Program, *, as_json: bool) -> None:
+def test_init_without_terminal_lists_missing_options(new_user: Program, *, as_json: bool) -> None:
     before = file_names(new_user.home)
     words = ["--json"] if as_json else []
     result = new_user.run(*words, "init", "--endpoint-id", "77", config=False)
@@ -195,7 +195,7 @@ def test_init_refuses_world_readable_key(new_user: Program) -> None:
     assert "chmod 600" in error_output
 
 
-def test_init_encrypts_key_with_named_passphrase(new_user: Program) -> None:
+def test_init_encrypts_key_with_given_passphrase(new_user: Program) -> None:
     secret = new_user.home / "passphrase"
     secret.write_text("s3cret words\n")
     secret.chmod(0o600)
@@ -211,7 +211,7 @@ def test_init_encrypts_key_with_named_passphrase(new_user: Program) -> None:
     assert isinstance(load_pem_private_key((new_user.home / "by-variable.pem").read_bytes(), b"another"), RSAPrivateKey)
 
 
-def test_init_creates_no_second_journal_for_endpoint(new_user: Program) -> None:
+def test_init_refuses_second_journal_for_endpoint(new_user: Program) -> None:
     run_init(new_user, *NEEDED)
     other = new_user.home / "other" / "my.toml"
     before = file_names(new_user.home)

@@ -84,7 +84,7 @@ def test_unknown_setting_error_suggests_nearest(program: Program) -> None:
 
 
 @pytest.mark.parametrize("key", ["signature_profile", "approved", "endpoint_id"])
-def test_open_interface_setting_must_be_configured(program: Program, key: str) -> None:
+def test_setting_without_default_must_be_configured(program: Program, key: str) -> None:
     lines = [line for line in sandbox_toml().splitlines() if not line.startswith(f"{key} ")]
     if key == "approved":
         lines = [line for line in lines if line.split(" ")[0] not in {"processing", "declined", "filtered", "error"}]
@@ -191,7 +191,7 @@ def test_corrected_sheet_pays_only_new_rows(program: Program) -> None:
     assert len(program.record()) == 5
 
 
-def test_order_id_with_other_content_is_defect(program: Program) -> None:
+def test_order_id_reused_for_other_content_is_defect(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
     summary = program.json("submit", program.sheet(kenyan_rows(2, amount="99"), name="other.csv"))
     assert summary["exit_code"] == 3
@@ -255,7 +255,7 @@ def test_dry_run_sends_and_writes_nothing(program: Program) -> None:
     assert (known["known"], known["states"]) == (2, {"paid": 2})
 
 
-def test_ids_are_derived_from_reference_and_payee(program: Program) -> None:
+def test_order_ids_are_derived_from_reference_and_payee(program: Program) -> None:
     heading = "country,amount,currency,account_name,account_number,phone"
     rows = [row.replace(row.split(",")[1] + ",", "", 1) for row in kenyan_rows(3)]
     rows.append(rows[0])
@@ -281,7 +281,7 @@ def test_resume_needs_only_journal(program: Program) -> None:
     assert resumed["reconciliation"] == first["reconciliation"]
 
 
-def test_batch_is_named_by_id_prefix_or_sheet(program: Program) -> None:
+def test_batch_is_found_by_id_prefix_or_sheet(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     batch = program.json("submit", sheet)["batch"]
     for name in (batch, batch[:5], sheet):
@@ -302,7 +302,7 @@ def test_reconcile_writes_parquet_by_extension(program: Program) -> None:
     assert pl.read_parquet(summary["reconciliation"]).columns[:19] == COLUMNS
 
 
-def test_backup_is_complete_and_never_sends(program: Program) -> None:
+def test_backup_is_complete_and_cannot_send(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     program.json("submit", sheet)
     copy = program.home / "copy.sqlite3"
@@ -429,7 +429,7 @@ def test_sheet_may_mix_all_countries(program: Program) -> None:
     assert record == {}
 
 
-def test_duplicate_payment_warning_names_both_ids(program: Program) -> None:
+def test_duplicate_payment_warning_shows_both_ids(program: Program) -> None:
     row = "KE,{id},100,KES,Jane,254712345678,+254712345678"
     twice = program.run("validate", program.sheet([row.format(id="A-1"), row.format(id="A-2")]))
     assert twice.exit_code == 0
@@ -482,7 +482,7 @@ def test_spreadsheet_formulas_are_guarded(program: Program) -> None:
     assert shown == ["'=1+1", "'@SUM(A1)", "'+cmd", "'-x", "-5", "+5.5", "plain"]
 
 
-def test_unwritable_out_stops_before_sending(program: Program) -> None:
+def test_unwritable_out_path_stops_before_sending(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(1)), "--out", program.home / "no" / "such" / "out.csv")
     assert summary["exit_code"] == 2
     assert program.record() == []

@@ -62,7 +62,7 @@ def test_other_journal_path_or_state_directory_sends_nothing(
     program.config.write_text(gateway.configuration(host="localhost", journal="second.sqlite3"))
     error_output = run_refused(program, "submit", paid_sheet)
     assert f"There is no journal at {program.home}/second.sqlite3." in error_output
-    assert f"remembers another journal of the same merchant: {known} at {program.journal}." in error_output
+    assert f"lists another journal of the same merchant: {known} at {program.journal}." in error_output
     assert "paygw-batch journal new" in error_output
 
     program.config.write_text(gateway.configuration(journal="other/journal.sqlite3"))
@@ -89,7 +89,7 @@ def test_host_in_other_spelling_opens_same_journal(
     assert sorted(gateway.orders()) == PAID
 
 
-def test_new_state_directory_sends_nothing_without_journal(program: Program, gateway: LoopbackGateway) -> None:
+def test_nothing_is_sent_without_known_journal(program: Program, gateway: LoopbackGateway) -> None:
     text = gateway.configuration().replace('path = "journal.sqlite3"', "")
     program.config.write_text(text)
     program.make_journal()
@@ -122,9 +122,7 @@ def test_new_state_directory_sends_nothing_without_journal(program: Program, gat
     ],
     ids=lambda arguments: " ".join(arguments[:1] + arguments[2:3]),
 )
-def test_commands_needing_journal_name_missing_journal(
-    program: Program, gateway: LoopbackGateway, arguments: list[str]
-) -> None:
+def test_commands_report_missing_journal(program: Program, gateway: LoopbackGateway, arguments: list[str]) -> None:
     sheet = program.sheet(kenyan_rows(1))
     program.config.write_text(gateway.configuration() + '\n[status_enquiry]\nprofile = "paynet-v4"\n')
     (program.home / "drop").mkdir()
@@ -136,7 +134,7 @@ def test_commands_needing_journal_name_missing_journal(
     assert gateway.orders() == []
 
 
-def test_collect_needs_journal_as_well(program: Program, gateway: LoopbackGateway) -> None:
+def test_collect_needs_journal(program: Program, gateway: LoopbackGateway) -> None:
     sheet = Path(__file__).parents[2] / "samples" / "collections-mixed.csv"
     assert "There is no journal at" in run_refused(program, "collect", sheet, "--dry-run")
     assert gateway.orders() == []
@@ -174,9 +172,7 @@ def test_api_creates_no_journal(program: Program, gateway: LoopbackGateway, monk
     assert sorted(gateway.orders()) == PAID
 
 
-def test_lock_of_running_command_is_not_awaited(
-    program: Program, paid_sheet: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_does_not_wait_for_lock(program: Program, paid_sheet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.opening.open_journal.time.sleep", lambda _: pytest.fail("it was waited for"))
     (path,) = program.home.glob("journal.sqlite3*.lock")
     holder = {"pid": 1, "host": "here", "since": "2026-11-22T00:00:00.000Z", "command": "listen", "kind": "run"}
@@ -263,9 +259,7 @@ def test_creating_another_journal_requires_newest_journal_id(program: Program, g
     assert gateway.orders() == []
 
 
-def test_lost_journal_blocks_new_journal_until_named(
-    program: Program, gateway: LoopbackGateway, paid_sheet: Path
-) -> None:
+def test_lost_journal_must_be_acknowledged(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
     known = journal_id(program)
     for file in program.home.glob("journal.sqlite3*"):
         file.rename(file.with_name(f"lost-{file.name}"))
@@ -283,7 +277,7 @@ def test_lost_journal_blocks_new_journal_until_named(
 
 
 def test_beside_option_refuses_unknown_journal(program: Program, gateway: LoopbackGateway) -> None:
-    assert "remembers no journal" in run_refused(program, "journal", "new", "--beside", "0" * 32)
+    assert "lists no journal" in run_refused(program, "journal", "new", "--beside", "0" * 32)
     assert gateway.orders() == []
 
 
@@ -310,7 +304,7 @@ def test_journal_new_refuses_unusable_gateway_address(program: Program) -> None:
     assert not program.journal.exists()
 
 
-def test_sandbox_journal_is_created_but_not_registered(program: Program) -> None:
+def test_sandbox_journal_is_not_registered(program: Program) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(1)))["exit_code"] == 0
     assert not (program.home / "state").exists()
     assert "already" in run_refused(program, "journal", "new")
@@ -353,7 +347,7 @@ def test_older_copy_with_new_state_directory_sends_nothing(
     assert sorted(gateway.orders()) == PAID
 
 
-def test_adopted_older_copy_pays_no_row(program: Program, gateway: LoopbackGateway, older_copy: Path) -> None:
+def test_adopted_older_copy_pays_nothing_twice(program: Program, gateway: LoopbackGateway, older_copy: Path) -> None:
     assert "still exists" in run_refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
     program.journal.rename(program.home / "renamed.sqlite3")
     sheet = program.home / "payroll.csv"
@@ -450,9 +444,7 @@ def test_removed_host_records_block_runs_until_adoption(
     assert sorted(gateway.orders()) == PAID
 
 
-def test_moved_journal_with_same_state_needs_no_adoption(
-    program: Program, gateway: LoopbackGateway, paid_sheet: Path
-) -> None:
+def test_moved_journal_is_usable_without_adoption(program: Program, gateway: LoopbackGateway, paid_sheet: Path) -> None:
     moved = program.home / "kept" / "journal.sqlite3"
     moved.parent.mkdir(mode=0o700)
     program.journal.rename(moved)

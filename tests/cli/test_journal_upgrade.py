@@ -105,7 +105,7 @@ def test_only_owner_upgrades_tables_and_roles_may_read(cluster: ClusterProgram, 
         assert connection.execute("SELECT count(*) FROM paygw.remark").fetchall() == [(0,)]
 
 
-def test_file_journal_needs_no_upgrade(program: Program) -> None:
+def test_upgrade_command_refuses_file_journal(program: Program) -> None:
     refused = program.run("journal", "upgrade")
     assert refused.exit_code == 2
     assert "next command that writes to it" in refused.stderr

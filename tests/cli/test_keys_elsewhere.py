@@ -159,7 +159,7 @@ def test_key_failure_before_first_row_sends_nothing(program: Program, kms: Kms) 
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_missing_extra_error_names_install_option(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_error_shows_install_option(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     configure_key(program, "awskms:alias/payouts")
     monkeypatch.delitem(sys.modules, "paygw_batch.custody.kms_key", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)

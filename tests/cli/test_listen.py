@@ -32,7 +32,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_invalid_notifications_change_no_row(program: Program) -> None:
+def test_invalid_notifications_change_nothing(program: Program) -> None:
     port = configure_listener(program, "max_body_kib = 8\nrate_per_s = 1000\n" + AUTHENTIC)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
@@ -177,7 +177,7 @@ def test_second_listener_on_port_is_refused(program: Program) -> None:
         (AUTHENTIC, lambda home: (home / "secret.txt").write_text("short"), "shorter"),
     ],
 )
-def test_listen_names_wrong_setting(program: Program, section: str, change: object, said: str) -> None:
+def test_listen_reports_invalid_setting(program: Program, section: str, change: object, said: str) -> None:
     configure_listener(program, section)
     if callable(change):
         change(program.home)
@@ -193,7 +193,7 @@ def test_callback_address_without_token_is_refused(program: Program) -> None:
     assert "{token}" in refused.stderr
 
 
-def test_token_appears_in_no_output_or_file(program: Program) -> None:
+def test_token_is_never_printed_or_stored(program: Program) -> None:
     configure_listener(program)
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)

@@ -273,7 +273,7 @@ def _write_key(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def test_doctor_accepts_gateway_key_from_variable(program: Program) -> None:
+def test_doctor_reads_gateway_key_from_environment(program: Program) -> None:
     configure_listener(
         program, HEADER_RSA.replace('public_key_file = "gateway.pem"', 'public_key_env = "PAYGW_GATEWAY_KEY"')
     )

@@ -60,7 +60,7 @@ def test_validate_loads_no_journal_engine_or_network(program: Program) -> None:
     assert select_modules(names, *ours, "apsw", "cryptography", "httpx", "httptools", "uvicorn", "starlette") == []
 
 
-def test_status_loads_no_transport_sandbox_or_reader(program: Program) -> None:
+def test_status_loads_no_transport_or_sandbox(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     program.run("submit", sheet)
     for arguments in (("status",), ("status", sheet)):

@@ -37,7 +37,7 @@ def run_folder(program: Program, *sheets: list[str]) -> int:
     return program.run("run-folder", program.home / "drop").exit_code
 
 
-def test_run_without_sheets_keeps_doubtful_row_metrics(measured_program: Program) -> None:
+def test_empty_run_keeps_in_doubt_metrics(measured_program: Program) -> None:
     assert (
         run_folder(measured_program, [*kenyan_rows(2, amount="100"), *kenyan_rows(1, amount="9007", prefix="LOST")])
         == 5
@@ -53,7 +53,7 @@ def test_run_without_sheets_keeps_doubtful_row_metrics(measured_program: Program
     assert after['paygw_run_exit_code{command="run-folder"}'] == 0
 
 
-def test_metrics_show_time_of_oldest_doubtful_row(measured_program: Program) -> None:
+def test_metrics_show_age_of_oldest_doubt(measured_program: Program) -> None:
     run_folder(measured_program, kenyan_rows(1, amount="9007", prefix="FIRST"))
     (first,) = (measured_program.home / "drop" / "done").glob("*.reconciliation.csv")
     sent = datetime.fromisoformat(read_csv(first)[0]["first_sent_at"])
@@ -61,7 +61,7 @@ def test_metrics_show_time_of_oldest_doubtful_row(measured_program: Program) -> 
     assert read_gauges(measured_program)["paygw_oldest_in_doubt_timestamp_seconds"] == int(sent.timestamp())
 
 
-def test_settled_row_is_removed_from_doubtful_metrics(measured_program: Program) -> None:
+def test_settled_row_leaves_in_doubt_metrics(measured_program: Program) -> None:
     sheet = measured_program.sheet(kenyan_rows(1, amount="9007"))
     measured_program.json("submit", sheet)
     measured_program.json("resolve", "row", sheet, "2", "--as", "paid", "--evidence", "their support said so")
@@ -70,7 +70,7 @@ def test_settled_row_is_removed_from_doubtful_metrics(measured_program: Program)
     assert read_gauges(measured_program)["paygw_oldest_in_doubt_timestamp_seconds"] == 0
 
 
-def test_metrics_count_applied_statement_but_no_preview(measured_program: Program) -> None:
+def test_metrics_ignore_statement_preview(measured_program: Program) -> None:
     sheet = measured_program.sheet([*kenyan_rows(1, amount="9007"), *kenyan_rows(1, amount="9007", prefix="LOST")])
     measured_program.json("submit", sheet)
     statement = measured_program.home / "statement.csv"
@@ -107,7 +107,7 @@ def test_metrics_count_notifications_received_by_listener(measured_program: Prog
     assert read_gauges(measured_program)['paygw_run_exit_code{command="listen"}'] == 0
 
 
-def test_metrics_list_all_states_counting_rows_once(measured_program: Program) -> None:
+def test_metrics_count_each_row_in_one_state(measured_program: Program) -> None:
     first = kenyan_rows(2, amount="100")
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
     measured_program.json("submit", measured_program.sheet(first))
@@ -137,7 +137,7 @@ def test_metrics_keep_last_exit_code_and_success(measured_program: Program) -> N
     assert gauges['paygw_run_sent_rows{command="submit"}'] == 0
 
 
-def test_never_successful_command_has_no_last_success(measured_program: Program) -> None:
+def test_failed_command_has_no_last_success(measured_program: Program) -> None:
     measured_program.run("submit", measured_program.home / "absent.csv")
     assert 'paygw_run_last_success_timestamp_seconds{command="submit"}' not in read_gauges(measured_program)
 
@@ -164,7 +164,7 @@ def test_simultaneous_commands_keep_both_metrics(measured_program: Program) -> N
     assert gauges['paygw_run_exit_code{command="run-folder"}'] == 0
 
 
-def test_older_metrics_file_loses_old_figures(measured_program: Program) -> None:
+def test_obsolete_metrics_are_removed(measured_program: Program) -> None:
     (measured_program.home / "paygw.prom").write_text(
         "# HELP paygw_batch_rows Rows.\n# TYPE paygw_batch_rows gauge\n"
         'paygw_batch_rows{command="submit",state="paid"} 7\npaygw_run_exit_code{command="retry"} 4\n'

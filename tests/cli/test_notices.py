@@ -218,7 +218,7 @@ def test_each_contradicting_message_sends_one_notice(
     assert [json.loads(body)["data"]["messages"] for _, body in posts.got] == [1, 2]
 
 
-def test_full_disk_sends_one_notice_day(program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_sends_one_notice_daily(program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     configure_webhook(program, posts, 'webhook_for = ["runs_out"]')
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     monkeypatch.setattr("paygw_batch.submit.send.free_bytes", lambda _: 2**10)
@@ -279,7 +279,7 @@ def test_failing_notice_server_does_not_change_run(
     assert mails.ids() == [f"<{kept['id']}@example.com>"]
 
 
-def test_undeliverable_notice_shows_in_code_and_doctor(program: Program, trust: Trust, mails: MailSink) -> None:
+def test_undeliverable_notice_sets_exit_code_and_doctor(program: Program, trust: Trust, mails: MailSink) -> None:
     mails.answers["DATA"] = "552 full"
     configure_mail(program, trust, mails.port)
     program.json("submit", program.sheet(kenyan_rows(1)))
@@ -317,12 +317,12 @@ def test_unwritable_notice_does_not_stop_payout(
     assert posts.got == []
 
 
-def test_unconfigured_program_sends_no_notice(program: Program) -> None:
+def test_notices_are_off_by_default(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     assert outbox(program) == []
 
 
-def test_role_without_notice_rights_sends_no_notice(
+def test_role_without_notice_rights_cannot_send_notices(
     program: Program, posts: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure_webhook(program, posts)
@@ -369,7 +369,7 @@ def test_role_without_notice_rights_sends_no_notice(
         (['language = "tlh"'], "'tlh'"),
     ],
 )
-def test_wrong_notice_configuration_stops_run_before_sending(program: Program, lines: list[str], named: str) -> None:
+def test_invalid_notice_configuration_stops_run(program: Program, lines: list[str], named: str) -> None:
     write_settings(program, *lines)
     environ = {"PAYGW_HOOK": SECRET} if "none.pem" in named or named == "PAYGW_ADDRESS" else {}
     summary = program.json("submit", program.sheet(kenyan_rows(1)), **environ)
@@ -435,7 +435,7 @@ def test_notice_survives_killed_process_with_same_id(
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_notice_of_killed_run_is_sent_later(program: Program, posts: Webhook) -> None:
+def test_killed_runs_notice_is_sent_later(program: Program, posts: Webhook) -> None:
     configure_webhook(program, posts)
     (program.home / "slow.toml").write_text("[default]\ndelay_s = 50\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
@@ -452,7 +452,7 @@ def test_notice_of_killed_run_is_sent_later(program: Program, posts: Webhook) ->
     assert sum(said["states"].values()) == 100
 
 
-def test_simultaneous_notices_send_sends_once(program: Program, posts: Webhook) -> None:
+def test_simultaneous_notice_commands_send_once(program: Program, posts: Webhook) -> None:
     posts.status = 500
     configure_webhook(program, posts)
     program.json("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)

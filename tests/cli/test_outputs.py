@@ -74,7 +74,7 @@ def test_outputs_never_overwrite_sheet(paid_program: Program, writer: str) -> No
 
 
 @pytest.mark.parametrize("by", ["name", "dots", "hard link", "symbolic link", "link to its folder"])
-def test_output_option_refuses_any_path_to_sheet(paid_program: Program, by: str) -> None:
+def test_output_option_refuses_path_of_sheet(paid_program: Program, by: str) -> None:
     sheet, other = paid_program.home / "payroll.csv", paid_program.home / "other.csv"
     match by:
         case "dots":
@@ -155,7 +155,7 @@ def test_foreign_file_is_replaced_only_by_force(paid_program: Program, writer: s
 
 
 @pytest.mark.parametrize("writer", ["template", "backup"])
-def test_new_file_output_replaces_no_file(paid_program: Program, writer: str) -> None:
+def test_new_file_option_never_replaces_file(paid_program: Program, writer: str) -> None:
     out = paid_program.home / "notes.csv"
     for content in (FOREIGN, ""):
         out.write_text(content)
@@ -226,11 +226,11 @@ def test_foreign_reconciliation_file_stops_run_before_sending(program: Program) 
     assert program.json("submit", sheet, "--force")["exit_code"] == 0
 
 
-def test_outputs_cannot_share_one_file(paid_program: Program) -> None:
+def test_two_outputs_cannot_share_file(paid_program: Program) -> None:
     error_output = run_refused(
         paid_program, "reconcile", paid_program.home / "payroll.csv", "--out", "x.csv", "--report", Path.cwd() / "x.csv"
     )
-    assert "both name" in error_output
+    assert "are both" in error_output
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_quitting_paged_plan_approves_nothing(planned_program: Program, key: byt
     assert plan_file(planned_program).read_bytes() == before
 
 
-def test_quiet_approve_pauses_for_no_keypress(planned_program: Program) -> None:
+def test_quiet_approve_does_not_wait_for_key(planned_program: Program) -> None:
     (screen,) = read_screens(
         planned_program, "-q", "approve", plan_file(planned_program), "--key", planned_program.home / "cleo.pem"
     )

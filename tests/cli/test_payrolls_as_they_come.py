@@ -65,7 +65,7 @@ def test_missing_account_column_is_refused_without_phone_account(terms: Operator
         validate(build_sheet(BASE), load_rules("payout", {"KE": terms}), reference="r")
 
 
-def test_phone_can_be_account_where_banks_exist() -> None:
+def test_phone_can_be_account_despite_banks() -> None:
     terms = OperatorTerms(purpose="A", bank_account_pattern="[0-9]{14}", phone_is_account=True)
     validated = validate(build_sheet(BASE), load_rules("payout", {"KE": terms}), reference="r")
     assert validated.instructions["payee"].to_list() == ["254712345678"]
@@ -100,7 +100,7 @@ def test_unknown_or_missing_purpose_word_is_defect() -> None:
     assert validated.rows["purpose"].to_list() == ["MP", "Orange", None, "AI"]
 
 
-def test_number_of_different_operator_gets_warning() -> None:
+def test_number_of_other_operator_gets_warning() -> None:
     purposes = {"M-Pesa": PurposeTerms("MP", "Safaricom"), "Airtel": PurposeTerms("AI", "Airtel")}
     rules = load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
     rows = [{**BASE, "purpose": "airtel"}, {**BASE, "purpose": "m-pesa", "amount": "11"}]
@@ -119,12 +119,12 @@ def test_number_of_different_operator_gets_warning() -> None:
         ({"M-Pesa": PurposeTerms("")}, "one line of text"),
     ],
 )
-def test_meaningless_purposes_are_refused(purposes: dict[str, PurposeTerms], said: str) -> None:
+def test_contradictory_purposes_are_refused(purposes: dict[str, PurposeTerms], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
 
 
-def test_defect_names_heading_used_by_sender(program: Program) -> None:
+def test_defect_shows_heading_of_sender(program: Program) -> None:
     sheet = write_export(program, "Jane Wanjiku,KE,0712345678,,KES", ",KE,0712345679,5,KES")
     options = ("--column-profile", "payroll-english", "--reference", "r")
     output = program.run("validate", sheet, *options).stdout

@@ -103,7 +103,7 @@ def offices(tmp_path: Path) -> list[Program]:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("day", [run_checks, run_payout, run_folder])
-def test_reworded_sentences_change_no_result(offices: list[Program], day: Day) -> None:
+def test_reworded_sentences_do_not_change_results(offices: list[Program], day: Day) -> None:
     plain = day(offices[0])
     with reworded_catalogue():
         assert say("Nothing was sent.") == reword("Nothing was sent.")

@@ -43,7 +43,7 @@ def test_everyday_commands_work_with_database_journal(cluster: ClusterProgram) -
     assert cluster.json("doctor")["exit_code"] == 0
 
 
-def test_rows_of_forgotten_people_are_not_paid_again(cluster: ClusterProgram) -> None:
+def test_forgotten_people_are_not_paid_again(cluster: ClusterProgram) -> None:
     cluster.config.write_text(f"{cluster.config.read_text()}\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n")
     sheet = cluster.sheet(kenyan_rows(2))
     assert cluster.json("submit", sheet)["states"] == {"paid": 2}
@@ -215,7 +215,7 @@ def test_standby_can_be_read_and_sends_nothing(program: Program) -> None:
         (server.home / "data" / "standby.signal").touch()
         server.start()
         sentence = f"postgres on 127.0.0.1:{server.port} is a read-only standby."
-        hint = "Name all servers in [journal] url, with target_session_attrs=read-write."
+        hint = "List all servers in [journal] url, with target_session_attrs=read-write."
         batch = user.json("status")["batches"][0]["batch"]
         settled = ("resolve", "row", batch, "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina")
         for command in ((), ("resume",), ("work", "--once"), ("journal", "new"), ("limits", "--rate", "5"), settled):
@@ -239,7 +239,7 @@ def test_connection_pooler_is_refused(cluster: ClusterProgram, postgres_server: 
     with wire_proxy(postgres_server.port) as proxy:
         proxy.trouble = ProxyFault.POOLER
         cluster.write_url(proxy.url(journal_url(cluster)))
-        sentence, hint = "There is a pooler between this program and", "Name the server itself in [journal] url"
+        sentence, hint = "There is a pooler between this program and", "Set [journal] url to the server itself"
         for command in ((), ("status",), ("work", "--once"), ("journal", "new")):
             run_refused(cluster, 7, sentence, *command)
             run_refused(cluster, 7, hint, *command)
@@ -282,7 +282,7 @@ def test_database_of_another_merchant_is_refused(cluster: ClusterProgram) -> Non
     run_refused(cluster, 7, "newer version")
 
 
-def test_missing_cluster_extra_is_named(cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cluster_extra_is_reported(cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     importing = re.compile(r"(psycopg|psycopg_binary)\b|paygw_batch\..*(postgres|database_place)")
     for name in [module for module in sys.modules if importing.match(module)]:
         monkeypatch.delitem(sys.modules, name)
@@ -290,7 +290,7 @@ def test_missing_cluster_extra_is_named(cluster: ClusterProgram, monkeypatch: py
     run_refused(cluster, 2, "[cluster]'.", "status")
 
 
-def test_second_command_is_refused_naming_holder(cluster: ClusterProgram) -> None:
+def test_second_command_is_refused_with_holder(cluster: ClusterProgram) -> None:
     sheet = cluster.sheet(kenyan_rows(1, amount="9005"))
     process = cluster.start("submit", sheet)
     wait_for_record(cluster, 1, process)

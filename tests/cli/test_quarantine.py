@@ -90,7 +90,7 @@ def test_rejection_by_person_waits_for_quarantine(program: Program, how: str) ->
     assert program.run("plan", write_amended_sheet(program), "--amend", "--out", program.home / "p.json").exit_code != 0
     assert commit_count(program) == 1
     assert MARK in reconciliation_line(program, batch)["message"]
-    assert "Only a person's word says that it was rejected" in program.run("status", batch).stdout
+    assert "Only a person reported that it was rejected" in program.run("status", batch).stdout
 
 
 @pytest.mark.parametrize("way", ["retry", "amend"])
@@ -174,7 +174,7 @@ def assert_refused_by_clock(program: Program, batch: str, why: str) -> None:
         result = program.run(*arguments)
         assert result.exit_code == 2, arguments
         assert why in result.stderr
-        assert "Set the clock right" in result.stderr
+        assert "Correct the clock" in result.stderr
     doctor = program.json("doctor")
     (clock_check,) = [check for check in doctor["checks"] if check["check"] == "clock"]
     assert clock_check["state"] == "wrong"
@@ -218,7 +218,7 @@ def test_settling_is_refused_when_clock_is_ahead(program: Program, set_clock: Se
     assert program.run("verify").exit_code in {0, 5}
 
 
-def test_later_reply_restores_trust_in_clock(program: Program, set_clock: SetClock) -> None:
+def test_later_reply_makes_clock_sound(program: Program, set_clock: SetClock) -> None:
     batch = receive_reply_ahead(program, set_clock, 11 * MINUTE)
     more = program.sheet(kenyan_rows(1, prefix="MORE", amount="78"), name="more.csv")
     set_clock(2 * MINUTE)

@@ -4,7 +4,7 @@ from tests.cli.asking import AMOUNTS, configure_enquiries
 from tests.support.program import Program, kenyan_rows, read_csv
 
 
-def test_refresh_without_profile_names_missing_key(program: Program) -> None:
+def test_refresh_reports_missing_profile(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)
     refused = program.run("refresh", sheet)

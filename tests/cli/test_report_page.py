@@ -109,14 +109,14 @@ def test_commands_on_report_page_run_unchanged(mixed_batch: Program) -> None:
     assert [line["order_id"] for line in read_csv(mixed_batch.home / "questions.csv")] == ["LOST-1"]
 
 
-def test_page_gives_next_step_of_doubtful_row(mixed_batch: Program) -> None:
+def test_report_page_shows_step_for_doubt(mixed_batch: Program) -> None:
     page = write_page(mixed_batch)
     batch = mixed_batch.json("status", mixed_batch.home / "payroll.csv")["batch"]
     assert f"<code>paygw-batch resolve row {batch} 6 --evidence TEXT --as</code> paid, rejected" in page
     assert "not-received (not before " in page
 
 
-def test_page_gives_resume_command_for_ready_rows(program: Program) -> None:
+def test_report_page_suggests_resume_for_ready_rows(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(3)), "--first", "1")
     page = write_page(program)
     batch = program.json("status", program.home / "payroll.csv")["batch"]
@@ -124,7 +124,7 @@ def test_page_gives_resume_command_for_ready_rows(program: Program) -> None:
     assert "Rows that need a person: 0" in page
 
 
-def test_page_gives_validate_command_for_invalid_rows(program: Program) -> None:
+def test_report_page_suggests_validate_for_invalid_rows(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="-5", prefix="BAD")], "pay roll's.csv")
     program.json("submit", sheet, "--skip-invalid")
     path = program.home / "page.html"
@@ -135,7 +135,7 @@ def test_page_gives_validate_command_for_invalid_rows(program: Program) -> None:
     assert program.run(*words[:-1], program.home / "mended.xlsx").exit_code == 3
 
 
-def test_page_lists_held_row_as_needing_person(program: Program) -> None:
+def test_report_page_lists_held_row(program: Program) -> None:
     quick = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
     program.config.write_text(quick)
     sheet = program.sheet(kenyan_rows(1, amount="9008", prefix="LOST"))
@@ -148,19 +148,19 @@ def test_page_lists_held_row_as_needing_person(program: Program) -> None:
     assert '<span class="state in_doubt">held</span> 1 row' in page
     assert "no run sends it" in page
     assert "paygw-batch resume" not in "".join(page_commands(page))
-    (deeds,) = [content for summary, content in folded_sections(page) if summary == "What people did: 1"]
+    (deeds,) = [content for summary, content in folded_sections(page) if summary == "Actions by people: 1"]
     assert "Settled as never received" in deeds
     assert "Ticket 4711" in deeds
 
 
-def test_page_names_maker_and_approver(program: Program) -> None:
+def test_report_page_shows_maker_and_approver(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     assert program.json("submit", prepare_sheet(program, "cleo"))["exit_code"] == 0
     top = write_page(program).partition("<h2>")[0]
     assert re.search(r"Its plan: Prepared by ada at [^;]+; Approved by cleo at .* \(plan [0-9a-f]{16}\)\.", top)
 
 
-def test_report_page_states_missing_plan(mixed_batch: Program) -> None:
+def test_report_page_mentions_missing_plan(mixed_batch: Program) -> None:
     assert "It has no approved plan." in write_page(mixed_batch).partition("<h2>")[0]
 
 

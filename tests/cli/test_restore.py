@@ -129,7 +129,7 @@ def retry_unknown_payment(program: Program) -> None:
     assert program.json("resume", before)["states"] == {"paid": 2}
 
 
-def test_restore_on_same_host_pays_no_row_twice(office: Office) -> None:
+def test_restore_on_same_host_never_pays_twice(office: Office) -> None:
     program = office.program
     replace, adopt, settle, held, go_on = section_commands("Restoring on the same host")
     office.words["SHEET"] = str(program.home / "before.csv")
@@ -152,7 +152,7 @@ def test_restore_on_same_host_pays_no_row_twice(office: Office) -> None:
     finish_restoration(office, go_on)
 
 
-def test_restore_on_other_host_pays_no_row_twice(office: Office) -> None:
+def test_restore_on_other_host_never_pays_twice(office: Office) -> None:
     program = office.program
     for path in (*program.home.glob("*journal.sqlite3*"), program.home / "state"):
         path.rename(path.with_name(f"old-host-{path.name}"))

@@ -27,7 +27,7 @@ def test_limits_show_stop_reason_until_next_run(cluster: ClusterProgram) -> None
     sheet = cluster.sheet(kenyan_rows(30, amount="9006"))
     assert cluster.json("submit", sheet)["exit_code"] == 5
     stopped = cluster.json("limits")["limits"]
-    assert stopped["stop_reason"] == "5 rows in a row ended in doubt."
+    assert stopped["stop_reason"] == "5 consecutive rows ended in doubt."
     assert "stopped since" in cluster.run("limits").output
     assert cluster.json("resume")["states"]["in_doubt"] == 10
 
@@ -68,13 +68,13 @@ def test_batch_started_in_file_finishes_in_database(cluster: ClusterProgram, pos
     assert len(cluster.record()) == 8
 
 
-def test_roles_get_rights_and_doctor_names_role(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+def test_roles_get_rights_shown_by_doctor(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     name = journal_url(cluster).rpartition("/")[2]
     summary = cluster.json("journal", "new", "--roles")
     assert summary["roles"] == [f"{name}_reader", f"{name}_worker", f"{name}_desk"]
     assert cluster.json("journal", "new", "--roles")["exit_code"] == 0
     assert cluster.run("journal", "new").exit_code == 7
-    for role, rights in (("desk", "can open batches"), ("reader", "can look")):
+    for role, rights in (("desk", "can open batches"), ("reader", "can read")):
         login = f"{name}_{role}_login"
         postgres_server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {name}_{role}")
         cluster.write_url(postgres_server.url(name, user=login))

@@ -47,7 +47,7 @@ def test_repeated_share_sends_only_unsent_rows_of_batch(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_killed_shares_leave_only_window_in_doubt(hosts: Hosts) -> None:
+def test_killed_share_leaves_few_rows_in_doubt(hosts: Hosts) -> None:
     batch, kills = hand_over(hosts), 3
     host = hosts.host("one")
     for number in range(1, kills + 1):
@@ -238,7 +238,7 @@ def test_sending_worker_stops_during_server_outage(tmp_path: Path) -> None:
         assert (states.total(), states["in_doubt"] <= WINDOW, max(hosts.record().values())) == (ROWS, True, 1)
 
 
-def test_command_name_is_found_after_leading_options() -> None:
+def test_command_name_is_found_after_options() -> None:
     options = {
         name
         for parameter in cli.params

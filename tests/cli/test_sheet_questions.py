@@ -61,7 +61,7 @@ def test_encoding_question_shows_three_names(program: Program, write_french_shee
     assert (named["exit_code"], named["known"]) == (0, 3)
 
 
-def test_answering_no_refuses_sheet(program: Program, write_french_sheet: Path) -> None:
+def test_negative_answer_refuses_sheet(program: Program, write_french_sheet: Path) -> None:
     shown, code = converse(program, "submit", write_french_sheet, answers=[("Are these spelled right", "n")])
     assert (code, "not UTF-8" in shown) == (3, True)
     assert not program.record()
@@ -73,7 +73,7 @@ def test_unknown_encoding_is_refused(program: Program, name: str) -> None:
     assert (result.exit_code, "is not a text encoding" in result.stderr) == (2, True)
 
 
-def test_needless_encoding_changes_nothing(program: Program) -> None:
+def test_unneeded_encoding_option_changes_nothing(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     plain, named = program.json("validate", sheet), program.json("validate", sheet, "--encoding", "cp1252")
     assert plain["batch"] == named["batch"]
@@ -120,7 +120,7 @@ def test_sheet_questions_are_asked_only_once(program: Program, write_spelled_she
     assert {line["amount"] for line in program.record()} == {"1100.50"}
 
 
-def test_plan_contains_meaning_of_spelled_text(program: Program, write_spelled_sheet: Path) -> None:
+def test_plan_shows_meaning_of_spelled_cells(program: Program, write_spelled_sheet: Path) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     plan, said = plan_file(program), ("--names", "words", "--numbers", "comma")
     summary = program.json("plan", write_spelled_sheet, "--out", plan, "--key", program.home / "ada.pem", *said)

@@ -34,14 +34,14 @@ def test_sign_explain_shows_every_step_and_value(program: Program) -> None:
     assert "\n".join(parameter["encoded"] for parameter in values["parameters"]) in output
 
 
-def test_sign_shows_only_request_without_explain(program: Program) -> None:
+def test_sign_shows_request_by_default(program: Program) -> None:
     output = program.run("sign", program.sheet(kenyan_rows(1))).stdout
     assert '{"account_name":"Jane Wanjiku"' in output
     assert "\nAuthorization: OAuth " in output
     assert "POST&" not in output
 
 
-def test_sign_warns_about_clear_personal_data(program: Program) -> None:
+def test_sign_warns_about_personal_data(program: Program) -> None:
     assert "row's data in clear" in program.run("sign", program.sheet(kenyan_rows(1))).stdout
 
 
@@ -116,7 +116,7 @@ def test_sign_refuses_option_with_line_break(program: Program, option: str) -> N
     assert program.run("sign", option, "two\nlines", program.sheet(kenyan_rows(1))).exit_code == 2
 
 
-def test_sign_names_missing_configuration(program: Program) -> None:
+def test_sign_reports_missing_configuration(program: Program) -> None:
     program.config.write_text(program.config.read_text().replace("signature_profile", "# signature_profile"))
     sheet = program.sheet(kenyan_rows(1))
     refused = program.run("sign", sheet)

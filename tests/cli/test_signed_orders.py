@@ -122,7 +122,7 @@ def test_release_order_works_once_naming_both_people(rejected_batch: Program) ->
     assert len(sent_order_ids(rejected_batch)) - before == 1
 
 
-def test_order_without_rows_names_all_rejected_rows(rejected_batch: Program) -> None:
+def test_order_without_rows_covers_all_rejected_rows(rejected_batch: Program) -> None:
     assert [release["row"] for release in write_approved_order(rejected_batch)["releases"]] == [2, 3]
 
 
@@ -252,7 +252,7 @@ def test_invalid_approval_is_not_stored_with_order(rejected_batch: Program) -> N
     assert rejected_batch.json("verify")["exit_code"] == 0
 
 
-def test_removing_person_keeps_old_order_valid(rejected_batch: Program) -> None:
+def test_old_order_survives_removal_of_person(rejected_batch: Program) -> None:
     write_approved_order(rejected_batch, "cleo")
     carry_out(rejected_batch)
     text = rejected_batch.config.read_text()

@@ -34,7 +34,7 @@ def finding_codes(summary: dict[str, object], name: str = "warning_list") -> lis
 # Order ids
 
 
-def test_order_ids_differing_in_spelling_are_refused(program: Program) -> None:
+def test_differently_spelled_order_ids_are_refused(program: Program) -> None:
     sheet = program.sheet([build_row(order_id) for order_id in ["Zoé-Pay-1", *SPELLINGS]])
     assert program.json("submit", sheet)["exit_code"] == 3
     assert program.record() == []
@@ -93,7 +93,7 @@ def test_order_id_turned_into_number_pays_nothing(program: Program, order_id: st
     assert [line["client_orderid"] for line in program.record()] == [order_id, "PAY-2", "PAY-3"]
 
 
-def test_rewritten_order_id_defect_names_earlier_payment(program: Program) -> None:
+def test_rewritten_order_id_defect_shows_earlier_payment(program: Program) -> None:
     sheet = write_rewritten_sheet(program)
     program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n")
     output = " ".join(program.run("submit", sheet).stdout.split())
@@ -156,13 +156,13 @@ def test_confirmed_repeat_is_paid_once(program: Program) -> None:
 
 
 @pytest.mark.parametrize(("new", "exit_code"), [(9, 3), (10, 0)])
-def test_sheet_repeating_less_than_half_is_paid(program: Program, new: int, exit_code: int) -> None:
+def test_sheet_with_few_repeats_is_paid(program: Program, new: int, exit_code: int) -> None:
     summary = program.json("submit", write_repeated_sheet(program, new=new))
     assert summary["exit_code"] == exit_code
     assert finding_codes(summary) == (["row.look_alike"] if exit_code == 0 else ["sheet.repeats_a_batch"])
 
 
-def test_corrected_sheet_is_not_called_repeated(program: Program) -> None:
+def test_corrected_sheet_is_not_a_repeat(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(10)))
     assert program.json("submit", program.sheet(kenyan_rows(12), "corrected.csv"))["sent_this_run"] == 2
 
@@ -235,7 +235,7 @@ def plan_sheet(careful: Program, sheet: Path, *options: str) -> dict[str, object
     return careful.json("plan", sheet, "--out", plan_file(careful), "--key", careful.home / "ada.pem", *options)
 
 
-def test_question_answered_by_maker_is_not_repeated(careful: Program) -> None:
+def test_answered_question_is_not_repeated(careful: Program) -> None:
     sheet = write_repeated_sheet(careful, new=8)
     refused = plan_sheet(careful, sheet)
     assert (refused["exit_code"], refused["code"]) == (3, "sheet.repeats_a_batch")

@@ -139,7 +139,7 @@ def test_unproven_paid_statement_settles_at_once(program: Program) -> None:
 @pytest.mark.share(3)
 @pytest.mark.parametrize("spelling", ["raw", "base64"])
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_signed_statement_counts_as_gateway_evidence(program: Program, kind: str, spelling: str) -> None:
+def test_signed_statement_is_gateway_evidence(program: Program, kind: str, spelling: str) -> None:
     private = make_key(program, kind)
     batch = lose_reply(program, SIGNED)
     file = write_statement(program, batch)
@@ -149,7 +149,7 @@ def test_signed_statement_counts_as_gateway_evidence(program: Program, kind: str
     assert_gateway_evidence(program, batch, file)
 
 
-def test_unsigned_statement_counts_as_person_evidence(program: Program) -> None:
+def test_unsigned_statement_is_personal_evidence(program: Program) -> None:
     make_key(program)
     batch = lose_reply(program, SIGNED)
     assert_person_evidence(program, batch, write_statement(program, batch))
@@ -270,12 +270,12 @@ def transfer_folder(program: Program) -> Path:
 FOLDER = 'statements = "folder:transfer/inbox"'
 
 
-def test_statement_in_gateway_folder_counts_as_gateway_evidence(program: Program, transfer_folder: Path) -> None:
+def test_statement_in_transfer_folder_is_gateway_evidence(program: Program, transfer_folder: Path) -> None:
     batch = lose_reply(program, FOLDER)
     assert_gateway_evidence(program, batch, write_statement(program, batch, folder=transfer_folder))
 
 
-def test_copy_of_folder_statement_counts_as_gateway_evidence(program: Program, transfer_folder: Path) -> None:
+def test_copy_of_transferred_statement_is_gateway_evidence(program: Program, transfer_folder: Path) -> None:
     batch = lose_reply(program, FOLDER)
     file = write_statement(program, batch, folder=transfer_folder)
     copy = program.home / file.name
@@ -362,14 +362,14 @@ def replace_by_pipe(file: Path) -> Path:
         *(make_parent_writable, replace_folder_by_link, replace_by_pipe),
     ],
 )
-def test_untrusted_folder_file_counts_as_person_evidence(
+def test_statement_in_untrusted_folder_is_personal_evidence(
     program: Program, transfer_folder: Path, trick: Callable[[Path], Path]
 ) -> None:
     batch = lose_reply(program, FOLDER)
     assert_person_evidence(program, batch, trick(write_statement(program, batch, folder=transfer_folder)))
 
 
-def test_statement_owned_by_other_user_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statement_of_other_user_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An account cannot give its files away, so `fstat` is patched to report another owner."""
     folder, file = tmp_path / "inbox", tmp_path / "inbox" / "statement.csv"
     folder.mkdir(mode=0o755)

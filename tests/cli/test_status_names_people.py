@@ -8,7 +8,7 @@ from tests.cli.paying import block_first_reply, run_gateway
 from tests.support.program import Program, kenyan_rows
 
 
-def test_status_lists_doubtful_people_with_one_instruction(program: Program) -> None:
+def test_status_lists_payees_in_doubt_together(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3, amount="9007"))
     batch = program.json("submit", sheet)["batch"]
     lines = program.run("status", sheet).stdout.splitlines()
@@ -20,7 +20,7 @@ def test_status_lists_doubtful_people_with_one_instruction(program: Program) -> 
     assert f"paygw-batch resolve row {batch} 2 --as paid --evidence TEXT" in output
 
 
-def test_status_names_sender_of_rows_in_flight(program: Program) -> None:
+def test_status_shows_sender_of_rows_in_flight(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     with run_gateway(program) as gateway, block_first_reply(program, gateway, "submit", sheet):
         summary = program.json("status", sheet)

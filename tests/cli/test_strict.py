@@ -8,7 +8,7 @@ from tests.support.program import HEADING, Program, kenyan_rows, read_csv
 DOUBTFUL = "KE,PAY-9,10,KES,OK,254712000009,+254712000009"
 
 
-def test_text_groups_warnings_and_json_lists_all(program: Program) -> None:
+def test_text_output_groups_warnings(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), *(DOUBTFUL.replace("9", str(n)) for n in range(3, 8))])
     result = program.run("validate", sheet)
     assert result.exit_code == 0
@@ -45,7 +45,7 @@ def test_submit_strict_refuses_sheet_with_warnings(program: Program) -> None:
     assert (paid["exit_code"], paid["states"], paid["warnings"]) == (0, {"paid": 3}, 1)
 
 
-def test_strict_with_skip_invalid_pays_good_rows_repeatably(program: Program) -> None:
+def test_strict_submission_can_skip_invalid_rows(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
     first = program.json("submit", sheet, "--strict", "--skip-invalid")
     again = program.json("submit", sheet, "--strict", "--skip-invalid")

@@ -27,7 +27,7 @@ def test_template_filled_with_examples_is_valid(program: Program, countries: lis
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("countries", [*([code] for code in COLLECTED_FROM), COLLECTED_FROM], ids="+".join)
-def test_filled_collection_template_validates(program: Program, countries: list[str]) -> None:
+def test_filled_collection_template_is_valid(program: Program, countries: list[str]) -> None:
     path = program.home / "new.xlsx"
     made = program.json("template", *countries, "--collect", "--out", path)
     assert f"validate --collect {path}" in made["message"]
@@ -45,7 +45,7 @@ def test_filled_template_is_paid_in_sandbox(program: Program) -> None:
 
 
 @pytest.mark.parametrize("ending", ["xlsx", "csv"])
-def test_empty_template_pays_no_row(program: Program, ending: str) -> None:
+def test_empty_template_pays_nobody(program: Program, ending: str) -> None:
     path = program.home / f"new.{ending}"
     assert program.run("template", *COUNTRIES, "--out", path).exit_code == 0
     result = program.run("submit", path)
@@ -74,7 +74,7 @@ def test_template_has_only_columns_of_chosen_countries(program: Program) -> None
     assert set(both) == {*columns["TZ"], *columns["ZA"]}
 
 
-def test_template_cells_are_text_with_country_list(program: Program) -> None:
+def test_template_has_text_cells_and_country_list(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "TZ", "--out", path)
     sheet = openpyxl.load_workbook(path)["Payees"]
@@ -85,7 +85,7 @@ def test_template_cells_are_text_with_country_list(program: Program) -> None:
     assert [cell.value for cell in openpyxl.load_workbook(path)["Lists"]["A"]] == ["KE", "TZ"]
 
 
-def test_help_worksheet_is_not_read_as_payees(program: Program) -> None:
+def test_help_worksheet_is_not_read_as_sheet(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "--out", path)
     fill_worksheet(path, help_examples(path))
@@ -115,7 +115,7 @@ def test_unknown_country_error_suggests_nearest(program: Program, country: str, 
     assert not (program.home / "new.xlsx").exists()
 
 
-def test_template_names_missing_country_configuration(program: Program) -> None:
+def test_template_reports_missing_country_configuration(program: Program) -> None:
     result = program.run("template", "BN", "--out", program.home / "new.xlsx", config=False)
     assert result.exit_code == 2
     assert "countries.BN.payout.form" in result.stderr

@@ -147,7 +147,7 @@ def test_folder_of_dead_host_is_picked_up_once(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_emptied_job_tables_lose_no_payment(hosts: Hosts) -> None:
+def test_emptied_job_tables_do_not_lose_payments(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     workers = [hosts.host(name).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
@@ -188,7 +188,7 @@ def test_failed_timetable_job_is_retried(hosts: Hosts) -> None:
     kill(worker)
 
 
-def test_worker_does_only_jobs_of_own_configuration(hosts: Hosts) -> None:
+def test_worker_takes_only_configured_jobs(hosts: Hosts) -> None:
     (hosts.place / "backups").mkdir(mode=0o700)
     backup = f'[timetable.backup]\nfolder = "{hosts.place / "backups"}"\nat = "{ONCE}"'
     host = configure_timetable(hosts.host("one"), hosts.place, more=backup)
@@ -233,7 +233,7 @@ def test_second_run_folder_is_refused_during_first(hosts: Hosts) -> None:
         following = hosts.office.start("run-folder", hosts.place / "drop")
         hosts.wait_until_blocked()
         second = hosts.host("two").run("run-folder", hosts.place / "drop")
-        assert (second.exit_code, "is doing the same" in second.stderr) == (7, True), second.stderr
+        assert (second.exit_code, "is already doing this" in second.stderr) == (7, True), second.stderr
     stdout, stderr = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, stdout + stderr
     assert assert_paid_once(hosts, rows=ROWS + 7)

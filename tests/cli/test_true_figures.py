@@ -10,7 +10,7 @@ from tests.support.program import Program, kenyan_rows
 BAD = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
 
 
-def test_row_in_two_batches_counts_once(program: Program) -> None:
+def test_row_in_two_batches_is_counted_once(program: Program) -> None:
     first = kenyan_rows(3, amount="100")
     program.json("submit", program.sheet(first))
     program.json("submit", program.sheet([*first, *kenyan_rows(2, amount="50", prefix="NEW")], "corrected.csv"))
@@ -26,7 +26,7 @@ def test_row_in_two_batches_counts_once(program: Program) -> None:
     assert "700.00" not in output
 
 
-def test_rows_of_three_batches_count_once(program: Program) -> None:
+def test_rows_of_three_batches_are_counted_once(program: Program) -> None:
     rejected = kenyan_rows(1, amount="9001", prefix="NO")
     for number in range(1, 4):
         program.json("submit", program.sheet([*rejected, *kenyan_rows(number, amount="100")], f"{number}.csv"))
@@ -35,7 +35,7 @@ def test_rows_of_three_batches_count_once(program: Program) -> None:
     assert status["totals"] == {"KES": {"paid": "300.00", "rejected": "9001.00"}}
 
 
-def test_refused_sheet_keeps_paid_rows_paid(program: Program) -> None:
+def test_refused_sheet_keeps_states_of_paid_rows(program: Program) -> None:
     paid = kenyan_rows(3, amount="100")
     program.json("submit", program.sheet(paid))
     new = kenyan_rows(2, amount="50", prefix="NEW")
@@ -75,7 +75,7 @@ def test_refused_folder_sheet_keeps_paid_rows_paid(program: Program) -> None:
     assert (summary["exit_code"], summary["states"]) == (3, {"ready": 1, "paid": 2, "invalid": 1})
 
 
-def test_folder_of_only_refused_sheets_exits_3(program: Program) -> None:
+def test_folder_with_only_refused_sheets_exits_3(program: Program) -> None:
     folder = run_dropped_sheets(program, bad=[BAD])
     assert program.json("run-folder", folder, "--settle-s", "0")["exit_code"] == 3
 
@@ -98,7 +98,7 @@ def test_quiet_run_prints_only_needed_action(program: Program) -> None:
     assert "rejected" in program.run("-q", "submit", mixed).stdout
 
 
-def test_quiet_folder_names_only_sheets_needing_person(program: Program) -> None:
+def test_quiet_run_folder_shows_only_needed_action(program: Program) -> None:
     folder = run_dropped_sheets(program, bad=[BAD], good=kenyan_rows(3, amount="100"))
     output = program.run("-q", "run-folder", folder, "--settle-s", "0").stdout
     assert "bad.csv: 1 of 1 row has defects" in output

@@ -34,7 +34,7 @@ def run_installed(programs: Path, home: Path, *words: str) -> dict[str, Any]:
     return summary
 
 
-def test_program_runs_from_installed_wheel(programs: Path, tmp_path: Path) -> None:
+def test_program_runs_after_wheel_installation(programs: Path, tmp_path: Path) -> None:
     where = "import paygw_batch, sys; print(paygw_batch.__file__)"
     result = subprocess.run(
         [programs / "python", "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -68,7 +68,7 @@ def test_batch_is_handed_to_workers_once(hosts: Hosts) -> None:
     assert hosts.office.json("submit", sheet)["sent_this_run"] == 0
 
 
-def test_command_sends_handed_over_batch_without_worker(hosts: Hosts) -> None:
+def test_command_sends_batch_without_workers(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
@@ -203,7 +203,7 @@ ASLEEP_S = 0.1
 """How long to wait until all threads of a process are frozen or waiting."""
 
 
-def test_worker_frozen_while_waiting_ends_on_signal(hosts: Hosts) -> None:
+def test_frozen_waiting_worker_ends_on_signal(hosts: Hosts) -> None:
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
     time.sleep(ASLEEP_S)
@@ -229,7 +229,7 @@ def test_worker_asked_to_stop_finishes_its_rows(hosts: Hosts) -> None:
     assert assert_paid_once(hosts)
 
 
-def test_lost_claims_pay_no_row_twice(hosts: Hosts) -> None:
+def test_lost_claims_never_pay_twice(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     workers = [hosts.host(name).start("work", "--once") for name in ("one", "two")]
@@ -312,7 +312,7 @@ def test_journal_in_file_has_no_workers(program: Program) -> None:
     assert program.record() == []
 
 
-def test_first_option_is_refused_with_detach(hosts: Hosts) -> None:
+def test_first_and_detach_options_conflict(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(3))
     refused = hosts.office.run("submit", sheet, "--detach", "--first", "1")
     assert (refused.exit_code, hosts.record()) == (2, Counter())
@@ -353,7 +353,7 @@ def test_worker_metrics_count_workers_without_rows_left(hosts: Hosts) -> None:
     assert "paygw_run_rows_left{" not in text  # the run is over, so its gauge would alert forever
 
 
-def test_worker_ends_despite_swallowed_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_ends_after_swallowed_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import or a callback of the interpreter can swallow a signal; a worker waiting for jobs must still end."""
     monkeypatch.setattr(work_command, "interruption", Interruption())
     jobs, journal = Mock(spec=JobWorker), Mock()

@@ -59,7 +59,7 @@ def send_with_two_workers(hosts: Hosts) -> None:
     assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
 
 
-def test_two_workers_keep_concurrency_set_by_person(hosts: Hosts, concurrency_at_gateway: ConcurrencyAtGateway) -> None:
+def test_two_workers_respect_limits_set_by_person(hosts: Hosts, concurrency_at_gateway: ConcurrencyAtGateway) -> None:
     hosts.office.json("limits", "--concurrency", "2", "--rate", "500", "--by", "Amina")
     send_with_two_workers(hosts)
     assert concurrency_at_gateway.most <= 2 * 2, "each has the whole limit until it knows of the other"
@@ -68,7 +68,7 @@ def test_two_workers_keep_concurrency_set_by_person(hosts: Hosts, concurrency_at
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
-def test_two_workers_keep_configured_concurrency(hosts: Hosts, concurrency_at_gateway: ConcurrencyAtGateway) -> None:
+def test_two_workers_respect_configured_concurrency(hosts: Hosts, concurrency_at_gateway: ConcurrencyAtGateway) -> None:
     send_with_two_workers(hosts)
     assert concurrency_at_gateway.most <= 2 * 4, "each is configured with 4"
 

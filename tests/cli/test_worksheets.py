@@ -29,7 +29,7 @@ def test_workbook_with_several_pay_sheets_needs_option(program: Program, two_mon
     assert not program.record()
 
 
-def test_named_worksheet_is_found_in_any_case(program: Program, two_month_workbook: Path) -> None:
+def test_worksheet_option_ignores_case(program: Program, two_month_workbook: Path) -> None:
     assert program.json("validate", two_month_workbook, "--worksheet", "October")["rows"] == 2
     assert program.json("validate", two_month_workbook, "--worksheet", "november")["rows"] == 3
     result = program.run("validate", two_month_workbook, "--worksheet", "December")
@@ -38,7 +38,7 @@ def test_named_worksheet_is_found_in_any_case(program: Program, two_month_workbo
     assert "'October', 'November'" in result.stderr
 
 
-def test_worksheet_names_differing_in_case_are_distinct(program: Program) -> None:
+def test_worksheet_option_distinguishes_names_by_case(program: Program) -> None:
     book = write_workbook(program.home / "pay.xlsx", Pay=kenyan_rows(1))
     changed = openpyxl.load_workbook(book)
     copied: Any = changed.copy_worksheet(changed["Pay"])
@@ -55,7 +55,7 @@ def test_worksheet_option_is_refused_for_text_file(program: Program) -> None:
     assert "has no worksheets" in result.stderr
 
 
-def test_batch_depends_on_content_not_file_or_worksheet(program: Program, two_month_workbook: Path) -> None:
+def test_batch_id_ignores_file_and_worksheet_names(program: Program, two_month_workbook: Path) -> None:
     alone = write_workbook(program.home / "alone.xlsx", Sheet1=kenyan_rows(2, prefix="OCT"))
     text = program.sheet(kenyan_rows(2, prefix="OCT"))
     named = program.json("validate", two_month_workbook, "--worksheet", "October")

@@ -48,7 +48,7 @@ def test_maker_cannot_approve_own_payout() -> None:
     assert not may(both, Action.ORDER, "Ben")
 
 
-def test_signed_out_person_sees_no_pages(house: House) -> None:
+def test_signed_out_person_cannot_see_pages(house: House) -> None:
     stranger = house.stranger()
     for screen in SIGNED_IN_ROUTES:
         if screen.method == "GET":

@@ -32,7 +32,7 @@ def test_invitation_token_is_not_audited(house: House) -> None:
     assert audit_entries(house) == [("", "take invitation", "", "refused")]
 
 
-def test_viewing_pages_adds_no_audit_entry(house: House) -> None:
+def test_viewing_pages_is_not_audited(house: House) -> None:
     person = house.person(AUDITOR)
     for path in ("/", "/sign-in", "/payouts/0123456789abcdef", "/nothing"):
         person.get(path)

@@ -59,7 +59,7 @@ def test_pages_refuse_addresses_other_than_loopback(house: House, host: str) -> 
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_missing_extra_error_names_install_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_error_shows_install_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "python_multipart" else there(name, *more)
@@ -87,7 +87,7 @@ def test_used_port_error_suggests_other_port(house: House) -> None:
 
 
 @pytest.mark.parametrize(("typed", "name"), [("Ben Okelo", "Ben Okello"), ("Grace Njery", "Grace Njeri"), ("Zoë", "")])
-def test_invitation_for_unknown_person_names_nearest(house: House, typed: str, name: str) -> None:
+def test_invitation_for_unknown_person_suggests_nearest(house: House, typed: str, name: str) -> None:
     add_origin(house)
     result = house.program.run("invite", typed)
     assert result.exit_code == 2

@@ -30,7 +30,7 @@ KE,P-1,abc,Jane,254712345001,+254712345001
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize(("address", "template"), PAGES)
-def test_french_page_has_no_english_sentences(house: House, address: str, template: str) -> None:
+def test_french_page_is_fully_translated(house: House, address: str, template: str) -> None:
     person = house.stranger() if address == "/sign-in" else house.person(MAKER)
     english = template_sentences(template)
     before = person.get(address).text
@@ -76,7 +76,7 @@ def test_unknown_language_changes_nothing(house: House, wrong: str) -> None:
         *("\t//evil.example", "/\t/evil.example", "/\n/evil.example"),
     ],
 )
-def test_language_form_redirects_to_no_other_site(house: House, back: str) -> None:
+def test_language_form_never_redirects_elsewhere(house: House, back: str) -> None:
     assert choose_language(house.stranger(), "fr", back) == "/"
 
 
@@ -88,7 +88,7 @@ def test_language_form_from_other_site_is_refused(house: House) -> None:
     assert "set-cookie" not in answer.headers
 
 
-def test_pages_without_choice_use_process_language(house: House) -> None:
+def test_pages_default_to_process_language(house: House) -> None:
     with language_context("fr"):
         assert '<html lang="fr">' in house.stranger().get("/sign-in").text
 

@@ -112,7 +112,7 @@ def test_auditor_sees_only_last_account_digits(house: House) -> None:
         assert "...00" in page
 
 
-def test_row_in_flight_becomes_in_doubt_after_run(house: House) -> None:
+def test_row_in_flight_is_in_doubt_after_run(house: House) -> None:
     program = house.program
     waive_approval(program)
     rows = [
@@ -155,7 +155,7 @@ def wait_until_shown(person: Person, text: str) -> str:
     raise AssertionError(text)
 
 
-def test_reading_journal_holder_never_blocks_run(house: House) -> None:
+def test_reading_holder_does_not_block_run(house: House) -> None:
     pay_amounts(house.program, ["100.00"])
     journal = load_settings(house.program.config, environ={}).journal_path()
     assert journal_holder(journal) is None  # The file still names the last run.

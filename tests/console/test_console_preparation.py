@@ -281,7 +281,7 @@ def test_repeated_sheet_with_new_ids_asks_once(house: House) -> None:
 
 
 @pytest.mark.parametrize("in_process_bytes", [1_000_000, 0])
-def test_draft_is_renewed_after_another_payout(
+def test_draft_is_rebuilt_after_other_payout(
     house: House, ada: Person, ben: Person, monkeypatch: pytest.MonkeyPatch, in_process_bytes: int
 ) -> None:
     monkeypatch.setattr(preparing, "MAX_IN_PROCESS_BYTES", in_process_bytes)
@@ -432,7 +432,7 @@ def test_auditor_sees_changed_digits_of_masked_account(house: House) -> None:
     assert "254712345003" not in masked
 
 
-def test_approver_sees_left_out_person_without_corrections(house: House) -> None:
+def test_approver_sees_left_out_people(house: House) -> None:
     ada, place = upload_payroll(house, sheet(4, {2: {"amount": "12-Jan"}}))
     ada.post(f"{place}/mend", row="3", column="amount", text="55.00")
     ada.post(f"{place}/leave-out", row="3")
@@ -496,7 +496,7 @@ def pay_run(house: House, lines: list[str], name: str) -> tuple[str, str]:
     return page, shown
 
 
-def test_changed_amount_of_paid_person_is_defect(house: House, ada: Person) -> None:
+def test_changed_amount_after_payment_is_defect(house: House, ada: Person) -> None:
     pay_run(house, lines_without_ids(), "november.csv")
     _place, page = upload_run(ada, lines_without_ids(amount="999.00"), "corrected.csv")
     assert "1 of 3 rows cannot be paid yet" in page
@@ -506,7 +506,7 @@ def test_changed_amount_of_paid_person_is_defect(house: House, ada: Person) -> N
     assert len(house.program.record()) == 3
 
 
-def test_new_person_in_paid_run_asks_question(house: House) -> None:
+def test_new_person_in_paid_run_needs_confirmation(house: House) -> None:
     pay_run(house, lines_without_ids(), "november.csv")
     page, shown = pay_run(house, lines_without_ids(4), "longer.csv")
     assert "Jane 4 (254712345004, KES 104.00) is new in november" in page
@@ -518,8 +518,8 @@ def test_new_person_in_paid_run_asks_question(house: House) -> None:
     assert "254712345004" not in auditor.get("/").text
 
 
-def test_list_pasted_twice_asks_question(ada: Person) -> None:
+def test_list_pasted_twice_needs_confirmation(ada: Person) -> None:
     _, page = upload_run(ada, lines_without_ids() * 2, "twice.csv")
     assert "Was the list pasted twice?" in page
-    assert "Jane 1 is on rows 2, 5" in page
+    assert "Jane 1 is in rows 2, 5" in page
     assert "Check what will be paid</a>" not in page

@@ -147,7 +147,7 @@ def test_killed_console_and_run_send_nothing_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_killed_run_continues_from_page(tmp_path: Path) -> None:
+def test_killed_run_can_be_continued_from_page(tmp_path: Path) -> None:
     """A click on Continue sends the unsent rows of a killed run, but not the one in flight."""
     program, port = create_sandbox(tmp_path, behaviour=BEHAVIOUR), free_port()
     text = program.config.read_text().replace("[gateway]\n", PATIENT)

@@ -41,7 +41,7 @@ def choose_column(form: dict[str, str], heading: str, column: str) -> dict[str, 
 # Meanings of columns
 
 
-def test_column_guess_is_used_only_after_agreement(ada: Person) -> None:
+def test_suggested_column_is_used_after_confirmation(ada: Person) -> None:
     place = upload_sheet(ada, PAYROLL.encode())
     page = ada.get(place).text
     assert "What is each column of your sheet?" in page
@@ -80,7 +80,7 @@ def test_run_uses_signed_columns_shown_to_approver(house: House, ada: Person, be
     assert [line["amount"] for line in house.program.record()] == ["180.00", "280.00"]
 
 
-def test_columns_changed_after_approval_pay_no_rows(house: House, ada: Person, ben: Person) -> None:
+def test_changed_columns_need_new_approval(house: House, ada: Person, ben: Person) -> None:
     place = upload_sheet(ada, PAYROLL.encode())
     form = column_form(ada.get(place).text)
     ada.post(f"{place}/reading", **form)
@@ -123,7 +123,7 @@ def test_unknown_column_is_refused(house: House, ada: Person) -> None:
     assert ben.post(f"{place}/reading", **form).status_code == 403
 
 
-def test_corrections_survive_only_same_columns(ada: Person) -> None:
+def test_corrections_are_dropped_when_columns_change(ada: Person) -> None:
     place = upload_sheet(ada, sheet(3, {2: {"amount": "abc"}}))
     ada.post(f"{place}/mend", row="3", column="amount", text="5.00")
     form = column_form(ada.get(place).text)
@@ -135,7 +135,7 @@ def test_corrections_survive_only_same_columns(ada: Person) -> None:
     assert "1 of 3 rows cannot be paid yet" in page
 
 
-def test_worksheet_is_chosen_on_error_page(ada: Person) -> None:
+def test_error_page_offers_worksheets(ada: Person) -> None:
     book = openpyxl.Workbook()
     for name, worksheet in (("October", book.active), ("November", book.create_sheet())):
         assert worksheet is not None
@@ -174,7 +174,7 @@ def test_every_country_has_templates_as_workbook_and_csv(house: House, ada: Pers
     assert "download template" in {entry.act for entry in newest_entries(house.console.settings, limit=200)}
 
 
-def test_unfilled_template_pays_no_rows(ada: Person) -> None:
+def test_empty_template_is_not_paid(ada: Person) -> None:
     book = ada.get("/new/template?country=KE&ending=xlsx").content
     assert "a header but no rows below it" in ada.get(upload_sheet(ada, book, "template-ke.xlsx")).text
 
@@ -302,7 +302,7 @@ def test_oversized_corrected_file_is_refused(house: House) -> None:
     assert ada.upload(f"{place}/again", "fits.csv", b"x" * (600 * 1024)).status_code == 303
 
 
-def test_unreadable_sheet_accepts_no_corrections(ada: Person) -> None:
+def test_unreadable_sheet_cannot_be_corrected(ada: Person) -> None:
     place = upload_sheet(ada, b"%PDF-1.4", "scan.csv")
     for act, form in (
         ("mend", {"row": "2", "column": "amount", "text": "1"}),
@@ -338,7 +338,7 @@ def test_repeated_sheet_can_be_changed_or_removed(house: House, ada: Person, ben
 # Frequent problems and large sheets
 
 
-def test_problem_in_most_rows_is_shown_once(ada: Person) -> None:
+def test_frequent_problem_is_explained_once(ada: Person) -> None:
     lines = {n: {"amount": f"{n}000x"} for n in range(1, 13)}
     page = ada.get(upload_sheet(ada, sheet(14, lines))).text
     assert page.count("12 of 14 rows: Amount not readable.") == 1

@@ -83,7 +83,7 @@ def start_both(ada: Person, ben: Person, places: Sequence[str]) -> None:
 # 16
 
 
-def test_story_16_auditor_is_offered_no_act(house: House, ada: Person) -> None:
+def test_story_16_auditor_is_offered_no_action(house: House, ada: Person) -> None:
     waits, opened = upload_sheet(ada, sheet(2)), upload_sheet(ada, b"%PDF-1.4", "scan.csv")
     sign_sheet(ada, waits)
     grace = house.person(AUDITOR)

@@ -48,7 +48,7 @@ def check_results(house: House, path: str) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("every_sheet_is_large")
-def test_incremental_check_equals_whole_check(house: House, ada: Person) -> None:
+def test_incremental_check_matches_full_check(house: House, ada: Person) -> None:
     path = upload_sheet(ada)
     for row, column, text in (
         ("2", "amount", "55.00"),
@@ -68,7 +68,7 @@ def test_incremental_check_equals_whole_check(house: House, ada: Person) -> None
 
 
 @pytest.mark.usefixtures("every_sheet_is_large")
-def test_plan_page_waits_for_whole_file_check(house: House, ada: Person) -> None:
+def test_plan_page_waits_for_full_check(house: House, ada: Person) -> None:
     path = upload_sheet(ada)
     ada.post(f"{path}/mend", row="2", column="amount", text="55.00")
     ada.post(f"{path}/mend", row="4", column="amount", text="60.00")

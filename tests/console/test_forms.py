@@ -126,7 +126,7 @@ def test_form_without_shown_state_changes_nothing(house: House, ada: Person, nam
     assert sheet_state(house, place) == before
 
 
-def test_left_out_row_returns_only_by_explicit_form(house: House, ada: Person) -> None:
+def test_left_out_row_is_included_only_explicitly(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(5, WRONG))
     path = f"{place}/leave-out"
     out = ada.shown(path, row="4")
@@ -150,7 +150,7 @@ def test_repeated_upload_creates_one_payout(house: House, ada: Person) -> None:
     assert send_form(ada, "/new", ada.shown("/new"), sheet(3)).headers["location"] != first.headers["location"]
 
 
-def test_sheet_is_removed_only_in_shown_version(house: House, ada: Person) -> None:
+def test_only_shown_version_of_sheet_is_removed(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(5, WRONG))
     stale = ada.shown(f"{place}/remove")
     ada.post(f"{place}/mend", row="4", column="amount", text="55.00")
@@ -166,7 +166,7 @@ def test_only_shown_questions_are_answered(ada: Person) -> None:
         assert send_form(ada, f"{place}/answer", form).status_code == 409
 
 
-def test_every_sheet_form_states_shown_version(ada: Person) -> None:
+def test_every_sheet_form_contains_shown_version(ada: Person) -> None:
     place = upload_sheet(ada, sheet(5, WRONG))
     forms = [
         (action, fields)
@@ -182,7 +182,7 @@ def test_every_sheet_form_states_shown_version(ada: Person) -> None:
 
 
 TESTED_ELSEWHERE = {
-    "/sign-in/passkey": "test_repeated_sign_in_answer_signs_in_once",
+    "/sign-in/passkey": "test_repeated_sign_in_response_signs_in_once",
     "/invitation/{token}": "test_repeated_invitation_form_shows_same_line",
 }
 """Forms that need people with passkeys: the tests that play them."""
@@ -452,7 +452,7 @@ def test_stale_form_changes_nothing_and_returns_to_page(desk: Desk, path: str) -
     assert re.search(r'<a class="button action" href="/[^"]+">Reload</a>', answer.text)
 
 
-def test_repeated_sign_in_answer_signs_in_once(tmp_path: Path) -> None:
+def test_repeated_sign_in_response_signs_in_once(tmp_path: Path) -> None:
     house = PasskeyHouse(create_sandbox(tmp_path))
     ada, nonce = house.stranger(), house.stranger().begin_sign_in()
     answers = [ada.sign_in(KEYS[MAKER], nonce) for _ in range(2)]

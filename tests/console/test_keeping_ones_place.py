@@ -20,7 +20,7 @@ def correct_cell(ada: Person, place: str, row: str, column: str, text: str) -> s
     return ada.get(answer.headers["location"]).text
 
 
-def test_focus_moves_to_next_red_cell_then_button(ada: Person) -> None:
+def test_focus_moves_to_next_red_cell(ada: Person) -> None:
     place = upload_sheet(ada, sheet(4, {1: {"amount": "x"}, 3: {"currency": "USD"}}))
     page = correct_cell(ada, place, "2", "amount", "5.00")
     assert "Row 2, Amount: changed to 5.00." in page
@@ -39,7 +39,7 @@ def test_undoing_correction_focuses_its_cell(ada: Person) -> None:
     assert FOCUS.findall(page) == ["Amount of row 2"]
 
 
-def test_overlong_file_name_error_names_field(house: House) -> None:
+def test_overlong_file_name_error_shows_field(house: House) -> None:
     answer = house.person(MAKER).upload("/new", f"{'n' * 120}.csv", sheet(1), title="Salaries")
     assert answer.status_code == 409
     assert re.search(r'id="sheet-problem">A sheet needs a plain file name[^<]+</p><input type="file"', answer.text)
@@ -47,7 +47,7 @@ def test_overlong_file_name_error_names_field(house: House) -> None:
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_payout_search_uses_words_states_and_local_dates(tmp_path: Path, zone: str) -> None:
+def test_payouts_are_searched_by_words_states_dates(tmp_path: Path, zone: str) -> None:
     house = House(create_sandbox(tmp_path, further=f'time_zone = "{zone}"'))
     batch = pay_amounts(house.program, "November", ["100.00"])
     ada, address = House(house.program).person(MAKER), f'href="/payouts/{batch}"'
@@ -67,7 +67,7 @@ def test_payout_search_uses_words_states_and_local_dates(tmp_path: Path, zone: s
         assert (address in ada.get(f"/?{query}").text) is is_found, query
 
 
-def test_payout_has_name_given_by_maker(ada: Person) -> None:
+def test_payout_has_makers_name(ada: Person) -> None:
     named = ada.upload("/new", "x1.csv", sheet(2), title="Salaries November").headers["location"]
     page = ada.get(named).text
     assert "<h1><bdi>Salaries November</bdi></h1>" in page

@@ -91,7 +91,7 @@ def test_session_ends_when_idle_or_after_workday(restart: Serve, clock: Clock) -
     assert sessions.session(session_id) is None  # A poll does not count as use.
 
 
-def test_restart_keeps_sessions_without_lengthening(restart: Serve, clock: Clock) -> None:
+def test_restart_does_not_prolong_sessions(restart: Serve, clock: Clock) -> None:
     before = restart()
     session_id = before.sign_in(ADA, "", SignInMethod.PASSKEY, SignedInKey(KEY, "credential"))
     session = before.session(session_id)
@@ -105,7 +105,7 @@ def test_restart_keeps_sessions_without_lengthening(restart: Serve, clock: Clock
     assert restart().session(session_id) is None
 
 
-def test_removed_key_signs_out_everywhere_for_good(restart: Serve) -> None:
+def test_removed_key_ends_sessions_for_good(restart: Serve) -> None:
     sessions = restart()
     at_work, at_home = (
         sessions.sign_in(ADA, "", SignInMethod.PASSKEY, SignedInKey(KEY, place)) for place in ("work", "home")
@@ -127,7 +127,7 @@ def test_session_ends_when_member_or_key_changes(restart: Serve, changed: dict[s
     assert restart(**changed).session(session_id) is None
 
 
-def test_session_role_comes_from_configuration(restart: Serve) -> None:
+def test_session_role_follows_configuration(restart: Serve) -> None:
     session_id = restart().sign_in(ADA, "", SignInMethod.LIST)
     moved = Member("Ada", frozenset({Role.AUDITOR}))
     session = restart(members=[moved]).session(session_id)
@@ -191,7 +191,7 @@ def test_damaged_session_file_is_refused_with_hint(journal: Path, content: bytes
     path.chmod(0o600)
     with pytest.raises(SessionsBroken) as refused:
         StoredSessions(journal)
-    assert "Everyone then signs in again" in refused.value.hint
+    assert "Everyone must then sign in again" in refused.value.hint
 
 
 def test_session_file_readable_by_others_is_refused(restart: Serve, journal: Path) -> None:

@@ -45,7 +45,7 @@ def run_story(house: House) -> object:
 
 
 @pytest.mark.usefixtures("in_process_checks")
-def test_reworded_pages_change_no_result(tmp_path: Path) -> None:
+def test_reworded_pages_do_not_change_results(tmp_path: Path) -> None:
     houses = []
     for name in ("plain", "planted"):
         (tmp_path / name).mkdir()

@@ -62,7 +62,7 @@ def test_every_page_template_is_tested() -> None:
 
 
 @pytest.mark.parametrize("template", sorted(VALUES))
-def test_template_uses_exactly_its_given_names(template: str) -> None:
+def test_template_uses_exactly_its_values(template: str) -> None:
     used, defined = template_names(template)
     assert used - defined - FRAME == VALUES[template] - UNSHOWN.get(template, set()) - defined
 

@@ -82,7 +82,7 @@ def is_for_terminal(call: ast.Call) -> bool:
     return "option" in arguments or kind.for_terminal or call.func.id == SheetQuestion.__name__
 
 
-def test_only_terminal_hints_name_commands() -> None:
+def test_only_terminal_hints_mention_commands() -> None:
     violations = [
         (place, text) for place, text, call in raised_hints() if COMMAND.search(text) and not is_for_terminal(call)
     ]
@@ -98,7 +98,7 @@ def page_messages() -> Iterator[tuple[str, str]]:
             yield place, text
 
 
-def test_page_sentence_names_no_command_option_or_setting() -> None:
+def test_page_sentences_mention_no_command_or_setting() -> None:
     violations = [
         (place, text) for place, text in page_messages() if COMMAND.search(text) and not OF_ERRORS.match(text)
     ]

@@ -67,7 +67,7 @@ def test_sign_in_signature_identifies_person_key(open_sign_ins: OpenSignIns, key
     assert find_signing_key(sign_in_nonce, key.sign(sign_in_text(sign_in_nonce)), KEYS, CONSOLE) == key.public
 
 
-def test_stranger_key_is_not_recognised(open_sign_ins: OpenSignIns) -> None:
+def test_unknown_key_cannot_sign_in(open_sign_ins: OpenSignIns) -> None:
     sign_in_nonce = open_sign_ins.begin()
     assert find_signing_key(sign_in_nonce, STRANGER.sign(sign_in_text(sign_in_nonce)), KEYS, CONSOLE) is None
 
@@ -99,7 +99,7 @@ def file_sizes(journal: Path) -> list[int]:
     return [path.stat().st_size for path in sorted(journal.parent.glob(f"{journal.name}.sessions*"))]
 
 
-def test_restart_keeps_open_and_used_sign_ins(open_sign_ins: OpenSignIns, clock: FakeClock, journal: Path) -> None:
+def test_restart_remembers_open_and_used_sign_ins(open_sign_ins: OpenSignIns, clock: FakeClock, journal: Path) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
     assert open_sign_ins.end(used)
     with closing(StoredSessions(journal)) as later:
@@ -148,7 +148,7 @@ def test_sign_in_at_other_address_is_refused(open_sign_ins: OpenSignIns) -> None
 
 
 @pytest.mark.parametrize("key", [ADA, CLEO, passkey("ed25519")])
-def test_new_passkey_line_yields_its_key(key: SoftwarePasskey) -> None:
+def test_new_passkey_line_is_parsed_as_key(key: SoftwarePasskey) -> None:
     assert parse_new_passkey(key_form(key), TOKEN, CONSOLE) == key.public
 
 

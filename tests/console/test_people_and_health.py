@@ -22,7 +22,7 @@ def shown_trail(page: str) -> list[tuple[str, str, str]]:
     return [(act, about, result) for _, _, act, about, result, _ in cells]
 
 
-def test_audit_page_names_sheet_row_and_column(house: House, ada: Person) -> None:
+def test_audit_page_shows_sheet_row_and_column(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS), "november.csv")
     ada.post(f"{place}/mend", row="4", column="amount", text="1250.00")
     ada.post(f"{place}/leave-out", row="5")
@@ -58,7 +58,7 @@ def test_audit_trail_shows_refused_start(house: House, ada: Person, ben: Person)
     )
 
 
-def test_trail_shows_late_start_as_refused(house: House, ada: Person, ben: Person) -> None:
+def test_late_start_is_audited_as_refused(house: House, ada: Person, ben: Person) -> None:
     place = upload_sheet(ada, sheet(2), "november.csv")
     sign_sheet(ada, place)
     ben.post(f"{place}/approve", digest=digest(ben, place))

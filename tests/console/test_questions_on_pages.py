@@ -98,7 +98,7 @@ def test_each_worksheet_gets_own_payment_run(house: House) -> None:
     assert {upload.worksheet: upload.reference for upload in uploads} == {"October": "payroll", "November": None}
 
 
-def test_no_or_unknown_worksheet_prepares_nothing(house: House) -> None:
+def test_missing_or_unknown_worksheet_prepares_nothing(house: House) -> None:
     ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October", "November"))
     version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
     assert "Choose at least one worksheet." in ada.post(f"{path}/worksheets", version=version).text
@@ -107,7 +107,7 @@ def test_no_or_unknown_worksheet_prepares_nothing(house: House) -> None:
     assert len(payout_folders(house.console.directory)) == 1
 
 
-def test_only_fitting_worksheet_is_named(house: House) -> None:
+def test_single_matching_worksheet_is_suggested(house: House) -> None:
     ada, path, page = upload_with_questions(house, "pay.xlsx", build_workbook("October"))
     assert "<bdi>pay.xlsx [October]</bdi>" in page
     assert "1 of 1 row can be paid" in page
@@ -135,7 +135,7 @@ def test_unknown_headings_question_lists_open_columns(house: House) -> None:
     assert "Every row can be paid" in answer_question(ada, path, page, **shown, **chosen, **{"column-2": "phone"})
 
 
-def test_next_month_sheet_needs_no_answers(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_months_sheet_reuses_answers(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     ada, path = upload_and_answer(house, "Novembre")
     page = ada.get(path).text
     assert "1 of 7 rows cannot be paid yet" in page

@@ -131,7 +131,7 @@ def test_row_being_sent_is_not_settled(house: House, ada: Person) -> None:
     assert row_state(ada, batch, 2) == "in_doubt"
 
 
-def test_row_answered_meanwhile_is_not_settled(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_answered_during_settling_is_not_settled(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pay_rows(house, "9006.00")
     written = SqliteJournal.settle
 
@@ -143,7 +143,7 @@ def test_row_answered_meanwhile_is_not_settled(house: House, monkeypatch: pytest
     monkeypatch.setattr(SqliteJournal, "settle", overtaken)
     status, page = settle(ben, batch, 2, "paid")
     assert status == "409"
-    assert "Row 2 is paid now: the gateway&#39;s answer came at the same moment. Nothing was settled." in page
+    assert "Row 2 is paid now: the gateway&#39;s answer arrived at the same moment. Nothing was settled." in page
     assert row_state(ben, batch, 2) == "paid"
     assert "Settled as paid" not in ben.get(f"/payouts/{batch}/rows/2").text
 
@@ -179,7 +179,7 @@ def test_not_received_needs_quarantine_and_two_people(
     assert house.program.json("verify")["exit_code"] == 0
 
 
-def test_overview_asks_second_person_other_than_maker(house: House) -> None:
+def test_overview_asks_only_second_person(house: House) -> None:
     text = house.program.config.read_text()
     key = re.findall(rf'"{MAKER}" = "(\S+)"', text)[0]
     house.program.config.write_text(
@@ -258,7 +258,7 @@ def test_order_about_changed_row_is_never_carried_out(house: House, ada: Person,
     assert send_order_form(ada, order, "take-back") == 303
 
 
-def test_order_agreed_during_run_is_carried_out_later(house: House, ada: Person, ben: Person) -> None:
+def test_order_approved_during_run_waits_for_end(house: House, ada: Person, ben: Person) -> None:
     batch = pay_rows(house, "9006.00")
     order = draft_order(ada, batch, 2)
     send_order_form(ada, order, "sign")
@@ -275,7 +275,7 @@ def test_order_agreed_during_run_is_carried_out_later(house: House, ada: Person,
     assert row_state(ada, batch, 2) == "rejected"
 
 
-def test_order_removed_while_reading_is_skipped(house: House, ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_removed_during_listing_is_skipped(house: House, ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pay_rows(house, "9006.00", "9006.10")
     kept, gone = draft_order(ada, batch, 2), draft_order(ada, batch, 3)
     order_folder = find_order_folder(house.console.directory / "orders", gone.rpartition("/")[2])
@@ -331,7 +331,7 @@ def choose_rows(person: Person, batch: str, *boxes: str, evidence: str = TICKET)
     return str(answer.status_code), answer.headers.get("location", answer.text)
 
 
-def test_rejected_rows_are_listed_by_reason_and_chosen(house: House, ada: Person, ben: Person) -> None:
+def test_rejected_rows_are_grouped_by_reason(house: House, ada: Person, ben: Person) -> None:
     batch = pay_rows(house, "9001.00", "9001.50", "9002.00", "100.00", "9006.00")
     page = ada.get(f"/payouts/{batch}/retry").text
     closed, reached = (page.index(text) for text in ("The account is closed.", "The limit of the day is reached."))
@@ -390,7 +390,7 @@ def test_row_rejected_by_person_waits_for_quarantine(house: House, ada: Person, 
     assert re.search(r'name="row-2"[^>]* disabled', page)
     assert "You can retry it after" in page
     status, answer = choose_rows(ada, batch, "row-2")
-    assert (status, "Row 2 is rejected on a person" in answer) == ("409", True)
+    assert (status, "Only a person reported that row 2 was rejected" in answer) == ("409", True)
 
 
 # Statements
@@ -421,7 +421,7 @@ PAID = "P-1,9006.00,KES,paid"
 CONTRARY = "P-5,9001.00,KES,paid"
 
 
-def test_question_download_names_orders_but_no_people(house: House, ada: Person, doubtful: str) -> None:
+def test_question_download_contains_orders_but_no_people(house: House, ada: Person, doubtful: str) -> None:
     listed = ada.get(f"/payouts/{doubtful}/questions.csv")
     assert listed.headers["content-disposition"] == 'attachment; filename="payroll.questions.csv"'
     assert [line.split(",")[0] for line in listed.text.splitlines()] == ["order_id", "P-1", "P-2", "P-3", "P-4"]
@@ -665,7 +665,7 @@ def test_statement_with_wrong_signature_is_discarded(house_with_proof: House, do
     assert not list((house.console.directory / "statements").glob("*"))
 
 
-def test_removed_statement_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_statement_does_not_hide_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uploaded = UploadedStatement("b-1", "answers.csv", "ada", "2026-11-24T08:00:00.000Z", "ticket 7", "")
     for name in ("there", "gone"):
         folder = StatementFolder(tmp_path / name)

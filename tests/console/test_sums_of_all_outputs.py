@@ -192,7 +192,7 @@ def test_every_output_shows_same_totals(batch: Batch, output: str) -> None:
     assert OUTPUTS[output](batch) == BOOKS
 
 
-def test_every_output_counts_each_row_once(batch: Batch) -> None:
+def test_outputs_count_each_row_once(batch: Batch) -> None:
     assert batch.program.json("status", batch.batch)["states"] == ROWS
     assert batch.api.status(batch.batch).states == ROWS
     for state, count in ROWS.items():

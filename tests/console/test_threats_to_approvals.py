@@ -254,7 +254,7 @@ def run_simultaneously(first: Callable[[], int], second: Callable[[], int]) -> t
     return answers[0], answers[1]
 
 
-def test_simultaneous_correction_and_approval_leave_no_approval(house: House, ada: Person, ben: Person) -> None:
+def test_simultaneous_correction_discards_approval(house: House, ada: Person, ben: Person) -> None:
     """If the correction is first, the approval is refused; if the approval is first, it is withdrawn."""
     place = upload_sheet(ada, sheet(2))
     tokens = {"ada": ada.token("/"), "ben": ben.token("/")}

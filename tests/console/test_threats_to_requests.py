@@ -226,7 +226,7 @@ def test_csrf_forms_must_come_from_own_origin(house: House) -> None:
     assert person.get("/").status_code == 200
 
 
-def test_csrf_get_requests_change_nothing(house: House, ada: Person) -> None:
+def test_get_requests_change_nothing(house: House, ada: Person) -> None:
     """An image on another site can send a GET request, so viewing a page must change nothing."""
     place = upload_sheet(ada, sheet(2))
     token = ada.token("/")
@@ -240,7 +240,7 @@ def test_csrf_get_requests_change_nothing(house: House, ada: Person) -> None:
 # Sessions
 
 
-def test_session_theft_with_stored_or_shown_values_fails(house: House) -> None:
+def test_stolen_stored_session_values_are_useless(house: House) -> None:
     person = house.person(MAKER)
     cookie = person.client.cookies["payouts"]
     kept = house.program.journal.with_name("journal.sqlite3.sessions")
@@ -420,7 +420,7 @@ def test_slow_request_body_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert send_request(guard, headers=[(b"host", b"pages")], method="POST", body=first) == (413, 2)
 
 
-def test_slow_upload_leaves_no_file(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_upload_is_deleted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     cookie = house.person(MAKER).client.cookies["payouts"]
     monkeypatch.setattr(web_guard, "BODY_LIMIT_S", 0.01)
     headers = [

@@ -33,7 +33,7 @@ def test_different_hosts_have_different_canonical_forms() -> None:
         assert item != other
 
 
-def test_invalid_host_name_is_compared_literally() -> None:
+def test_invalid_host_name_stays_unchanged() -> None:
     odd = "a" * 70 + ".example"
     assert canonical_host(odd) == odd
 
@@ -53,7 +53,7 @@ OURS = EndpointIdentity.create("gateway.example", "1234", "merchant")
         (EndpointIdentity.create("gateway.example", "1235", None), False),
     ],
 )
-def test_two_matching_parts_identify_merchant(other: EndpointIdentity, is_same: bool) -> None:
+def test_two_equal_parts_identify_merchant(other: EndpointIdentity, is_same: bool) -> None:
     assert OURS.has_same_merchant(other) == other.has_same_merchant(OURS) == is_same
 
 

@@ -93,7 +93,7 @@ def test_claim_about_row_in_flight_waits(word: str) -> None:
         (replace(CLAIM, is_not_found=True, status="no-such-order"), Finding.NOT_FOUND),
     ],
 )
-def test_unusable_claim_has_no_outcome(claim: Claim, finding: Finding) -> None:
+def test_unusable_claim_is_not_an_outcome(claim: Claim, finding: Finding) -> None:
     result = judge(claim, candidate())
     assert result.finding is finding
     assert result.outcome is None
@@ -179,7 +179,7 @@ def test_rejection_under_unique_attempt_id_is_applied() -> None:
     word=st.sampled_from(sorted(WORDS)),
     proof=st.sampled_from(list(Proof)),
 )
-def test_finding_and_state_machine_never_disagree(
+def test_findings_agree_with_state_machine(
     state: State,
     attempt: int,
     generation: int,
@@ -293,14 +293,14 @@ def build_claim(word: str | None, *, order_id: str = "A", amount: str = "10.00",
     return Claim(order_id, amount, "KES", word, None, proof, **further)  # type: ignore[arg-type]
 
 
-def test_ambiguous_claim_names_every_matching_row() -> None:
+def test_ambiguous_claim_affects_every_matching_row() -> None:
     both = third_attempt(7, State.IN_DOUBT), third_attempt(8, State.READY, attempt=1)
     assert judge(build_claim("approved"), *both) == Ruling(Finding.AMBIGUOUS, 7, 3, OutcomeKind.PAID, others=(8,))
     unproven = build_claim("approved", proof=Proof.UNPROVEN)
     assert judge(unproven, *both) == Ruling(Finding.AMBIGUOUS, 7, 3, None, others=(8,))
 
 
-def test_ineffective_claim_names_row_and_attempt() -> None:
+def test_ineffective_claim_records_row_and_attempt() -> None:
     doubtful = third_attempt(7, State.IN_DOUBT)
     assert judge(build_claim(None, is_not_found=True), doubtful) == Ruling(Finding.NOT_FOUND, 7, 3)
     assert judge(build_claim("limbo"), doubtful) == Ruling(Finding.UNLISTED, 7, 3)
@@ -310,7 +310,7 @@ def test_ineffective_claim_names_row_and_attempt() -> None:
     )
 
 
-def test_forged_or_mismatched_claim_names_row() -> None:
+def test_forged_or_mismatched_claim_records_row() -> None:
     doubtful = third_attempt(7, State.IN_DOUBT)
     assert judge(build_claim("approved", proof=Proof.FORGED), doubtful) == Ruling(Finding.FORGED, 7)
     assert judge(build_claim("approved", amount="10.01"), doubtful) == Ruling(Finding.UNMATCHED, 7)
@@ -332,7 +332,7 @@ def test_every_claim_about_unsent_row_is_reported(word: str) -> None:
     ],
 )
 @pytest.mark.parametrize(("attempt", "about"), [(3, 2), (1, 0), (0, 0)])
-def test_claim_about_earlier_attempt_names_earlier_attempt(
+def test_claim_about_earlier_attempt_records_its_attempt(
     word: str, is_current: bool, finding: Finding, attempt: int, about: int
 ) -> None:
     later = third_attempt(7, State.IN_DOUBT, attempt=attempt, sent="A-r2")
@@ -366,6 +366,6 @@ def test_current_processing_claim_contradicts_rejection(state: State, is_current
         (2, 2, False, False),
     ],
 )
-def test_only_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
+def test_single_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
     standing = Standing(State.IN_DOUBT, attempt, 1, marked)
     assert is_only_attempt(Candidate(7, "A", "10.00", "KES", standing, "A", was_sent_once=left_once)) is sole

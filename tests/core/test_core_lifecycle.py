@@ -89,7 +89,7 @@ def may_be_sent(history: History) -> bool:
 
 
 @given(legal_histories())
-def test_row_is_sendable_only_after_permitting_history(history: History) -> None:
+def test_only_legal_histories_make_row_sendable(history: History) -> None:
     for length in range(len(history) + 1):
         standing, illegal = replay(history[:length])
         assert illegal == []
@@ -97,7 +97,7 @@ def test_row_is_sendable_only_after_permitting_history(history: History) -> None
 
 
 @given(legal_histories(), st.lists(st.tuples(st.sampled_from(list(FACTS.values())), st.integers(0, 9))))
-def test_illegal_fact_changes_no_state(history: History, noise: History) -> None:
+def test_illegal_fact_does_not_change_state(history: History, noise: History) -> None:
     standing, _ = replay(history)
     for fact, attempt in noise:
         after = next_standing(standing, fact_kind(fact), attempt)
@@ -159,7 +159,7 @@ def test_each_kind_of_fact_leads_to_single_state() -> None:
 
 
 @pytest.mark.parametrize("state", [State.PAID, State.RETURNED, State.REPLACED])
-def test_paid_returned_or_replaced_row_is_never_resent(state: State) -> None:
+def test_finished_row_is_never_resent(state: State) -> None:
     reachable, todo = set(), {state}
     while todo:
         here = todo.pop()
@@ -177,7 +177,7 @@ def test_paid_returned_or_replaced_row_is_never_resent(state: State) -> None:
         (Resolution.PAID, Basis.PERSON, None),
     ],
 )
-def test_row_cleared_for_resend_stays_marked(resolution: Resolution, basis: Basis, mark: int | None) -> None:
+def test_released_row_stays_possible_duplicate(resolution: Resolution, basis: Basis, mark: int | None) -> None:
     after = next_standing(
         Standing(State.IN_DOUBT, 1), fact_kind(Resolved(resolution, "Ticket 4711", "amina", basis)), 1
     )

@@ -17,7 +17,7 @@ UNITS = st.sampled_from([0, 2, 3])
 
 
 @given(MINOR, UNITS)
-def test_amount_survives_text_conversion(minor: int, units: int) -> None:
+def test_amount_survives_conversion_to_text(minor: int, units: int) -> None:
     text = from_minor(minor, minor_units=units)
     assert Fraction(text) == Fraction(minor, 10**units)
     assert len(text.partition(".")[2]) == units
@@ -45,7 +45,7 @@ def test_parsed_amount_is_exact_plain_digits(text: str, units: int) -> None:
         *("0x1", "\u0661", "\uff11", "1\n", "1\u00a0", "1" * 16, "1.00000", "\u00bd"),
     ],
 )
-def test_text_other_than_digits_is_not_amount(text: str) -> None:
+def test_text_without_plain_digits_is_not_an_amount(text: str) -> None:
     assert parse_amount(text, minor_units=2) is None
 
 
@@ -57,7 +57,7 @@ def test_amount_with_more_decimals_than_currency_is_refused(text: str, units: in
     assert (parse_amount(text, minor_units=units) is not None) is stands
 
 
-def test_surplus_decimals_cannot_become_minor_units() -> None:
+def test_excess_decimals_cannot_become_minor_units() -> None:
     with pytest.raises(InternalError):
         to_minor(Decimal("1.005"), minor_units=2)
     assert to_minor(Decimal("1.500"), minor_units=2) == 150

@@ -83,7 +83,7 @@ def test_country_file_changes_fields_of_its_forms(data: Path) -> None:
         ("mobile-numbers", 'trunk_prefix = ""', 'trunk_prefix = "0"', r"BF: .*keeps its zero has no trunk"),
     ],
 )
-def test_invalid_file_error_names_file_and_problem(data: Path, file: str, old: str, new: str, says: str) -> None:
+def test_invalid_data_file_error_shows_problem(data: Path, file: str, old: str, new: str, says: str) -> None:
     """Text `old` is replaced by `new`, or `new` is appended."""
     path = data / f"{file}.toml"
     text = path.read_text(encoding="utf-8") + "$"
@@ -120,7 +120,7 @@ def test_country_may_lack_an_operation(data: Path) -> None:
         load_rules("payin", {"KE": OperatorTerms(purpose="X")}, data=data)
 
 
-def test_a_second_operation_needs_only_data(data: Path) -> None:
+def test_second_operation_needs_only_data(data: Path) -> None:
     """A collection reduced to three fields works without any code for it."""
     fields = (("amount", "amount"), ("client_orderid", "order_id"), ("purpose", "purpose"))
     form = "".join(f'[[fields]]\nname = "{name}"\nkind = "{kind}"\n' for name, kind in fields)

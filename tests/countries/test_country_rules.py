@@ -115,7 +115,7 @@ def test_special_cases_of_countries_are_known() -> None:
 
 
 @pytest.mark.parametrize("code", ASK_FOR_PURPOSE)
-def test_country_without_purpose_names_missing_setting(code: str) -> None:
+def test_country_without_purpose_reports_missing_setting(code: str) -> None:
     without = load_rules("payout", {})[code]
     assert (without.purpose, without.missing_terms) == (None, (f"countries.{code}.payout.purpose",))
     assert without.unusable == ""
@@ -203,7 +203,7 @@ def test_operator_terms_override_rule_defaults() -> None:
         ({"TZ": OperatorTerms(bank_account_pattern="[0-9]+")}, r"the receiver form has no account number"),
     ],
 )
-def test_impossible_terms_error_names_setting(terms: dict[str, OperatorTerms], sentence: str) -> None:
+def test_impossible_terms_error_shows_setting(terms: dict[str, OperatorTerms], sentence: str) -> None:
     assert re.search(sentence, refusal(**terms))
 
 
@@ -253,7 +253,7 @@ possible_terms = st.builds(
 
 
 @given(st.dictionaries(st.sampled_from(COUNTRIES), possible_terms, max_size=4))
-def test_country_is_payable_or_names_reason(terms: dict[str, OperatorTerms]) -> None:
+def test_country_is_payable_or_gives_reason(terms: dict[str, OperatorTerms]) -> None:
     """Any terms are either refused by name, or each country is complete or names what is missing."""
     rules, refusal_message = load_or_message(terms)
     assert all(line.startswith("countries.") for line in refusal_message.splitlines())

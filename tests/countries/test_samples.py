@@ -89,7 +89,7 @@ def test_mixed_payroll_has_listed_countries_and_no_purpose() -> None:
     assert sheet.height == sheet["client_orderid"].n_unique() == payees.n_unique() == 200
 
 
-def test_no_two_samples_share_an_order_id() -> None:
+def test_samples_share_no_order_ids() -> None:
     names = [*CLEAN, "every-defect.csv", "outcomes.csv"]
     ids = [set(read_sample(name)["client_orderid"].drop_nulls()) for name in names]
     assert sum(map(len, ids)) == len(set().union(*ids))

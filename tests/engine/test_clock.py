@@ -81,10 +81,10 @@ def test_clock_behind_journal_settles_nothing() -> None:
     journal = recorded_clock(0)
     JournalClock.read(journal, NOW).require_sound()
     with pytest.raises(
-        UsageError, match=r"^The clock says .* the clock was set back\. Nothing is settled"
+        UsageError, match=r"^The clock shows .* the clock was set back\. Nothing is settled"
     ) as quarantine:
         JournalClock.read(journal, NOW - timedelta(milliseconds=1)).require_sound()
-    assert quarantine.value.hint.startswith("Set the clock right, and run the command again.")
+    assert quarantine.value.hint.startswith("Correct the clock, and run the command again.")
     assert JournalClock.read(journal, NOW - 600 * SECOND).behind_sentence(at_most_s=600) is None
     assert JournalClock.read(journal, NOW - 601 * SECOND).behind_sentence(at_most_s=600) is not None
 
@@ -116,7 +116,7 @@ def test_quarantine_includes_past_clock_lag() -> None:
     assert str(Quarantine(0.5)) == "a quarantine of 0.5 h"
 
 
-def test_largest_clock_difference_lengthens_quarantine() -> None:
+def test_largest_clock_lag_lengthens_quarantine() -> None:
     journal = in_memory_journal()
     for behind_h in (5, 9, 2, 0):
         record_difference(journal, NOW, NOW + behind_h * HOUR)

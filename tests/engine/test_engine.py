@@ -262,14 +262,14 @@ def test_dead_gateway_puts_limited_rows_in_doubt(concurrency: int, breaker: int)
 
 
 @pytest.mark.parametrize(("concurrency", "limit"), [(1, 3), (8, 10), (4, 1)])
-def test_sequence_of_equal_rejections_stops_run(concurrency: int, limit: int) -> None:
+def test_repeated_equal_rejections_stop_run(concurrency: int, limit: int) -> None:
     journal, batch = build_journal(rows=200)
     gateway = ScriptedGateway(lambda _order_id, _times: reply("declined"), latency=0.01)
     end = run(build_engine(journal, gateway, Pace(concurrency, stop_after_rejected=limit)), batch)
     row_states = states(journal, batch)
     assert limit <= row_states[State.REJECTED] <= limit + concurrency
     assert row_states[State.READY] == 200 - row_states[State.REJECTED]
-    one, many = "1 row was rejected", f"{limit} rows in a row were rejected for the same reason"
+    one, many = "1 row was rejected", f"{limit} consecutive rows were rejected for the same reason"
     assert end.stop_reason == f"{one if limit == 1 else many}: declined."
 
 
@@ -388,7 +388,7 @@ def test_unpreparable_requests_end_run_without_waiting() -> None:
     assert {standing.state for standing in journal.rows(batch.number)} == {State.READY}
 
 
-def test_more_rows_create_no_more_reference_cycles() -> None:
+def test_reference_cycles_do_not_grow_with_rows() -> None:
     collected = []
     for rows in (60, 600):
         journal, batch = build_journal(rows=rows)

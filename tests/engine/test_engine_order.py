@@ -119,7 +119,7 @@ def test_failing_key_stops_run_without_lost_rows(signing_lookahead: int | None) 
     assert states[State.READY] >= 80 - signed
 
 
-def test_key_failing_on_stale_row_leaves_row_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_failure_leaves_stale_row_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     journal, batch = build_journal(rows=3)
     engine = build_engine(journal, ScriptedGateway(), Pace(concurrency=1), signing_lookahead=5)
     asked = 0
@@ -148,7 +148,7 @@ def test_drain_during_signing_ends_run_cleanly() -> None:
     assert (end.sent, end.interrupted, end.failure) == (1, True, None)
 
 
-def test_each_try_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_delay_grows_with_each_try(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[int] = []
 
     def wait(number: int, chance: float) -> float:
@@ -230,7 +230,7 @@ def test_rejections_without_reason_stop_run_with_message() -> None:
     journal, batch = build_journal(rows=5)
     gateway = ScriptedGateway(lambda *_: RawReply(429, (), b"{}"))
     end = run(build_engine(journal, gateway, Pace(concurrency=1, stop_after_rejected=2)), batch)
-    assert end.stop_reason == "2 rows in a row were rejected for the same reason: the gateway gives none."
+    assert end.stop_reason == "2 consecutive rows were rejected for the same reason: the gateway gives none."
 
 
 # Group commit: the next commit has all waiting facts, and a failure reaches all of them.

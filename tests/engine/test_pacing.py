@@ -71,7 +71,7 @@ UNKNOWN, NOT_SENT = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT
         (0, [UNKNOWN] * 1000, False),
     ],
 )
-def test_breaker_trips_only_at_limit_of_doubts(limit: int, kinds: list[OutcomeKind], trips: bool) -> None:
+def test_breaker_trips_at_limit_of_doubts(limit: int, kinds: list[OutcomeKind], trips: bool) -> None:
     breaker = Breaker(limit)
     *before, last = [breaker.observe(kind) for kind in kinds]
     assert (any(before), last) == (False, trips)
@@ -100,7 +100,7 @@ def test_rejection_breaker_compares_code_message_and_status() -> None:
         *((Outcome(kind), True) for kind in (UNKNOWN, NOT_SENT)),
     ],
 )
-def test_other_reason_or_success_restarts_rejection_count(between: Outcome, trips: bool) -> None:
+def test_other_outcome_restarts_rejection_count(between: Outcome, trips: bool) -> None:
     breaker = RejectionBreaker(2)
     assert [breaker.observe(outcome) for outcome in (rejected("51"), between, rejected("51"))] == [False, False, trips]
 
@@ -126,7 +126,7 @@ def test_idle_time_is_not_saved_for_burst() -> None:
     assert rhythm.wait_s(100.0) == 1.0
 
 
-def test_without_rate_only_longest_pause_delays() -> None:
+def test_pauses_delay_run_without_rate_limit() -> None:
     rhythm = RateLimiter(rate_per_s=0)
     rhythm.start(5.0)
     assert rhythm.wait_s(5.0) == 0.0
@@ -314,8 +314,8 @@ def test_internal_error_ends_run_and_is_raised() -> None:
 @pytest.mark.parametrize(
     ("stop", "sentence"),
     [
-        (GateStop(GateStopKind.IN_DOUBT, 5, ""), "5 rows in a row ended in doubt."),
-        (GateStop(GateStopKind.REJECTED, 10, "51"), "10 rows in a row were rejected for the same reason: 51."),
+        (GateStop(GateStopKind.IN_DOUBT, 5, ""), "5 consecutive rows ended in doubt."),
+        (GateStop(GateStopKind.REJECTED, 10, "51"), "10 consecutive rows were rejected for the same reason: 51."),
         (GateStop(GateStopKind.REQUESTED, 0, "Credentials were refused."), "Credentials were refused."),
     ],
 )
@@ -334,7 +334,7 @@ def test_worker_reports_own_stop_with_reason() -> None:
     gate = ScriptedGate()
     end = send_through(gate, ScriptedGateway(lambda *_: LOST), Pace(concurrency=1, stop_after_in_doubt=2))
     assert end.sent == 2
-    assert gate.reports[-1].stop == end.stop_reason == "2 rows in a row ended in doubt."
+    assert gate.reports[-1].stop == end.stop_reason == "2 consecutive rows ended in doubt."
 
 
 def test_pause_of_one_worker_is_reported_to_gate() -> None:

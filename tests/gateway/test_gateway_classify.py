@@ -175,7 +175,7 @@ def test_matching_or_absent_echo_keeps_reply_status(echo: str) -> None:
 @pytest.mark.parametrize(
     "number", ["1500.51", "1500.500000000000000000001", "150050", "-1500.50", "0", "1e99999", "1e-99999", "9" * 5000]
 )
-def test_any_difference_in_echoed_amount_is_conflict(number: str) -> None:
+def test_different_echoed_amount_is_conflict(number: str) -> None:
     assert classify_reply(f'{{"status":"approved","amount":{number}}}').outcome.conflict
 
 

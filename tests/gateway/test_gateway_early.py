@@ -59,7 +59,7 @@ def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 # Before the request.
 @pytest.mark.usefixtures("patient_connections")
 @pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1], b"H", b"\r\n"], ids=["yes", "no", "byte", "H", "blank line"])
-def test_gateway_sending_on_connect_gets_no_request(channel: Channel, said: bytes) -> None:
+def test_gateway_sending_on_connect_receives_no_request(channel: Channel, said: bytes) -> None:
     async def script(peer: Peer) -> None:
         peer.writer.write(said)
         assert await peer.until_closed() == b""
@@ -188,7 +188,7 @@ def test_tls_record_begun_before_request_is_rejected(
 
 
 @pytest.mark.usefixtures("patient_connections")
-def test_split_session_ticket_is_no_early_reply(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+def test_split_session_ticket_is_not_an_early_reply(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def script(peer: Peer) -> None:
         tls = ScriptedTls(server_tls, peer)
         pieces: list[bytes] = []
@@ -306,7 +306,7 @@ def deliver_to(
 @pytest.mark.share(3)
 @every_loop
 @pytest.mark.usefixtures("patient_connections")
-def test_gateway_refusing_on_connect_gets_no_rows(channel: Channel, new_loop: NewLoop) -> None:
+def test_gateway_refusing_on_connect_receives_no_rows(channel: Channel, new_loop: NewLoop) -> None:
     received: list[bytes] = []
 
     def reject_at_once(taken: socket.socket) -> None:

@@ -62,7 +62,7 @@ def test_amount_without_plain_digits_is_never_encoded(amount: str) -> None:
 
 
 @given(name=TEXTS, order_id=TEXTS)
-def test_text_returns_from_body_unchanged(name: str, order_id: str) -> None:
+def test_text_survives_encoding_unchanged(name: str, order_id: str) -> None:
     instruction = instruction_for("KE", fields={**instruction_for("KE").fields, "account_name": name})
     encoded = encode_body(RULES["KE"], instruction, order_id=order_id, supplies=SUPPLIES)
     pairs = dict(read_body(encoded))
@@ -78,7 +78,7 @@ def test_signed_pairs_match_body_order(amount: str, name: str, country: str) -> 
 
 
 @pytest.mark.parametrize("fields", [{}, {"account_name": "Wanjiku"}, {"account_name": "", "account_number": "1"}])
-def test_missing_form_field_error_names_no_payee(fields: dict[str, str]) -> None:
+def test_missing_form_field_error_hides_payee(fields: dict[str, str]) -> None:
     with pytest.raises(InternalError) as caught:
         encode("KE", fields=fields)
     assert "Wanjiku" not in str(caught.value)

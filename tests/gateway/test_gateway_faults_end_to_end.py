@@ -251,7 +251,7 @@ def test_unreachable_gateway_leaves_rows_ready(script: Script | None, ca_bundle:
     assert (ended.exit_code, ended.arrived) == (6, {})
 
 
-def test_gateway_sending_early_gets_no_row(channel: Channel) -> None:
+def test_gateway_sending_early_receives_no_row(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         peers.append(peer)
         await peer.send(http_reply(NO))
@@ -265,7 +265,7 @@ def test_gateway_sending_early_gets_no_row(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("end", ["cut", "reset"])
-def test_connection_ending_at_once_pays_no_row_twice(channel: Channel, end: str) -> None:
+def test_immediately_closed_connection_never_pays_twice(channel: Channel, end: str) -> None:
     """The request may or may not have left by then. Only the witness shows which."""
 
     async def script(peer: Peer) -> None:

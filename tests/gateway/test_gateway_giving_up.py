@@ -60,7 +60,7 @@ async def test_cancelled_delivery_closes_connection_and_raises_cancellation(chan
         assert after == [b""]
 
 
-async def test_cancelled_delivery_writes_no_more_of_request() -> None:
+async def test_cancelled_delivery_stops_writing_request() -> None:
     taken = asyncio.Event()
     rest: list[bytes] = []
 

@@ -176,7 +176,7 @@ def test_malformed_reply_is_detected_in_any_pieces(data: bytes, kind: FaultKind)
     [b"x", b"\0", b"{}", OK + LENGTH_2 + b"\r\n{}", b"\r\n" + OK, b"HTTP/1.1 100 Continue\r\n\r\n"],
     ids=["letter", "nul", "body", "second reply", "blank line and reply", "interim"],
 )
-def test_reply_with_surplus_in_same_read_is_refused(data: bytes, surplus: bytes) -> None:
+def test_reply_with_extra_bytes_is_refused(data: bytes, surplus: bytes) -> None:
     assert fault_kind(feed_reader([data + surplus])) in {FaultKind.PROTOCOL_ERROR, FaultKind.REPLY_TOO_LARGE}
 
 
@@ -195,14 +195,14 @@ def test_unframed_reply_is_complete_only_at_clean_end(data: bytes, body: bytes) 
 
 
 @pytest.mark.parametrize(("data", "body"), UNTIL_END.values(), ids=UNTIL_END)
-def test_end_inside_head_is_never_reply(data: bytes, body: bytes) -> None:
+def test_reply_ending_in_head_is_incomplete(data: bytes, body: bytes) -> None:
     for cut in range(len(data) - len(body)):
         reader = feed_reader(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
         reader.end(cleanly=True)
         assert fault_kind(reader) is FaultKind.CONNECTION_LOST
 
 
-def test_header_names_are_lowercase_and_trailers_left_out() -> None:
+def test_header_names_are_lowercase_without_trailers() -> None:
     head = b"HTTP/1.1 103 Hints\r\nA: 1\r\n\r\n" + OK + b"X-Two:  b c \r\nx-two: d\r\n"
     reply = feed_reader([head + CHUNKED + b"\r\n0\r\nE: f\r\n\r\n"]).result
     assert isinstance(reply, RawReply)
@@ -251,7 +251,7 @@ def test_complete_reply_stays_and_refuses_further_bytes() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "a\0b"])
-def test_header_with_line_break_is_never_composed(value: str) -> None:
+def test_header_with_line_break_is_refused(value: str) -> None:
     request, origin = build_request("http://localhost"), gateway_origin("http://localhost")[0]
     with pytest.raises(InternalError):
         payout_request(replace(request, authorization=value), origin, close=True)

@@ -110,7 +110,7 @@ HMAC = HeaderHash(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", HeaderE
 
 @pytest.mark.parametrize("text", ["zz", "", "é", "0" * 63, "=" * 8])
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))
-def test_undecodable_signature_header_proves_nothing(text: str, encoding: HeaderEncoding) -> None:
+def test_undecodable_signature_header_is_no_proof(text: str, encoding: HeaderEncoding) -> None:
     check = HeaderHash(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", encoding), SECRET)
     assert read_proof(build_post(x_signature=text), check) is Proof.FORGED
 
@@ -170,7 +170,7 @@ def test_invalid_gateway_key_is_refused_by_name() -> None:
 
 
 # A hash in the format of this gateway family
-def test_sha1_hash_without_separator_proves_nothing() -> None:
+def test_sha1_hash_without_separator_is_no_proof() -> None:
     fields = ("status", "client_orderid", "{secret}")
     check = SharedSecretHash(HashAlgorithm.SHA1, fields, "", "control", SECRET)
     created = hashlib.sha1(b"approvedPAY-1" + SECRET, usedforsecurity=False).hexdigest()

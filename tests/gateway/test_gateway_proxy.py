@@ -158,7 +158,7 @@ async def test_environment_proxy_is_ignored(
 
 
 @pytest.mark.parametrize("variable", BUNDLE_VARIABLES)
-def test_environment_authority_is_neither_trusted_nor_needed(
+def test_certificate_authority_from_environment_is_ignored(
     variable: str, server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle
@@ -178,7 +178,7 @@ def test_environment_cannot_disable_certificate_checks(
     assert capfd.readouterr() == ("", "")
 
 
-def test_connection_keys_are_not_logged_for_environment(
+def test_sslkeylogfile_variable_is_ignored(
     server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys.log"))

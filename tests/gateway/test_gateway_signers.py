@@ -149,7 +149,7 @@ def test_signing_processes_ignore_stop_signals(key: PrivateKey) -> None:
     assert [process.returncode for process in signers.processes] == [0] * SIGNERS
 
 
-def test_abandoned_signature_is_not_given_to_others(key: PrivateKey) -> None:
+def test_abandoned_signature_is_not_mixed_up(key: PrivateKey) -> None:
     async def story(signers: SigningProcesses) -> None:
         given_up = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(4)]
         await asyncio.sleep(0)

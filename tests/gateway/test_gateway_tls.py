@@ -70,7 +70,7 @@ def test_invalid_certificate_is_untrusted_and_nothing_sent(case: str, authority:
     assert result.detail
 
 
-def test_address_needs_certificate_naming_address(authority: trustme.CA, ca_bundle: Path) -> None:
+def test_certificate_must_match_address(authority: trustme.CA, ca_bundle: Path) -> None:
     async def scenario(certificate: trustme.LeafCert) -> RawReply | TransportFault:
         async with serving(answer, tls=server_context(certificate)) as server:
             url = f"https://127.0.0.1:{server.port}"
@@ -191,7 +191,7 @@ def test_unframed_tls_reply_needs_sender_close(server_tls: ssl.SSLContext, ca_bu
     assert summary(cut) == (FaultKind.CONNECTION_LOST, True)
 
 
-def test_foreign_bytes_in_tls_reply_leave_outcome_unknown(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+def test_corrupted_tls_reply_leaves_outcome_unknown(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(REPLY[:30])
         # Past the TLS layer, onto the wire itself.

@@ -62,7 +62,7 @@ async def test_whole_request_arrives_exactly_once(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("connections", list(Connections))
-async def test_stale_request_sends_no_byte(channel: Channel, connections: Connections) -> None:
+async def test_stale_request_is_not_sent(channel: Channel, connections: Connections) -> None:
     """`may_send` is called last, after the connection was opened or reused and the handshake is over."""
     answers: list[bool] = []
     open_when_asked: list[bool] = []
@@ -91,7 +91,7 @@ async def test_stale_request_sends_no_byte(channel: Channel, connections: Connec
     assert len(received) == 2
 
 
-async def test_write_follows_last_check_without_loop_turn(channel: Channel) -> None:
+async def test_write_follows_last_check_immediately(channel: Channel) -> None:
     steps: list[str] = []
 
     def may_send() -> bool:

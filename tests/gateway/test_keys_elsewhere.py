@@ -134,7 +134,7 @@ def test_pin_is_in_no_argument_or_representation(token: Token) -> None:
     assert PIN not in repr(key)
 
 
-def test_custody_distinguishes_token_key_from_imported_key(token: Token) -> None:
+def test_imported_token_key_is_reported_as_copyable(token: Token) -> None:
     make_token_key(place(token))
     import_into_token(token, published_key(), "imported", "02")
     created = load_token_key(place(token))
@@ -194,7 +194,7 @@ def test_device_errors_are_reported_as_token_problems(
     assert refused.value.problem is problem
 
 
-def test_broken_token_module_is_named(tmp_path: Path) -> None:
+def test_broken_token_module_is_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "module.so"
     wrong.write_bytes(b"no library")
     with pytest.raises(KeyUnusable, match=str(wrong)):
@@ -322,7 +322,7 @@ def test_unresponsive_key_service_ends_run_with_error(kms: Kms, monkeypatch: pyt
     kms.for_good, kms.for_good_after = {SIGN: "hang"}, {SIGN: 1}
     monkeypatch.setattr(signers, "SIGNATURE_TIMEOUT_S", 1.5)
     monkeypatch.setattr(signers, "_CLOSE_TIMEOUT_S", 0.5)
-    with pytest.raises(SigningFailed, match="no signature within 2 seconds"):
+    with pytest.raises(SigningFailed, match="did not sign within 2 seconds"):
         sign_in_processes(key, TEXTS[:4])
 
 

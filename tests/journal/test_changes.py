@@ -114,7 +114,7 @@ TINY_TO_ALL = [(name, account if n != 3 else "0712999003", "10") for n, (name, a
 BESIDE_AT_AMOUNT = [(PEOPLE[3][0], "0712999003", "20000"), (PEOPLE[4][0], PEOPLE[4][1], "80000")]
 
 
-def test_payroll_shows_all_changes_despite_batches_between(past: PaidHistory) -> None:
+def test_payroll_changes_survive_batches_between(past: PaidHistory) -> None:
     october = past.add_batch("oct.xlsx", PEOPLE)
     for name, rows in (("bonus.csv", BONUS), ("other.csv", DEPARTMENT), ("tiny.csv", TINY_TO_CHANGED)):
         past.add_batch(name, rows)
@@ -197,7 +197,7 @@ def test_unrelated_sheet_is_compared_only_with_known_payee(
     assert compared == (None if codes else ("oct.xlsx", 0))
 
 
-def test_payee_of_other_country_is_not_missing(past: PaidHistory) -> None:
+def test_payees_of_other_countries_are_not_missing(past: PaidHistory) -> None:
     october = past.add_batch("oct.xlsx", PEOPLE, approved=True)
     dakar = [(f"Awa Diop{n}", f"22177{n:07}", "150000") for n in range(3)]
     assert {change.code for change in past.compare(dakar, country="SN").changes} == {NEW_PAYEE}
@@ -231,7 +231,7 @@ def test_missing_payees_need_half_overlap(past: PaidHistory) -> None:
         *((OutcomeKind.REJECTED, False), (None, False)),
     ],
 )
-def test_comparison_counts_doubtful_rows_as_paid(past: PaidHistory, kind: OutcomeKind | None, counts: bool) -> None:
+def test_comparison_counts_rows_in_doubt_as_paid(past: PaidHistory, kind: OutcomeKind | None, counts: bool) -> None:
     past.add_batch("oct.xlsx", PEOPLE[:2], kind=kind)
     codes = {change.code for change in past.compare(PEOPLE[:2]).changes}
     assert codes == (set() if counts else {NEW_PAYEE})
@@ -263,7 +263,7 @@ def test_account_of_other_payee_counts_as_changed(past: PaidHistory) -> None:
     assert changed.shared_with == PEOPLE[9][0]
 
 
-def test_naming_comparison_batch_only_adds_findings(past: PaidHistory) -> None:
+def test_chosen_comparison_batch_only_adds_findings(past: PaidHistory) -> None:
     september = past.add_batch("sep.xlsx", [*PEOPLE[:5], (PEOPLE[5][0], "0755000005", "20000"), *PEOPLE[6:]])
     past.add_batch("oct.xlsx", PEOPLE)
     without, named = past.compare(november()), past.compare(november(), against=september)
@@ -271,7 +271,7 @@ def test_naming_comparison_batch_only_adds_findings(past: PaidHistory) -> None:
     assert (CHANGED_ACCOUNT, PEOPLE[5][0], "0755000005", "20000.00") in differences(named)
 
 
-def test_naming_comparison_batch_hides_no_finding(past: PaidHistory) -> None:
+def test_chosen_comparison_batch_does_not_hide_findings(past: PaidHistory) -> None:
     past.add_batch("oct.xlsx", PEOPLE, approved=True)
     name, account, amount = PEOPLE[5]
     compare = past.add_batch("beside.csv", [(name, PEOPLE[9][1], "10"), (name, "0755000005", "10")])
@@ -299,7 +299,9 @@ OTHERS = st.lists(
 
 @settings(max_examples=example_count(40), deadline=None)
 @given(others=OTHERS, seed=st.integers(0, 10_000), bonus=st.booleans())
-def test_unrelated_batches_change_no_finding(others: Sequence[tuple[int, str, int]], seed: int, bonus: bool) -> None:
+def test_unrelated_batches_do_not_change_findings(
+    others: Sequence[tuple[int, str, int]], seed: int, bonus: bool
+) -> None:
     batches: list[tuple[str, list[Row]]] = [("sep.xlsx", PEOPLE), ("oct.xlsx", PEOPLE)]
     rng = random.Random(seed)  # noqa: S311 (made-up batches)
     for place, (at, amount, people) in enumerate(others):

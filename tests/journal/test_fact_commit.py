@@ -64,7 +64,7 @@ def columns(definition: str) -> set[str]:
     return {part[0] for part in parts if part and part[0] not in {"PRIMARY", "UNIQUE"}}
 
 
-def test_commit_call_names_exactly_columns_of_database() -> None:
+def test_commit_call_matches_database_columns() -> None:
     facts: list[Fact] = [intent_of(11).fact, rejected_outcome(11).fact, resolved(11, 1, Resolution.PAID).fact]
     staged = staged_values(*(Entry(11, 1, fact, at(5), None) for fact in facts), rejected_outcome(12))
     fact_names, text_names, replies = (
@@ -121,7 +121,7 @@ def test_raw_reply_is_stored_with_its_fact() -> None:
     assert call_lines(staged, "r_") == [{"seq": seq, "head": PAGE.head.encode(), "body": PAGE.body} for seq in (6, 7)]
 
 
-def test_text_loses_only_characters_databases_refuse() -> None:
+def test_text_loses_only_unstorable_characters() -> None:
     staged = staged_values(rejected_outcome(11, message="a\0b\ud83d\n", gateway_status="x\ny\0", customer_url=""))
     assert call_lines(staged, "d_")[0]["text"] == "a?b?\n"
     assert call_lines(staged, "d_")[0]["customer_url"] is None
@@ -136,7 +136,7 @@ def test_times_of_chain_never_decrease() -> None:
         assert [line["seq"] for line in call_lines(staged, prefix)] == [10, 11]
 
 
-def test_rows_of_dead_process_become_doubtful() -> None:
+def test_rows_of_dead_process_are_in_doubt() -> None:
     staged = staged_values(Entry(11, 1, Interrupted(), at(6)), resolved(11, 1, Resolution.NOT_RECEIVED, at(7)))
     one, other = call_lines(staged, "f_")
     assert (one["kind"], other["kind"]) == ("interrupted", "resolved_not_received")
@@ -145,7 +145,7 @@ def test_rows_of_dead_process_become_doubtful() -> None:
     assert [line["seq"] for line in call_lines(staged, "d_")] == [6], "the person's evidence"
 
 
-def test_opening_fact_names_no_row() -> None:
+def test_opening_fact_has_no_row() -> None:
     opened = Remark(OPENED, at(6), batch=1)
     (line,), _ = chain_facts([opened], END, lambda: b"")
     opening = stage_facts([opened], END)

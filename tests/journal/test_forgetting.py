@@ -85,7 +85,7 @@ def test_forgetting_keeps_other_data_and_passes_verify(journal: Journal) -> None
     assert (payment.payee, dict(payment.fields), payment.state) == ("", {}, State.REJECTED)
 
 
-def test_forgetting_fact_names_person_and_scope(journal: Journal) -> None:
+def test_forgetting_fact_records_person_and_scope(journal: Journal) -> None:
     fill_journal(journal)
     before = journal.head().seq
     assert journal.first_forgetting(1) is None

@@ -135,7 +135,7 @@ def test_damaged_host_id_is_not_recreated(place: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(JournalError) as raised:
         load_host_id(place)
-    assert raised.value.message == f"{path} is damaged: it does not name this host."
+    assert raised.value.message == f"{path} is damaged: it does not contain this host's id."
     assert raised.value.hint == (
         "Nothing was sent. Remove the file. This host then counts as a new one, and the roll-call asks for the old one."
     )

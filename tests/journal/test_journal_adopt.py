@@ -141,10 +141,10 @@ def test_missing_or_empty_journal_cannot_be_adopted(place: Path, spoil: Callable
     path = journal_path(place)
     spoil(path)
     found = error_message(lambda: open_adoption(place), JournalMissing)
-    assert found == (sentence.format(path), "Name the file: --journal.")
+    assert found == (sentence.format(path), "Give its path with --journal.")
 
 
-def test_renamed_endpoint_is_adopted_and_remembered(place: Path) -> None:
+def test_adoption_remembers_renamed_endpoint(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         journal_id = journal.head().journal_id
     path = journal_path(place)
@@ -155,7 +155,7 @@ def test_renamed_endpoint_is_adopted_and_remembered(place: Path) -> None:
     )
     assert hint == (
         "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in PostgreSQL "
-        "keeps the host it was made with. If not, correct gateway.base_url, or name a separate journal: [journal] path "
+        "keeps the host it was made with. If not, correct gateway.base_url, or use a separate journal: [journal] path "
         "or url, or --journal."
     )
     with closing(open_adoption(place, endpoint=RENAMED)) as found:
@@ -170,7 +170,7 @@ def test_renamed_endpoint_is_adopted_and_remembered(place: Path) -> None:
     assert (entry.journal_id, set(entry.names) >= {ENDPOINT, RENAMED}) == (journal_id, True)
 
 
-def test_registered_names_are_kept_on_adoption(place: Path) -> None:
+def test_adoption_keeps_registered_names(place: Path) -> None:
     journal_id = make_unknown_journal(place)
     remember_journals(place, KnownJournal(journal_id, (RENAMED,), "/elsewhere", AT))
     adopt(place)
@@ -187,7 +187,7 @@ def test_journal_of_another_merchant_is_not_adopted(place: Path) -> None:
     )
     assert message == f"The journal {journal_path(place)} belongs to another merchant, or to another gateway."
     assert hint == (
-        "Name a separate journal for each merchant at a gateway: [journal] path or url, or --journal. A merchant is "
+        "Use a separate journal for each merchant at a gateway: [journal] path or url, or --journal. A merchant is "
         "recognised by two of host, endpoint id and consumer key."
     )
 
@@ -199,7 +199,7 @@ def test_adoption_must_name_newest_journal_of_endpoint(place: Path) -> None:
     for beside in (None, "a" * 32):
         message, hint = error_message(lambda beside=beside: open_adoption(place, beside=beside))  # type: ignore[misc]  # mypy: lambda
         assert message == (
-            "This merchant already has a journal. This user's state directory remembers other journals of the same "
+            "This merchant already has a journal. This user's state directory lists other journals of the same "
             f"merchant: {'a' * 32} at /a.sqlite3, {'b' * 32} at /b.sqlite3."
         )
         assert f"`paygw-batch journal adopt --beside {'b' * 32}`" in hint
@@ -209,7 +209,7 @@ def test_adoption_must_name_newest_journal_of_endpoint(place: Path) -> None:
     open_journal_at(place).close()
 
 
-def test_journal_made_meanwhile_stops_adoption(place: Path) -> None:
+def test_journal_created_meanwhile_stops_adoption(place: Path) -> None:
     make_unknown_journal(place)
     with closing(open_adoption(place)) as found:
         remember_journals(place, KnownJournal(OTHER_ID, (RENAMED,), "/other.sqlite3", AT))
@@ -335,7 +335,7 @@ def test_two_lost_attempts_hold_their_row(place: Path) -> None:
         assert not due_rows(journal, 1)
 
 
-def test_unsent_attempt_cancels_no_later_attempt(place: Path) -> None:
+def test_unsent_attempt_does_not_cancel_later_attempt(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
     copy = copy_journal(place)
@@ -366,7 +366,7 @@ def test_adoption_holds_orders_of_two_lost_batches(place: Path) -> None:
         assert not due_rows(journal, 1)
 
 
-def test_rows_sent_before_first_record_block_adoption(place: Path) -> None:
+def test_adoption_needs_log_since_first_row(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
     copy = copy_journal(place)
@@ -378,7 +378,7 @@ def test_rows_sent_before_first_record_block_adoption(place: Path) -> None:
     error_message(lambda: open_adoption(place), SentLogDamaged)
 
 
-def test_adoption_holds_row_despite_earlier_decision(place: Path) -> None:
+def test_earlier_decision_does_not_prevent_hold(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED, at(1))
@@ -398,7 +398,7 @@ def test_adoption_holds_row_despite_earlier_decision(place: Path) -> None:
         assert not due_rows(journal, 1)
 
 
-def test_lost_attempt_of_replaced_row_holds_successor(place: Path) -> None:
+def test_lost_attempt_of_replaced_row_holds_new_row(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
         (due,) = due_rows(journal, 1)
@@ -453,7 +453,7 @@ def test_replaced_known_journal_is_refused_until_adopted(place: Path) -> None:
     open_journal_at(place).close()
 
 
-def test_order_of_lost_batch_is_held(place: Path) -> None:
+def test_adoption_holds_order_of_lost_batch(place: Path) -> None:
     open_journal_at(place).close()
     with losing_writes(place) as journal:
         open_sheet(journal, new=[new_instruction(2, "Órd-2"), new_instruction(3), new_instruction(4)])
@@ -467,7 +467,7 @@ def test_order_of_lost_batch_is_held(place: Path) -> None:
         assert set(journal.holds(1)) == {2, 3}
 
 
-def test_row_paid_by_another_attempt_is_named(place: Path) -> None:
+def test_adoption_lists_row_paid_by_other_attempt(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=1)
         (due,) = due_rows(journal, 1)
@@ -489,7 +489,7 @@ def test_row_paid_by_another_attempt_is_named(place: Path) -> None:
         assert found.carry_out("amina").contradictions == ["ORD-2"]
 
 
-def test_interrupted_adoption_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_adoption_can_be_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=3)
     with losing_writes(place) as journal:
@@ -522,7 +522,7 @@ def test_adopted_copy_opens_without_lost_withdrawal(place: Path) -> None:
         ),
     ],
 )
-def test_no_older_copy_is_adopted_without_all_lines(place: Path, spoil: Callable[[Path], object]) -> None:
+def test_older_copy_needs_complete_log_for_adoption(place: Path, spoil: Callable[[Path], object]) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal, new=3)
     with losing_writes(place) as journal:
@@ -536,7 +536,7 @@ def test_no_older_copy_is_adopted_without_all_lines(place: Path, spoil: Callable
     open_journal_at(place).close()
 
 
-def test_no_copy_of_moved_journal_is_adopted(place: Path) -> None:
+def test_copy_of_moved_journal_is_not_adopted(place: Path) -> None:
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal)
         journal_id = journal.head().journal_id
@@ -554,7 +554,7 @@ def test_damaged_journal_is_not_adopted(place: Path) -> None:
         open_adoption(place)
 
 
-def test_journal_with_damaged_pages_is_named(place: Path) -> None:
+def test_damaged_pages_are_reported_with_path(place: Path) -> None:
     make_unknown_journal(place)
     path = journal_path(place)
     (page,), (size,) = (
@@ -579,7 +579,7 @@ def test_adopted_journal_files_must_be_private(place: Path, ending: str) -> None
     assert f"chmod 600 {path}" in hint
 
 
-def test_journal_with_altered_tables_is_named(place: Path) -> None:
+def test_altered_tables_are_reported_with_path(place: Path) -> None:
     make_unknown_journal(place)
     path = journal_path(place)
     with closing(apsw.Connection(str(path))) as connection:
@@ -595,7 +595,7 @@ def test_journal_with_altered_tables_is_named(place: Path) -> None:
 # Known journals
 
 
-def test_forgetting_missing_registry_entry_is_no_error(place: Path) -> None:
+def test_forgetting_missing_registry_entry_succeeds(place: Path) -> None:
     entry = KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
     remember_journals(place, entry)
     for _ in range(2):
@@ -622,11 +622,11 @@ def test_journal_list_sentence_is_empty_or_singular() -> None:
     one = KnownJournal("a" * 32, (ENDPOINT,), "/a", AT)
     assert journal_list_sentence([]) == ""
     assert journal_list_sentence([one]) == (
-        f" This user's state directory remembers another journal of the same merchant: {'a' * 32} at /a."
+        f" This user's state directory lists another journal of the same merchant: {'a' * 32} at /a."
     )
 
 
-def test_unwritable_registry_folder_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_registry_folder_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = place / "journals"
     kept.write_text("a file")
     message, hint = error_message(lambda: known_journals(place).entries())
@@ -657,7 +657,7 @@ def test_damaged_entry_error_explains_recovery(place: Path) -> None:
     )
 
 
-def test_foreign_file_at_default_place_is_ignored(place: Path) -> None:
+def test_other_file_at_default_path_is_ignored(place: Path) -> None:
     create_journal_at(place)
     path = journal_path(place)
     (entry,) = known_journals(place).entries()

@@ -74,7 +74,7 @@ def test_audit_trail_is_paged_newest_first(journal_place: JournalPlace) -> None:
     assert read_trail(journal_place) == [(1, "sign in"), (2, "approve"), (3, "download")]
 
 
-def test_act_is_audited_during_run(journal_place: JournalPlace) -> None:
+def test_action_is_audited_during_run(journal_place: JournalPlace) -> None:
     assert isinstance(journal_place, FilePlace | DatabasePlace)
     with closing(journal_place.open_to_write("a test")) as journal:
         open_sheet(journal)
@@ -139,7 +139,7 @@ def test_audit_trail_of_other_journal_is_detected(place: Path, database: str) ->
         journal.verify()
 
 
-def test_entries_are_neither_changed_nor_removed_by_mistake(journal_place: JournalPlace) -> None:
+def test_audit_entries_cannot_be_changed_or_removed(journal_place: JournalPlace) -> None:
     note_all(journal_place, "approve")
     for statement in ("UPDATE audit SET who = ''", "DELETE FROM audit"):
         if isinstance(journal_place, DatabasePlace):
@@ -158,7 +158,7 @@ def test_entries_are_neither_changed_nor_removed_by_mistake(journal_place: Journ
             database.execute(statement)
 
 
-def test_entry_text_is_cut_to_single_line(journal_place: JournalPlace) -> None:
+def test_audit_entry_is_shortened_to_one_line(journal_place: JournalPlace) -> None:
     journal_place.add_audit_entry(audit_note("send back", said="a\nb\x1b[31m\udcff\0" + "x" * 1000), AT)
     with closing(journal_place.open_to_read()) as journal:
         (entry,) = journal.audit_entries(limit=1)
@@ -167,7 +167,7 @@ def test_entry_text_is_cut_to_single_line(journal_place: JournalPlace) -> None:
     assert len(entry.said) == 500
 
 
-def test_act_is_refused_when_trail_is_unwritable(place: Path) -> None:
+def test_unwritable_trail_prevents_action(place: Path) -> None:
     create_journal_at(place)
     note_all(file_place(place), "sign in")
     with failing_disk() as disk:

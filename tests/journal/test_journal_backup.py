@@ -86,7 +86,7 @@ def test_unwritable_copy_leaves_no_file(place: Path) -> None:
         reader.backup(place / "nowhere" / "copy.sqlite3")
 
 
-def test_copy_carries_outbox_without_repeat_or_loss(place: Path) -> None:
+def test_copied_outbox_repeats_and_loses_nothing(place: Path) -> None:
     copy, now = place / "copy.sqlite3", datetime.fromisoformat(AT)
     with closing(open_journal_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
         open_sheet(journal)

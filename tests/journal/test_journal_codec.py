@@ -123,7 +123,7 @@ def test_batch_opening_survives_encoding(opened: BatchOpened) -> None:
     assert decode_batch(encode_batch(opened)) == opened
 
 
-def test_unreadable_characters_of_name_are_not_stored() -> None:
+def test_unprintable_characters_of_name_are_not_stored() -> None:
     forgotten = BatchForgotten("\udcffam\0ina", "2019-12-31", 1, "ab")
     assert decode_forgetting(encode_forgetting(forgotten)).by == "?am?ina"
 
@@ -139,7 +139,7 @@ ENTRIES = st.builds(Entry, NUMBERS, NUMBERS, FACTS, st.just(AT))
 
 
 @given(ENTRIES, ENTRIES, st.binary(min_size=32, max_size=32))
-def test_two_different_lines_never_have_same_hash(one: Entry, other: Entry, start: bytes) -> None:
+def test_different_lines_have_different_hashes(one: Entry, other: Entry, start: bytes) -> None:
     (first,), _ = chain_facts([one], Link(0, start), lambda: bytes(16))
     (second,), _ = chain_facts([other], Link(0, start), lambda: bytes(16))
     assert (first.hash == second.hash) == (first[:-1] == second[:-1])
@@ -149,7 +149,7 @@ def stored_lines(line: Line) -> tuple[int, str, bytes | None, bytes]:
     return line.seq, line_text(line[:-2]), line.said_sha256, line.hash
 
 
-def test_chain_names_missing_or_changed_fact() -> None:
+def test_missing_or_changed_fact_is_located() -> None:
     start = Link(0, bytes(32))
     entries = [
         Entry(4, 1, Intended("A-1", "nonce", 1, None), AT),

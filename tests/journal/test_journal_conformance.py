@@ -76,7 +76,7 @@ def test_intent_takes_due_row_only_once(journal: Journal) -> None:
     assert states(journal, 1) == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
 
 
-def test_intent_under_wrong_order_id_changes_no_row(journal: Journal) -> None:
+def test_intent_under_wrong_order_id_is_refused(journal: Journal) -> None:
     open_sheet(journal, new=1)
     (due,) = due_rows(journal, 1)
     wrong = Entry(due.number, 1, Intended("ORD-OTHER", "nonce", 1, None), AT)
@@ -87,7 +87,7 @@ def test_intent_under_wrong_order_id_changes_no_row(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("attempt", [0, 2, 99])
-def test_outcome_of_wrong_attempt_changes_no_row(journal: Journal, attempt: int) -> None:
+def test_outcome_of_wrong_attempt_changes_nothing(journal: Journal, attempt: int) -> None:
     open_sheet(journal, new=1)
     (due,) = due_rows(journal, 1)
     journal.append([intent(due)])
@@ -95,7 +95,7 @@ def test_outcome_of_wrong_attempt_changes_no_row(journal: Journal, attempt: int)
     assert states(journal, 1) == [State.IN_FLIGHT]
 
 
-def test_late_contradicting_outcome_changes_no_row(journal: Journal) -> None:
+def test_late_contradicting_outcome_changes_nothing(journal: Journal) -> None:
     open_sheet(journal, new=2)
     due, _ = send(journal, 1, OutcomeKind.PAID, gateway_reference="REF")
     before = list(journal.rows(1))
@@ -108,7 +108,7 @@ def test_late_contradicting_outcome_changes_no_row(journal: Journal) -> None:
     assert list(journal.messages().contradictions) == [contradiction]
 
 
-def test_fact_about_unknown_instruction_discards_whole_group(journal: Journal) -> None:
+def test_unknown_instruction_discards_whole_group(journal: Journal) -> None:
     open_sheet(journal, new=1)
     (due,) = due_rows(journal, 1)
     head = journal.head()
@@ -155,7 +155,7 @@ def test_first_sent_time_is_set_once(journal: Journal) -> None:
     assert (row.attempts, row.first_sent_at, row.updated_at, row.intended_at) == (3, at(2), at(5), at(5))
 
 
-def test_interrupted_run_leaves_rows_in_flight_doubtful(journal: Journal) -> None:
+def test_interrupted_run_leaves_rows_in_doubt(journal: Journal) -> None:
     open_sheet(journal, new=3)
     first, second, _ = due_rows(journal, 1)
     journal.append([intent(first, at(1)), intent(second, at(1)), outcome_of(second.number, 1, OutcomeKind.PAID)])
@@ -167,7 +167,7 @@ def test_interrupted_run_leaves_rows_in_flight_doubtful(journal: Journal) -> Non
 
 
 @pytest.mark.parametrize("rows", [65, 129, long(1_000)])
-def test_any_number_of_rows_in_flight_become_doubtful(journal: Journal, rows: int) -> None:
+def test_many_rows_in_flight_are_in_doubt(journal: Journal, rows: int) -> None:
     open_sheet(journal, new=rows + 1)
     due = due_rows(journal, 1)
     journal.append([intent(row, at(1)) for row in due[:-1]])
@@ -177,7 +177,7 @@ def test_any_number_of_rows_in_flight_become_doubtful(journal: Journal, rows: in
     assert journal.mark_interrupted(at(3)) == 0
 
 
-def test_row_settled_not_received_keeps_order_id(journal: Journal) -> None:
+def test_not_received_row_keeps_order_id(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, cause="read.timeout")
     assert list(journal.append([resolved(1, 1, Resolution.NOT_RECEIVED, at(2))])) == [MoveResult.MOVED]
@@ -380,7 +380,7 @@ def test_batch_with_used_order_id_is_not_opened(journal: Journal) -> None:
     assert journal.verify()["batches"] == 2
 
 
-def test_look_alikes_name_newest_payment_to_payee(journal: Journal) -> None:
+def test_look_alikes_refer_to_newest_payment(journal: Journal) -> None:
     open_sheet(journal, "old", [new_instruction(2, "A", phone="254711")], opened_at="2026-11-01T08:00:00.000Z")
     open_sheet(journal, "new", [new_instruction(2, "B", phone="254711")], opened_at="2026-11-20T08:00:00.000Z")
     rows = [
@@ -533,7 +533,7 @@ def open_planned(journal: Journal, batch: str = "b9", plan: str = PLAN) -> Batch
     return open_sheet(journal, batch, [new_instruction(2, f"{batch}-1")], plan_sha256=plan)
 
 
-def test_only_withdrawn_plan_opens_no_batch(journal: Journal) -> None:
+def test_withdrawn_plan_opens_no_batch(journal: Journal) -> None:
     open_sheet(journal)
     assert list(journal.withdrawals()) == []
     withdrawal = Withdrawal(PLAN, "cleo", "signed", at(1))

@@ -212,7 +212,7 @@ FOUND: dict[str, dict[str, str]] = {
         "a reply's head": "UPDATE reply SET head = x'7b7d'",
         "a reply of another row": "UPDATE reply SET instruction = 2",
     },
-    "A reply that a fact names is not in the journal.": {"a reply gone": "DELETE FROM reply"},
+    "A reply that a fact refers to is not in the journal.": {"a reply gone": "DELETE FROM reply"},
     "The index of payees does not match the instructions.": {
         "a payee's word gone": (
             "INSERT INTO payment_words (payment_words, rowid, words) SELECT 'delete', number, words "
@@ -242,7 +242,7 @@ CHANGES = {change: sql for changes in FOUND.values() for change, sql in changes.
 @pytest.mark.parametrize(
     ("sentence", "change"), [(sentence, change) for sentence, changes in FOUND.items() for change in changes]
 )
-def test_verify_finds_and_names_change(full_journal: Path, sentence: str, change: str) -> None:
+def test_verify_locates_change(full_journal: Path, sentence: str, change: str) -> None:
     with closing(tamper(full_journal, CHANGES[change])) as connection, pytest.raises(JournalCorrupt) as raised:
         verify(connection, full_journal)
     assert raised.value.message == sentence.format(path=full_journal)
@@ -268,7 +268,7 @@ def test_verify_finds_same_damage_with_two_processes(full_journal: Path, change:
 
 @pytest.mark.usefixtures("_force_two_processes")
 @pytest.mark.parametrize("program", [None, ["/bin/false"], [sys.executable, "-c", "print()"]])
-def test_single_process_checks_all_without_helper(
+def test_single_process_verifies_whole_journal(
     full_journal: Path, monkeypatch: pytest.MonkeyPatch, program: list[str] | None
 ) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.verify.python_command", lambda _: program)

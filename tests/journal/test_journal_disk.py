@@ -100,7 +100,7 @@ def check_promises(place: Path, promised: Promises) -> None:
     ("failure", "stays"), [(apsw.FullError, True), (apsw.IOError, False)], ids=["full for good", "input/output once"]
 )
 @pytest.mark.parametrize("every", [7, long(1)])  # a group makes 20 operations, and 7 hits each of them in turn
-def test_failed_write_loses_no_confirmed_facts(failure: type[apsw.Error], every: int, *, stays: bool) -> None:
+def test_failed_write_keeps_confirmed_facts(failure: type[apsw.Error], every: int, *, stays: bool) -> None:
     ordinal, broken = 1 - every, True
     while broken:
         ordinal += every
@@ -166,7 +166,7 @@ def test_reader_sees_fixed_state_during_run(place: Path) -> None:
             assert reader.head() == journal.head()
 
 
-def test_rolled_back_move_is_not_remembered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rolled_back_move_is_forgotten(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt = Mock(side_effect=KeyboardInterrupt)
     with closing(open_journal_at(place)) as journal:
         open_sheet(journal)

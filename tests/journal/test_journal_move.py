@@ -155,7 +155,7 @@ def test_moved_batch_continues_without_double_sending(place: Path, empty_databas
         assert counts["in_doubt"] == counts["in_flight"] == 0
 
 
-def test_moved_file_names_database_and_pays_nothing(place: Path, empty_database: DatabasePlace) -> None:
+def test_moved_file_refers_to_database(place: Path, empty_database: DatabasePlace) -> None:
     make_full_journal(place)
     older = journal_path(place).read_bytes()
     move_to_database(place, empty_database)
@@ -236,7 +236,7 @@ def test_killed_move_leaves_exactly_one_usable_journal(
         other.verify()
 
 
-def test_no_process_writes_file_during_move(
+def test_file_cannot_be_written_during_move(
     place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(open_journal_at(place)) as journal:

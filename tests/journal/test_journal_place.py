@@ -90,7 +90,7 @@ def replace_by_directory(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "sentence", "hint"),
     [
-        (replace_by_link, "is a symbolic link", "Name the file itself."),
+        (replace_by_link, "is a symbolic link", "Give the path of the file itself."),
         (add_hard_link, "has a second name", "Remove the other name."),
         (replace_by_directory, "is not a file", ""),
         (lambda path: path.chmod(0o640), "can be read or written by others", "chmod 600 {path}"),
@@ -148,7 +148,7 @@ def test_journal_of_another_merchant_is_refused(place: Path) -> None:
         file_place(place, endpoint=other).open_to_read()
 
 
-def test_endpoint_may_change_one_part_at_time(place: Path) -> None:
+def test_endpoint_may_change_one_part(place: Path) -> None:
     make_journal(place)
     second = EndpointIdentity.create("gateway.example", "9", "merchant")
     third = EndpointIdentity.create("gateway.example", "9", "another login")
@@ -171,7 +171,7 @@ def test_endpoint_between_two_merchants_is_refused(place: Path) -> None:
     second.open_to_write("a test").close()
 
 
-def test_journal_is_made_over_empty_file(place: Path) -> None:
+def test_journal_is_created_in_empty_file(place: Path) -> None:
     path = journal_path(place)
     path.parent.mkdir(mode=0o700)
     path.touch(mode=0o600)

@@ -97,7 +97,7 @@ def test_lock_holder_kind_ignores_command_name(place: Path, written: dict[str, s
     assert raised.value.holder is kind
 
 
-def test_lock_names_holder_kind(place: Path) -> None:
+def test_lock_shows_holder_kind(place: Path) -> None:
     path = place / "a.lock"
     with closing(RunLock(path, now=AT, command="listen", kind=HolderKind.LISTENER)):
         assert json.loads(path.read_text())["kind"] == "listener"
@@ -142,13 +142,13 @@ def test_wait_for_abandoned_lock_is_limited(place: Path, orphan_pid: int) -> Non
         clock[0] += seconds
 
     wait = LockWait(monotonic_s=lambda: clock[0], sleep=sleep)
-    with pytest.raises(JournalHeld, match="That process has ended, but a process that it started still has the lock"):
+    with pytest.raises(JournalHeld, match="That process has ended, but a process that it started still holds the lock"):
         RunLock(place / "a.lock", now=AT, command="a test", wait=wait)
     assert wait.limit_s <= clock[0] < wait.limit_s + 1
     os.kill(orphan_pid, 0)
 
 
-def test_living_holder_is_not_waited_for(place: Path) -> None:
+def test_live_holder_is_not_waited_for(place: Path) -> None:
     sleep = Mock(side_effect=AssertionError("it was waited for"))
     lock = RunLock(place / "a.lock", now=AT, command="a test")
     with closing(lock), pytest.raises(JournalHeld) as raised:
@@ -156,7 +156,7 @@ def test_living_holder_is_not_waited_for(place: Path) -> None:
     assert "has ended" not in raised.value.message
 
 
-def test_holder_on_other_machine_counts_as_living(place: Path, orphan_pid: int) -> None:
+def test_holder_on_other_machine_counts_as_alive(place: Path, orphan_pid: int) -> None:
     path = place / "a.lock"
     holder = json.loads(path.read_text())
     path.write_text(json.dumps({**holder, "host": "another-machine"}))
@@ -216,7 +216,7 @@ def test_only_one_of_four_runs_gets_journal(place: Path) -> None:
         assert journal.mark_interrupted(AT) == 1
 
 
-def test_foreign_fact_stops_run_without_lock_file(place: Path) -> None:
+def test_fact_by_other_process_stops_run(place: Path) -> None:
     """If the lock file is deleted during a run, the chain still lets only one of two runs continue."""
     with closing(open_journal_at(place)) as first:
         open_sheet(first)

@@ -104,7 +104,7 @@ def test_known_rows_are_tallied_separately(journal: Journal) -> None:
     assert list(journal.tallies(2)) == [*tallies, StateTally("KE", "KES", State.READY, 1, 1000)]
 
 
-def test_held_row_names_latest_evidence(journal: Journal) -> None:
+def test_held_row_shows_latest_evidence(journal: Journal) -> None:
     open_sheet(journal, new=2)
     for number in (1, 2):
         claim = Claim("ORD-3", "1500.50", "KES", "approved", proof=Proof.PROVEN)

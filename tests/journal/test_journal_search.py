@@ -119,7 +119,7 @@ def test_search_finds_order_id_by_spelling_or_attempt(journal: Journal) -> None:
     assert find(journal, order_id="PAY-Ä") == []
 
 
-def test_shared_row_is_found_once_beside_replaced_row(journal: Journal) -> None:
+def test_search_finds_shared_row_once(journal: Journal) -> None:
     open_sheet(journal, "b1", [named_row(2, "Jane Wanjiku"), named_row(3, "Jane Wairimu")])
     corrected = named_row(3, "Jane Wairimu")._replace(amount="7.00", minor=700)
     open_sheet(journal, "b2", [corrected], known=[KnownRow(2, 1, State.READY)], amendments=[Amendment(3, 2)])
@@ -127,7 +127,7 @@ def test_shared_row_is_found_once_beside_replaced_row(journal: Journal) -> None:
     assert states == [("b2", 3, State.READY), ("b1", 3, State.REPLACED), ("b1", 2, State.READY)]
 
 
-def test_people_are_found_in_both_operations(journal: Journal) -> None:
+def test_search_covers_both_operations(journal: Journal) -> None:
     open_sheet(journal, "b1", [named_row(2, "Jane Wanjiku")])
     open_sheet(journal, "b2", [named_row(2, "Jane Wanjiku", "ORD-2")], operation="payin")
     assert [payment.operation for payment in find(journal, "jane")] == ["payin", "payout"]

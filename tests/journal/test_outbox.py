@@ -122,7 +122,7 @@ def test_outbox_returns_newest_subject_of_batch(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("tries", [1, 2, 7, 40, 10_000])
-def test_next_notice_try_is_delayed_until_abandoned(tries: int) -> None:
+def test_notice_retries_are_delayed_until_abandoned(tries: int) -> None:
     later = next_try_at(tries, timestamp(NOW), NOW)
     assert later is not None
     assert FIRST_PAUSE <= datetime.fromisoformat(later) - NOW <= LONGEST_PAUSE
@@ -169,18 +169,18 @@ class _Scenario:
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(6))
-def test_kills_lose_no_notice(journal_place: JournalPlace, seed: int) -> None:
+def test_kills_do_not_lose_notices(journal_place: JournalPlace, seed: int) -> None:
     play(journal_place, seed)
 
 
-def test_sending_without_claim_is_detected(journal_place: JournalPlace) -> None:
+def test_planted_send_without_claim_is_detected(journal_place: JournalPlace) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outbox, "claim", lambda *_: True)
         with pytest.raises(AssertionError):
             play(journal_place, 0)
 
 
-def test_notice_recorded_before_sending_is_detected(journal_place: JournalPlace) -> None:
+def test_planted_early_record_is_detected(journal_place: JournalPlace) -> None:
     claim = Outbox.claim
 
     def record_before_sending(outbox: Outbox, notice: StoredNotice, content: Mapping[str, Any], now: datetime) -> bool:

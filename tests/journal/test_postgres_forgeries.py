@@ -544,7 +544,7 @@ def test_forging_worker_is_refused_without_double_payment(scenario: Scenario) ->
     assert scenario.resume_rows() == [4, 5, 6, 8, 9, 10, 12]
 
 
-def test_lock_of_living_process_cannot_be_taken(scenario: Scenario) -> None:
+def test_lock_of_live_process_cannot_be_taken(scenario: Scenario) -> None:
     with closing(open_postgres(scenario.place)) as opener:
         query_rows, holder = scenario.forger.query_rows, opener.writer.process
         enrolled = "SELECT number FROM paygw.enrol('another host', %s, 1, 'twin', 'run', 30, 1, %s)"

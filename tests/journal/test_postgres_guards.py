@@ -149,7 +149,7 @@ def test_table_refuses_second_intent_of_attempt(at_database: DatabasePlace) -> N
         execute_as_owner(at_database, copied)
 
 
-def test_living_process_keeps_own_rows(at_database: DatabasePlace) -> None:
+def test_live_process_keeps_its_rows(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = due_rows(journal, 1)
@@ -178,7 +178,7 @@ def send_over_takeover(at: DatabasePlace) -> Counter[str]:
     return record
 
 
-def test_takeover_resends_no_row_in_flight(at_database: DatabasePlace) -> None:
+def test_takeover_does_not_resend_rows_in_flight(at_database: DatabasePlace) -> None:
     assert send_over_takeover(at_database) == Counter({f"ORD-{row}": 1 for row in range(2, 8)})
 
 
@@ -194,7 +194,7 @@ def test_only_sender_resets_rows_in_flight(at_database: DatabasePlace, monkeypat
 
 
 @pytest.mark.parametrize("trouble", [ProxyFault.LOSE_ANSWER, ProxyFault.LOSE_REQUEST, ProxyFault.SILENCE])
-def test_commit_without_answer_is_made_once(at_database: DatabasePlace, proxy: WireProxy, trouble: ProxyFault) -> None:
+def test_unanswered_commit_is_made_once(at_database: DatabasePlace, proxy: WireProxy, trouble: ProxyFault) -> None:
     server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
     with closing(open_postgres(replace(at_database, server=server))) as journal:
         open_sheet(journal, new=2)
@@ -207,7 +207,7 @@ def test_commit_without_answer_is_made_once(at_database: DatabasePlace, proxy: W
         assert journal.verify()["facts"] == 4
 
 
-def test_row_turned_doubtful_is_not_sent(
+def test_row_put_in_doubt_is_not_sent(
     at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit succeeded, but its answer is looked up so late that the row is in doubt, by the age of its intent."""
@@ -233,7 +233,7 @@ def test_row_turned_doubtful_is_not_sent(
         assert states(journal) == [State.IN_DOUBT]
 
 
-def test_commit_with_late_answer_is_made_once(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_answered_commit_is_made_once(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is lost, and the call still waits for a lock while it is looked up."""
     call = FactWriter._call
     calls: list[Future[list[Row]]] = []
@@ -621,7 +621,7 @@ _END_OTHERS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE pid <> pg_backend_pid() AND datname = current_database()"""
 
 
-def test_lost_connection_loses_no_notification(at_database: DatabasePlace) -> None:
+def test_lost_connection_does_not_lose_notifications(at_database: DatabasePlace) -> None:
     with at_database.open_note_recorder() as keep:
         keep([arrival()])
         with psycopg.connect(at_database.server.url, autocommit=True) as connection:

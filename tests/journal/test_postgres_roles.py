@@ -55,7 +55,7 @@ OWNING = (
 """What no role may do. Their rights to each table and function are tested in `test_postgres_forgeries.py`."""
 
 
-def test_desk_role_runs_batch_but_cannot_forge(as_role: As) -> None:
+def test_desk_role_cannot_forge(as_role: As) -> None:
     desk = as_role("desk")
     assert desk.role() == "desk"
     with closing(open_postgres(desk)) as journal:

@@ -65,7 +65,7 @@ def reading_at_most(journal: PostgresReader, most: int, *tables: str) -> Iterato
     assert after - before <= most
 
 
-def test_counting_reads_no_instruction_and_no_fact(reader: PostgresReader) -> None:
+def test_counting_reads_only_tallies(reader: PostgresReader) -> None:
     with reading_at_most(reader, 0, "instruction", "fact"):
         counts = {State.READY: 4, State.REJECTED: 2, State.IN_DOUBT: 2, State.ACCEPTED: 1, State.PAID: 1}
         assert count_rows(reader) == {state: (count, count * 150_050) for state, count in counts.items()}

@@ -130,7 +130,7 @@ def is_refused(open_it: Callable[[Path], SqliteReader], place: Path) -> bool:
     return False
 
 
-def test_restored_copy_between_any_writes_is_refused(place: Path) -> None:
+def test_copy_restored_between_writes_is_refused(place: Path) -> None:
     copies, accepted = list(write_everything(place)), []
     for copy in reversed(copies[:-1]):
         put_back(place, copy)
@@ -269,7 +269,7 @@ def test_lost_journal_with_only_withdrawal_is_missed(place: Path) -> None:
         open_journal_at(place, makes=False)
 
 
-def test_listener_writes_into_no_replaced_file(place: Path) -> None:
+def test_listener_detects_replaced_file(place: Path) -> None:
     open_journal_at(place).close()
     copy = copy_journal(place, "copy")
     with file_place(place).open_note_recorder() as keep:

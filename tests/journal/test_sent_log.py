@@ -176,7 +176,7 @@ def test_missing_or_merged_durable_line_is_refused(tmp_path: Path, spoil: Callab
 
 @given(st.data(), commits)
 @settings(deadline=None, max_examples=example_count(150), suppress_health_check=[HealthCheck.too_slow])
-def test_damaged_file_yields_no_false_line(data: st.DataObject, noted_by: list[Commit]) -> None:
+def test_damaged_file_never_yields_false_line(data: st.DataObject, noted_by: list[Commit]) -> None:
     with TemporaryDirectory() as home:
         folder = Path(home)
         log_attempts(folder, noted_by)
@@ -259,7 +259,7 @@ def test_lines_continue_after_accepted_loss(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("damaged-*"))) == 1
 
 
-def test_second_close_closes_no_other_file(tmp_path: Path) -> None:
+def test_second_close_does_nothing(tmp_path: Path) -> None:
     writer = SentLog(tmp_path, RUN, START)
     writer.close()
     with (tmp_path / "other").open("wb") as other:  # it gets the descriptor that the first had

@@ -139,7 +139,7 @@ def test_two_workers_claim_different_rows_of_batch(at_database: DatabasePlace) -
         assert 0 < first_worker.sent_rows < 7
 
 
-def test_resumed_worker_gets_no_row_twice(at_database: DatabasePlace) -> None:
+def test_resumed_worker_claims_each_row_once(at_database: DatabasePlace) -> None:
     start_run(at_database)
     with joined_run(at_database) as (journal, engine):
 
@@ -236,7 +236,7 @@ def test_claimed_row_can_be_sent_by_another_worker(at_database: DatabasePlace) -
             assert asyncio.run(send_rows()) == [MoveResult.HELD]
 
 
-def test_opener_sends_batch_without_living_worker(at_database: DatabasePlace) -> None:
+def test_opener_sends_batch_without_live_worker(at_database: DatabasePlace) -> None:
     batch = start_run(at_database)
     with closing(open_postgres(at_database)) as opener:
         assert opener.start_shared_run(batch) is None
@@ -270,7 +270,7 @@ def test_leaving_run_frees_gate_share(at_database: DatabasePlace) -> None:
         assert at_database.limits().workers == []
 
 
-def test_process_without_lock_changes_no_run(at_database: DatabasePlace) -> None:
+def test_process_without_lock_cannot_change_run(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as frozen:
         batch = open_sheet(frozen, new=1).number
         expire_processes(at_database.server.url)
@@ -285,7 +285,7 @@ def test_process_without_lock_changes_no_run(at_database: DatabasePlace) -> None
 # Rows in flight.
 
 
-def test_rows_of_dead_worker_become_doubtful(at_database: DatabasePlace) -> None:
+def test_rows_of_dead_worker_are_in_doubt(at_database: DatabasePlace) -> None:
     start_run(at_database)
     with joined_run(at_database) as (dying, engine):
         asyncio.run(put_in_flight(engine, 2))
@@ -315,7 +315,7 @@ AGES = {
 
 
 @pytest.mark.parametrize("about", AGES)
-def test_only_rows_of_stopped_worker_become_doubtful(at_database: DatabasePlace, about: str) -> None:
+def test_only_stopped_workers_rows_are_in_doubt(at_database: DatabasePlace, about: str) -> None:
     change, state = AGES[about]
     start_run(at_database, 1)
     with joined_run(at_database) as (journal, engine):

@@ -159,7 +159,7 @@ def test_moved_journal_stays_usable_at_new_path(place: Path) -> None:
             journal_id = journal.head().journal_id
             journal.mark_interrupted(AT)
     with pytest.raises(
-        JournalMissing, match=re.escape(f"remembers another journal of the same merchant: {journal_id} at {moved}")
+        JournalMissing, match=re.escape(f"lists another journal of the same merchant: {journal_id} at {moved}")
     ):
         open_journal_at(place, makes=False)
 

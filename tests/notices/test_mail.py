@@ -94,7 +94,7 @@ def test_wrong_mail_password_is_reported(trust: Trust) -> None:
         ({"RCPT": "421 going away"}, 421),
     ],
 )
-def test_mail_refusal_is_quoted_by_code_only(trust: Trust, answers: dict[str, str], code: int) -> None:
+def test_mail_refusal_is_stored_as_code(trust: Trust, answers: dict[str, str], code: int) -> None:
     with mail_server(trust.context()) as mails:
         mails.answers |= answers
         failure = build_server(trust, mails.port).send(sample_mail())
@@ -118,7 +118,7 @@ def _write_without_end(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("serve", [_hang_up, _talk_nonsense, _write_without_end], ids=lambda one: one.__name__)
-def test_non_mail_server_is_reported_as_such(trust: Trust, serve: Callable[[socket.socket], None]) -> None:
+def test_other_servers_are_not_mistaken_for_mail_servers(trust: Trust, serve: Callable[[socket.socket], None]) -> None:
     with running_peer(serve) as port:
         failure = build_server(trust, port).send(sample_mail())
     assert failure is not None

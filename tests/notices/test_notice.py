@@ -90,7 +90,7 @@ def test_every_delivery_failure_has_sentence(kind: FailureKind) -> None:
     assert failure_words(kind.value)
 
 
-def test_notice_with_file_never_claims_no_payees() -> None:
+def test_notice_with_file_never_denies_personal_data() -> None:
     of = (build_notice(Occasion.SHEET_REFUSED), CONTENT[Occasion.SHEET_REFUSED])
     for has_file in (False, True):
         words = notice_words(*of, has_file=has_file)

@@ -15,7 +15,7 @@ def test_outputs_match_pins(group: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_changed_output_is_detected_and_named() -> None:
+def test_changed_output_is_reported_by_name() -> None:
     outputs = dict(compare.collect_outputs(["words"]))
     assert not compare.find_differences(outputs, ["words"])
     changed = {**outputs, "words:help": outputs["words:help"] + "."}

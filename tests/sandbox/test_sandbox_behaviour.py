@@ -146,7 +146,7 @@ def test_behaviour_file_supports_every_answer_field() -> None:
         ("[default\n", "not TOML"),
     ],
 )
-def test_error_in_behaviour_file_names_key(tmp_path: Path, text: str, named: str) -> None:
+def test_behaviour_file_error_shows_key(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "behaviour.toml"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:

@@ -114,7 +114,7 @@ def test_field_unused_by_country_is_refused(
         ("purpose", "OTHER", "purpose"),
     ],
 )
-def test_refusal_of_wrong_collection_value_names_field(
+def test_refused_collection_value_is_reported_with_field(
     collection_verifier: Verifier, merchant: Merchant, name: str, value: str, code: str
 ) -> None:
     assert verify_refused(collection_verifier, merchant, good_collection("KE") | {name: value}) == code

@@ -85,7 +85,7 @@ def test_processes_append_whole_lines_to_shared_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"name,amount\n", b"received_at,client_orderid\n", b"\xff\xfe\n"])
-def test_foreign_file_is_refused_as_record_unchanged(tmp_path: Path, content: bytes) -> None:
+def test_other_file_is_refused_as_record(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "payroll.csv"
     path.write_bytes(content)
     with pytest.raises(ConfigurationError):

@@ -89,7 +89,7 @@ def test_silence_rule_records_order_without_answering(sandbox: RunningSandbox, m
 
 
 @pytest.mark.parametrize(("whole", "answer", "committed"), [(9007, "drop_after", "yes"), (9008, "drop_before", "no")])
-def test_dropped_connection_rule_sends_no_byte(
+def test_dropped_connection_rule_sends_nothing(
     sandbox: RunningSandbox, merchant: Merchant, whole: int, answer: str, committed: str
 ) -> None:
     with pytest.raises((RemoteDisconnected, ConnectionResetError)):

@@ -51,7 +51,7 @@ def claim(status: str | None = "approved", *, amount: str = "1500.50", proof: Pr
         (claim("limbo"), State.REJECTED, False),
     ],
 )
-def test_only_notifications_affecting_row_prompt_enquiry(said: Claim, state: State, *, is_asked: bool) -> None:
+def test_only_relevant_notifications_prompt_enquiry(said: Claim, state: State, *, is_asked: bool) -> None:
     instruction = candidate(state)
     assert instructions_to_ask_about(said, [instruction], WORDS) == ([instruction] if is_asked else [])
     assert instructions_to_ask_about(said, [], WORDS) == []
@@ -171,7 +171,7 @@ def test_failed_look_is_reported_once_and_retried(error: Exception, sentence: st
     assert "Jane" not in told
 
 
-def test_orders_beyond_queue_limit_prompt_no_enquiry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_beyond_queue_limit_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "MAX_WAITING", 1)
     scenario = Scenario(answer("approved"))
     scenario.run(lambda: bool(scenario.kept), claim(), replace(claim(), order_id="PAY-2"))

@@ -128,7 +128,7 @@ def test_statement_does_not_settle_attempt_sent_after_comparison() -> None:
 # Rows that wait for a decision
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED, None])
 @pytest.mark.parametrize(("word", "said"), [("approved", Resolution.PAID), ("declined", Resolution.REJECTED)])
-def test_statement_line_settles_doubtful_or_accepted_row(kind: OutcomeKind | None, word: str, said: Resolution) -> None:
+def test_statement_line_settles_row_without_answer(kind: OutcomeKind | None, word: str, said: Resolution) -> None:
     """None means a row that was left in flight."""
     journal = memory_journal() if kind is None else sent_journal(kind)
     if kind is None:
@@ -250,7 +250,7 @@ def test_repeated_or_missing_order_id_is_difference() -> None:
         ({"sent_at": "Friday"}, "The time 'Friday' is unclear: write it as "),
         (
             {"time": "2026-11-22T09:11:00Z"},
-            "The time 2026-11-22T09:11:00Z is in the future: our clock says 2026-11-22T09:00:00.000Z.",
+            "The time 2026-11-22T09:11:00Z is in the future: our clock shows 2026-11-22T09:00:00.000Z.",
         ),
         (
             {"time": "2026-11-21T08:00:59Z"},
@@ -263,7 +263,7 @@ def test_repeated_or_missing_order_id_is_difference() -> None:
     ],
 )
 @pytest.mark.parametrize("word", ["approved", "declined"])
-def test_line_outside_latest_attempt_time_settles_nothing(when: Mapping[str, Any], sentence: str, word: str) -> None:
+def test_line_older_than_latest_attempt_settles_nothing(when: Mapping[str, Any], sentence: str, word: str) -> None:
     assert only_difference(sent_journal(OutcomeKind.UNKNOWN), line(status=word, **when)).startswith(sentence)
 
 
@@ -406,8 +406,8 @@ def journal_in_state(state: State) -> SqliteJournal:
 
 
 PAID_BEFORE = (
-    "Row 2 is paid in the journal, and paid in the statement. The line is about an attempt before the latest one: "
-    "the payee may be paid twice. Stop, and ask the gateway."
+    "Row 2 is paid in the journal, and paid in the statement. The line is about an earlier attempt: the payee "
+    "may be paid twice. Stop, and ask the gateway."
 )
 
 
@@ -533,7 +533,7 @@ def test_statement_line_for_unknown_attempt_holds_row() -> None:
         ("12000", "12,000", "has a program changed the id?"),
     ],
 )
-def test_order_with_altered_id_is_named_not_settled(ours: str, theirs: str, question: str) -> None:
+def test_altered_id_is_reported_and_not_settled(ours: str, theirs: str, question: str) -> None:
     journal = memory_journal()
     open_sheet(journal, new=[new_instruction(2, ours, amount="1100.00"), new_instruction(3, "OTHER")])
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
@@ -544,7 +544,7 @@ def test_order_with_altered_id_is_named_not_settled(ours: str, theirs: str, ques
     assert (matched.settlements, matched.blocking, len(matched.unsettled_rows)) == ([], [], 2)
 
 
-def test_altered_id_names_order_with_same_amount() -> None:
+def test_altered_id_suggests_order_with_same_amount() -> None:
     journal = memory_journal()
     amounts = {"P-07": "5.00", "P-007": "7.00", "P-0007": "9.00"}
     open_sheet(journal, new=[new_instruction(row, name, amount=amounts[name]) for row, name in enumerate(amounts, 2)])
@@ -602,7 +602,7 @@ def test_undated_answer_is_recorded_with_its_status() -> None:
     assert by.meanings(statement(*lines)) == {"approved": OutcomeKind.PAID, "paid": OutcomeKind.PAID}
 
 
-def test_file_of_order_settles_no_row_sent_later() -> None:
+def test_orders_file_does_not_settle_later_attempt() -> None:
     """The order settles row 2 alone. The file also names row 3, which is sent afterwards."""
     journal = memory_journal()
     open_sheet(journal, new=2)

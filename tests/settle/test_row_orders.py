@@ -103,7 +103,7 @@ Ordered = Callable[..., RowOrder]
 
 
 # The content
-def test_settlement_order_names_current_state_of_rows() -> None:
+def test_settlement_order_contains_current_row_states() -> None:
     journal = doubtful()
     words = [word(3), word(2, Resolution.REJECTED, Basis.GATEWAY), word(4, Resolution.PAID)]
     statement = Statement("day.csv", "a" * 64, [])
@@ -126,7 +126,7 @@ def test_settlement_order_names_current_state_of_rows() -> None:
     assert settlement_order(in_flight).content.rows[0].state is State.IN_DOUBT
 
 
-def test_order_on_held_ready_row_names_hold() -> None:
+def test_order_about_held_row_contains_hold() -> None:
     journal = memory_journal()
     open_sheet(journal, new=1)
     claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
@@ -147,7 +147,7 @@ def test_order_names_own_rows_and_statement() -> None:
     accepted_order(approved(of_file), journal)
 
 
-def test_release_order_names_only_rejected_rows() -> None:
+def test_release_order_covers_only_rejected_rows() -> None:
     journal = rejected()
     with pytest.raises(ValueError, match="releases rejected ones"):
         release_order(journal, 4, 3)
@@ -191,7 +191,7 @@ def test_order_waits_for_people_of_policy(make: Make, ordered: Ordered) -> None:
 
 # Conditions for carrying out an order
 @BOTH
-def test_valid_order_names_deciders_and_valid_approvals(make: Make, ordered: Ordered) -> None:
+def test_valid_order_returns_deciders(make: Make, ordered: Ordered) -> None:
     journal = make()
     order = approve(approved(ordered(journal)), BEN, policy(), NOW)
     stale = order.model_copy(update={"approvals": [forge_approval(ADA, order), *order.approvals]})
@@ -219,7 +219,7 @@ def test_order_is_valid_only_for_its_batch(make: Make, ordered: Ordered) -> None
         "journal": ("a" * 32, f"The {noun} is for the journal aaaaaaaa, but this is the journal 00000000."),
         "batch": ("b7", "The journal has no batch b7."),
         "operation": ("payin", "The journal has no batch b1."),
-        "sheet": ("other.csv", f"The {noun} is no longer valid: the batch is not the one that"),
+        "sheet": ("other.csv", f"The {noun} is no longer valid: the order is for another batch"),
     }
     for name, (value, sentence) in changes.items():
         content = order.content.model_copy(update={name: value})
@@ -241,7 +241,7 @@ def test_settlement_order_is_refused_after_row_changes() -> None:
     was = "The order is no longer valid: row 2"
     assert refusal_of(order, journal) == f"{was} was in doubt after attempt 1, and is with the gateway after attempt 1."
     changes: dict[str, tuple[object, str]] = {
-        "amount": ("1.00", f"{was} is not the payment that the order names."),
+        "amount": ("1.00", f"{was} is not the payment in the order."),
         "attempt": (2, f"{was} was with the gateway after attempt 2, and is with the gateway after attempt 1."),
         "row": (9, "The order is no longer valid: row 9 is not in the batch."),
         "hold": (4, f"{was} is held for a different reason than when the order was made."),
@@ -256,11 +256,11 @@ def test_settlement_order_is_refused_after_row_changes() -> None:
     )
 
 
-def test_first_changed_rows_are_named_and_rest_counted() -> None:
+def test_order_error_lists_first_changed_rows() -> None:
     journal = journal_of(*[OutcomeKind.UNKNOWN] * 8)
     order = settlement_order(journal, *range(2, 10))
     sentence = refusal_of(order_with_changed_rows(order, amount="1.00"), journal)
-    names = [f"row {row} is not the payment that the order names" for row in range(2, 7)]
+    names = [f"row {row} is not the payment in the order" for row in range(2, 7)]
     assert sentence == f"The order is no longer valid: {'; '.join(names)}; and 3 more rows."
     five = refusal_of(order_with_changed_rows(settlement_order(journal, *range(2, 7)), amount="1.00"), journal)
     assert five == f"The order is no longer valid: {'; '.join(names)}."
@@ -353,7 +353,7 @@ def corruption_of(journal: SqliteJournal) -> str:
     return valid_order.value.message
 
 
-def test_kept_order_needs_maker_and_other_signature() -> None:
+def test_stored_order_needs_two_signatures() -> None:
     order = approved(settlement_order(doubtful()))
     other = sign_document(order.model_copy(update={"made_at": "2026-11-21T09:00:01.000Z"}), ADA)
     unreadable = json.loads(order.model_dump_json())
@@ -368,7 +368,7 @@ def test_kept_order_needs_maker_and_other_signature() -> None:
         store_order(journal, document)
         assert corruption_of(journal) == (
             f"The signed order {type(order).model_validate_json(document).digest()[:16]} of batch b1 is not signed by "
-            "the keys that it names."
+            "the keys that it lists."
         )
     journal = doubtful()
     store_order(journal, "{}")
@@ -376,7 +376,7 @@ def test_kept_order_needs_maker_and_other_signature() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("journal", "a" * 32), ("batch", "b7"), ("operation", "payin")])
-def test_kept_order_must_match_journal_and_batch(name: str, value: str) -> None:
+def test_stored_order_must_match_journal_and_batch(name: str, value: str) -> None:
     journal = doubtful()
     order = settlement_order(journal)
     changed = sign_document(order.model_copy(update={"content": order.content.model_copy(update={name: value})}), ADA)
@@ -384,7 +384,7 @@ def test_kept_order_must_match_journal_and_batch(name: str, value: str) -> None:
     assert corruption_of(journal).startswith(f"The signed order {changed.digest()[:16]} of batch b1 ")
 
 
-def test_kept_order_with_different_acts_is_detected() -> None:
+def test_stored_order_with_other_acts_is_detected() -> None:
     order = approved(settlement_order(doubtful(), 2, 3))
     one = approved(settlement_order(doubtful(), 2))
     cases: list[tuple[RowOrder, dict[str, Any], str]] = [

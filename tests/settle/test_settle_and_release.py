@@ -186,8 +186,8 @@ def test_row_rejected_by_person_waits_for_quarantine() -> None:
     write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
     early = OPENS - timedelta(milliseconds=1)
     assert release_refusal(journal, 2, now=early) == (
-        "Row 2 is rejected on a person's word alone. Its attempt was sent at 2026-11-21T08:01:00.000Z and could still "
-        "be paid: it may be sent again from 2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
+        "Only a person reported that row 2 was rejected. Its attempt was sent at 2026-11-21T08:01:00.000Z and could "
+        "still be paid: it may be sent again from 2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
     )
     releasable(journal, 3, 4, now=early)
     releasable(journal, 2, 3, 4, now=OPENS)

@@ -160,7 +160,7 @@ def test_warning_has_own_colour_and_blocks_nothing(annotator: Annotator) -> None
     assert annotator.codes(path) == []
 
 
-def test_new_copy_replaces_marks_and_keeps_sender_comments(annotator: Annotator) -> None:
+def test_new_marked_copy_keeps_comments_of_sender(annotator: Annotator) -> None:
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["E4"].comment = Comment("ask Joyce", "Peter")
         sheet["C3"].comment = Comment("paygw-batch: refuses this", "Peter")
@@ -401,7 +401,7 @@ def test_own_or_changed_sheet_is_not_annotated(annotator: Annotator) -> None:
 @pytest.mark.parametrize(
     ("source", "target"), [("bad.xlsx", "r.csv"), ("bad.csv", "r.xlsx"), ("bad.xlsx", "r.parquet")]
 )
-def test_refused_rows_become_table_between_other_formats(annotator: Annotator, source: str, target: str) -> None:
+def test_refused_rows_of_other_formats_become_table(annotator: Annotator, source: str, target: str) -> None:
     path = annotator.folder / source
     if source.endswith(".csv"):
         path.write_text(f"{HEADER}\n{GOOD.replace('1500.50', '0')}\n")
@@ -535,7 +535,7 @@ def test_left_out_row_is_marked_in_copy(annotator: Annotator) -> None:
     assert sheet.title == "Sheet"  # the sender's own workbook, not a table of rows
 
 
-def test_unwritable_correction_gives_table_of_all_rows(annotator: Annotator) -> None:
+def test_unwritable_correction_returns_whole_table(annotator: Annotator) -> None:
     def merge(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet.merge_cells("H2:H3")
 

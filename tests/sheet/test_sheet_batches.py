@@ -63,7 +63,7 @@ def test_duplicate_id_is_defect_of_every_row(rules: Rules) -> None:
 
 @settings(deadline=None, max_examples=example_count(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]), st.text(max_size=3)), max_size=40))
-def test_repeated_ids_are_those_counted_twice(ids: list[str | None]) -> None:
+def test_repeated_ids_match_counted_ids(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     expected = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
     assert sorted(duplicate_ids(frame)["row"]) == expected
@@ -103,7 +103,7 @@ def test_similarly_spelled_ids_are_all_found(ids: list[str | None]) -> None:
 
 @settings(deadline=None, max_examples=example_count(60))
 @given(st.lists(st.one_of(st.none(), st.text(max_size=6))))
-def test_column_normalisation_equals_normalising_each_value(ids: list[str | None]) -> None:
+def test_columns_are_normalised_like_single_values(ids: list[str | None]) -> None:
     result = normalize_ids(pl.Series("id", ids, dtype=pl.String)).to_list()
     assert result == [None if one is None else normalise_spelling(one) for one in ids]
 
@@ -173,7 +173,7 @@ def test_derived_ids_depend_on_own_row_alone(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("reference", ["", " x", "x ", "a\nb", "é", "x" * 91])
-def test_reference_unfit_for_id_is_refused(rules: Rules, reference: str) -> None:
+def test_invalid_reference_is_refused(rules: Rules, reference: str) -> None:
     with pytest.raises(UsageError, match="1 to 90 printable"):
         validate(build_sheet(NO_IDS), rules, reference=reference)
 

@@ -209,7 +209,7 @@ def test_unusual_workbook_compression_is_refused(tmp_path: Path, compression: in
         read_sheet(path, ReadOptions())
 
 
-def test_million_declared_columns_allocate_no_cells(tmp_path: Path) -> None:
+def test_declared_columns_do_not_allocate_cells(tmp_path: Path) -> None:
     declared = b'<dimension ref="A1:XFD1048576"/><cols><col min="1" max="1000000" width="9"/></cols><sheetData>'
     first = [f"<worksheet {NAMESPACE}>".encode(), declared, ROWS, b"</sheetData></worksheet>"]
     assert read_sheet(write_workbook(workbook(first=first), tmp_path / "wide.xlsx"), ReadOptions()).frame.height == 1

@@ -311,7 +311,7 @@ def test_amount_wrong_everywhere_is_named_too(rules: Rules, amounts: tuple[str, 
         assert defects["correction"][0] is None  # another country may be meant
 
 
-def test_country_without_form_is_refused_with_rule_sentence() -> None:
+def test_country_without_form_is_refused_with_reason() -> None:
     bare_column = load_rules("payout", {})
     defects = validate(build_sheet({**KENYAN, "country": "SN", "amount": "1500"}), bare_column).defects
     assert codes(defects) == [(2, "country.unusable")]
@@ -326,7 +326,7 @@ def test_column_is_required_only_if_rows_need_it(rules: Rules) -> None:
     assert validate(build_sheet(KENYAN), rules).rows["valid"].all()
 
 
-def test_totals_count_every_row_and_every_readable_amount(rules: Rules) -> None:
+def test_totals_include_every_readable_amount(rules: Rules) -> None:
     sheet = build_sheet(KENYAN, {**KENYAN, "amount": "0.50"}, {**KENYAN, "amount": "1,000"}, TANZANIAN)
     totals = validate(sheet, rules).totals
     assert totals.rows == 4

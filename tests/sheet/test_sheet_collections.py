@@ -87,7 +87,7 @@ def test_wrong_collection_value_is_defect_of_column(sheet: Path, change: dict[st
 
 
 @pytest.mark.parametrize("sign", ["X", "x", "#", "•", "●", "×", "_", "?", "＊", "Ｘ"])  # noqa: RUF001 (as people write)
-def test_hidden_digit_may_use_other_signs(sheet: Path, sign: str) -> None:
+def test_hidden_digit_may_use_other_characters(sheet: Path, sign: str) -> None:
     rwandan = RWANDAN | {"phone": f"250788{sign * 3}103", "client_orderid": "C-2"}
     result = validate_rows(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"}, rwandan)
     assert codes(result) == []
@@ -110,7 +110,7 @@ def test_south_africa_refuses_name_purpose_and_data(sheet: Path) -> None:
     assert sorted(codes(result)) == ["account_name.not_used", "merchant_data.not_used", "purpose.not_used"]
 
 
-def test_missing_column_is_named_unless_filled_by_terms(sheet: Path) -> None:
+def test_missing_column_is_reported_unless_configured(sheet: Path) -> None:
     rows = {name: value for name, value in COLLECTED.items() if name not in {"city", "zip_code"}}
     with pytest.raises(SheetError, match=r"city \(needed for Kenya\); zip_code"):
         validate_rows(sheet, rows)
@@ -141,7 +141,7 @@ def test_hidden_digits_are_refused_in_other_columns(digits: str) -> None:
         assert not frame.select(column.is_valid).item()
 
 
-def test_columns_of_other_operation_are_unknown(sheet: Path) -> None:
+def test_other_operations_columns_are_unknown(sheet: Path) -> None:
     result = read(sheet, COLLECTED | {"account_number": "254712345678"})
     assert result.unknown == ("account_number (sheet)",)
     assert read(sheet, COLLECTED | {"customer_url": "x"}).unknown == ("customer_url (sheet)",)

@@ -100,7 +100,7 @@ def test_file_changed_while_read_is_refused(tmp_path: Path, monkeypatch: pytest.
         read_sheet(path, ReadOptions())
 
 
-def test_a_file_above_the_limit_is_refused(sheet: MakeSheet) -> None:
+def test_oversized_file_is_refused(sheet: MakeSheet) -> None:
     with pytest.raises(SheetError, match="at most"):
         sheet(lines(GOOD), max_sheet_bytes=len(lines(GOOD)) - 1)
     assert sheet(lines(GOOD), max_sheet_bytes=len(lines(GOOD))).frame.height == 1
@@ -178,7 +178,7 @@ def test_parquet_values_are_read_exactly(sheet: MakeSheet) -> None:
         ("amount", 100.0, pl.Float32, "amount.float"),  # 16777217 would be 16777216
     ],
 )
-def test_doubtful_parquet_float_is_defect(
+def test_inexact_parquet_float_is_defect(
     sheet: MakeSheet, rules: Rules, column: str, value: float, dtype: pl.DataType, code: str
 ) -> None:
     columns = GOOD_COLUMNS | {column: pl.Series([value], dtype=dtype), "share": pl.Series([0.5])}
@@ -227,7 +227,7 @@ def test_significant_digits_are_never_dropped(sheet: MakeSheet, rules: Rules, am
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("value", [[[1]], [{"a": 1}], [b"x"], [dt.timedelta(hours=1)]])
-def test_unsupported_parquet_columns_are_left_out_unless_needed(sheet: MakeSheet, value: list[object]) -> None:
+def test_unsupported_parquet_columns_are_omitted_unless_needed(sheet: MakeSheet, value: list[object]) -> None:
     read = sheet(parquet(**GOOD_COLUMNS, extra=value), "pay.parquet")
     assert read.notes == ("Columns of unsupported types are ignored: 'extra'.",)
     assert read.frame.equals(sheet(parquet(**GOOD_COLUMNS), "pay.parquet").frame)
@@ -250,7 +250,7 @@ def test_oversized_or_damaged_parquet_file_is_refused(sheet: MakeSheet) -> None:
 
 
 # Workbooks
-def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet) -> None:
+def test_workbook_cells_keep_digits_and_rows(sheet: MakeSheet) -> None:
     content = workbook(
         ["Payroll November"],
         [],
@@ -292,7 +292,7 @@ def test_number_cell_reads_as_spreadsheet_shows(sheet: MakeSheet, stored: bytes,
     assert sheet(content, "pay.xlsx").frame["amount"].to_list() == [text]
 
 
-def test_doubtful_workbook_cells_are_defects(sheet: MakeSheet, rules: Rules) -> None:
+def test_ambiguous_workbook_cells_are_defects(sheet: MakeSheet, rules: Rules) -> None:
     cells: list[list[Any]] = [
         [*CELLS[:2], "=B2*2", *CELLS[3:]],
         [*CELLS[:5], 1234567890123456789, CELLS[6]],
@@ -312,7 +312,7 @@ def test_doubtful_workbook_cells_are_defects(sheet: MakeSheet, rules: Rules) -> 
     assert not validated.rows["valid"].any()
 
 
-def test_several_payee_worksheets_are_refused_until_named(sheet: MakeSheet) -> None:
+def test_several_payee_worksheets_need_a_choice(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, CELLS, more={"Second": [HEADINGS, CELLS, CELLS], "Notes": [["hello"]]})
     with pytest.raises(SheetError, match=r"look like a sheet of payees: 'Sheet' \(1 row\), 'Second' \(2 rows\)"):
         sheet(content, "pay.xlsx")
@@ -361,7 +361,7 @@ def replace_in_part(content: bytes, path: str, change: dict[bytes, bytes]) -> by
         (b"<worksheet ", b'<!DOCTYPE x [<!ENTITY a "b">]><worksheet '),
     ],
 )
-def test_a_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: bytes, after: bytes) -> None:
+def test_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: bytes, after: bytes) -> None:
     damaged = replace_in_part(workbook(HEADINGS, [*CELLS, 5.5]), "xl/worksheets/sheet1.xml", {before: after})
     with pytest.raises(SheetError, match="damaged or protected workbook"):
         sheet(damaged, "pay.xlsx")
@@ -382,7 +382,7 @@ def test_zip_archive_other_than_workbook_is_refused(sheet: MakeSheet) -> None:
         sheet(file.getvalue(), "pay.xlsx")
 
 
-def test_cell_escapes_are_decoded_and_phonetics_left_out(sheet: MakeSheet) -> None:
+def test_cell_escapes_are_decoded_without_phonetics(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, [*CELLS[:4], "Wanjiru Kamau", *CELLS[5:]])
     phonetic = b"<t>Wanjiru_x0020_Kamau</t><rPh sb='0' eb='1'><t>never</t></rPh>"
     changed = replace_in_part(content, "xl/sharedStrings.xml", {b"<t>Wanjiru Kamau</t>": phonetic})
@@ -522,7 +522,7 @@ def test_row_without_height_counts_as_hidden(sheet: MakeSheet, height: bytes) ->
 
 
 @pytest.mark.parametrize("column", [1_024, 16_384])
-def test_distant_coloured_empty_cell_is_no_damage(sheet: MakeSheet, column: int) -> None:
+def test_distant_coloured_cell_is_ignored(sheet: MakeSheet, column: int) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet.cell(2, column).fill = PatternFill("solid", fgColor="FFFF00")
 

@@ -43,7 +43,7 @@ def test_deceptive_or_lost_character_is_defect(checked: Check, line: str, code: 
     assert checked(line).defects["code"].to_list() == [code]
 
 
-def test_an_emoji_in_a_name_is_a_warning(checked: Check) -> None:
+def test_emoji_in_name_gets_warning(checked: Check) -> None:
     result = checked(row(name="Jane \N{SPARKLES} Wanjiku"))
     assert result.defects.is_empty()
     assert result.warnings["code"].to_list() == ["account_name.emoji"]
@@ -51,7 +51,7 @@ def test_an_emoji_in_a_name_is_a_warning(checked: Check) -> None:
 
 
 @pytest.mark.parametrize("digits", ["٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹"], ids=["Arabic", "Persian"])
-def test_digits_of_another_script_are_read_with_warning(checked: Check, digits: str) -> None:
+def test_digits_of_other_scripts_get_warning(checked: Check, digits: str) -> None:
     theirs = str.maketrans("0123456789.", f"{digits}\N{ARABIC DECIMAL SEPARATOR}")
     result = checked(row("1500.50".translate(theirs), number="254712345678".translate(theirs)))
     assert result.defects.is_empty()
@@ -81,7 +81,7 @@ def test_digits_of_another_script_are_read_with_warning(checked: Check, digits: 
         ("Awa_x000D_ Diop", "Awa Diop"),
     ],
 )
-def test_damaged_name_warns_with_right_name(checked: Check, name: str, right: str) -> None:
+def test_damaged_name_warning_suggests_repair(checked: Check, name: str, right: str) -> None:
     result = checked(row(name=name))
     assert result.defects.is_empty()
     assert result.warnings.select("code", "value", "correction").rows() == [("account_name.damaged", name, right)]

@@ -124,7 +124,7 @@ def test_ambiguous_headings_and_unknown_profiles_are_refused(sheet: MakeSheet) -
         merge_headings("payrol-english", {})
     with pytest.raises(ConfigurationError, match=r"column_profile: no profile is called '\.\./forms/account'"):
         merge_headings("../forms/account", {})
-    with pytest.raises(SheetError, match="'amount' and 'Net Pay' name the same column"):
+    with pytest.raises(SheetError, match="'amount' and 'Net Pay' mean the same column"):
         sheet(lines(GOOD + ",9", header=HEADER + ",Net Pay"), aliases=merge_headings("payroll-english", {}))
     assert merge_headings(None, {"Net Pay": "amount", "net-pay": "amount"})
     with pytest.raises(ConfigurationError, match=r"'Net Pay' and 'NET_PAY' are the same heading"):

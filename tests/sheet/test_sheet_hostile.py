@@ -88,7 +88,7 @@ def test_csv_from_other_program_is_read_exactly(
         max_size=8,
     )
 )
-def test_any_parquet_texts_get_a_clean_verdict(rules: Rules, rows: list[dict[str, str | None]]) -> None:
+def test_any_parquet_texts_get_clean_verdict(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     names = HEADER.split(",")
     frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String)).with_row_index("row", offset=2)
     sheet = Sheet("made.parquet", "0" * 64, frame, dict(zip(names, names, strict=True)), ())

@@ -54,7 +54,7 @@ def test_kenyan_number_is_recognised_in_every_spelling(rules: Rules, written: st
         ("n/a", "phone.format", "is not"),
     ],
 )
-def test_wrong_number_is_defect_with_reason(rules: Rules, written: str, code: str, sentence: str) -> None:
+def test_invalid_number_is_defect_with_reason(rules: Rules, written: str, code: str, sentence: str) -> None:
     defects = validate(build_sheet({**KENYAN, "phone": written}), rules).defects
     assert codes(defects) == [(2, code)]
     assert sentence in defects["message"][0]
@@ -222,7 +222,7 @@ def test_former_number_is_defect_unless_configured(rules: Rules, country: str, w
     ("country", "written"),
     [("BN", "22921123456"), ("BN", "2299712345"), ("CI", "22520123456"), ("CI", "31123456"), ("CI", "2250712345")],
 )
-def test_landline_or_cut_number_gets_no_proposal(rules: Rules, country: str, written: str) -> None:
+def test_landline_or_truncated_number_has_no_suggestion(rules: Rules, country: str, written: str) -> None:
     row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF", "phone": written}
     defects = validate(build_sheet({**row, "account_number": written}), rules).defects
     assert set(defects["code"]) == {"account_number.format", "phone.format"}
@@ -230,7 +230,7 @@ def test_landline_or_cut_number_gets_no_proposal(rules: Rules, country: str, wri
 
 @pytest.mark.parametrize("country", ["BN", "CI"])
 @given(data=st.data())
-def test_proposed_number_fits_plan_in_use(country: str, data: st.DataObject) -> None:
+def test_suggested_number_fits_plan_in_use(country: str, data: st.DataObject) -> None:
     for is_former in (False, True):
         terms = OperatorTerms(form="account", purpose="X", former_numbers=is_former)
         numbers = load_rules("payout", {country: terms})[country].numbers

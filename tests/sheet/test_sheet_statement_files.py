@@ -25,7 +25,7 @@ from paygw_batch.settle.statement import (
 from paygw_batch.sheet.read.headings import HEADER_ROWS
 
 COLUMNS_HINT = "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
-HINT = "Nothing was settled. Ask for the statement again, or name the right one, and run the command again."
+HINT = "Nothing was settled. Ask for the statement again, or choose the right one, and run the command again."
 NEITHER = (
     "day.csv must have either a column status (the gateway's own words) or a column answer (paid, rejected, "
     "not-received)."
@@ -96,7 +96,7 @@ def test_statement_delimiter_is_taken_from_header(tmp_path: Path, delimiter: str
 
 
 @pytest.mark.parametrize("above", ["sep=;\n", "Statement; November 2026\n\n", "amount in KES\nPage 1, of 1\n\n\n"])
-def test_titles_above_text_header_are_no_lines(tmp_path: Path, above: str) -> None:
+def test_titles_above_text_header_are_skipped(tmp_path: Path, above: str) -> None:
     text = f"{above}order_id;amount;currency;status\nA-1;7;KES;ok\n"
     (line,) = read_file(write_file(tmp_path, text)).lines
     rows_above = 0 if above.startswith("sep=") else above.count("\n")
@@ -155,7 +155,7 @@ def test_gateway_headings_come_from_configuration(tmp_path: Path) -> None:
         ("", "day.csv is empty.", HINT),
         ("\ufeff", "day.csv is empty.", HINT),
         ("sep=;\n", "day.csv is empty.", HINT),
-        ("order_id,amount,currency,status\n\n", "day.csv has a header and no line below it.", HINT),
+        ("order_id,amount,currency,status\n\n", "day.csv has a header but no line below it.", HINT),
         ("order_id,amount,status\nA,1,ok\n", "day.csv has no column currency.", COLUMNS_HINT),
         ("order_id,amount,currency\nA,1,KES\n", NEITHER, COLUMNS_HINT),
         ("order_id,amount,currency,status,answer\nA,1,KES,ok,paid\n", NEITHER, COLUMNS_HINT),

@@ -53,7 +53,7 @@ def test_good_sheet_reads_in_every_form(sheet: MakeSheet, rules: Rules, content:
     assert validate(read, rules).instructions.height == 1
 
 
-def test_other_encoding_is_tried_only_when_configured(sheet: MakeSheet) -> None:
+def test_configured_encoding_is_tried_if_not_utf8(sheet: MakeSheet) -> None:
     content = FRENCH.encode("cp1252")
     with pytest.raises(SheetError, match=r"pay\.csv, line 2: the text is not UTF-8") as refused:
         sheet(content)
@@ -80,8 +80,8 @@ def test_other_encoding_is_tried_only_when_configured(sheet: MakeSheet) -> None:
         pytest.param("name;sum\nJane;5\n", "no recognisable header", id="a header in other words"),
         pytest.param("country,amt\nKE,5\n", "no column amount", id="a column missing"),
         pytest.param("country,client_orderid,amonut\nKE,5,1\n", "is it the column 'amonut'", id="a column misspelt"),
-        pytest.param(lines(GOOD).replace("phone", "Amount"), "name the same column", id="a heading twice"),
-        pytest.param(f"{HEADER},note,note\n{GOOD},a,b\n", "name the same column", id="an unknown heading twice"),
+        pytest.param(lines(GOOD).replace("phone", "Amount"), "mean the same column", id="a heading twice"),
+        pytest.param(f"{HEADER},note,note\n{GOOD},a,b\n", "mean the same column", id="an unknown heading twice"),
         pytest.param(lines(GOOD).replace("Kamau", "Kam\x00au"), "line 2: .* NUL byte", id="a NUL byte"),
         pytest.param(lines(GOOD).encode("utf-16-le"), "NUL byte", id="UTF-16 without a byte order mark"),
         pytest.param(lines(GOOD).encode() + b"KE,\xc3", "line 3: the text is not UTF-8", id="half a letter at the end"),
@@ -124,7 +124,7 @@ def test_line_break_is_defect_only_inside_value(sheet: MakeSheet, rules: Rules, 
     assert validated.instructions["row"].to_list() == [3]
 
 
-def test_surplus_field_in_every_row_is_reported_once(sheet: MakeSheet) -> None:
+def test_extra_field_in_every_row_is_reported_once(sheet: MakeSheet) -> None:
     rows = [GOOD.replace("A-1", f"A-{n}") for n in range(3)]
     read = sheet(lines(*(row + "," for row in rows)))
     assert read.notes == ("Every row ends with an empty field that has no heading. It is ignored.",)
@@ -166,7 +166,7 @@ def test_single_ragged_row_is_found_among_many(sheet: MakeSheet, rules: Rules, g
     assert set(result["row"]) == {2}
 
 
-def test_surplus_and_missing_fields_do_not_cancel_out(sheet: MakeSheet, rules: Rules) -> None:
+def test_extra_and_missing_fields_do_not_cancel_out(sheet: MakeSheet, rules: Rules) -> None:
     short, long = GOOD.rpartition(",")[0], GOOD.replace("A-1", "A-2") + ",x"
     result = codes(validate(sheet(lines(short, long, GOOD.replace("A-1", "A-3"))), rules).defects)
     assert [line for line in result if line[1] == "row.fields"] == [(2, "row.fields"), (3, "row.fields")]
@@ -201,7 +201,7 @@ def test_only_malformed_delimiter_line_counts_as_row(sheet: MakeSheet, line: str
     assert sheet(line + "\n" + SEMICOLONS).frame["row"].to_list() == [row]
 
 
-def test_total_row_at_end_is_recognised(sheet: MakeSheet, rules: Rules) -> None:
+def test_row_of_totals_is_recognised(sheet: MakeSheet, rules: Rules) -> None:
     for total in ("TOTAL,,1500.50,,,,", ",,1500.50,,Grand total:,,", ",,1500.50,,,,Totaux"):
         validated = validate(sheet(lines(GOOD, total)), rules)
         assert codes(validated.defects)[0] == (3, "row.total")
@@ -209,7 +209,7 @@ def test_total_row_at_end_is_recognised(sheet: MakeSheet, rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("wrapped", ["'0712345678", '"=""0712345678"""', '="0712345678"', "\u202a0712345678\u202c"])
-def test_wrapped_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: str) -> None:
+def test_quoted_formula_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("+254712345678", wrapped))), rules)
     assert validated.rows["phone"].to_list() == ["+254712345678"]
 
@@ -280,7 +280,7 @@ def test_unusual_amount_gets_advice(sheet: MakeSheet, rules: Rules, amount: str,
         ("UG", "0.4", None),
     ],
 )
-def test_excess_decimals_propose_amount_rounded_half_up(
+def test_excess_decimals_suggest_amount_rounded_half_up(
     sheet: MakeSheet, rules: Rules, country: str, amount: str, proposal: str | None
 ) -> None:
     row = GOOD.replace("1500.50", amount)

@@ -86,7 +86,7 @@ def operator_rules(code: str, operator: str | None) -> Rules:
         ("254744123456", True),  # a longer prefix than Safaricom's own 74
     ],
 )
-def test_number_of_other_operator_is_warning(number: str, warned: bool) -> None:
+def test_number_of_other_operator_gets_warning(number: str, warned: bool) -> None:
     sheet = build_sheet(kenyan_row("A", account_number=number, phone="+254733123456"))
     warnings = validate(sheet, operator_rules("KE", "Safaricom")).warnings
     result = [code for code in warnings["code"] if code.endswith(".operator")]
@@ -134,7 +134,7 @@ def test_account_resembling_other_number_gets_warning(rules: Rules, account: str
 
 
 @pytest.mark.parametrize(("account", "is_warned"), [("254712000000", True), ("0712 345 678", False)])
-def test_wallet_differing_from_phone_is_warning(rules: Rules, account: str, is_warned: bool) -> None:
+def test_wallet_other_than_phone_gets_warning(rules: Rules, account: str, is_warned: bool) -> None:
     warnings = validate(build_sheet(kenyan_row("A", account_number=account)), rules).warnings
     assert codes(warnings) == ([(0, "account_number.two_meanings")] if is_warned else [])
     assert not validate(build_sheet({**kenyan_row("A", account_number=account), "phone": "bad"}), rules).warnings.height

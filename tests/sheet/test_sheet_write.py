@@ -74,7 +74,7 @@ def test_guard_is_added_if_needed_and_removable(text: str | None, written: str |
 
 @settings(deadline=None, max_examples=example_count(200))
 @given(st.text())
-def test_no_guarded_text_starts_a_formula(text: str) -> None:
+def test_guarded_text_is_never_a_formula(text: str) -> None:
     written = guard_formulas(pl.Series([text])).item()
     assert written[:1] not in {"=", "@", "\t", "\r"}
     assert written == text or (written[0], written[1:]) == ("'", text)

@@ -142,7 +142,7 @@ def test_planning_writes_nothing(program: Program) -> None:
         assert journal.head() == before
 
 
-def test_batch_is_continued_after_last_sent_row(program: Program) -> None:
+def test_continued_batch_sends_only_remaining_rows(program: Program) -> None:
     asked = build_submission(program, kenyan_rows(3))
     assert isinstance(submit(program, replace(asked, choices=Choices(first=1))), RunEnd)
     with continue_batch(program) as task:

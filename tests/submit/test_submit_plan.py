@@ -52,7 +52,7 @@ def test_resubmitted_sheet_sends_only_new_rows(journal: SqliteJournal, tmp_path:
 @pytest.mark.parametrize(
     "environ", [{}, {"PANDERA_VALIDATION_ENABLED": "False"}, {"PANDERA_VALIDATION_DEPTH": "SCHEMA_ONLY"}]
 )
-def test_defect_missed_by_validation_stops_opening(
+def test_contract_catches_defect_missed_by_validation(
     journal: SqliteJournal, tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environ.items():
@@ -73,7 +73,7 @@ def test_known_unsent_row_is_sent_with_later_batch(journal: SqliteJournal, tmp_p
     assert sorted(gateway.arrived) == ["A", "B"]
 
 
-def test_reused_id_defect_names_batch_and_date(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_reused_id_defect_shows_batch_and_date(journal: SqliteJournal, tmp_path: Path) -> None:
     first = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     clashing = plan(sheet(tmp_path, "A 200 001", "B 100 002"), journal).validated
     assert clashing.defects.select("row", "code").rows() == [(2, "client_orderid.conflict")]
@@ -106,7 +106,7 @@ def test_amendment_never_touches_paid_row(journal: SqliteJournal, tmp_path: Path
 
 
 @pytest.mark.parametrize(("days", "warned"), [(0, True), (6, True), (8, False)])
-def test_recent_look_alike_warning_names_both_ids(
+def test_recent_look_alike_warning_shows_both_ids(
     journal: SqliteJournal, tmp_path: Path, days: int, warned: bool
 ) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
@@ -152,7 +152,7 @@ def test_sheet_column_may_share_journal_column_name(journal: SqliteJournal, tmp_
     ]
 
 
-def test_reconciliation_omitting_journal_row_is_not_made(
+def test_reconciliation_must_cover_every_journal_row(
     journal: SqliteJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
@@ -170,7 +170,7 @@ def test_reconciliation_is_repeatable_and_keeps_notes(journal: SqliteJournal, tm
     assert first["note"].to_list() == ["n-A", "n-B"]
 
 
-def test_row_in_flight_is_shown_as_doubtful(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_row_in_flight_is_shown_in_doubt(journal: SqliteJournal, tmp_path: Path) -> None:
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     gateway = ScriptedGateway()
     seen: list[pl.DataFrame] = []
@@ -219,7 +219,7 @@ def test_small_overlap_with_several_batches_asks_nothing(journal: SqliteJournal,
     assert planned.warnings.select("row", "code").rows() == [(0, "row.look_alike")] * 3
 
 
-def test_repeat_question_names_most_repeated_batch(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_repeat_question_shows_most_repeated_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     most = submit(plan(sheet(tmp_path, *rows("A", 5)), journal), journal)
     submit(plan(sheet(tmp_path, *rows("C", 1, 6), *rows("C", 2, 60)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 6)), journal)

@@ -205,7 +205,7 @@ def approve_command(
 ) -> None:
     """Show a plan or an order (DOCUMENT), and approve it with --key.
 
-    The approval is written into its file. If the journal is in a database, you can name a plan by its code instead.
+    The approval is written into its file. If the journal is in a database, you can give the plan's code instead.
     """
     screen, settings = Screen(invocation), settings_for(invocation)
     output_guard(invocation, settings, force=force).check(
@@ -260,7 +260,7 @@ def load_signed_document(settings: Settings, location: Path) -> tuple[SignedDocu
 def _approver_view(
     screen: Screen, plan: PlanDocument, policy: ApprovalPolicy, sheet_source: SheetSource | None, *, strict: bool
 ) -> PlanDocument:
-    """Return the maker's view of a plan or, if its sheet is given, the approver's own view.
+    """Return the maker's view of a plan or, if its sheet is given, the approver's own.
 
     Raises `ApprovalError` if the plan was withdrawn, is for another sheet, or has other findings.
     """
@@ -308,7 +308,7 @@ def withdraw_command(invocation: Invocation, *, document: Path, key: Path) -> No
     withdrawal = sign_withdrawal(target, own_key, policy.people, utc_now())
     withdraw_document(settings, target, withdrawal)
     message = say(
-        "Withdrawn by {name}: no copy of this {noun} is valid any longer. To go ahead after all, make a new one.",
+        "Withdrawn by {name}: no copy of this {noun} is valid any longer. To proceed anyway, make a new one.",
         name=withdrawal.by,
         noun=say(target.noun),
     )

@@ -268,7 +268,7 @@ def _check_statements(settings: Settings) -> HealthCheck:
             )
         case SignedStatements():
             sentence = say(
-                "proven by a signature file beside it, made with the key {fingerprint}",
+                "proven by a signature file next to it, made with the key {fingerprint}",
                 fingerprint=statement_key(settings).fingerprint,
             )
             return HealthCheck(_STATEMENTS, Health.GOOD, sentence)
@@ -313,7 +313,7 @@ def _check_notifications(settings: Settings, environ: Mapping[str, str]) -> Iter
 
 
 def _try_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
-    """Return the private key after it has signed a test text, or the error if it cannot sign."""
+    """Return the private key once it has signed a test text, or the error if it cannot."""
     try:
         key = load_signing_key(settings, environ)
         if not key.public.has_signed(_TEST_TEXT, base64.b64decode(key.sign(_TEST_TEXT))):
@@ -390,7 +390,7 @@ def _check_journal_and_clock(settings: Settings, echo: Echo) -> Iterator[HealthC
 
 
 def _check_journal(settings: Settings, now: datetime, clock_problems: list[str], echo: Echo) -> Iterator[HealthCheck]:
-    """Yield the checks of the journal, and append its problems with the clock to `clock_problems`."""
+    """Yield the checks of the journal and append its problems with the clock to `clock_problems`."""
     path = settings.journal_place()
     if settings.uses_sandbox and not journal_location(settings).may_exist():
         yield HealthCheck(_JOURNAL, Health.GOOD, say("{path}: does not exist yet; the first run creates it", path=path))

@@ -48,7 +48,7 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
     output_guard(invocation, settings, force=force).check(RequestedOutput("--advice", advice, OutputKind.REMITTANCE))
     query = " ".join(text)
     if not query.strip():
-        raise UsageError(say("The text to find is empty."), hint=say("Type a name, a number or an order id."))
+        raise UsageError(say("The search text is empty."), hint=say("Type a name, a number or an order id."))
     search = parse_payment_search(query, [rule.numbers for rule in rules_for(settings, PAYOUT).values()])
     with open_journal_to_read(settings, screen.say) as journal:
         payments = journal.find_payments(search, limit=MAX_MATCHES + 1)

@@ -77,8 +77,8 @@ def verify_command(invocation: Invocation) -> None:
     if contradictions:
         message += say_count(
             contradictions,
-            " It holds {count:,} contradicting message: `paygw-batch status` shows it.",
-            " It holds {count:,} contradicting messages: `paygw-batch status` shows them.",
+            " It has {count:,} contradicting message: `paygw-batch status` shows it.",
+            " It has {count:,} contradicting messages: `paygw-batch status` shows them.",
         )
     labels = {kind: say(label) for kind, label in _COUNT_LABELS.items()}
     lines = [(labels.get(kind) or state_label(kind), count) for kind, count in counts.items()]
@@ -422,7 +422,7 @@ def retire_host(invocation: Invocation, *, host: str, by: str | None, yes: bool)
     _require_confirmation(_HOST_GONE_QUESTION, yes=yes)
     retired, row_count = _require_roll_call_database(settings).retire(host, by=actor)
     message = say(
-        "{who} retired the host {host}: {rows} in doubt that it could have sent.",
+        "{who} retired the host {host}: {rows} in doubt because it could have sent them.",
         who=actor,
         host=retired.name,
         rows=_format_row_count(row_count),
@@ -432,7 +432,7 @@ def retire_host(invocation: Invocation, *, host: str, by: str | None, yes: bool)
 
 
 def _show_adoption(screen: Screen, adoption: Adoption, settings: Settings) -> dict[str, object]:
-    """Show the journal to be adopted, and return its description for the summary."""
+    """Show the journal to be adopted and return its description for the summary."""
     seq, time = adoption.last_fact()
     description = {
         "id": adoption.journal_id,
@@ -460,7 +460,10 @@ def _require_confirmation(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            say("There is no terminal to ask on. Nothing was changed. {question}", question=say(question)),
+            say(
+                "No terminal is available to ask for confirmation. Nothing was changed. {question}",
+                question=say(question),
+            ),
             hint=say("Run the command at a terminal, or confirm with --yes."),
         )
     if not ask_to_confirm(say(question), err=True):

@@ -157,7 +157,7 @@ class _ArrivalJudge:
         self._metrics_written_s = -METRICS_INTERVAL_S
 
     async def run(self) -> None:
-        """Judge waiting notifications at intervals until cancelled. Then finish the current step."""
+        """Judge waiting notifications at intervals until cancelled, and then finish the current step."""
         while True:
             await asyncio.sleep(JUDGE_INTERVAL_S)
             step = asyncio.create_task(asyncio.to_thread(self._judge_and_measure))
@@ -184,7 +184,7 @@ class _ArrivalJudge:
         return is_usable
 
     def _judge_arrivals(self) -> bool:
-        """Judge some of the waiting notifications. Return False if the journal is unusable, not just busy."""
+        """Judge some of the waiting notifications. Returns False if the journal is unusable, not just busy."""
         if not self.may_have_arrivals:
             return True
         try:

@@ -131,7 +131,7 @@ sheet_options = bundle_options(
 @sheet_options
 @click.pass_obj
 def submit_command(invocation: Invocation, arguments: _SheetArguments) -> None:
-    """Pay the people on SHEET: start its batch, or continue it. Running the same command again is always safe."""
+    """Pay the people in SHEET: start its batch, or continue it. Running the same command again is always safe."""
     run_sheet(invocation, PAYOUT, arguments)
 
 
@@ -231,9 +231,9 @@ def _dry_run(read_submission: Callable[[], Submission], settings: Settings, scre
 @sheet_options
 @click.pass_obj
 def collect_command(invocation: Invocation, arguments: _SheetArguments) -> None:
-    """Collect from the customers on SHEET: start its batch, or continue it. Running the same command again is safe.
+    """Collect from the customers in SHEET: start its batch, or continue it. Running the same command again is safe.
 
-    The batch is then resumed, retried, resolved and reconciled like any other, by its id.
+    The batch can then be resumed, retried, resolved and reconciled by its id, like any other.
     """
     run_sheet(invocation, PAYIN, arguments)
 
@@ -291,7 +291,7 @@ def retry_command(
 
 
 def send_released(run: ContinuedBatch, screen: Screen, result: ReleasedRows) -> Summary:
-    """Send the released rows of a batch with all other due rows, and return the summary."""
+    """Send the released rows of a batch with all other due rows and return the summary."""
     sentence = (
         say_count(result.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
         if result.rows

@@ -228,12 +228,12 @@ def _folder_summary(sheets: list[tuple[str, Summary]], remaining: Mapping[str, s
     ]
     message = say_count(len(sheets), "{count} sheet was processed.", "{count} sheets were processed.")
     if not sheets:
-        message = say("No sheet is ready yet: files are left alone until they stop changing (--settle-s).")
+        message = say("No sheet is ready yet: files are not touched until they stop changing (--settle-s).")
     if remaining:
         message += " " + say_count(
             len(remaining),
-            "{count} file was left in the folder: it belongs to no sheet, or cannot be read as one.",
-            "{count} files were left in the folder: they belong to no sheet, or cannot be read as one.",
+            "{count} file was left in the folder, because it does not belong to a sheet or cannot be read as one.",
+            "{count} files were left in the folder, because they do not belong to a sheet or cannot be read as one.",
         )
     codes = {summary.exit_code for _, summary in sheets} | {ExitCode.SOME_REJECTED if remaining else ExitCode.DONE}
     if ExitCode.PERSON_NEEDED in codes:  # a refused sheet (3) must never hide a row in doubt (5)

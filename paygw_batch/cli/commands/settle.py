@@ -158,7 +158,7 @@ def _drain_on_signals(run: Refresh, screen: Screen) -> None:
     """At a signal, start no new enquiries and wait for those in progress."""
 
     def drain() -> None:
-        screen.say(say("Stopping: no new enquiries are started. Waiting for those under way."))
+        screen.say(say("Stopping: no new enquiries are started. Waiting for those in progress."))
         run.drain()
 
     interruption.handle_in_loop(asyncio.get_running_loop(), drain)
@@ -315,7 +315,7 @@ def _apply_statement(
         summary = summary_after_settling(journal, record, _statement_as_json(match, len(result.settled), result.held))
         if request.is_refused(match):
             differences = count_differences(match)
-            summary = _refusal_summary(summary, say("Of the statement, {differences}.", differences=differences))
+            summary = _refusal_summary(summary, say("In the statement, {differences}.", differences=differences))
         else:
             screen.say(settlement_sentence(result.settled, request.by))
             if match.differences:
@@ -386,8 +386,8 @@ def settlement_sentence(settlements: Sequence[Settlement], actor: str) -> str:
     bases = {settlement.basis for settlement in settlements if settlement.resolution is Resolution.REJECTED}
     if Basis.PERSON in bases:
         sentence += " " + say(
-            "Rows rejected only on a person's word may be sent again only after quarantine_h. They stay marked as "
-            "possible duplicates."
+            "Rows that only a person reported as rejected may be sent again only after quarantine_h. They stay "
+            "marked as possible duplicates."
         )
     if Basis.GATEWAY in bases:
         sentence += " " + say(
@@ -463,7 +463,7 @@ def write_settle_order(
     """
     screen = Screen(invocation)
     if statement is None and (resolution is None or evidence is None or not rows or any(statement_choices.values())):
-        raise UsageError(say("Name rows with --as and --evidence, or a statement with --statement."))
+        raise UsageError(say("Give rows with --as and --evidence, or a statement with --statement."))
     if statement is not None and (rows or resolution):
         raise UsageError(say("A statement already says which rows are settled, and how. Leave out ROW and --as."))
     settings, maker = _prepare_order(invocation, out, key, statement)

@@ -124,7 +124,7 @@ def require_no_configuration(path: Path, *, force: bool) -> None:
         raise OutputError(
             say("There is already a configuration at {path}. Nothing was created.", path=path),
             hint=say(
-                "Check it with `paygw-batch doctor`, name another file with --config, or replace it with --force."
+                "Check it with `paygw-batch doctor`, choose another file with --config, or replace it with --force."
             ),
         )
 
@@ -151,7 +151,7 @@ def _load_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | 
     key_passphrase = load_passphrase(settings, environ)
     if not key_passphrase and (variable or settings.gateway.private_key_passphrase_file):
         raise ConfigurationError(
-            say("The variable {variable} holds no passphrase.", variable=variable)
+            say("The variable {variable} contains no passphrase.", variable=variable)
             if variable
             else say("The passphrase file is empty."),
             hint=say("Nothing was created. Put the passphrase there, then run the command again."),
@@ -229,8 +229,8 @@ class _KeyLocation(NamedFile):
     "--private-key", type=_KeyLocation(), help="Key file, pkcs11:... or awskms:... An existing key is reused."
 )
 @click.option("--pkcs11-module", type=NamedFile(), help="The module of the token's vendor, for pkcs11:...")
-@click.option("--private-key-passphrase-env", metavar="NAME", help="The variable that holds the key's passphrase.")
-@click.option("--private-key-passphrase-file", type=NamedFile(), help="The file that holds the key's passphrase.")
+@click.option("--private-key-passphrase-env", metavar="NAME", help="The variable that contains the key's passphrase.")
+@click.option("--private-key-passphrase-file", type=NamedFile(), help="The file that contains the key's passphrase.")
 @click.option("--ca-bundle", type=NamedFile(), help="Certificate authorities to trust instead of the system's.")
 @click.option("--proxy", metavar="URL", help="Proxy to the gateway: http://host:port.")
 @click.option("--letter", type=NamedFile(), metavar="FILE", help="Also write the letter to a new file.")
@@ -330,7 +330,7 @@ def _parse_profile(text: str) -> str:
 
 
 def _parse_file(text: str) -> str:
-    """Return the absolute path of a file, or an empty string for no answer."""
+    """Return the absolute path of a file, or an empty string if there is no answer."""
     path = Path(text.strip()).expanduser().absolute()
     if text.strip() and not path.is_file():
         raise click.UsageError(say("There is no file {path}.", path=path))
@@ -393,7 +393,7 @@ def _build_endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpo
 
 
 def _country_purposes(words: Sequence[str]) -> dict[str, str | None]:
-    """Return each country's purpose or None, keyed by country code. `words` has codes or names of countries."""
+    """Return each country's purpose, or None, by country code. `words` are codes or names of countries."""
     rules = load_rules(PAYOUT, {})
     codes = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
     purposes = {}
@@ -416,7 +416,7 @@ def _absolute_path(path: Path | str | None) -> str | None:
 
 
 def _show_setup(screen: Screen, result: SetupResult) -> None:
-    """Print the created paths and the letter, which contains the public half of the key."""
+    """Print the created paths and the letter, which contains the public key."""
     if screen.as_json:
         return
     key = str(result.private_key)

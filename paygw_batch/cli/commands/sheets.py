@@ -112,7 +112,7 @@ def validate_command(
 
 
 def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
-    """Write the headings of a sheet to a file, even if they cause its refusal."""
+    """Write a sheet's headings to a file, even if the sheet is refused because of them."""
     if path.suffix != PROFILE_EXTENSION:
         raise UsageError(say("{path} does not end in {ending}.", path=path, ending=PROFILE_EXTENSION))
     write_heading_map(path, sheet.name, read_headings(sheet, options), options.columns)

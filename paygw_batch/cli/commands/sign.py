@@ -122,7 +122,7 @@ def _find_instruction(validated: Validated, row: int | None) -> NewInstruction:
     if not len(codes):
         raise UsageError(
             say("{sheet} has no row {row}.", sheet=validated.sheet.name, row=row),
-            hint=say("Rows have the numbers that a spreadsheet shows."),
+            hint=say("Row numbers are those shown by a spreadsheet."),
         )
     values = {"row": row, "sheet": validated.sheet.name, "codes": ", ".join(codes)}
     raise SheetError(

@@ -111,7 +111,7 @@ _SORT_KEYS: Mapping[str, Callable[[ListedBatch], Any]] = {
 @click.option(
     "--out", type=NamedFile(), help="With --in-doubt: write the questions for the gateway's support to this file."
 )
-@click.option("--history", is_flag=True, help="Also show who did what, and when.")
+@click.option("--history", is_flag=True, help="Also show who did what and when.")
 @click.option("--row", type=WholeNumber(1), help="Also show the gateway's raw replies about this row.")
 @click.option("--sort", "order", type=click.Choice(list(_SORT_KEYS)), default="opened", help="Sort order of the list.")
 @click.option("--watch", is_flag=True, help="Follow a running batch until it has nothing left to send.")
@@ -135,7 +135,7 @@ def status_command(
         message = say("--out needs --in-doubt. To write every row, use `paygw-batch reconcile BATCH --out FILE`.")
         raise UsageError(message)
     if batch is None and (in_doubt or watch or history or row is not None):
-        raise UsageError(say("--in-doubt, --history, --row and --watch need a batch: name it."))
+        raise UsageError(say("--in-doubt, --history, --row and --watch need a batch: add its id."))
     output, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), output_guard(invocation, settings, force=force)
     guard.check(output, inputs={say("the sheet"): None if batch is None else Path(batch)})
     if batch is not None and watch:
@@ -291,7 +291,7 @@ def _step_text(entry: RowStatus) -> str | None:
 
 
 def _show_history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Sequence[Mapping[str, object]]:
-    """Show the history of a batch, and return its entries for the JSON with full times."""
+    """Show the history of a batch and return its entries, with full times, for the JSON summary."""
     lines, entries = [], []
     for entry in journal.history(record.number):
         by, words = format_decider(entry.by), render_record(entry.said)
@@ -365,7 +365,7 @@ def _batch_as_json(batch: ListedBatch) -> dict[str, object]:
 
 
 def _row_as_json(entry: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
-    """Return a row that needs a person for the JSON. Unlike on the screen, its account is not masked."""
+    """Return a row that needs a person for the JSON summary, with the whole account, unlike on the screen."""
     row, payee = entry.row, None if payment is None else build_payee(payment.form, payment.fields)
     return {
         "row": row.row,
@@ -391,7 +391,7 @@ _OMITTED_FIELDS = frozenset({"number", "batch"})
 
 
 def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the evidence about a batch, and return the messages that need a person for the JSON."""
+    """Show the evidence about a batch and return the messages that need a person for the JSON summary."""
     _show_message_counts(say("Messages of the gateway about its rows"), status.evidence, screen)
     messages = status.waiting
     if messages:
@@ -416,7 +416,7 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
 
 
 def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
-    """Show the stored replies about a row, and return them for the JSON.
+    """Show the stored replies about a row and return them for the JSON summary.
 
     Raises `UsageError` if the batch has no such row.
     """
@@ -457,6 +457,6 @@ def _show_message_counts(title: str, counts: Mapping[str, int], screen: Screen) 
 _WAITING_REASONS: Mapping[Finding, str] = {
     Finding.TO_CONFIRM: mark("nothing proves who sent it"),
     Finding.AMBIGUOUS: mark("several attempts or rows have this order id"),
-    Finding.UNMATCHED: mark("it names another amount or currency, or none"),
+    Finding.UNMATCHED: mark("it has another amount or currency, or none"),
     Finding.NOT_FOUND: mark("the gateway does not know the order"),
 }

@@ -1,4 +1,4 @@
-"""Shows plans, orders and statements to the people who decide about them, and loads their keys."""
+"""Shows plans, orders and statements to the people who decide, and loads their keys."""
 
 import os
 from collections.abc import Sequence
@@ -39,9 +39,9 @@ def show_document(
 ) -> None:
     """Show the content of a plan or an order.
 
-    `quarantine_h` is how many hours the rows of an order wait. `recompute_plan` is the approver's view of a plan, which
-    is shown instead. `lists_people` also lists everyone whom a plan pays.
-    Raises `ApprovalError` if the document was changed, or if the policy does not know its maker.
+    `quarantine_h` is the quarantine of an order's rows in hours. `recompute_plan` is the approver's view of a plan,
+    which is shown instead. `lists_people` also lists everyone whom a plan pays. Raises `ApprovalError` if the document
+    was changed, or if the policy does not know its maker.
     """
     verify_signatures(document, policy, utc_now())
     if isinstance(document, PlanDocument):
@@ -59,7 +59,7 @@ def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPo
 
 
 def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Sequence[str]:
-    code_sentence = mark("The code of this {noun} is {code}. Compare it with its maker's by phone.")
+    code_sentence = mark("The code of this {noun} is {code}. Compare it by phone with the one that its maker sees.")
     return [
         say(code_sentence, noun=say(document.noun), code=document.code),
         say("Prepared by {name} at {made_at}.", name=signatures.maker.name, made_at=document.made_at),
@@ -74,7 +74,7 @@ def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Se
 def write_plan_page(
     document: PlanDocument, policy: ApprovalPolicy, path: Path, *, recompute_plan: PlanDocument | None = None
 ) -> None:
-    """Write a plan as an HTML page with its maker and approvers. `recompute_plan` is shown instead, if given."""
+    """Write a plan as an HTML page with its maker and approvers. `recompute_plan`, if given, is shown instead."""
     signatures = _signature_sentences(document, verify_signatures(document, policy, utc_now()))
     write_atomically(path, plan_page(recompute_plan or document, _plan_headline(document), signatures).encode())
 

@@ -28,7 +28,7 @@ _STATES = {
 
 
 class _RateColumn(ProgressColumn):
-    """A column with the number of rows per second."""
+    """A column of the bar with the rows per second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -42,14 +42,14 @@ def _build_bar(console: Console, title: str, *extra: ProgressColumn) -> Progress
 
 @contextmanager
 def show_bar(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal. Yield a function that updates the completed count and the total."""
+    """Show a bar on a terminal. Yields a function that updates the completed count and the total."""
     with _build_bar(console, title) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class RunProgress:
-    """Counts the outcomes of a run, and shows them as a live bar or as a line every few seconds."""
+    """Counts the outcomes of a run and shows them as a live bar or as a line every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._outcomes: Counter[OutcomeKind] = Counter()
@@ -87,7 +87,7 @@ class RunProgress:
 
     def _update(self) -> None:
         is_due = time.monotonic() >= self._next_line_s
-        # Summing the counts is not free, so they are summed only to be shown.
+        # Summing the counts is expensive, so it is done only when they are shown.
         if not self._console.is_terminal and not is_due:
             return
         completed_count = sum(count for kind, count in self._outcomes.items() if kind is not OutcomeKind.NOT_SENT)
@@ -97,4 +97,4 @@ class RunProgress:
         self._bar.update(self._task, completed=completed_count, counts=counts)
         if not self._console.is_terminal:
             self._next_line_s = time.monotonic() + PLAIN_LINE_INTERVAL_S
-            self.echo(say("{done:,} of {due:,}: {counts}.", done=completed_count, due=self._due, counts=counts))
+            self.echo(say("{done:,} of {due:,} rows: {counts}.", done=completed_count, due=self._due, counts=counts))

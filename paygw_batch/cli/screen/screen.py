@@ -70,12 +70,12 @@ def column_widths(columns: Sequence[Sequence[str]], is_unbroken: Sequence[bool],
 
 
 def plain_line(text: str, style: str = "") -> Text:
-    """Return a line of text without markup or control characters."""
+    """Return text as one line without markup or control characters."""
     return Text(escape_for_terminal(text), style=style)
 
 
 class PlainConsole(Console):
-    """A console that prints strings as plain text. Callers make a `Text` with `plain_line`."""
+    """A console that prints strings as plain text. Use `plain_line` for styled text."""
 
     def __init__(self, file: TextIO, *, quiet: bool) -> None:
         super().__init__(file=file, quiet=quiet, highlight=False, markup=False, emoji=False)
@@ -155,7 +155,7 @@ def ask_for_text(question: str, **prompt_options: Any) -> str:
 
 
 def ask_to_confirm(question: str, *, err: bool = False) -> bool:
-    """Ask a yes-or-no question, and return whether the answer is yes. Raises `click.Abort` if it is interrupted."""
+    """Ask a yes-or-no question and return whether the answer is yes. Raises `click.Abort` if it is interrupted."""
     yes, no = say("y"), say("n")
     answers = dict.fromkeys(("y", "yes", yes, say("yes")), True) | dict.fromkeys(("n", "no", no, say("no")), False)
 
@@ -194,7 +194,7 @@ class Screen:
             self.listener(sentence)
 
     def say_omitted(self, count: int) -> None:
-        """Print how many of `count` lines were omitted, if any."""
+        """Print the number of the `count` lines that were omitted, if any."""
         if count > MAX_SHOWN_LINES:
             self.say(say("... and {count:,} more: --json lists all of them.", count=count - MAX_SHOWN_LINES))
 
@@ -217,7 +217,7 @@ class Screen:
             used_lines += height_needed
 
     def say_if_quiet(self, sentence: str) -> None:
-        """Print a sentence that a person must act on, even with -q. Does nothing without -q or with --json."""
+        """With -q, print a sentence that a person must act on. Does nothing without -q or with --json."""
         if self._quiet and not self.as_json:
             PlainConsole(self._output.file, quiet=False).print_line(sentence)
 
@@ -226,7 +226,7 @@ class Screen:
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask a yes-or-no question. Return False if no one can be asked."""
+        """Ask a yes-or-no question. Returns False if no one can be asked."""
         try:
             return self.can_ask() and ask_to_confirm(question)
         except click.Abort:
@@ -234,11 +234,11 @@ class Screen:
             return False
 
     def ask(self, question: str, default: str) -> str | None:
-        """Ask for a text. Return None if no one can be asked, or if the question is interrupted."""
+        """Ask for a text. Returns None if no one can be asked, or if the question is interrupted."""
         return self._prompt(question, default=default)
 
     def choose(self, question: str, choices: Sequence[str], descriptions: Sequence[str]) -> str | None:
-        """Ask for one of the choices, by name or number, and show their descriptions. Return None as `ask` does."""
+        """Ask for one of the choices, by name or number, and show their descriptions. Returns None as `ask` does."""
         if not self.can_ask():
             return None
         for position, (choice, description) in enumerate(zip(choices, descriptions, strict=True), start=1):
@@ -256,7 +256,7 @@ class Screen:
             return None
 
     def notes(self, sentences: Sequence[str]) -> None:
-        """Print notes, which are less severe than warnings."""
+        """Print notes, which are less serious than warnings."""
         for sentence in sentences:
             self.say(say("Note: {sentence}", sentence=sentence))
 
@@ -300,10 +300,10 @@ class Screen:
             self.out.print_line("  " + "; ".join(members))
 
     def finish(self, summary: Summary) -> NoReturn:
-        """Print the summary of a command, and exit with its exit code.
+        """Print the summary of a command and exit with its exit code.
 
         If standard output could not be written, this is reported on standard error, and exit code 0 becomes 2. Other
-        codes are kept, because they tell what happened to the money.
+        codes are kept, because they report the result of the payments.
         """
         interruption.ignore()
         if not summary.seconds:  # a run measures its own duration, for its metrics

@@ -1,4 +1,4 @@
-"""Writes to standard output and standard error without ever failing the run."""
+"""Writes to standard output and standard error without ever failing a run."""
 
 import io
 import os
@@ -25,7 +25,7 @@ class Stream(io.TextIOBase):
 
     @property
     def file(self) -> TextIO:
-        """This stream, typed as `TextIO` for printing."""
+        """This stream, typed as a `TextIO`, whose methods it has."""
         return cast("TextIO", self)
 
     @property

@@ -524,7 +524,7 @@ _WITHDRAWABLE = frozenset({Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage
 
 
 def _withdraw_shown_document(agreement: Agreement[Document], allowed: Collection[Stage]) -> None:
-    """Withdraw the signed document shown on the page, and stop its run if it is only starting."""
+    """Withdraw the signed document shown on the page and stop its run if it is only starting."""
     document = _require_same_document(agreement)
     stage = _require_stage(agreement, allowed).stage
     withdraw(agreement.visit, document)

@@ -132,10 +132,10 @@ def show_sheet(visit: Visit) -> Response:
         edits=sorted(require_corrections(payout).edits, key=lambda edit: (edit.row, edit.column)),
         mostly=_frequent_kinds(result),
         has_guesses=any(heading.column and not heading.is_known for heading in headings),
-        # One click corrects the cells of each of these kinds.
+        # The kinds whose cells can all be corrected by one click.
         answered=list(_suggestible_kinds(payout, result, kind)),
         change=change,
-        # This red cell is the next to correct.
+        # The next red cell to correct.
         focus=focus,
     )
 

@@ -1,4 +1,4 @@
-"""The pages on which people upload a sheet, say how to read it, and state the totals that they expect."""
+"""The pages on which people upload a sheet, choose how to read it, and enter the expected totals."""
 
 import re
 import shutil
@@ -137,7 +137,7 @@ def upload_sheet(visit: Visit) -> Response:
 
 
 def replace_upload(visit: Visit) -> Response:
-    """Replace a sheet with a corrected file, read the same way. Unchanged left-out rows stay left out."""
+    """Replace a sheet with a corrected file, read the same way. Unchanged rows that were left out stay left out."""
     with lock_for_change(visit) as payout, _uploaded_sheet(visit) as (name, content):
         if payout.has_sheet(name, content):
             return visit.redirect(f"/sheets/{payout.number}")
@@ -154,7 +154,7 @@ def replace_upload(visit: Visit) -> Response:
 
 
 def choose_reading(visit: Visit) -> Response:
-    """Read a sheet differently, such as with another worksheet, encoding, or meaning of its headings."""
+    """Read a sheet differently, for example with another worksheet or encoding, or other columns for its headings."""
     with lock_for_change(visit) as payout:
         result, uploaded, corrections = check_result(visit, payout), payout.uploaded, require_corrections(payout)
         worksheet = visit.form.get("worksheet", uploaded.worksheet)
@@ -193,10 +193,10 @@ def choose_worksheets(visit: Visit) -> Response:
             is_one_of_several = len(worksheets) > 1
             corrections = require_corrections(payout)
             recheck(visit, payout, corrections, worksheet=worksheets[0], is_one_of_several=is_one_of_several)
-            # After a crash, those that are missing can be uploaded again. The plan of the first names them.
+            # After a crash, missing worksheets can be uploaded again. The first one's plan lists them.
             for worksheet in worksheets[1:]:
                 shutil.copyfile(payout.sheet, copy := payout.path / ".copy")
-                # Each payout has a payment run of its own, or each would lack the other's people.
+                # Each payout gets its own payment run. Otherwise the other's people would seem to be missing.
                 new_upload = replace(uploaded, worksheet=worksheet, reference=None, is_one_of_several=True)
                 new_upload = replace(new_upload, like="", answered=(), sent_back="", look_again=())
                 create_payout_folder(visit.console.directory, new_upload, copy, random_folder_name())
@@ -204,10 +204,10 @@ def choose_worksheets(visit: Visit) -> Response:
 
 
 def _parse_title(visit: Visit) -> str:
-    """Parse the payout's name from the form. Empty means the file name. Raises `FieldRefused`."""
+    """Parse the payout's name in the form. Empty means the file name. Raises `FieldRefused`."""
     title = visit.form.get("title", "").strip()
     if title and not (title.isprintable() and len(title) <= _MAX_TITLE):
-        raise FieldRefused("title", say("A name is one line of at most {most} characters.", most=_MAX_TITLE))
+        raise FieldRefused("title", say("A name must be one line of at most {most} characters.", most=_MAX_TITLE))
     return title
 
 
@@ -221,7 +221,7 @@ def _chosen_encoding(visit: Visit, result: CheckResult, uploaded: UploadedSheet)
 
 
 def _chosen_spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
-    """Return how numbers and names are written, from the form. Raises `PageNotFound` for an unknown answer."""
+    """Return the form's answer on how numbers and names are written. Raises `PageNotFound` for an unknown one."""
     choices = {"numbers": get_args(Numbers), "names": get_args(Names)}
     answers = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in choices}
     if any(answer not in {None, *choices[name]} for name, answer in answers.items()):

@@ -1,7 +1,7 @@
 """Stores statements and orders about rows in folders. One person drafts an order, and others approve it.
 
-No file stores how far an order has come: that follows from its files and from the journal, which has every order that
-was carried out.
+No file stores the progress of an order. It follows from the order's files and from the journal, which has every order
+that was carried out.
 """
 
 import filecmp
@@ -53,8 +53,8 @@ READ_STATEMENT_PROGRAM = "from paygw_batch.console.pages.orders import main; mai
 class UploadedStatement:
     """A statement uploaded for a batch: who uploaded it and when.
 
-    `words` say how the person knows that it is from the gateway. `as_of` is the time of lines without their own time,
-    or empty if nobody stated it.
+    `words` describe how the person knows that it is from the gateway. `as_of` is the time of lines without their own
+    time, or empty if nobody stated it.
     """
 
     batch: str
@@ -89,7 +89,7 @@ class StatementFolder(NamedFolder):
         return self.path / "file" / self.uploaded.name
 
     def has_file(self, uploaded: UploadedStatement, content: Path) -> bool:
-        """Return whether this is the same upload: person, words and file content are equal."""
+        """Return whether this is the same upload: same person, words and file content."""
         return replace(uploaded, at=self.uploaded.at) == self.uploaded and filecmp.cmp(
             self.file, content, shallow=False
         )
@@ -119,7 +119,7 @@ class StatementFolder(NamedFolder):
         return self.path / "error.txt"
 
     def build_requested_statement(self, by: str) -> RequestedStatement:
-        """Return the statement for use by a person. Matching lines count even if others do not match."""
+        """Return the statement as a person will use it. Matching lines count even if others do not match."""
         uploaded = self.uploaded
         statement = statement_from_json(self.lines_file.read_text(encoding="utf-8"))
         as_of = as_of_time(uploaded.as_of, say("The time")) if uploaded.as_of else None
@@ -273,7 +273,7 @@ class OrderAgreement(Agreement[RowOrder]):
     own_act, approving_act, starting_act = Action.ORDER, Action.AGREE, Action.SETTLE
     approve_path, start_path, start_audit_action = "agree", "carry-out", "carry order out"
     missing_message = mark("This order does not exist. It may have been withdrawn.")
-    only_maker_message = mark("Only {name}, who drafted this, can change it.")
+    only_maker_message = mark("Only {name}, who drafted it, can change it.")
     other_person_message = mark("You asked for this, so another person must agree.")
     next_steps: ClassVar[Mapping[Stage, str]] = {
         Stage.TO_SIGN: mark("Not signed yet"),
@@ -408,7 +408,7 @@ def store_draft(visit: Visit, draft: RowOrder) -> OrderFolder:
 
 
 def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
-    """Return the orders that are not carried out yet, of one payout or of all."""
+    """Return the orders of one payout, or of all, that are not carried out yet."""
     folders = open_order_folders(orders_directory(visit))
     if not folders:
         return []

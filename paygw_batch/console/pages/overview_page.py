@@ -57,7 +57,7 @@ def download_payee_advice(visit: Visit) -> Response:
     payments = _payments_to_only_payee(_search_payments(visit, search_text))
     if not payments:
         raise UsageError(
-            say("The search must match exactly one person who was paid."), hint=say("Write the number or the order id.")
+            say("The search must match exactly one paid person."), hint=say("Write the number or the order id.")
         )
     return remittance_response(visit, [payments])
 
@@ -82,7 +82,7 @@ _DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task for the visitor: where, why and since when, and the sums and number of people concerned."""
+    """A task for the visitor: its page, reason and time, and the sums and number of people concerned."""
 
     path: str
     name: str
@@ -94,7 +94,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayout:
-    """A payout in the list. `by` prepared it on these pages, or is empty if it was prepared elsewhere."""
+    """A payout in the list. `by` is its maker, or empty if it was not prepared on these pages."""
 
     record: BatchRecord
     name: str

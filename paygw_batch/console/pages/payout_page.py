@@ -56,8 +56,8 @@ MAX_ACTIONS = 50
 class HistoryEvent:
     """An event in the history of a payout or a row, worded for officers. `by` is empty if no person caused it.
 
-    `reply` is the gateway's raw reply. `order` is the digest of the signed order that caused the event, and `page` its
-    address. If an order did the same to several rows, `rows` is their number and `row` is None.
+    `reply` is the gateway's raw reply. `order` is the digest of the signed order that caused the event, and `page` the
+    order's address. If an order did the same to several rows, `rows` is their number and `row` is None.
     """
 
     at: str
@@ -296,7 +296,7 @@ def _people_actions(journal: JournalReader, record: BatchRecord) -> Sequence[His
 
 
 def _action_event(entry: HistoryEntry, reason: str | None = None) -> HistoryEvent:
-    """Describe a person's action for officers, without the login, plan and batch of the entry."""
+    """Describe a person's action to officers, without the entry's login, plan and batch."""
     action, at, by = action_label(entry.kind), entry.at, decider_name(entry.by)
     words = reason or render_record(entry.said, is_for_officers=True)
     if (people := parse_agreement(entry.by)) is not None:
@@ -356,14 +356,14 @@ _STEPS: Mapping[RowStep, tuple[str, ...]] = {
     ),
     RowStep.SEND: mark_all("Not sent yet", "The next run sends it."),
     RowStep.PAY_AGAIN: mark_all(
-        "The money came back", "Find out why, and pay it under another order id in a new sheet."
+        "The money came back", "Find out why, then pay it under another order id in a new sheet."
     ),
 }
 """The heading and sentences of each step for a row."""
 
 
 def _step_view(step: NextStep) -> StepView:
-    """Describe a row's next step for officers."""
+    """Describe a row's next step to officers."""
     row, earlier_attempt = step.row, step.row.possible_duplicate_of
     heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEPS[step.step])
     is_urgent = step.step not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
@@ -402,7 +402,7 @@ def download_row_advice(visit: Visit) -> Response:
 
 
 def remittance_response(visit: Visit, people: Sequence[Sequence[FoundPayment]]) -> Response:
-    """Return the remittance advices of these people as a download."""
+    """Return these people's remittance advices as a download."""
     headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}
     page = remittance_page(people, visit.console.settings.reporting.payer, format_date_in_zone)
     return Response(page, media_type=FILE_TYPES["html"], headers=headers)

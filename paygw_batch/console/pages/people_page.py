@@ -48,7 +48,7 @@ _JOBS: Mapping[str, str] = {
 
 
 def show_workers(visit: Visit) -> Response:
-    """Show the workers. Raises `PageNotFound` if the journal is a file, since then only one machine sends."""
+    """Show the workers. Raises `PageNotFound` if the journal is a file, because then only one machine sends."""
     settings = visit.console.settings
     if settings.journal.url is None:
         raise PageNotFound(say("This machine sends all payouts itself. There are no workers."))
@@ -67,15 +67,15 @@ def work_values(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settin
         return worker.rows / minutes if minutes > 0 else 0.0
 
     return {
-        # Each worker comes with the sheet that it is sending and its rate in rows a minute.
+        # Each worker is listed with the sheet that it is sending and its rate in rows per minute.
         "workers": [(worker, names.get(worker.batch or "", ""), rows_a_minute(worker)) for worker in work.workers],
         "work": work,
         "jobs": [(_job_label(job.name, settings), job) for job in jobs],
-        # The value 0 means that there is no limit.
+        # 0 means no limit.
         "rate_per_s": configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
-        # This is the maximum number of rows in flight over all workers.
+        # The maximum number of rows in flight over all workers.
         "in_flight": configured.concurrency if gate.concurrency is None else gate.concurrency,
-        # The reason is empty while workers may send.
+        # Empty while workers may send.
         "stop_reason": gate_stop_reason(gate),
     }
 
@@ -159,7 +159,7 @@ def show_people_and_health(visit: Visit) -> Response:
     last_number = audit_entries[-1][0].number if len(audit_entries) == ENTRIES_PER_PAGE else None
     return visit.page(
         "people.html",
-        # Each person comes with the fingerprints of their keys.
+        # Each person is listed with the fingerprints of their keys.
         members=[(member, sorted(keys[member])) for member in console.members],
         needed=settings.approval.needed,
         expires_h=settings.approval.expires_h,
@@ -172,7 +172,7 @@ def show_people_and_health(visit: Visit) -> Response:
         checks=[_program_check(visit, name) for name in _CHECKS],
         entries=audit_entries,
         pages=page_links("before", {say("Older entries"): last_number}),
-        # The error says why the audit trail cannot be read. It is empty if it can.
+        # The reason why the audit trail cannot be read, or empty.
         audit_error=audit_error,
     )
 

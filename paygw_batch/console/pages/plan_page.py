@@ -140,7 +140,7 @@ class PlanAgreement(Agreement[PlanDocument]):
         return self.document is not None and bool(journal.batches(plan_sha256=self.document.digest()))
 
     def stage_without_signatures(self, journal: JournalReader) -> Stage | None:
-        """Return the stage of a payout that has started or has nothing to sign yet, otherwise None."""
+        """Return the stage of a payout that has started or has nothing to sign yet, or otherwise None."""
         if self.document is not None and any(record.batch == self.batch for record in journal.batches()):
             return Stage.DONE
         if self.checked is None or not self.checked.is_ready:

@@ -99,9 +99,9 @@ def check_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -
 
 
 def _sufficient_result(visit: Visit, payout: PayoutFolder, *, to_sign: bool) -> CheckResult | None:
-    """Return the earlier check result, or None if there is none or it does not suffice `to_sign` a plan.
+    """Return the earlier check result if there is one and it suffices (`to_sign`: for signing a plan), or None.
 
-    It is not enough without a draft, or if another payout was sent since: the plan could then not start.
+    For signing it needs a draft, and no other payout may have been sent since, or the plan could not be started.
     """
     result = payout.check_result
     if not to_sign or not isinstance(result, CheckedSheet) or not result.is_ready or payout.plan_file.exists():
@@ -129,7 +129,7 @@ def check_or_start(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False)
 
 
 def recheck(visit: Visit, payout: PayoutFolder, corrections: Corrections, **answers: Any) -> None:
-    """Withdraw a payout's plan, and recheck its sheet with other corrections and the maker's `answers`."""
+    """Withdraw a payout's plan and recheck its sheet with other corrections and the maker's `answers`."""
     withdraw(visit, payout.plan)
     payout.replace_corrections(corrections)
     if answers:
@@ -180,7 +180,7 @@ _BLOCK_BYTES = 1024 * 1024
 
 
 def reading_page(visit: Visit, payout: PayoutFolder) -> Response:
-    """Render the page shown while a sheet is read. A text file is assumed to have a row per line."""
+    """Render the page shown while a sheet is read. A text file is assumed to have one row per line."""
     size, rows = payout.sheet.stat().st_size, 0
     if not payout.sheet.name.lower().endswith((".xlsx", ".parquet")):
         with payout.sheet.open("rb") as file:

@@ -87,7 +87,7 @@ def settle_row(visit: Visit) -> Response:
 
 
 def _describe_consequence(choice: SettleChoice) -> str:
-    """Describe when the row can be resent after an outcome, and whether a second person must agree."""
+    """Describe when a row can be resent after an outcome, and whether a second person must agree."""
     again = format_time(choice.again_from) if choice.again_from else say("now")
     consequence = say(CHOICES[choice.resolution][1], again=again)
     return f"{consequence} {say('A second person then approves it.')}" if choice.needs_two else consequence
@@ -167,7 +167,7 @@ def show_rejected_form(visit: Visit) -> Response:
         "retry.html",
         record=record,
         found=rejected,
-        # The form sends back this digest of the rows that its page showed.
+        # A digest of the shown rows, which the form sends back.
         shown=_rows_digest(rejected),
         reasons=reasons[:MAX_REASONS],
         other_reasons=max(len(reasons) - MAX_REASONS, 0),
@@ -252,7 +252,7 @@ def show_order(visit: Visit) -> Response:
         card=build_card(agreement, document, progress),
         order=document,
         record=record,
-        # The run that carries out the order also sends these unsent rows.
+        # Unsent rows, which the run that carries out the order also sends.
         ready=0 if progress.stage is Stage.DONE else ready_count,
         rows=rows,
         pages=next_page_links(after, later_rows[ROWS_PER_PAGE - 1].row if len(later_rows) > ROWS_PER_PAGE else 0),

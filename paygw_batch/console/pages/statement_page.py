@@ -172,7 +172,7 @@ def show_statement_preview(visit: Visit) -> Response:
             words=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
             proof=proof_sentence(requested_statement.statement.proof),
             needs_two=bool(rows_needing_order(settings, journal, record, match.settlements)),
-            # This digest of the statement's effect changes if the statement would do something else.
+            # A digest that changes if the statement would have another effect.
             code=_effect_code(match),
             orders=open_orders(visit, record.batch),
             done=requested_statement.reuse_sentence(journal, record),

@@ -1,1 +1,1 @@
-"""Sends requests over sockets, and sets the first-byte witness."""
+"""Sends requests over sockets and sets the first-byte witness."""

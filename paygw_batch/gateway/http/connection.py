@@ -1,4 +1,4 @@
-"""Carries out one exchange at a time on a connection to the gateway, and sets the first-byte witness."""
+"""A connection to the gateway: carries out one exchange at a time, and sets the first-byte witness."""
 
 import asyncio
 import fcntl
@@ -24,7 +24,7 @@ _ROUND_TRIP_US = struct.Struct("68xI")
 
 
 class SocketStatus:
-    """Asks the kernel about one connected socket. Reads no bytes from the socket, and never waits."""
+    """The kernel's view of one connected socket. Reads no bytes from the socket, and never waits."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -32,14 +32,14 @@ class SocketStatus:
         self._poll.register(descriptor, select.POLLIN)
 
     def has_unread(self) -> bool:
-        """Return whether bytes, an end of stream or an error wait to be read."""
+        """Return whether bytes, the end of the stream or an error can be read."""
         return bool(self._poll.poll(0))
 
     def has_unacknowledged(self) -> bool:
-        """Return whether some written bytes have not been acknowledged by the peer's system yet.
+        """Return whether the peer's system has yet to acknowledge written bytes.
 
         Every packet acknowledges the bytes that its sender had received before (RFC 9293 section 3.10.7.4). So a reply
-        that is read while part of the request is unacknowledged was sent without that part. Only Linux says so.
+        that arrives while part of the request is unacknowledged was sent without that part. Only Linux reports this.
         """
         count = bytearray(_COUNT.size)
         try:
@@ -49,7 +49,7 @@ class SocketStatus:
         return bool(_COUNT.unpack(count)[0] > 0)
 
     def round_trip_s(self) -> float:
-        """Return the round-trip time of a packet, or 0 if the system does not report it."""
+        """Return the round-trip time, or 0 if the system does not report it."""
         if sys.platform != "linux":
             return 0.0
         # This is a second descriptor of the same socket, so closing it does not close the connection.
@@ -63,7 +63,7 @@ RECORD_POLL_INTERVAL_S = 0.002
 
 
 class ConnectFailed(Exception):
-    """A connection could not be made ready; no byte of a request was sent."""
+    """A connection could not be opened. No byte of a request was sent."""
 
     def __init__(self, kind: FaultKind, detail: str) -> None:
         super().__init__(detail)
@@ -85,9 +85,9 @@ class _Stage(Enum):
 
 
 class Connection(asyncio.Protocol):
-    """One connection to the gateway. It is opened (proxy, TLS), used for one exchange after another, and closed.
+    """One connection to the gateway: it is opened (proxy, TLS), used for one exchange after another, and closed.
 
-    The caller limits the time to open it. Each exchange has its own limits: a maximum silence and a deadline.
+    The caller limits the time for opening. Each exchange has its own limits: a maximum silence and a deadline.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, open_connections: set["Connection"]) -> None:
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
     # The transport calls the methods from here on.
 
     async def open_tunnel(self, destination: str) -> None:
-        """Ask the proxy at the other end to connect us to `destination` (host:port). Raises `ConnectFailed`."""
+        """Open a tunnel through the proxy to `destination` (host:port). Raises `ConnectFailed`."""
         self.opening_kind = FaultKind.PROXY_FAILED
         self._tunnel = TunnelReader()
         began_s = self._loop.time()
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         self._tunnel_s = self._loop.time() - began_s
 
     async def open_tls(self, channel: TlsChannel) -> None:
-        """Make the TLS handshake, and encrypt all further bytes. Raises `ConnectFailed`."""
+        """Perform the TLS handshake. All further bytes are encrypted. Raises `ConnectFailed`."""
         self.opening_kind = FaultKind.TLS_FAILED
         self._tls = channel
         try:
@@ -143,17 +143,17 @@ class Connection(asyncio.Protocol):
         await self._wait_for_step(channel.outgoing())
 
     def round_trip_s(self) -> float:
-        """Return the round-trip time to the gateway, or 0 if the system does not report it.
+        """Return the round-trip time to the gateway in seconds, or 0 if the system does not report it.
 
-        With a proxy, this is the time until it answered CONNECT, for which it must have reached the gateway.
+        With a proxy, this is the time that its reply to CONNECT took, because it first had to reach the gateway.
         """
         return self._tunnel_s or (self._arrivals.round_trip_s() if self._arrivals is not None else 0.0)
 
     async def wait_for_silence(self, listening_s: float, until_s: float) -> None:
         """Wait `listening_s` while the peer must stay silent.
 
-        An exchange may follow at once, without an `await` between. Bytes that arrive before the request would be taken
-        for its reply. TLS tickets are accepted, until `until_s` by the loop's clock. Raises `ConnectFailed`.
+        The exchange must follow at once, without an `await` in between. Bytes that arrive before the request would be
+        taken for its reply. TLS tickets are accepted until `until_s` by the loop's clock. Raises `ConnectFailed`.
         """
         self._stage = _Stage.QUIET if self._stage is _Stage.OPENING else self._stage
         while listening_s or not self.is_fit():
@@ -168,11 +168,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the last exchange left the connection ready for another. Later bytes may still be unread."""
+        """Whether the last exchange left the connection reusable. Later bytes may still be unread."""
         return self._stage is _Stage.QUIET
 
     def is_fit(self) -> bool:
-        """Return whether an exchange may start: nothing has arrived since the last one, not even unread."""
+        """Return whether an exchange may start: nothing has arrived since the last one, not even unread bytes."""
         if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
             return False
         return not self._has_unread() and not (self._tls is not None and self._tls.is_inside_record)
@@ -180,10 +180,10 @@ class Connection(asyncio.Protocol):
     def exchange(
         self, request: bytes, may_send: SendGuard, *, read_timeout_s: float, deadline_s: float
     ) -> "asyncio.Future[RawReply | TransportFault]":
-        """Send the bytes of one whole request, once, and return a future of the reply or fault.
+        """Send one whole request, once, and return a future of the reply or fault.
 
         `may_send` is called immediately before the first byte. If it returns False, nothing is sent (INTENT_STALE).
-        The future ends after `read_timeout_s` of silence, and in any case at `deadline_s` by the loop's clock.
+        The future completes after `read_timeout_s` of silence, and at `deadline_s` by the loop's clock at the latest.
         """
         result = self._result = self._loop.create_future()
         transport = self._transport
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
             self._bytes_written = max(0, self._request_bytes - transport.get_write_buffer_size())
 
     def session(self) -> ssl.SSLSession | None:
-        """Return the TLS session that later connections may resume. Reading it costs as much as half a handshake."""
+        """Return the TLS session for later connections to resume. Reading it costs as much as half a handshake."""
         return self._tls.session if self._tls is not None else None
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
         transport.close()
 
     def abort(self, kind: FaultKind = FaultKind.CANCELLED, detail: str = "given up") -> None:
-        """Cut the connection, and end a current exchange with this fault."""
+        """Cut the connection. An exchange in progress ends with this fault."""
         if self._stage is _Stage.EXCHANGE:
             self._end_with_fault(kind, detail)
             return
@@ -281,10 +281,10 @@ class Connection(asyncio.Protocol):
                 pass
 
     def eof_received(self) -> None:
-        """Handle the end of the peer's half. Because this returns None, asyncio closes our half too."""
+        """Handle the end of the peer's half. Returns None, so that asyncio closes our half too."""
         if self._stage is _Stage.EXCHANGE:
-            # Under TLS this means that the connection was cut. A peer that means to end it sends close_notify first,
-            # which would have been handled before.
+            # Under TLS this means that the connection was cut, because a peer that ends it properly sends close_notify
+            # first.
             self._end_stream(cleanly=self._tls is None)
         elif self._stage is _Stage.OPENING:
             self._fail_step(self.opening_kind, "the connection was closed")
@@ -303,7 +303,7 @@ class Connection(asyncio.Protocol):
             self._stage = _Stage.SPENT
 
     def resume_writing(self) -> None:
-        """Record that the kernel has the whole request. The silence before the reply is measured from now on."""
+        """Note that the kernel accepted the whole request. The silence before the reply is measured from now on."""
         if self._stage is _Stage.EXCHANGE and self._bytes_written < self._request_bytes:
             # Unread bytes may have arrived before the last piece of the request, because the event loop wrote that
             # piece without reading first.
@@ -359,7 +359,7 @@ class Connection(asyncio.Protocol):
         return self._arrivals is not None and self._arrivals.has_unread()
 
     def _is_request_unacknowledged(self, transport: asyncio.Transport) -> bool:
-        """Return whether part of the request is still unsent or not acknowledged."""
+        """Return whether part of the request is still unsent or unacknowledged."""
         return transport.get_write_buffer_size() > 0 or (
             self._reader.bytes_read == 0 and self._arrivals is not None and self._arrivals.has_unacknowledged()
         )
@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
         if decrypted:
             self._read_reply(decrypted)
         elif not tls.is_inside_record:
-            # The early bytes were a complete TLS ticket, and not a reply.
+            # The early bytes were a complete TLS ticket, not a reply.
             self._began_early = False
         if self._stage is _Stage.EXCHANGE:
             if tls.failure is not None:
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(due_s, self._check_time_limits)
 
     def _check_time_limits(self) -> None:
-        """Check the time limits, and set the timer to the next one if none has passed."""
+        """End the exchange if a time limit has passed, or set its only timer to the next limit."""
         now_s = self._loop.time()
         is_writing = self._transport is not None and self._transport.get_write_buffer_size() > 0
         if now_s >= self._deadline_s:
@@ -444,5 +444,5 @@ class Connection(asyncio.Protocol):
 
 
 def _tls_error_name(error: ssl.SSLError) -> str:
-    """Return the TLS library's own name for the error, which contains no sent data."""
+    """Return the TLS library's name for the error, which contains no transmitted data."""
     return error.reason or type(error).__name__

@@ -1,6 +1,6 @@
-"""Sends status enquiries to the gateway with httpx, and reads the answers as strictly as replies to payouts.
+"""Sends status enquiries to the gateway with httpx and parses replies as strictly as those to payouts.
 
-It sends no payouts. No command that sends payouts imports it, because httpx takes as long to import as polars.
+Commands that send payouts do not import it, because importing httpx takes as long as polars.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ _CONNECT_FAULTS: tuple[tuple[type[BaseException], FaultKind], ...] = (
 class EnquiryClient:
     """Asks one gateway for the state of orders, each time over a new connection. Use it with `async with`.
 
-    Redirects, cookies and the environment are ignored. The constructor raises `ConfigurationError` for settings that
-    cannot be used or are not safe.
+    Redirects, cookies and the environment are ignored. The constructor raises `ConfigurationError` for invalid or
+    unsafe settings.
     """
 
     def __init__(self, settings: TransportSettings) -> None:
@@ -61,10 +61,10 @@ class EnquiryClient:
         )
 
     async def ask(self, request: PreparedRequest) -> RawReply | TransportFault:
-        """Send an enquiry and wait for its reply. Problems of the network are returned as a fault, never raised.
+        """Send an enquiry and wait for its reply. Network errors are returned as a fault, never raised.
 
-        Raises `InternalError` if the request is not for the configured gateway, or httpx would change the signed
-        address.
+        Raises `InternalError` if the request is not for the configured gateway, or if httpx would change the signed
+        URL.
         """
         url = httpx.URL(request.url)
         if f"{url.scheme}://{url.netloc.decode('ascii')}" != self._origin or str(url) != request.url:

@@ -1,10 +1,11 @@
-"""Writes the head of an HTTP/1.1 request and parses the reply, as bytes. Uses no socket.
+"""Writes HTTP/1.1 request heads and parses replies, as bytes without sockets.
 
-Source: RFC 9112. The parser is httptools (llhttp) in its strict mode: it refuses two lengths, a length beside chunks,
-bare line feeds and folded lines. This module refuses what the parser lets pass and payouts must not trust.
+Source: RFC 9112. The parser is httptools (llhttp) in its strict mode: it refuses two lengths, a length together with
+chunks, bare line feeds and folded lines. This module also refuses replies that the parser accepts but payouts must not
+trust.
 
-The module also writes CONNECT for a proxy and reads the proxy's answer (RFC 9110 section 9.3.6). CONNECT contains
-nothing of a payout, so it never sets the witness.
+The module also writes CONNECT for a proxy and reads the proxy's answer (RFC 9110 section 9.3.6). CONNECT contains no
+payout data, so it never sets the witness.
 """
 
 import zlib
@@ -30,10 +31,10 @@ Some servers send deflate without the frame that RFC 9110 (section 8.4.1.2) pres
 
 
 def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> bytes:
-    """Return the bytes of a prepared request, head and body.
+    """Return the bytes of a prepared request: head and body.
 
     The headers are those of section 5 of the gateway's interface. Raises `InternalError` if the request was signed for
-    another origin, or a header contains a line break.
+    another origin, or if a header contains a line break.
     """
     start = _payout_head_start(request.url, origin)
     end = f"Content-Length: {len(request.body)}\r\n" + ("Connection: close\r\n\r\n" if close else "\r\n")
@@ -62,14 +63,14 @@ def _single_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BrokenReply:
-    """The reason why bytes are not a reply that we can trust."""
+    """The reason why a reply is not trusted."""
 
     kind: FaultKind
     detail: str
 
 
 def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> BrokenReply | None:
-    """Return the reason why this head makes the body unreliable, or None if it does not."""
+    """Return why the body after this head is unreliable, or None if it is reliable."""
     transfer, length = _list_elements(headers, "transfer-encoding"), _list_elements(headers, "content-length")
     if version not in {"1.0", "1.1"}:
         return BrokenReply(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
@@ -90,7 +91,7 @@ def _codings(headers: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def unpack_body(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | BrokenReply:
-    """Return a whole body without its coding. The unpacked body may be as long as a plain one."""
+    """Decompress a whole body, to at most the maximum length of a plain one."""
     for window in (window for coding in _codings(headers) for window in _ZLIB_WINDOWS[coding]):
         stream = zlib.decompressobj(window)
         try:
@@ -110,14 +111,14 @@ def _list_elements(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
 
 
 class ReplyReader:
-    """Reads the final reply to one request, which is fed in pieces of any size.
+    """Parses the final reply to one request, which is fed in pieces of any size.
 
-    `result` is None until the reply is complete or broken. A reply is complete by its own framing: a length, chunks, or
-    otherwise the end of the stream (RFC 9112 section 6.3). Interim (1xx) replies are skipped. The status 101 is broken,
-    because we never ask for it.
+    `result` is None until the reply is complete or broken. Its framing decides when it is complete: a length, chunks,
+    or otherwise the end of the stream (RFC 9112 section 6.3). Interim (1xx) replies are skipped. Status 101 counts as
+    broken, because we never ask for it.
 
-    If more bytes arrive with the reply, it is broken as well: they could be a second reply, and nobody could say which
-    of the two is about this request.
+    A reply followed by more bytes is broken too: they could be a second reply, and it would be unknown which of the two
+    belongs to the request.
     """
 
     def __init__(self, *, reused_connection: bool = False) -> None:
@@ -140,7 +141,7 @@ class ReplyReader:
         self._last_piece = b""
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes of the stream. Raises `InternalError` if there is a result already."""
+        """Parse the next bytes of the stream. Raises `InternalError` if there is already a result."""
         if self.result is not None:
             raise InternalError("bytes were fed to a reply that was complete")
         if self.bytes_read == 0 and data[:1] != b"H":
@@ -171,7 +172,7 @@ class ReplyReader:
             self._set_result(BrokenReply(FaultKind.CONNECTION_LOST, f"ended after {self.bytes_read} bytes"))
 
     def _ends_with_reply(self, data: bytes) -> bool:
-        """Return whether `data` certainly ends with the reply's own last bytes.
+        """Return whether `data` certainly ends with the last bytes of the reply.
 
         The parser silently skips blank lines after a reply. Such a reply counts, but its connection is not used again.
         """
@@ -202,7 +203,7 @@ class ReplyReader:
             self._set_fault(FaultKind.PROTOCOL_ERROR, "more bytes than one reply")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header of the head. Trailers after a chunked body are dropped."""
+        """Store a header. Trailers after a chunked body are dropped."""
         if not self._head_read:
             self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")))
 
@@ -242,12 +243,12 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 def connect_request(destination: str) -> bytes:
-    """Return the request for a tunnel to `destination` (host:port)."""
+    """Build the CONNECT request for a tunnel to `destination` (host:port)."""
     return f"CONNECT {destination} HTTP/1.1\r\nHost: {destination}\r\nUser-Agent: paygw-batch\r\n\r\n".encode("ascii")
 
 
 class TunnelReader:
-    """Reads the proxy's answer to CONNECT, which is fed in pieces of any size."""
+    """Parses the proxy's reply to CONNECT, which is fed in pieces of any size."""
 
     def __init__(self) -> None:
         self.is_open = False

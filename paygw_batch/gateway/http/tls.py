@@ -1,7 +1,7 @@
-"""Runs our side of a TLS connection in memory, and chooses the trusted certificates. Uses no socket.
+"""Runs our side of a TLS connection in memory, without sockets, and chooses the trusted certificates.
 
-asyncio's own TLS does not say how much of a request its transport still holds, or whether a stream was ended by its
-sender (close_notify) or cut off. It also cannot resume a session, which one connection per payout needs.
+asyncio's own TLS does not report how much of a request is still buffered, or whether a stream was ended by its sender
+(close_notify) or cut off. It also cannot resume sessions, which connections for single payouts need.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ _HEADER_BYTES = 5
 def client_context(
     ca_bundle: Path | None, *, key: str = "gateway.ca_bundle", protocol: str | None = "http/1.1"
 ) -> ssl.SSLContext:
-    """Return a context that trusts a server only over TLS 1.2 or later, with certificate and host name verified.
+    """Build a context that requires TLS 1.2 or later, and verifies the server's certificate and host name.
 
     The usual functions are not used, because they read SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the
-    environment. The authorities are those of `ca_bundle`, or else Mozilla's, from certifi. `protocol` is requested by
-    ALPN. Raises `ConfigurationError`, naming the setting `key`, if `ca_bundle` cannot be read.
+    environment. The authorities are those of `ca_bundle` or, by default, Mozilla's (certifi). `protocol` is requested
+    by ALPN. Raises `ConfigurationError`, naming the setting `key`, if `ca_bundle` cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -37,13 +37,13 @@ def client_context(
     except (OSError, ValueError):
         raise ConfigurationError(
             say("The certificate authorities in {ca_bundle} cannot be read.", ca_bundle=ca_bundle or certifi.where()),
-            hint=say("{key} names a PEM file of certificates.", key=key),
+            hint=say("{key} is a PEM file with certificates.", key=key),
         ) from None
     return context
 
 
 class TlsChannel:
-    """Our side of one TLS connection, between the encrypted bytes and those of the application.
+    """Our side of one TLS connection. Translates between encrypted and plain bytes.
 
     The caller passes all bytes that arrive to `handshake` or `decrypt`, and sends all bytes that `outgoing` returns.
     Raises `ssl.SSLError` if the handshake or an encryption fails: `SSLCertVerificationError` for an untrusted peer.
@@ -62,7 +62,7 @@ class TlsChannel:
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """The session that later connections may resume, or None before the server sends a ticket."""
+        """The session for later connections to resume, or None before the server sends a ticket."""
         session = self._ssl.session
         return session if session is not None and session.has_ticket else None
 
@@ -72,11 +72,11 @@ class TlsChannel:
 
     @property
     def is_inside_record(self) -> bool:
-        """Whether a record is incomplete, so that its content is not known yet."""
+        """Whether only part of a record has arrived, so that its content is not known yet."""
         return bool(self._header) or self._record_left_bytes > 0
 
     def handshake(self, data: bytes = b"") -> bool:
-        """Continue the handshake with the received bytes. Return whether it is complete."""
+        """Continue the handshake with the bytes that `arrived` and return whether it is complete."""
         if data:
             self._receive(data)
         try:
@@ -92,7 +92,7 @@ class TlsChannel:
             remaining = remaining[self._ssl.write(remaining) :]
 
     def decrypt(self, data: bytes) -> bytes:
-        """Return the decrypted bytes of `data`. Sets `is_ended` or `failure` if the stream ends or breaks."""
+        """Decrypt the bytes that `data`. Sets `is_ended` or `failure` if the stream ends or breaks."""
         self._receive(data)
         pieces = []
         try:
@@ -106,7 +106,7 @@ class TlsChannel:
         return b"".join(pieces)
 
     def _receive(self, data: bytes) -> None:
-        """Pass bytes from the wire to the library, and track where records begin and end (RFC 8446 section 5.1)."""
+        """Pass received bytes to the library and track where records begin and end (RFC 8446 section 5.1)."""
         self._incoming.write(data)
         position = 0
         while position < len(data):
@@ -122,13 +122,13 @@ class TlsChannel:
             position += step
 
     def outgoing(self) -> bytes:
-        """Return the bytes that must be sent now."""
+        """Return the bytes to send now."""
         return self._outgoing.read()
 
     def close_notify(self) -> bytes:
         """Return the bytes that end our half of the connection (close_notify)."""
-        # `unwrap` also waits for the peer's close_notify, or the connection has failed before. Neither matters here,
-        # because we close it.
+        # `unwrap` may want to wait for the peer's close_notify, or the connection may have failed. Neither matters
+        # here.
         with contextlib.suppress(ssl.SSLError):
             self._ssl.unwrap()
         return self._outgoing.read()

@@ -1,7 +1,7 @@
-"""Sends one request to the gateway at most once, and returns its reply or fault.
+"""Sends one request to the gateway at most once and returns its reply or fault.
 
-The transport follows no redirect, retries nothing, keeps no cookie and reads no environment variable. Whether a payout
-may be tried again depends only on the first-byte witness in the returned fault, never on the class of an exception.
+The transport follows no redirects, retries nothing, stores no cookies and reads no environment variables. Whether a
+payout may be retried depends only on the first-byte witness in the returned fault, never on the class of an exception.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class AddressCache:
         """Maps each host to its addresses, and the time by the loop's clock when they expire."""
 
     async def resolve(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
-        """Resolve `host` to its addresses, preferred ones first. Raises `ConnectFailed` if it has none."""
+        """Return the addresses of `host` in the system's preferred order. Raises `ConnectFailed` if it has none."""
         if _is_address(host):
             return [host]
         addresses, kept_until_s = self._entries.get(host, ((), 0.0))
@@ -75,16 +75,16 @@ MIN_SILENCE_S = 0.001
 
 
 class PayoutTransport:
-    """Sends requests to one gateway over HTTP/1.1. It belongs to the event loop in which it is first used.
+    """Sends requests to one gateway over HTTP/1.1. Belongs to the event loop in which it is first used.
 
-    A fresh connection carries one request and is closed. With reuse, a connection is kept while it is silent and has
+    Without reuse, a connection carries one request and is closed. With reuse, it is kept while it is silent and has
     been idle for less than `MAX_QUIET_S`. The most recently used connection is taken first, and a new one is opened
-    only if none is left. So there are never more connections than requests in flight at once.
+    only if none is idle. So there are never more connections than requests in flight at once.
 
     TLS sessions are resumed, which saves the gateway a signature for each connection, and a round trip under TLS 1.2.
     The certificate is verified in the first handshake only.
 
-    The constructor raises `ConfigurationError` for settings that cannot be used or are not safe.
+    The constructor raises `ConfigurationError` for invalid or unsafe settings.
     """
 
     def __init__(self, settings: TransportSettings) -> None:
@@ -102,11 +102,11 @@ class PayoutTransport:
         self._is_closed = False
 
     async def deliver(self, request: PreparedRequest, may_send: SendGuard) -> RawReply | TransportFault:
-        """Send one payout and wait for its reply. Problems of the network are returned as a fault, never raised.
+        """Send one payout and wait for its reply. Network errors are returned as a fault, never raised.
 
         `may_send` is called immediately before the first byte, on any connection. If it returns False, nothing is
-        sent. If this is cancelled, it cuts the connection and raises `CancelledError` again; by then a byte may have
-        left. Raises `InternalError` if the request is not for the configured gateway.
+        sent. Cancelling cuts the connection, but a byte may have left by then. Raises `InternalError` if the request is
+        not for the configured gateway.
         """
         content = payout_request(request, self._origin, close=not self._reuse)
         if self._is_closed:
@@ -131,7 +131,7 @@ class PayoutTransport:
         return result
 
     async def probe(self) -> TransportFault | None:
-        """Check that the gateway can be reached: open a connection with proxy and TLS, send nothing, and close it."""
+        """Check that the gateway can be reached: open a connection (proxy, TLS) and close it without sending."""
         loop = asyncio.get_running_loop()
         connection = await self._open(loop, loop.time() + self._settings.total_timeout_s)
         if isinstance(connection, TransportFault):
@@ -148,7 +148,7 @@ class PayoutTransport:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cut every connection. Current exchanges end with the fault CANCELLED and their witness."""
+        """Cut every connection. Exchanges in progress end with the fault CANCELLED and their witness."""
         self._is_closed = True
         self._idle.clear()
         for connection in list(self._open_connections):
@@ -168,13 +168,13 @@ class PayoutTransport:
         return None
 
     def _release_connection(self, connection: Connection, *, served: bool) -> None:
-        """Keep a connection that can be reused, and close any other."""
+        """Keep a connection that can be reused and close any other."""
         if not served:
             connection.abort()
             return
         if self._session is None:
             self._session = connection.session()
-        # Whether the connection is still fit is checked when it is taken again, because only that answer counts.
+        # Whether the connection is still usable is checked when it is taken again.
         if self._reuse and connection.is_quiet and not self._is_closed:
             self._idle.append(connection)
             # The list begins with the connection that has been idle longest.

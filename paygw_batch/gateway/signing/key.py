@@ -1,7 +1,7 @@
-"""Loads the merchant's RSA key, which signs, and the gateway's, which verifies.
+"""Loads the merchant's RSA key for signing, and the gateway's for verifying.
 
-All cryptography for the gateway is here. The module also reads the address of a key that is not in a file, `pkcs11:`
-(RFC 7512) or `awskms:`, and explains why a key cannot be used.
+All cryptography for the gateway is here. The module also parses the address of a key outside a file, `pkcs11:` (RFC
+7512) or `awskms:`, and explains why a key cannot be used.
 """
 
 import base64
@@ -49,7 +49,7 @@ AWSKMS = "awskms:"
 
 @dataclass(frozen=True, slots=True)
 class TokenAddress:
-    """The address of a private key in a token (RFC 7512). A part that is None matches any value."""
+    """The address of a private key in a token (RFC 7512). None matches any value."""
 
     uri: str
     token: str | None = None
@@ -76,28 +76,26 @@ _MODULE = ("module-path", "module-name")
 
 
 def token_address(uri: str) -> TokenAddress:
-    """Return the address that a `pkcs11:` URI states. Raises `ConfigurationError` for a part that is not supported."""
+    """Parse a `pkcs11:` URI. Raises `ConfigurationError` for an unsupported part."""
     path, _, query = uri.removeprefix(PKCS11).partition("?")
     attributes = {**_parse_attributes(uri, path, ";"), **_parse_attributes(uri, query, "&")}
     if any(name in attributes for name in _SECRET):
         raise ConfigurationError(
-            say("The address of the key contains a PIN, or names its location."),
+            say("The key's address contains a PIN or its location."),
             hint=say("Remove it: the PIN belongs in a file or an environment variable (docs/keys.md)."),
         )
     if any(name in attributes for name in _MODULE):
         raise ConfigurationError(
-            say("The address of the key names a module."),
+            say("The key's address contains a module."),
             hint=say("Remove it, and set the module separately (docs/keys.md)."),
         )
     if attributes.pop("type", b"private") != b"private":
-        raise ConfigurationError(
-            say("The address of the key does not ask for a private key."), hint=say("Leave `type` out.")
-        )
+        raise ConfigurationError(say("The key's address is not that of a private key."), hint=say("Leave `type` out."))
     if unknown := sorted(attributes.keys() - _ADDRESS_FIELDS.keys()):
         raise _address_error(uri, unknown[0])
     if not attributes.keys() & {"object", "id"}:
         raise ConfigurationError(
-            say("The address of the key does not say which key of the token is meant."),
+            say("The key's address does not say which key in the token to use."),
             hint=say('Write it like "pkcs11:token=paygw;object=payouts".'),
         )
     fields = {_ADDRESS_FIELDS[name]: _parse_attribute(uri, name, value) for name, value in attributes.items()}
@@ -105,11 +103,11 @@ def token_address(uri: str) -> TokenAddress:
 
 
 def kms_key_id(address: str) -> str:
-    """Return the key id, ARN or alias of an `awskms:` address. Raises `ConfigurationError` if it names none."""
+    """Return the key id, ARN or alias in an `awskms:` address. Raises `ConfigurationError` if there is none."""
     key_id = address.removeprefix(AWSKMS).strip()
     if not key_id or any(character.isspace() for character in key_id):
         raise ConfigurationError(
-            say("gateway.private_key does not say which key is meant."),
+            say("gateway.private_key does not say which key to use."),
             hint=say('Write it like "awskms:alias/payouts", or with the key id or ARN.'),
         )
     return key_id
@@ -137,7 +135,7 @@ def _parse_attribute(uri: str, name: str, value: bytes) -> str | bytes | int:
 
 def _address_error(uri: str, name: str) -> ConfigurationError:
     return ConfigurationError(
-        say("The address of the key is {uri}; its part {name} cannot be read.", uri=uri, name=name or "="),
+        say("The key's address is {uri}, and its part {name} cannot be read.", uri=uri, name=name or "="),
         hint=say('Write it like "pkcs11:token=paygw;object=payouts" (RFC 7512).'),
     )
 
@@ -186,7 +184,7 @@ _SENTENCES = {
     ),
     KeyProblem.PIN_WRONG: (
         mark("The token refuses the PIN for {key}."),
-        mark("Correct the PIN before you try again: after a few wrong ones the token locks itself."),
+        mark("Correct the PIN before you try again: the token locks itself after a few wrong attempts."),
     ),
     KeyProblem.PIN_LOCKED: (
         mark("The token of {key} is locked: the PIN was wrong too often, or it has expired."),
@@ -194,7 +192,7 @@ _SENTENCES = {
     ),
     KeyProblem.KEY_MISSING: (
         mark("There is no private key {key}."),
-        mark("Correct gateway.private_key. `paygw-batch init` can make a key in a token."),
+        mark("Correct gateway.private_key. `paygw-batch init` can create a key in a token."),
     ),
     KeyProblem.SEVERAL_KEYS: (
         mark("{key} matches several private keys."),
@@ -202,11 +200,13 @@ _SENTENCES = {
     ),
     KeyProblem.WRONG_KIND: (
         mark("{key} is not an RSA key that may sign."),
-        mark("The gateway accepts only RSA signatures. Name an RSA key for signing (KMS: SIGN_VERIFY), or make one."),
+        mark(
+            "The gateway accepts only RSA signatures. Choose an RSA key for signing (KMS: SIGN_VERIFY), or create one."
+        ),
     ),
     KeyProblem.TOO_SHORT: (
         mark("{key} has {detail} bits; at least {needed} are needed."),
-        mark("Make a longer one, and give its public half to the gateway's operator."),
+        mark("Create a longer one, and give its public half to the gateway's operator."),
     ),
     KeyProblem.NO_REGION: (
         mark("The region of {key} is not set, or does not exist."),
@@ -223,7 +223,7 @@ _SENTENCES = {
     ),
     KeyProblem.DISABLED: (
         mark("{key} is disabled, or is about to be deleted."),
-        mark("Enable it in AWS, or name another key."),
+        mark("Enable it in AWS, or choose another key."),
     ),
     KeyProblem.UNREACHABLE: (
         mark("AWS cannot be reached for {key} ({detail})."),
@@ -236,11 +236,11 @@ _SENTENCES = {
         ),
     ),
     KeyProblem.SLOW: (
-        mark("{key} made no signature within {detail} seconds."),
+        mark("{key} did not sign within {detail} seconds."),
         mark("Find out whether the token or the service hangs. Then run the same command again."),
     ),
     KeyProblem.WRONG_SIGNATURE: (
-        mark("{key} made a signature that its public half does not verify."),
+        mark("{key} returned a signature that its public half does not verify."),
         mark("Do not use this key: the token, its module or the key is damaged."),
     ),
     KeyProblem.BROKEN: (
@@ -260,7 +260,7 @@ class KeyUnusable(ConfigurationError):
         super().__init__(say(message, key=key, detail=detail_text, needed=MIN_KEY_BITS), hint=say(hint))
 
     def to_error_line(self) -> bytes:
-        """Return the error as one line of ASCII, for the process that asked for signatures."""
+        """Encode the error as one line of ASCII for the process that requested signatures."""
         return json.dumps([self.key, self.problem, self.detail]).encode("ascii")
 
     def to_signing_failed(self) -> SigningFailed:
@@ -268,7 +268,7 @@ class KeyUnusable(ConfigurationError):
 
 
 def parse_error_line(line: bytes) -> KeyUnusable:
-    """Parse the error in a line written by `KeyUnusable.to_error_line`."""
+    """Decode a line written by `KeyUnusable.to_error_line`."""
     key, problem, detail = json.loads(line)
     return KeyUnusable(key, KeyProblem(problem), detail)
 
@@ -311,7 +311,7 @@ class Custody:
     expires: date | None = None
 
     def days_left(self, today: date) -> int | None:
-        """Return the days until the key expires, negative once expired, or None if it never expires."""
+        """Return the days until the key expires (negative once expired), or None if it never expires."""
         return None if self.expires is None else (self.expires - today).days
 
 
@@ -348,7 +348,7 @@ class PublicHalf:
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, which people compare."""
+        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, for people to compare."""
         der = self._key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return hashlib.sha256(der).hexdigest()
 
@@ -377,7 +377,7 @@ class SigningKey(ABC):
         """The location of the private half."""
 
     def sign(self, text: str) -> str:
-        """Return the signature of `text` in UTF-8: RSASSA-PKCS1-v1_5 with SHA-256, in base64. Raises `KeyUnusable`."""
+        """Sign `text` in UTF-8 by RSASSA-PKCS1-v1_5 with SHA-256, in base64. Raises `KeyUnusable`."""
         with self.open_signer() as sign:
             return sign(text)
 
@@ -396,7 +396,7 @@ class SigningKey(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PrivateKey(SigningKey):
-    """A key that was loaded from a file into this process. Safe to use from many threads."""
+    """A key that was loaded from a file. Thread-safe."""
 
     _key: RSAPrivateKey = field(repr=False)
     location: str = field(default="", repr=False)
@@ -424,7 +424,7 @@ class PrivateKey(SigningKey):
 
 
 def parse_public_half(der: bytes) -> PublicHalf | None:
-    """Return the RSA key in `der` (SubjectPublicKeyInfo), or None if it is unreadable or another kind of key."""
+    """Parse the RSA key in `der` (SubjectPublicKeyInfo). Returns None for unreadable data or another kind of key."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):
@@ -433,7 +433,7 @@ def parse_public_half(der: bytes) -> PublicHalf | None:
 
 
 def public_half_from(modulus: bytes, exponent: bytes) -> PublicHalf:
-    """Return the RSA key with this modulus and exponent, both big-endian. Raises `ValueError` if they are invalid."""
+    """Build the RSA key with this big-endian modulus and exponent. Raises `ValueError` if they are invalid."""
     numbers = RSAPublicNumbers(int.from_bytes(exponent, "big"), int.from_bytes(modulus, "big"))
     return PublicHalf(numbers.public_key())
 
@@ -477,7 +477,7 @@ class GatewayKey:
 
 
 def parse_gateway_key(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> GatewayKey:
-    """Return the RSA public key in `pem`. Raises `ConfigurationError`, which calls the key `name`, if there is none."""
+    """Parse the RSA public key in `pem`. Raises `ConfigurationError`, naming the key `name`, if there is none."""
     try:
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
@@ -493,18 +493,17 @@ def parse_gateway_key(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -
 
 
 def new_private_key(passphrase: bytes | None) -> bytes:
-    """Return a new RSA key as PEM (PKCS#8), encrypted if there is a passphrase."""
+    """Generate an RSA key as PEM (PKCS#8), encrypted if there is a passphrase."""
     key = generate_private_key(public_exponent=65537, key_size=NEW_KEY_BITS)
     protection = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
 
 
 def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
-    """Return the RSA key in the PEM file `path` (PKCS#1 or PKCS#8, encrypted or not).
+    """Load the RSA key in the PEM file `path` (PKCS#1 or PKCS#8, encrypted or not).
 
-    A passphrase that is not needed is ignored. Raises `ConfigurationError` if the file is missing or other users have
-    access to it, if it is not an RSA private key in PEM, if the key is too short, or if the passphrase does not decrypt
-    it.
+    An unneeded passphrase is ignored. Raises `ConfigurationError` if the file is missing, accessible to other users or
+    not an RSA private key in PEM, if the key is too short, or if the passphrase is wrong.
     """
     file = read_trusted_file(path, say("The private key {path}", path=path), OtherUsers.MAY_NOTHING)
     key = _load_key(path, file, passphrase or None)
@@ -522,7 +521,7 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
                 least=MIN_KEY_BITS,
             ),
             hint=say(
-                "Make a longer one (openssl genrsa -out {path} {bits}), and give its public half to the "
+                "Create a longer one (openssl genrsa -out {path} {bits}), and give its public half to the "
                 "gateway's operator.",
                 path=shlex.quote(str(path)),
                 bits=NEW_KEY_BITS,
@@ -548,7 +547,7 @@ encrypted key names its PKCS#5 scheme.
 
 
 def _reject_other_format(path: Path, content: bytes) -> None:
-    """Raise `ConfigurationError`, with the command that converts it, for a private key in another known format."""
+    """Raise `ConfigurationError`, with a command for conversion, for a private key in another known format."""
     names = {"file": shlex.quote(str(path)), "new": shlex.quote(f"{path}.pem")}
     for pattern, kind, command in _OTHER_FORMATS:
         if re.search(pattern, content, re.DOTALL):
@@ -559,7 +558,7 @@ def _reject_other_format(path: Path, content: bytes) -> None:
 
 
 def _load_key(path: Path, pem: bytes, passphrase: bytes | None) -> object:
-    """Return the key in `pem`, of any kind. Errors leave out the library's own text, which may quote the file."""
+    """Load a key of any kind from `pem`. Errors omit the library's own text, which may quote the file."""
     _reject_other_format(path, pem)
     if b"-----BEGIN " not in pem:
         raise ConfigurationError(

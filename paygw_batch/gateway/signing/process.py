@@ -1,8 +1,8 @@
 """Runs a signing process, which reads a key and then texts to sign from standard input until the input ends.
 
 Only `signers.SigningProcesses` starts it. The first line of the input identifies the key (`SigningKey.serialise`).
-Groups follow: a line with a count, then that many lines to sign. For each line of a group, the process writes one line
-of base64. If the key cannot sign, the process writes one line that begins with `!` and ends.
+Groups follow: a line with a count, then that many lines to sign. For each of these, the process writes one line of
+base64. If the key cannot sign, it writes one line that begins with `!` and exits.
 """
 
 import json
@@ -75,7 +75,7 @@ def _sign_sequentially(source: BinaryIO, out: BinaryIO, sign: Sign) -> None:
 
 
 def _sign_concurrently(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> None:
-    """Sign in several threads, because each waits for a service. Signatures are written in the order of the texts."""
+    """Sign in several threads, because each waits for a service. Signatures are written in the texts' order."""
     signatures: SimpleQueue[Future[str] | None] = SimpleQueue()
     with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as writer:
         written = writer.submit(_write_signatures, signatures, out)
@@ -87,7 +87,7 @@ def _sign_concurrently(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int
 
 
 def _write_signatures(signatures: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
-    """Write each signature as soon as it exists. An error is the last line: the run then closes the input."""
+    """Write each signature as soon as it is ready. An error is the last line, after which the run closes the input."""
     try:
         while (signed := signatures.get()) is not None:
             out.write(signed.result().encode() + b"\n")

@@ -1,9 +1,9 @@
-"""Makes signatures during a run, in threads or processes beside the event loop.
+"""Makes signatures during a run, in threads or processes outside the event loop.
 
-Signing is most of the cost of a payout. Threads share one interpreter with the event loop and the journal, and in a
-long run they all wait for each other. Processes share nothing, but take a moment to start. So a short run signs in
-threads and a long one in processes (`docs/decisions/0050-signing-processes.md`). With a key that is not in a file,
-every run signs in processes, so that no row is lost if the vendor's module crashes or hangs.
+Signing is most of the cost of a payout. Threads share one interpreter with the event loop and the journal, so in a long
+run they slow each other down. Processes share nothing but take a moment to start. So a short run signs in threads, and
+a long one in processes (`docs/decisions/0050-signing-processes.md`). With a key that is not in a file, every run signs
+in processes, so that no row is lost if the vendor's module crashes or hangs.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ _TEXTS_PER_THREAD = 4
 
 
 def signer_count(cores: int) -> int:
-    """Return the number of signers for a machine: one for each core except one, which the event loop needs."""
+    """Return the number of signers for a machine: one for each core, except for the event loop's."""
     return max(MIN_SIGNERS, min(cores - 1, MAX_SIGNERS))
 
 
 def usable_cores() -> int:
-    """Return the number of cores for this process, or of all cores if the system does not report it."""
+    """Return the number of cores that this process may use, or of all cores if unknown."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Signers(Protocol):
-    """Signs texts outside the event loop. When the context ends, the threads or processes end."""
+    """Signs texts outside the event loop. Leaving the context stops the threads or processes."""
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the signature of each text, in base64. Calls may overlap."""
@@ -59,7 +59,7 @@ class Signers(Protocol):
         ...
 
     async def __aexit__(self, *_: object) -> None:
-        """End the threads or processes that sign."""
+        """Stop the signing threads or processes."""
         ...
 
 
@@ -70,14 +70,14 @@ def signers_for(key: SigningKey, payouts: int) -> Signers:
 
 
 def default_signing_capacity(key: SigningKey) -> SigningCapacity:
-    """Return the number of processes and threads that sign for a long run on this machine."""
+    """Return the number of signing processes and threads for a long run on this machine."""
     return key.signing_capacity(signer_count(usable_cores()))
 
 
 def signing_lookahead(key: SigningKey) -> int | None:
     """Return the number of signatures to request in advance from a slow key, or None if the key is not slow.
 
-    With more texts, the last signatures would be too old when they are sent.
+    With more, the last signatures would be too old when they are sent.
     """
     capacity = default_signing_capacity(key)
     return (_TEXTS_PER_THREAD + 1) * capacity.processes * capacity.threads if capacity.is_slow else None
@@ -98,7 +98,7 @@ async def running_signers(key: SigningKey, payouts: int, echo: Callable[[str], N
 
 
 class SigningThreads:
-    """Signs in threads of this process. The key releases the interpreter's lock while it computes."""
+    """Signs in threads of this process. Signing releases the interpreter lock."""
 
     def __init__(self, key: SigningKey) -> None:
         self._key = key
@@ -152,7 +152,7 @@ class SigningProcesses:
             await self.__aexit__()
             if any(signer.problem is not None for signer in self._signers):
                 raise
-            reason = say("it ended at once")
+            reason = say("it ended immediately")
             if isinstance(problem, OSError):  # a TimeoutError is one too, without `strerror`
                 reason = say(problem.strerror) if problem.strerror else say("it took too long")
             raise SigningFailed(say("No signing process could be started: {reason}.", reason=reason)) from None
@@ -178,9 +178,9 @@ class SigningProcesses:
 
 
 class _ProcessSigner(asyncio.Protocol):
-    """Sends groups of texts to one signing process. The next group is queued before the current one is finished.
+    """Sends groups of texts to one signing process, queueing the next group before the current one is finished.
 
-    Signatures come back in the order of the groups, also for groups whose caller no longer waits.
+    Signatures come back in the order of the groups, including groups whose caller no longer waits.
     """
 
     input: asyncio.WriteTransport
@@ -197,7 +197,7 @@ class _ProcessSigner(asyncio.Protocol):
         """The reason why the key cannot sign, if the process reported one."""
 
     async def sign(self, texts: Sequence[str]) -> list[str]:
-        """Send a count and the texts, one a line, and wait for as many signatures, each a line of `width` bytes."""
+        """Send a count and the texts, one per line, and wait for as many signatures, each a line of `width` bytes."""
         if self._has_ended:
             raise self._failure()
         # Texts are percent-encoded (RFC 5849 section 3.4.1), so none contains a line break.
@@ -224,7 +224,7 @@ class _ProcessSigner(asyncio.Protocol):
             self.connection_lost(None)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Raise the failure in every waiting caller, because no more signatures will arrive."""
+        """Raise the error in every waiting caller, because no more signatures will arrive."""
         self._has_ended = True
         while self._groups:
             signed = self._groups.popleft()[1]
@@ -236,7 +236,7 @@ class _ProcessSigner(asyncio.Protocol):
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process has ended, and kill it if it hangs."""
+    """Wait until a process has ended and kill it if it hangs."""
     try:
         process.wait(_CLOSE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -248,8 +248,8 @@ def _start_process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = python_command("from paygw_batch.gateway.signing.process import main; main()")
     if command is None:
         raise FileNotFoundError(errno.ENOENT, mark("this program does not run in plain Python"))
-    # The processes get a group of their own, because the terminal's interrupt is for the run, which finishes its rows
-    # and then ends them. They do not get a new session: Linux gives each session an equal share of the processor, and
+    # The processes get their own group, because the terminal's interrupt is for the run, which finishes its rows and
+    # then ends them. They do not get a new session: Linux gives each session an equal share of the processor, and
     # niceness counts only within one. The error text of a process that cannot start is discarded, because the run
     # reports that and signs in threads.
     return subprocess.Popen(  # noqa: S603 (our own program, with our own arguments)

@@ -1,1 +1,1 @@
-"""Stores the journal in PostgreSQL: the tables, functions and SQL that implement the journal's port."""
+"""Stores the journal in PostgreSQL: implements the journal's port with tables, functions and SQL."""

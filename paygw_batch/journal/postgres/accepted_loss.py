@@ -1,10 +1,10 @@
 """Accepts the loss of a host's commits: puts the rows sent in them in doubt, or holds them (see `journal/lost.py`).
 
-If the host knows that an attempt was not sent, its row in flight becomes not sent. All other rows keep their state
-in the database, and can be sent.
+If the host knows that an attempt was not sent, its in-flight row becomes not sent. All other rows keep their state,
+and can be sent.
 
 A host that will never answer again is retired. It may have sent any row in lost commits. So each row that is ready or
-in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
+in flight gets an intent and an interruption, as if it had been sent, for a person to settle.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _READY_ROWS = f"""SELECT s.instruction, s.attempt + 1, coalesce(s.order_id, i.cl
 
 
 class LossWriter:
-    """Writes the loss of this host to the database. An interrupted call can be repeated."""
+    """Records this host's loss in the database. An interrupted call can be repeated."""
 
     def __init__(
         self, connection: Connection[Row], identity: Identity, writer: FactWriter, loss: Loss, *, by: str, at: str
@@ -45,7 +45,7 @@ class LossWriter:
         self._lost_rows = LostRows(self._tables, loss, by=by, at=at)
 
     def write(self) -> AcceptedRows:
-        """Put the rows that may have been sent in doubt. Raises `JournalHeld` while another process sends one."""
+        """Put the rows that may have been sent in doubt. Raises `JournalHeld` while another process is sending one."""
         prepare_to_accept(self._connection)
         unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost_rows.numbers))
         # Rows are written in the order of sending, because times in a chain never decrease, and the times of later
@@ -65,7 +65,7 @@ class LossWriter:
         return self._lost_rows.rows
 
     def _restore_attempts(self) -> list[Remark]:
-        """Restore the lost attempts of ready rows. Return remarks that hold the other rows."""
+        """Restore the lost attempts of ready rows and return remarks that hold the other rows."""
         holds: list[Remark] = []
         for start in range(0, len(self._lost_rows.numbers), _CHUNK_SIZE):
             restored, remarks = self._lost_rows.judge(self._lost_rows.numbers[start : start + _CHUNK_SIZE])
@@ -82,7 +82,7 @@ class LossWriter:
                 self._lost_rows.record_unknown_orders(self._writer.record)
 
     def _end_in_flight(self, numbers: Sequence[int]) -> None:
-        """Put the in-flight rows among `numbers` in doubt, or mark them as not sent if that is certain."""
+        """Put the in-flight rows among `numbers` in doubt, or mark them as not sent if this host knows it."""
         entries = []
         dead = dead_processes(self._connection)
         for number, attempt, sent_at, is_left in fetch(self._connection, _ROWS_IN_FLIGHT, (dead, list(numbers))):
@@ -100,7 +100,7 @@ class LossWriter:
 
 
 def put_unfinished_in_doubt(connection: Connection[Row], writer: FactWriter, at: str) -> int:
-    """Put every row that is ready or in flight in doubt, and return their number. It can be repeated after a crash.
+    """Put every ready or in-flight row in doubt, and return their number. Safe to repeat after a crash.
 
     Raises `JournalHeld` while another process has a row in flight, because that process could still record that nothing
     of the row was sent, which would make the row ready.
@@ -120,7 +120,7 @@ def put_unfinished_in_doubt(connection: Connection[Row], writer: FactWriter, at:
 
 
 def prepare_to_accept(connection: Connection[Row]) -> None:
-    """Let this session write intents although the roll-call is open or a breaker has stopped every worker.
+    """Allow this session to write intents while the roll-call is open or a breaker has stopped every worker.
 
     These intents are not sent, and no other process sends before the roll-call is complete. The stop stays in force.
     """

@@ -1,4 +1,4 @@
-"""Adds facts to the chain of this process, and finds out whether an unanswered commit succeeded.
+"""Adds facts to this process's chain and finds out whether an unanswered commit succeeded.
 
 A run adds each group of facts with one call. People's decisions and evidence need the decision lock, and are
 written in transactions of several statements.
@@ -59,7 +59,7 @@ _NOTES_COMMAND = "beside a run"
 
 @dataclass(frozen=True, slots=True)
 class StagedFacts:
-    """Facts ready to be committed: the values of `CALL` after the process, and the ends of the chain around them."""
+    """Facts ready to be committed: the values of `CALL` after the process, and the chain's ends before and after."""
 
     values: tuple[int, bytes, str, str, str]
     before: Link
@@ -81,13 +81,13 @@ def stage_facts(entries: Sequence[Entry | Remark], end: Link) -> StagedFacts:
 
 
 def _fact_object(line: Line) -> Mapping[str, Any]:
-    """Return a line for the table, whose columns are named like the fields of `Line`."""
+    """Return a line as an object for the table, whose columns are named like the fields of `Line`."""
     columns = zip(Line._fields, line, strict=True)
     return {name: _hex(value) if isinstance(value, bytes) else value for name, value in columns if value is not None}
 
 
 def _hex(content: bytes) -> str:
-    """Return bytes in the database's text notation."""
+    """Return bytes in the database's hex format."""
     return f"\\x{content.hex()}"
 
 
@@ -112,7 +112,7 @@ class FactWriter:
         return self._own_process.number
 
     def shorten_waits(self) -> None:
-        """From now on, wait only briefly for a server that does not answer."""
+        """Wait only briefly for an unresponsive server from now on."""
         self._guarded.shorten_waits()
 
     def ask(self, call: Callable[[Connection[Row]], T], *, is_long: bool = False) -> T:
@@ -121,9 +121,9 @@ class FactWriter:
             return self._guarded.retry(lambda: call(self._guarded.connection), is_long=is_long)
 
     def mark_interrupted(self, at: str) -> int:
-        """Put in-flight rows in doubt if no live process sends them, and return their number.
+        """Put in-flight rows that no live process is sending in doubt, and return their number.
 
-        Do not call it while this process sends. The rows of other live processes do not change.
+        Do not call it while this process is sending. Other live processes' rows do not change.
         """
         self._guarded.require_writable()
         in_flight = self.ask(
@@ -163,13 +163,13 @@ class FactWriter:
             raise decision_lock_error(guarded.connection)
 
     def release_decision_lock(self) -> None:
-        """Release the decision lock. Decisions need it to be acquired again."""
+        """Release the decision lock, which must be reacquired before further decisions."""
         self.has_decision_lock = False
         self.ask(lambda connection: fetch(connection, "SELECT leave_desk(%s)", (self._own_process.number,)))
 
     @contextmanager
     def decision_transaction(self) -> Iterator[Connection[Row]]:
-        """Run one transaction under the decision lock. It is durable and in the sent log at the end, or rolled back."""
+        """Run one transaction under the decision lock: durable and in the sent log at the end, or rolled back."""
         self._guarded.require_writable()
         connection = self._guarded.connection
         before, self._newest = self._own_process.end, 0
@@ -190,11 +190,11 @@ class FactWriter:
             self._guarded.log_commit(self._newest, self._own_process.end)
 
     def advance_time(self, at: str) -> None:
-        """Ensure that no later fact has a time before `at`."""
+        """Date all later facts at or after `at`."""
         self._own_process.end = self._own_process.end._replace(at=max(self._own_process.end.at, at))
 
     def record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
-        """Add facts to the open transaction. Return each fact's number and time, and whether it moved its row."""
+        """Add facts to the open transaction. Returns each one's number, time, and whether it moved its row."""
         if not entries:
             return []
         staged = stage_facts(entries, self._own_process.end)
@@ -204,7 +204,7 @@ class FactWriter:
         return [(number, at, has_moved) for _, number, at, has_moved in added]
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one call, move their instructions and return each fact's effect.
+        """Store facts durably in one call and move their instructions. Returns each fact's effect.
 
         An intent is also HELD if this process may no longer send: the run is over, or a worker stopped all workers.
         """
@@ -234,19 +234,19 @@ class FactWriter:
                 if entries[i].instruction in result.numbers and isinstance(entries[i].fact, Intended | Interrupted)
             }
         else:
-            raise self._guarded.give_up(say("another process keeps moving the rows"))
+            raise self._guarded.give_up(say("another process keeps changing the rows"))
         return [results[i] for i in range(len(entries))]
 
     def may_send(self, age_s: float) -> bool:
-        """Whether no other process can have put a row in doubt whose intent was appended `age_s` seconds ago.
+        """Return whether a row whose intent was passed to `append` `age_s` seconds ago cannot be in doubt yet.
 
-        Another process does that only after this one gave no sign of life for twice the time checked here. The commit
-        of the intent was such a sign.
+        Another process puts it in doubt only after this one gave no sign of life for twice the time checked here, and
+        the commit of the intent was such a sign.
         """
         return not self._guarded.has_failed and age_s < self._send_within_s
 
     def _try_commit(self, entries: Sequence[Entry]) -> "Sequence[bool] | _Refusal":
-        """Commit facts. Return whether each moved its row, or a refusal with the rows whose facts were dropped."""
+        """Commit facts. Returns whether each moved its row, or a refusal with the rows whose facts were not stored."""
         staged = stage_facts(entries, self._own_process.end)
         deadlocks = 0
         while True:
@@ -263,7 +263,7 @@ class FactWriter:
                 return [has_moved for *_, has_moved in added]
 
     def _refusal(self, error: psycopg.Error, entries: Sequence[Entry]) -> "_Refusal":
-        """Return the refusal of a call, and record whether the run is over. Raises any other error."""
+        """Return why a call was refused and record whether the run is over. Re-raises any other error."""
         if error.sqlstate in {HELD, MOVED}:
             numbers = frozenset(map(int, (error.diag.message_detail or "").split()))
             return _Refusal(numbers, MoveResult.HELD if error.sqlstate == HELD else MoveResult.NOT_MOVED)
@@ -276,7 +276,7 @@ class FactWriter:
         return _Refusal(frozenset(intents), MoveResult.HELD)
 
     def _commit(self, staged: StagedFacts) -> list[Row] | None:
-        """Commit the staged facts. Return the added facts, or None if the call failed and can be repeated."""
+        """Make the committing call. Returns the added facts, or None if it failed and can be repeated."""
         guarded = self._guarded
         with guarded.confirming_commit():
             try:
@@ -297,7 +297,7 @@ class FactWriter:
                 return None
 
     def _commit_decisions(self, before: Link) -> None:
-        """Commit the decision transaction. Without an answer, find out whether it was committed."""
+        """Commit the decision transaction. If the server does not answer, find out whether it was committed."""
         guarded, end = self._guarded, self._own_process.end
         with guarded.confirming_commit():
             try:
@@ -311,18 +311,18 @@ class FactWriter:
                     raise
 
     def _call(self, staged: StagedFacts) -> list[Row]:
-        """Send facts. Return each fact's seq, number and time, and whether it moved its row."""
+        """Send facts. Returns each one's seq, number, time, and whether it moved its row."""
         return fetch(self._guarded.connection, CALL, (self._own_process.number, *staged.values))
 
     def _find_added_facts(self, staged: StagedFacts) -> list[Row]:
-        """Return the result of `_call` for facts whose commit was not answered."""
+        """Return the result of `_call` for facts with an unanswered commit."""
         query = """SELECT f.seq, f.number, f.at, c.fact IS NULL FROM fact f
             LEFT JOIN contradiction c ON c.fact = f.number
             WHERE f.process = %s AND f.seq > %s AND f.seq <= %s ORDER BY 1"""
         return fetch(self._guarded.connection, query, (self._own_process.number, staged.before.seq, staged.end.seq))
 
     def _is_committed(self, before: Link, after: Link) -> bool:
-        """Whether a commit succeeded, by the end of the chain. Raises `JournalTooOld` if that is neither end."""
+        """Return whether a commit succeeded, by the end of the chain. Raises `JournalTooOld` for any other end."""
         query = "SELECT head_seq, head_hash FROM process WHERE number = %s"
         head = fetch(self._guarded.connection, query, (self._own_process.number,))
         # Only this server may have the end that was read. A standby that takes over now could lack the commit, and its
@@ -345,7 +345,7 @@ class FactWriter:
         self._guarded.log_commit(lines[-1][1], staged.end, attempts_to_log(moved_entries))
 
     def _log_unsent(self, entries: Sequence[Entry]) -> None:
-        """Log the attempts that were not sent, because the database may never receive these facts."""
+        """Log unsent attempts, because the database may never receive these facts."""
         unsent = [attempt for attempt in attempts_to_log(entries) if attempt.order_id is None]
         if unsent:
             with suppress(JournalError):  # without a log line, these attempts are in doubt
@@ -359,7 +359,7 @@ class FactWriter:
         return self._guarded.give_up(error_reason(error))
 
     def _roll_back(self) -> None:
-        """Roll back the open transaction. If the connection is lost, the server does so."""
+        """Roll back the open transaction. If the connection is lost, the server does it."""
         connection = self._guarded.connection
         if connection.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}:
             try:
@@ -370,14 +370,14 @@ class FactWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A commit that was refused: the rows whose facts are not kept, and the result for them."""
+    """A refused commit: the rows whose facts were not stored, and the result for them."""
 
     numbers: frozenset[int]
     result: MoveResult
 
 
 def acquire_decision_lock(connection: Connection[Row], process: int) -> bool:
-    """Acquire the decision lock unless another live process has it. Return whether this process has it."""
+    """Acquire the decision lock unless another live process has it. Returns whether this process has it."""
     query = "SELECT take_desk(%s, %s)"
     return fetch(connection, query, (process, dead_processes(connection))) == [(True,)]
 
@@ -391,7 +391,7 @@ class ConcurrentNoteWriter:
         self._process, self._number, self.end = own.number, 0, own.end
 
     def record_notes(self, notes: Sequence[ConcurrentNote]) -> tuple[int, str, str]:
-        """Record notes in one transaction. Return the number, hash and time of the last one."""
+        """Record notes in one transaction. Returns the number, hash and time of the last one."""
         with self._connection.transaction():
             self._evidence.record_notes(self._record, *notes)
         return self._number, *self.end.log_fields[1:]
@@ -408,7 +408,7 @@ class ConcurrentNoteWriter:
 
 
 def _repeated_intents(entries: Iterable[Entry]) -> Iterator[int]:
-    """Yield the indexes of intents that repeat the attempt of an earlier intent in the same call."""
+    """Yield the indexes of intents that repeat an attempt in the same call."""
     attempts = set[tuple[int, int]]()
     for index, entry in enumerate(entries):
         if isinstance(entry.fact, Intended):

@@ -1,4 +1,4 @@
-"""Guards the session of a writer: replaces a lost connection, makes a failure final, and logs commits."""
+"""Guards a writer's session: replaces a lost connection, makes a failure final, and logs commits."""
 
 import math
 import os
@@ -56,15 +56,15 @@ class GuardedSession:
         return self._failure is not None
 
     def is_lost(self, error: psycopg.Error) -> bool:
-        """Whether an error means that the connection, and with it the result, is lost."""
+        """Return whether an error means that the connection and its answer are lost."""
         return self.connection.closed or (error.sqlstate or "").startswith(_DISCONNECT_CODES)
 
     def shorten_waits(self) -> None:
-        """From now on, give up soon if the server does not return. Safe to call repeatedly, from any thread."""
+        """Give up soon if the server does not return. Safe to call repeatedly, from any thread."""
         self._hurried_until_s = min(self._hurried_until_s, time.monotonic() + _HURRIED_LIMIT_S)
 
     def reconnect(self) -> None:
-        """Open a new connection, and wait as long as a server may take to restart. Raises `JournalUnwritable`."""
+        """Open a new connection, waiting as long as a server may take to restart. Raises `JournalUnwritable`."""
         deadline_s = time.monotonic() + _RECONNECT_LIMIT_S
         while True:
             try:
@@ -83,7 +83,7 @@ class GuardedSession:
             self._answer(self._roll, deadline_s)
 
     def _answer(self, roll: RollCall, deadline_s: float) -> None:
-        """Answer the roll-call of a database that may have been replaced. Wait for other hosts to answer."""
+        """Answer the roll-call of a database that may have been replaced, and wait for the other hosts."""
         while True:
             try:
                 with time_limit(self.connection, self.session.server.commit_limit_s):
@@ -116,14 +116,14 @@ class GuardedSession:
 
     @contextmanager
     def confirming_commit(self) -> Iterator[None]:
-        """Make sure that a commit in the block is durable, because a server can return before a standby has it."""
+        """Ensure that a commit in the block is durable, because a server can return before a standby has it."""
         self._has_warned = False
         yield
         if self._has_warned:
             self.flush()
 
     def flush(self) -> None:
-        """Make another write durable, so that all data read before it is durable too."""
+        """Make another write durable, and with it all data that was read before."""
         for _ in range(_MAX_TRIES):
             self._has_warned = False
             with time_limit(self.connection, self.session.server.commit_limit_s):
@@ -133,7 +133,7 @@ class GuardedSession:
         raise self.give_up(say("no standby confirms the writes"))
 
     def log_commit(self, number: int, end: Link, attempts: Sequence[LoggedAttempt] = ()) -> None:
-        """Log a commit: the number of its newest fact, the `end` of its chain, and the attempts that may be sent."""
+        """Log a commit: the number of its newest fact, the `end` of its chain, and the attempts that may now leave."""
         self._last_commit = number, end
         line = number, *end.log_fields[1:], attempts
         try:
@@ -152,12 +152,12 @@ class GuardedSession:
             raise self.give_up(log_failure_reason(error)) from None
 
     def log_unsent(self, attempts: Sequence[LoggedAttempt]) -> None:
-        """Log attempts that were not sent, under the newest commit."""
+        """Log unsent attempts under the newest commit."""
         if self._last_commit is not None:
             self.log_commit(*self._last_commit, attempts)
 
     def give_up(self, reason: str) -> JournalUnwritable:
-        """Bar this process from writing to the journal again, and return the error for it."""
+        """Bar this process from writing to the journal again and return the error to raise."""
         if self._failure is None:
             self._failure = unwritable_message(self.session.server.place, reason)
         return JournalUnwritable(self._failure, hint=say(_HINT))

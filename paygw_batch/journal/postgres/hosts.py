@@ -1,8 +1,8 @@
 """Compares this host's sent log with the database, and answers the roll-call.
 
-A database that was restored, or a lagging standby that was promoted, is consistent, and would pay rows again. Only a
-host that sent rows in the lost commits can detect that, by its sent log. So no host sends before all hosts have
-compared their sent logs with the database.
+A restored database, or a promoted standby that lagged, is consistent and would pay rows again. Only a host that sent
+rows in the lost commits can detect this, by its sent log. So no host sends before all hosts have compared their sent
+logs with the database.
 """
 
 import fcntl
@@ -44,18 +44,18 @@ _LOST = mark(
 
 
 class LifeOver(Exception):
-    """Another process of this host has compared the sent log with another life of the database."""
+    """Another process of this host compared the sent log with another life of the database."""
 
 
 _LIFE_BYTES = 128
 
 
 class HostLife:
-    """The life of the database that this host's sent log was last compared with: cluster, timeline and database.
+    """The database life that this host's sent log was last compared with: cluster, timeline and database.
 
-    A process that logs a commit locks the file of the life, which must contain the life that the process is connected
-    to. A process that compares the log with another life first writes that life to the file. So either a commit is in
-    the compared log, or none of it is sent, even if its process was frozen before it logged the commit.
+    A process that logs a commit locks the life's file, which must contain the life that the process is connected to. A
+    process that compares the log with another life first writes that life to the file. So a commit is in the compared
+    log or nothing of it is sent, even if its process was frozen before it logged the commit.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,10 +76,10 @@ class HostLife:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def enter(self, life: str) -> None:
-        """Enter a life of the database. The caller compares the sent log afterwards.
+        """Enter a life of the database. The caller must then compare the sent log.
 
-        Raises `JournalTooOld` for an earlier timeline of the life in the file, and `OpenRollCall` while another
-        process of this host logs a commit.
+        Raises `JournalTooOld` for an earlier timeline of the life in the file, and `OpenRollCall` while another process
+        of this host is logging a commit.
         """
         if self._life_in_file() != life:
             try:
@@ -103,7 +103,7 @@ class HostLife:
             raise JournalTooOld(
                 say("This machine has seen a newer timeline of the database than this one: a standby took over."),
                 hint=say(
-                    "Nothing was sent. Name the newest database in [journal] url. Only if it is lost for good, remove "
+                    "Nothing was sent. Set [journal] url to the newest database. Only if it is lost for good, remove "
                     "{path}.",
                     path=self._path,
                 ),
@@ -111,7 +111,7 @@ class HostLife:
 
 
 class ProcessSentLog:
-    """The sent log of one process: the first free one in the `folder` of its journal, locked until `close`."""
+    """One process's sent log: the first free one in the journal's `folder`, locked until `close`."""
 
     def __init__(self, folder: Path, life: HostLife, *, now: str, command: str) -> None:
         self._life = life
@@ -143,9 +143,9 @@ def lock_log(folder: Path, name: str, *, now: str, command: str) -> RunLock:
 
 
 def load_host_id(folder: Path) -> str:
-    """Return this host's secret id for a journal, from a file in its folder; create a missing file.
+    """Load this host's secret id for a journal from a file in its folder, or create it.
 
-    The file is durable before anything is sent, because a host without its files is another host. Raises
+    The file is durable before anything is sent, because a host without its files counts as another host. Raises
     `JournalError`.
     """
     path = folder / "host"
@@ -157,7 +157,7 @@ def load_host_id(folder: Path) -> str:
     host_id = path.read_text(encoding="ascii", errors="replace")
     if re.fullmatch("[0-9a-f]{32}", host_id) is None:
         raise JournalError(
-            say("{path} is damaged: it does not name this host.", path=path),
+            say("{path} is damaged: it does not contain this host's id.", path=path),
             hint=say(
                 "Nothing was sent. Remove the file. This host then counts as a new one, and the roll-call "
                 "asks for the old one."
@@ -167,12 +167,12 @@ def load_host_id(folder: Path) -> str:
 
 
 def public_id(host_id: str) -> str:
-    """Return a host's name in the database: a digest, which does not let its readers impersonate the host."""
+    """Return a host's public id: a digest, so that nobody who reads it can impersonate the host."""
     return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
 
 
 def commit_counts(folder: Path) -> list[int]:
-    """Return the number of logged commits of each process of this host, by process number."""
+    """Return the number of logged commits of each process of this host, in the order of the processes' numbers."""
     counts: dict[int, int] = {}
     for name in writer_names(folder):
         number = name.removeprefix("left-")
@@ -199,7 +199,7 @@ def check_sent_log(connection: Connection[Row], server: Server, folder: Path) ->
 
 
 def find_present_lines(connection: Connection[Row], lines: Sequence[SentLogLine]) -> Collection[SentLogLine]:
-    """Return the lines whose facts the database has."""
+    """Return the log lines whose facts are in the database."""
     query = "SELECT number, hash FROM fact WHERE number = ANY (%s)"
     hashes: dict[int, bytes] = dict(fetch(connection, query, ([line.number for line in lines],))) if lines else {}
     return {line for line in lines if not line.number or hashes.get(line.number) == bytes.fromhex(line.hash)}
@@ -249,7 +249,7 @@ class RollCall:
             )
 
     def register(self, connection: Connection[Row]) -> Sequence[MissingHost]:
-        """Answer for this host, and return the hosts that have not answered. Raises `JournalTooOld`."""
+        """Answer for this host and return the hosts that have not answered. Raises `JournalTooOld`."""
         ((life,),) = fetch(connection, "SELECT database_life()")
         try:
             # The life is entered before the sent log is compared. From here on, a process that still logs a commit of
@@ -300,7 +300,7 @@ class RollCall:
         )
 
     def is_older(self, connection: Connection[Row]) -> bool:
-        """Whether this host has logged fewer commits than when it last answered."""
+        """Return whether this host has logged fewer commits than when it last answered."""
         counts = commit_counts(self._folder)
         return fetch(connection, "SELECT left_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]
 

@@ -1,8 +1,7 @@
-"""Reads and writes a journal in PostgreSQL, and gives an engine its due rows, outside the event loop.
+"""Reads and writes a journal in PostgreSQL, and gives engines their due rows, outside the event loop.
 
-A single run reads the rows of its batch one after the other (`SingleRun`). A worker first claims the rows that it will
-send (`ClaimedRows`). If two processes try to send the same row, the database accepts one intent, and the other
-process skips the row.
+A single run reads its batch row by row (`SingleRun`). A worker first claims the rows that it will send (`ClaimedRows`).
+If two processes try to send the same row, the database accepts one intent, and the other process skips the row.
 """
 
 import hashlib
@@ -83,7 +82,7 @@ class SingleRun(SerializedCalls):
         return await self.call(partial(self._append, entries))
 
     def _append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append facts. An intent is held if another process or a person has moved its row since it was read as due."""
+        """Append facts. An intent is held if another process or a person moved its row since it was read as due."""
         return [
             MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
             for entry, result in zip(entries, self._journal.append(entries), strict=True)
@@ -91,7 +90,7 @@ class SingleRun(SerializedCalls):
 
 
 class ClaimedRows(SingleRun):
-    """Implements `EngineJournal` for a worker in a run that workers share."""
+    """Implements `EngineJournal` for a worker in a shared run."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class ClaimedRows(SingleRun):
         claim: Callable[[Sequence[DueRow], int], Sequence[DueRow]],
         rows: int,
     ) -> None:
-        """Send the due rows that `claim` returns. `claim` also gets the number of sent rows, which begins at `rows`."""
+        """Send the due rows returned by `claim`, which is passed the number of sent rows, starting at `rows`."""
         super().__init__(journal, may_send)
         self._claim = claim
         self.rows = rows
@@ -129,13 +128,13 @@ class PostgresOutbox(Outbox):
         self._connection = connection
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str, process: int) -> None:
-        """Make the notices of a starting run durable. They are due when `process` and the run have ended."""
+        """Store the notices of a starting run durably. They are due when `process` and the run have ended."""
         with self._write_transaction():
             self._add(notices, at, process)
 
     @property
     def may_send(self) -> bool:
-        """Whether the login may mark notices as sent, which a worker may not."""
+        """Return whether the login may mark notices as sent, which a worker may not."""
         return self._run("may_decide") == [(True,)]
 
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -157,7 +156,7 @@ class PostgresReader(JournalReader):
         self._identity = identity
 
     def workers(self) -> Sequence[WorkerLife]:
-        """Return live workers, and dead ones with rows in flight, the newest sign of life first."""
+        """Return live workers, and dead ones with rows in flight, with the newest sign of life first."""
         with self._snapshot() as connection:
             return workers.list_workers(connection)
 
@@ -188,7 +187,7 @@ class PostgresReader(JournalReader):
             return workers.rows_being_sent(connection, batch)
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return a search for PostgreSQL's text index. The lexemes are quoted, so that none acts as an operator."""
+        """Return a search for PostgreSQL's text index, with quoted lexemes so that none acts as an operator."""
         groups = []
         for alternatives in search.words:
             group = []
@@ -234,7 +233,7 @@ def copy_batch(
     known_rows: Iterable[KnownRow],
     replaced: Mapping[int, int],
 ) -> str:
-    """Write a whole batch. Return the reference that its order ids were derived from, or an empty string."""
+    """Write a whole batch. Returns the reference that its order ids were derived from, or an empty text."""
     number = record.number
     first = digests.first_instruction
     with closing(prefetch(parts)) as prefetched:
@@ -278,7 +277,7 @@ def copy_batch(
 
 
 def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> None:
-    """Write the order ids and the payees' words of new instructions."""
+    """Write the order ids and payee words of new instructions."""
     new_ids = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in lines if replaces is None)
     with connection.cursor() as cursor, cursor.copy("COPY order_id FROM STDIN") as copy:
         for client_orderid, number in new_ids:
@@ -293,13 +292,13 @@ def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> 
 
 @dataclass(frozen=True, slots=True)
 class OfferedRun:
-    """A shared run, as the command that started it sees it (see `SharedRunHandle`)."""
+    """The handle on a shared run for the command that started it."""
 
     number: int
     writer: FactWriter
 
     def read_state(self) -> SharedRun:
-        """Return the current state of the run, after ending it if it was stopped and no worker sends for it."""
+        """Return the current state of the run. Ends it first if it was stopped and no worker sends for it."""
 
         def end_or_load(connection: Connection[Row]) -> SharedRun:
             run = workers.load_run(connection, self.number)
@@ -333,7 +332,7 @@ class PostgresJournal(PostgresReader, Journal):
         amendments: Iterable[Amendment],
         at: str,
     ) -> BatchRecord:
-        """Make a whole batch durable, as every journal does, and update the server's statistics."""
+        """Store a whole batch, and update the server's statistics."""
         record = super().open_batch(batch, parts=parts, known=known, amendments=amendments, at=at)
         with suppress(psycopg.Error):  # without new statistics, the server would scan the whole batch
             fetch(self._session.connection, "ANALYZE instruction, known, order_id, state")
@@ -346,11 +345,11 @@ class PostgresJournal(PostgresReader, Journal):
         return self.writer.append(entries)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[DueRow]:
-        """Return due rows as every journal does, on a new connection if the old one is lost."""
+        """Return due rows, on a new connection if the old one is lost."""
         return self.writer.ask(lambda _: due_rows(self._tables, batch, after_row, limit))
 
     def mark_interrupted(self, at: str) -> int:
-        """Put in-flight instructions in doubt if no live process sends them, and return their number."""
+        """Put in-flight instructions that no live process is sending in doubt, and return their number."""
         return self.writer.mark_interrupted(at)
 
     def start_shared_run(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
@@ -389,7 +388,7 @@ class PostgresJournal(PostgresReader, Journal):
 
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
-        """Run the block in one decision transaction, with facts no earlier than any other fact."""
+        """Run the block in one decision transaction, whose facts are dated no earlier than any other."""
         with self.writer.decision_transaction():
             ((newest,),) = self._tables.run("newest_fact_time")
             self.writer.advance_time(newest or "")
@@ -422,7 +421,7 @@ class PostgresJournal(PostgresReader, Journal):
 
 
 class WorkerJournal(PostgresJournal):
-    """The journal as one worker uses it. Called from one thread at a time."""
+    """The journal for one worker. Called from one thread at a time."""
 
     run: SharedRun | None = None
     """The run that this worker has joined."""
@@ -431,7 +430,7 @@ class WorkerJournal(PostgresJournal):
     _engine_journal: ClaimedRows | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
-        """Join the first waiting run of `runs` (or of all), and return it. Returns None if no run waits.
+        """Join the first of `runs` (None: all) that waits for a worker. Returns it, or None if no run waits.
 
         Puts the in-flight rows of dead processes in doubt first. Ends runs that have nothing to send.
         """
@@ -453,11 +452,11 @@ class WorkerJournal(PostgresJournal):
         return self.writer.ask(workers.waiting_runs, is_long=True)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[DueRow]:
-        """Return due rows as every journal does, or none once the run is over, because they could not be sent."""
+        """Return due rows, or none once the run is over, because they could not be sent."""
         return () if self.writer.is_stopped else super().due(batch, after_row=after_row, limit=limit)
 
     def leave_run(self) -> None:
-        """Leave the run, and record the number of sent rows. Claimed rows that were not sent become free."""
+        """Leave the run and record the number of sent rows. Claimed rows that were not sent become free."""
         self._claim((), self.sent_rows)
         self.writer.ask(partial(workers.join_run, process=self.writer.process, run=None))
         self.run = None
@@ -474,7 +473,7 @@ class WorkerJournal(PostgresJournal):
                 self._engine_journal, self.sent_rows = None, claimed_rows.rows
 
     async def is_overtaken(self) -> bool:
-        """Whether an urgent run waits for a worker while this worker sends for another run."""
+        """Return whether an urgent run waits for a worker while this worker sends for another run."""
         if self._engine_journal is None or self.run is None:
             return False
         ask = partial(workers.is_overtaken, run=self.run)
@@ -490,15 +489,15 @@ class WorkerJournal(PostgresJournal):
         at: str,  # noqa: ARG002
         at_most: int | None = None,  # noqa: ARG002
     ) -> Counter[Finding]:
-        """Judge nothing, because the listener of this host or the next command does."""
+        """Judge nothing, because this host's listener or the next command does it."""
         return Counter()
 
     def shorten_waits(self) -> None:
-        """From now on, wait only briefly for a server that does not answer, because this process is ending."""
+        """Wait only briefly for an unresponsive server from now on, because this process is ending."""
         self.writer.shorten_waits()
 
     def may_decide(self) -> bool:
-        """Whether the role of this worker may write decisions."""
+        """Return whether the role of this worker may write decisions."""
         return self.writer.ask(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
 
     def wait_for_server(self) -> None:

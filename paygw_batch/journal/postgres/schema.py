@@ -1,7 +1,7 @@
-"""Creates and upgrades the tables of a journal in PostgreSQL and of its workers' jobs, and grants rights to roles.
+"""Creates and upgrades the tables of a journal and of its workers' jobs, and grants rights to roles.
 
-The script of a later version changes no existing line. A function that changes its meaning gets another name, and
-the old one is removed, so that an older program is refused.
+A later version's script changes no existing lines. A function whose meaning changes gets a new name, and the old one is
+removed, so that older programs are refused.
 
 A role is a group without a login, named after the database: NAME_worker sends, NAME_desk also opens, releases, settles
 and sets limits, NAME_reader reads. Logins are members of these roles. The owner of the tables needs none.
@@ -28,7 +28,7 @@ from paygw_batch.language import say
 
 
 class JournalRole(StrEnum):
-    """The rights that a session has in the database of a journal."""
+    """A session's rights in the database of a journal."""
 
     OWNER = "owner"
     DESK = "desk"
@@ -79,7 +79,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
 
 
 def grant_rights(connection: Connection[Row]) -> list[str]:
-    """Create the missing roles, grant each role its rights and return the names of all roles."""
+    """Create missing roles, grant each role its rights, and return their names."""
     names = []
     with connection.transaction():
         fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
@@ -101,7 +101,7 @@ def has_rights(connection: Connection[Row]) -> bool:
 
 
 def session_role(connection: Connection[Row]) -> JournalRole | None:
-    """Return the role of this session, or None if it has none of these roles."""
+    """Return this session's role, or None if it has none."""
     query = """SELECT pg_has_role(current_user, nspowner, 'MEMBER') FROM pg_namespace WHERE nspname = %s"""
     if fetch(connection, query, (SCHEMA,)) == [(True,)]:
         return JournalRole.OWNER
@@ -131,12 +131,12 @@ _VERSION_QUERY = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespac
 
 
 def newest_jobs_version() -> str:
-    """Return the version of the job tables (a migration's name) that the installed procrastinate needs."""
+    """Return the version of the job tables that the installed procrastinate needs: the name of its last migration."""
     return _migrations()[-1].stem
 
 
 def jobs_version_in(connection: Connection[Row]) -> str:
-    """Return the version of the job tables, or an empty string if there are none."""
+    """Return the version of the job tables, or empty if there are none."""
     lines = fetch(connection, _VERSION_QUERY, (JOBS_SCHEMA,))
     return (lines[0][0] or "") if lines else ""
 
@@ -148,7 +148,7 @@ def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
 
 
 def upgrade_job_tables(connection: Connection[Row]) -> tuple[str, str]:
-    """Create or upgrade the job tables in the open transaction. Return their old and new versions."""
+    """Create or upgrade the job tables in the open transaction and return their version before and after."""
     before, newest = jobs_version_in(connection), newest_jobs_version()
     if before >= newest:
         return before, before
@@ -188,13 +188,13 @@ def _scripts_after(version: str) -> list[str]:
 
 
 def _migrations() -> list[Path]:
-    """Return procrastinate's scripts that upgrade existing tables, in order."""
+    """Return procrastinate's upgrade scripts in order."""
     return sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))
 
 
 @cache
 def scripts() -> tuple[str, ...]:
-    """Return the scripts that migrate each version to the next; the first creates version 1."""
+    """Return the scripts that migrate each version to the next. The first creates version 1."""
     folder = resources.files(__package__)
     parts = ("schema-1.sql", "roll_call.sql", "forgetting.sql")
     script = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts)
@@ -214,7 +214,7 @@ def version_in(connection: Connection[Row]) -> int:
 
 
 def make_tables(connection: Connection[Row], identity: Identity) -> bool:
-    """Create the journal in one transaction. Return False if one exists already."""
+    """Create the journal in one transaction. Returns False if one already exists."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # so that only one of two processes creates it
         if version_in(connection):
@@ -224,7 +224,7 @@ def make_tables(connection: Connection[Row], identity: Identity) -> bool:
 
 
 def fill_tables(connection: Connection[Row], identity: Identity) -> None:
-    """Create the tables of a journal in the open transaction, and store its identity."""
+    """Create the tables of a journal in the open transaction and store its identity."""
     connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
     for number, script in enumerate(scripts(), start=1):
         connection.execute(script.encode())
@@ -239,9 +239,9 @@ def fill_tables(connection: Connection[Row], identity: Identity) -> None:
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
-    """Upgrade the journal's tables and the job tables in one transaction, and return the former version.
+    """Upgrade the journal's tables and the job tables in one transaction. Returns the former version.
 
-    Raises `JournalHeld` while another process uses the tables, because it knows only the former version.
+    Raises `JournalHeld` while another process, which knows only the former version, uses the tables.
     """
     with time_limit(connection, math.inf), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
@@ -306,7 +306,7 @@ COPIED, DONE = "copied", "done"
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """The progress of a move. `facts` and `hash` are the end of the chain that was copied."""
+    """The progress of a move. `facts` and `hash` are the end of the copied chain."""
 
     step: str
     home: str
@@ -315,13 +315,13 @@ class MoveStep:
 
 
 def move_step(connection: Connection[Row]) -> MoveStep | None:
-    """Return the progress of the move of this journal, or None if the journal was created here."""
+    """Return the progress of this journal's move, or None if it was created here."""
     steps = fetch(connection, "SELECT step, home, facts, hash FROM moved_here ORDER BY step = %s DESC LIMIT 1", (DONE,))
     return MoveStep(*steps[0]) if steps else None
 
 
 def check_moved(connection: Connection[Row]) -> None:
-    """Raise `JournalError` for the copy of a file that is not in use yet."""
+    """Raise `JournalError` for a file's copy that is not in use yet."""
     step = move_step(connection)
     if step is not None and step.step == COPIED:
         raise JournalError(

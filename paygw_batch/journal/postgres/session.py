@@ -1,7 +1,6 @@
-"""Opens a connection to PostgreSQL whose commits are durable, and checks that they are.
+"""Opens a connection to PostgreSQL whose commits are durable and checks that they are.
 
-A server that does not flush, a pooler in between, a wrong clock and a database with another encoding are each refused
-with one sentence.
+A server that does not flush, a pooler in between, a wrong clock and a database with another encoding are each refused.
 """
 
 import re
@@ -58,7 +57,7 @@ TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address of the database, and its replication as the operator configured it."""
+    """The address of the database, and its configured replication."""
 
     url: str
     replication: str = "none"
@@ -69,7 +68,7 @@ class Server:
 
     @property
     def place(self) -> str:
-        """The address without a password, for people. The port is left out if it is the usual one."""
+        """The address without a password or the default port, for people."""
         parameters = conninfo.conninfo_to_dict(self.url)
         host, port = parameters.get("host") or "localhost", str(parameters.get("port") or "")
         name = parameters.get("dbname") or parameters.get("user") or "postgres"
@@ -78,7 +77,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationState:
-    """How a server replicates: the standbys that it waits for, how a commit waits, and the number of standbys."""
+    """A server's replication: the standbys that it waits for, how commits wait, and the number of standbys."""
 
     waits_for: str
     synchronous_commit: str
@@ -86,7 +85,7 @@ class ReplicationState:
 
 
 def replication_state(connection: Connection[Row]) -> ReplicationState:
-    """Return the replication of a server by its own settings, not by those of our sessions."""
+    """Return a server's replication by its own settings, not those of our sessions."""
     query = """SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
         (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL OR state = 'streaming')"""
     ((waits_for, synchronous_commit, standbys),) = fetch(connection, query)
@@ -103,8 +102,8 @@ def check_url(url: str) -> None:
         raise ConfigurationError(
             say("journal.url contains a password."),
             hint=say(
-                "Keep it out of the configuration: write it to a private file (mode 0600), and name that "
-                "file in the environment variable PGPASSFILE. Or use a client certificate."
+                "Keep it out of the configuration: write it to a private file (mode 0600), and put its path in the "
+                "environment variable PGPASSFILE. Or use a client certificate."
             ),
         )
 
@@ -112,8 +111,7 @@ def check_url(url: str) -> None:
 def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Connection[Row]:
     """Open a session whose commits are durable (see `Server`). Raises `JournalError` and `ConfigurationError`.
 
-    If a transaction stays open for `idle_limit` without a statement, the server ends the session and releases its
-    locks.
+    If a transaction is idle for `idle_limit`, the server ends the session and releases its locks.
     """
     check_url(server.url)
     try:
@@ -150,7 +148,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
 
 
 class Session:
-    """A connection that can be replaced by a new one to the same database when it is lost."""
+    """A connection that is replaced by a new one to the same database if it is lost."""
 
     def __init__(self, server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> None:
         self.server = server
@@ -159,14 +157,14 @@ class Session:
         self.connection = self._connect(self.server)
 
     def reconnect(self) -> None:
-        """Open a new connection in place of the old one. Raises `JournalError`."""
+        """Replace the connection with a new one. Raises `JournalError`."""
         self.connection.close()
         self.connection = self._connect(self.server)
         if self._is_closed:  # another thread closed the session while this one waited for the server
             self.connection.close()
 
     def close(self) -> None:
-        """Close the connection, and one that another thread is opening now."""
+        """Close the connection, and one that another thread is opening."""
         self._is_closed = True
         self.connection.close()
 
@@ -189,7 +187,7 @@ class _LimitedConnection(Connection[Row]):
 
 @contextmanager
 def time_limit(connection: Connection[Row], limit_s: float | None) -> Iterator[None]:
-    """Limit the time of each statement in the block. A slower statement loses its connection and result."""
+    """Limit the time of each statement in the block. On a timeout, the connection and the result are lost."""
     assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
     previous_limit, connection.limit_s = connection.limit_s, limit_s
     try:
@@ -207,7 +205,7 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     for strategy in ("seqscan", "hashjoin", "mergejoin"):  # the statistics may be out of date after an opening
         connection.execute(f"SET enable_{strategy} = off")
     if idle_limit is not None:
-        # A statement that waited for a line must see its newest version, so that a commit notices moved rows.
+        # A statement that waited for a row lock must see the newest version, so that a commit notices moved rows.
         connection.execute("SET default_transaction_isolation = 'read committed'")
         connection.execute("SET synchronous_commit = on")
         connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (idle_limit,))
@@ -218,12 +216,12 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     if version < OLDEST_SERVER:
         raise JournalError(
             say("The server of {place} is too old: PostgreSQL 15 or later is needed.", place=server.place),
-            hint=say("Nothing was sent. Name another server in [journal] url, or start this one."),
+            hint=say("Nothing was sent. Set [journal] url to another server, or start this one."),
         )
     if encoding != "UTF8":
         raise JournalError(
             say("The database {place} uses the encoding {encoding}.", place=server.place, encoding=encoding),
-            hint=say("Nothing was sent. Create a database with UTF8, and name it in [journal] url."),
+            hint=say("Nothing was sent. Create a database with UTF8, and set [journal] url to it."),
         )
     if pid != connection.info.backend_pid:
         raise JournalError(
@@ -231,7 +229,7 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
                 "There is a pooler between this program and {place}: another session can get its connection.",
                 place=server.place,
             ),
-            hint=say("Nothing was sent. Name the server itself in [journal] url, not the pooler in front of it."),
+            hint=say("Nothing was sent. Set [journal] url to the server itself, not the pooler in front of it."),
         )
     if idle_limit is None:
         return
@@ -252,7 +250,7 @@ def _check_durable(
     if is_standby:
         raise JournalError(
             say("{place} is a read-only standby.", place=server.place),
-            hint=say("Nothing was sent. Name all servers in [journal] url, with target_session_attrs=read-write."),
+            hint=say("Nothing was sent. List all servers in [journal] url, with target_session_attrs=read-write."),
         )
     for name, value in (("fsync", fsync), ("full_page_writes", full_pages), ("synchronous_commit", synchronous)):
         if value != "on":
@@ -286,7 +284,7 @@ def fetch(connection: Connection[Row], query: str, values: Values = ()) -> list[
 
 
 def stream_rows(connection: Connection[Row], query: str, values: Values = ()) -> Iterator[Row]:
-    """Run a query in the open transaction, and yield its rows without holding all of them in memory."""
+    """Run a query in the open transaction, and stream its rows."""
     # A cursor of psycopg would warn if it was garbage-collected before the iterator that closes it.
     name = f"paygw_{time.monotonic_ns()}"
     fetch(connection, f"DECLARE {name} NO SCROLL CURSOR FOR {query}", values)
@@ -320,7 +318,7 @@ def translating_errors(server: Server) -> Iterator[None]:
 
 @contextmanager
 def translating_conflicts(message: str) -> Iterator[None]:
-    """Convert a violated constraint of the tables to an `InternalError` with the caller's message."""
+    """Convert a violated table constraint to an `InternalError` with the caller's message."""
     try:
         yield
     except psycopg.errors.IntegrityError:
@@ -328,7 +326,7 @@ def translating_conflicts(message: str) -> Iterator[None]:
 
 
 def error_reason(error: psycopg.Error) -> str:
-    """Return the first line of the database's error, without its DETAIL, which has values of rows."""
+    """Return the first line of a database error, without its DETAIL, which quotes values."""
     text = error.diag.message_primary or str(error)
     return text.strip().partition("\n")[0].removesuffix(".") or type(error).__name__
 
@@ -337,19 +335,19 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def strip_nul(value: str | None) -> str | None:
-    """Return a text as PostgreSQL can store it: without NUL, which a gateway may send."""
+    """Remove NUL, which a gateway may send and PostgreSQL cannot store."""
     return None if value is None else value.replace("\0", "?")
 
 
 def search_words(texts: Iterable[str]) -> list[str]:
-    """Return the distinct words of some texts for the search index: in lower case, without accents."""
+    """Return the distinct words of texts for the search index, in lower case and without accents."""
     casefolded = unicodedata.normalize("NFKD", " ".join(texts).casefold())
     unaccented = "".join(character for character in casefolded if not unicodedata.combining(character))
     return sorted(set(_WORD.findall(unaccented)))
 
 
 def payee_search_words(fields: str | None) -> list[str]:
-    """Return the search words for a payment with these fields. Empty if its payee was forgotten."""
+    """Return the search words of a payment with these fields, or none if its payee was forgotten."""
     return search_words(payee_texts(fields or "{}"))
 
 
@@ -358,7 +356,7 @@ _CHUNK_SIZE = 10_000
 
 
 class PostgresTables:
-    """The tables of a journal, on the connection that is open when a statement is run."""
+    """The tables of a journal, on the session's current connection."""
 
     def __init__(self, connection: Callable[[], Connection[Row]], identity: Identity) -> None:
         self._connection, self.identity = connection, identity
@@ -386,7 +384,7 @@ class PostgresTables:
         self.run("add_order_id", **line, spelling=normalise_spelling(order_id))
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Lock these instructions against workers until the transaction ends. A worker may have moved one before."""
+        """Lock these instructions against workers until the transaction ends. A worker may already have moved one."""
         self.run("lock_rows", numbers=list(numbers))
         return True
 

@@ -1,4 +1,4 @@
-"""Checks the journal in PostgreSQL: follows every chain and replays every fact, a group of lines at a time."""
+"""Verifies the journal in PostgreSQL: follows every chain and replays every fact, in groups of lines."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -88,7 +88,7 @@ def _chain_start(identity: Identity, number: int, nonce: bytes) -> bytes:
 
 
 def _verify_chain(end: Link, lines: Iterator[Row], process: int) -> Link:
-    """Verify a process's chain of facts and their personal data, and return the end of the chain."""
+    """Verify a process's facts and their personal data, and return the end of its chain."""
     newest = 0
     try:
         for seq, _, digest, head, number, salt, *values in verify_links(end, (line[1:] for line in lines)):
@@ -106,7 +106,7 @@ def _check_limits(connection: Connection[Row]) -> None:
     query = """SELECT FROM gate g LEFT JOIN (SELECT * FROM limit_change ORDER BY number DESC LIMIT 1) c ON true
         WHERE (g.rate_per_s, g.concurrency) IS DISTINCT FROM (c.rate_per_s, c.concurrency)"""
     if fetch(connection, query):
-        raise JournalCorrupt(say("The limits over all workers are not the ones that a person last set."))
+        raise JournalCorrupt(say("The limits shared by all workers are not those that a person last set."))
 
 
 def _check_indexes(connection: Connection[Row]) -> None:

@@ -1,7 +1,7 @@
-"""The state that writing processes share: the live processes, their runs, and the limits over all of them.
+"""The state that writing processes share: the live processes, their runs, and their common limits.
 
-The database's clock, never ours, decides which process has the decision lock and which in-flight rows are abandoned.
-A run says which rows to send. It is over when none of its rows is due or in flight, and no worker sends for it.
+The database's clock, never ours, decides which process has the decision lock and which in-flight rows are abandoned. A
+run defines the rows to send. It is over when none of them is due or in flight, and no worker sends for it.
 """
 
 import os
@@ -42,7 +42,7 @@ _LIVING = "w.ended_at IS NULL AND is_alive(w.number) AND w.number <> ALL (%s)"
 
 @dataclass(slots=True)
 class OwnProcess:
-    """This process as the database knows it, and the end of its chain of facts."""
+    """This process's registration in the database, and the end of its chain of facts."""
 
     number: int
     end: Link
@@ -50,7 +50,7 @@ class OwnProcess:
 
 @cache
 def machine() -> str:
-    """Return an id for this boot of the machine and its container, within which process ids are unique."""
+    """Return an id for this boot and container, within which process ids are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -59,7 +59,7 @@ def machine() -> str:
 
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent_lives_s: float) -> OwnProcess:
-    """Register this process. Its chain begins with random bytes, so that no other process can continue it."""
+    """Register this process. Its chain begins with random bytes, so that only it can continue the chain."""
     columns = (socket.gethostname(), machine(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
     query = "SELECT number, head_hash, head_at FROM enrol(%s, %s, %s, %s, %s, %s, %s, %s)"
     ((number, start, newest),) = fetch(connection, query, (*columns, secrets.token_bytes(16)))
@@ -67,7 +67,7 @@ def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent
 
 
 def end_life(connection: Connection[Row], number: int) -> None:
-    """Record that a process has ended and sends nothing more."""
+    """Record that a process ended and will send nothing more."""
     fetch(connection, "SELECT end_life(%s)", (number,))
 
 
@@ -89,7 +89,7 @@ def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSen
 
 
 def current_holder(connection: Connection[Row]) -> LockHolder | None:
-    """Return the live process with the decision lock, or else one that sends for a run."""
+    """Return the live process with the decision lock, or otherwise one that is sending."""
     query = f"""{_HOLDER} LEFT JOIN desk d ON d.process = w.number
         WHERE {_LIVING} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
         ORDER BY d.process IS NULL, w.number LIMIT 1"""
@@ -98,7 +98,7 @@ def current_holder(connection: Connection[Row]) -> LockHolder | None:
 
 
 def decision_lock_error(connection: Connection[Row]) -> JournalHeld:
-    """Return the error that names the process with the decision lock."""
+    """Build the error that names the process with the decision lock."""
     lines = fetch(connection, f"{_HOLDER} JOIN desk d ON d.process = w.number")
     if not lines:
         return JournalHeld()
@@ -125,9 +125,9 @@ def _parse_holder(line: Row) -> LockHolder:
 
 
 class SignsOfLife:
-    """Reports to the database regularly, on a second connection and in a thread, that this process is alive.
+    """Regularly reports to the database that this process is alive, in a thread with its own connection.
 
-    The guards against sending a row twice do not depend on these signs. Without them, rows at a slow gateway would be
+    The guards against sending a row twice do not depend on these reports. Without them, rows at a slow gateway would be
     put in doubt only because their intents are old.
     """
 
@@ -140,7 +140,7 @@ class SignsOfLife:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for a report that is under way."""
+        """Stop, and wait for a report in progress."""
         self._stop.set()
         self._thread.join()
         if self._connection is not None:
@@ -151,7 +151,7 @@ class SignsOfLife:
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._server, write=True)
-                    # A lost sign does not matter, because another one follows.
+                    # A lost report does not matter, because another one follows.
                     self._connection.execute("SET synchronous_commit = off")
                 with time_limit(self._connection, self._server.commit_limit_s):
                     fetch(self._connection, "SELECT show_life(%s)", (self._number,))
@@ -174,9 +174,9 @@ _SENDERS = """SELECT w.number, w.host, w.pid, w.command, (
 
 
 class PostgresGate:
-    """The gate of the endpoint for one process, on a second connection.
+    """One process's access to the endpoint's gate, on a second connection.
 
-    Its writes need not be durable, because workers call it again after a crash of the server.
+    Its writes need not be durable, because workers call it again after a server crash.
     """
 
     def __init__(self, server: Server, process: int) -> None:
@@ -238,7 +238,7 @@ def read_gate(connection: Connection[Row]) -> GateState:
 
 
 def set_limits(connection: Connection[Row], change: LimitChange) -> None:
-    """Set the limits shared by all workers, and record who set them and when."""
+    """Set the limits shared by all workers and record who set them and when."""
     values = (change.by, change.rate_per_s, change.concurrency, change.is_as_configured)
     fetch(connection, "SELECT set_limits(%s, %s, %s, %s)", values)
 
@@ -328,7 +328,7 @@ def end_finished_run(connection: Connection[Row], number: int) -> None:
 
 
 def is_waiting(connection: Connection[Row], run: SharedRun) -> bool:
-    """Whether a run that was not stopped has a free or abandoned row. Ends the run if it has nothing to send."""
+    """Return whether a run that was not stopped has a free or abandoned row. Ends a run with nothing to send."""
     if run.stop_reason is None and _has_work(connection, run.number):
         return True
     end_finished_run(connection, run.number)
@@ -341,14 +341,14 @@ def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
 
 
 def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
-    """Return the runs that are not over: the urgent ones first, then the oldest."""
+    """Return the unfinished runs, urgent ones first, then the oldest."""
     query = """SELECT number, batch, stop_reason, false, is_urgent FROM run WHERE ended_at IS NULL
         ORDER BY is_urgent DESC, number"""
     return [SharedRun(*line) for line in fetch(connection, query)]
 
 
 def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
-    """Whether an urgent run has work while this run is not urgent."""
+    """Return whether another run, which has work, is urgent and this one is not."""
     runs = () if run.is_urgent else unfinished_runs(connection)
     return any(other.is_urgent and other.stop_reason is None and _has_work(connection, other.number) for other in runs)
 
@@ -359,7 +359,7 @@ def join_run(connection: Connection[Row], process: int, run: int | None) -> None
 
 
 def claim_rows(connection: Connection[Row], process: int, instructions: Sequence[int], count: int) -> frozenset[int]:
-    """Claim due rows for a worker that has sent `count` rows so far. Return the claimed instructions."""
+    """Claim due rows for a worker that has sent `count` rows so far, and return the claimed instructions."""
     values = (process, list(instructions), dead_processes(connection), count)
     return frozenset(number for (number,) in fetch(connection, "SELECT claim_rows(%s, %s, %s, %s)", values))
 
@@ -382,7 +382,7 @@ def find_dead_workers(connection: Connection[Row], since: str) -> list[WorkerLif
 
 
 def _workers(connection: Connection[Row], condition: str, *values: str) -> list[tuple[int, bool, WorkerLife]]:
-    """Return the active workers that match, each with its number and whether it has rows in flight."""
+    """Return (number, has rows in flight, worker) for matching workers that have not signed off."""
     query = f"""SELECT w.number, EXISTS (
             SELECT FROM batch o JOIN state s ON s.batch = o.number AND s.state = 'in_flight'
             JOIN fact f ON f.number = s.intent WHERE f.process = w.number),
@@ -398,12 +398,12 @@ def _has_sender(connection: Connection[Row], run: int) -> bool:
 
 
 def _has_work(connection: Connection[Row], run: int) -> bool:
-    """Whether a run has an unclaimed due row, or an abandoned row in flight."""
+    """Return whether a run has an unclaimed due row, or an abandoned row in flight."""
     return _has_row(connection, run, ready=f"{_NOT_HELD} AND {_UNCLAIMED}", in_flight=_ABANDONED)
 
 
 def _has_row(connection: Connection[Row], run: int, *, ready: str, in_flight: str) -> bool:
-    """Whether a run has a ready row that matches `ready`, or a row in flight that matches `in_flight`."""
+    """Return whether a run has a ready row that matches `ready`, or a row in flight that matches `in_flight`."""
     query = _HAS_ROW.format(ready=ready, in_flight=in_flight)
     return bool(fetch(connection, query, {"run": run, "dead": dead_processes(connection)}))
 

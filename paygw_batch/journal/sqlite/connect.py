@@ -1,4 +1,4 @@
-"""Opens journal files so that commits are durable, checks that every setting took effect, and creates the tables."""
+"""Opens journal files with durable commits, checks that every setting took effect, and creates the tables."""
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
 
 
 def connect_side_database(path: Path, tables: str) -> apsw.Connection:
-    """Open a private database next to a journal. Creates it with these tables if missing. Raises `JournalError`."""
+    """Open a private database next to a journal, creating it with these tables if missing. Raises `JournalError`."""
     with translating_os_errors(mark("{path} cannot be used: {reason}."), path=path):
         if not check_file(path):
             create_if_missing(path, b"")
@@ -89,11 +89,11 @@ def _transaction(connection: apsw.Connection) -> Iterator[None]:
 
 
 def configure(connection: apsw.Connection) -> None:
-    """Set the options of all our databases, in files and in memory. Raises `apsw.Error`."""
+    """Set the options that all our databases have, in files and in memory. Raises `apsw.Error`."""
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-    # Without this, SQLite would plan a statement anew for every row bound to it, at ten times the cost of the query.
+    # Without this, SQLite would plan a statement again for every row bound to it, at ten times the cost of the query.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     # Payees' data must not reach a temporary file, and a damaged page must raise an error instead of a signal.
     _set_pragmas(
@@ -156,7 +156,7 @@ def fetch(
 
 
 def failure_reason(error: apsw.Error) -> str:
-    """Return the reason why SQLite could not write, in words for a person."""
+    """Describe to a person why SQLite could not write."""
     # Only the holder of the journal assigns numbers, so a conflict means that there is a second writer.
     code = getattr(error, "extendedresult", 0)  # the stubs lack this attribute of every error
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
@@ -168,7 +168,7 @@ def failure_reason(error: apsw.Error) -> str:
 
 @contextmanager
 def translating_conflicts(message: str, kind: int | None = None) -> Iterator[None]:
-    """Convert a violated table constraint (of one kind, or any) to an `InternalError` with this message."""
+    """Convert a violated table constraint (of one kind or any) to an `InternalError` with this message."""
     try:
         yield
     except apsw.ConstraintError as error:
@@ -194,7 +194,7 @@ def migrations() -> tuple[str, ...]:
 
 
 def tables_version(connection: apsw.Connection, path: Path) -> int:
-    """Return the version of the tables; 0 for an empty file.
+    """Return the version of the tables, or 0 for an empty file.
 
     Raises `JournalError` if the file is not a journal, was moved to a database, or is of a newer version.
     """
@@ -210,7 +210,7 @@ def tables_version(connection: apsw.Connection, path: Path) -> int:
                 path=path,
                 place=load_identity(connection).home,
             ),
-            hint=say("Name that database in [journal] url, and keep this file as an archive."),
+            hint=say("Set [journal] url to that database, and keep this file as an archive."),
         )
     if version > len(migrations()):
         raise JournalError(
@@ -221,7 +221,7 @@ def tables_version(connection: apsw.Connection, path: Path) -> int:
 
 
 def make_tables(connection: apsw.Connection, identity: Identity) -> None:
-    """Create the tables of a journal without facts, in the caller's transaction."""
+    """Create the tables of an empty journal in the caller's transaction."""
     migrate(connection, 0, now=identity.created_at)
     fetch(connection, "INSERT INTO identity VALUES (1, ?, ?, ?, ?, ?)", astuple(identity))
 
@@ -240,17 +240,17 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
 
 
 def move_destination(connection: apsw.Connection) -> str:
-    """Return the address of the database that the journal was moved to, or an empty string."""
+    """Return the address of the database that the journal was moved to, or empty if it was not moved."""
     return load_identity(connection).home if connection.pragma("user_version") == MOVED else ""
 
 
 @contextmanager
 def move_transaction(connection: apsw.Connection, destination: str) -> Iterator[None]:
-    """Lock the file while the block copies the journal to `destination`, then retire it for good."""
+    """Lock the file while the block copies the journal to `destination`, and then retire it for good."""
     with _transaction(connection):
         yield
         # One commit retires the file once its copy is complete. Until then only the file can pay. Afterwards nothing
-        # can pay until the copy is in use. So both can never pay.
+        # can pay until the copy is in use. So they can never both pay.
         connection.execute("UPDATE identity SET home = ?", (destination,))
         connection.pragma("user_version", MOVED)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -258,7 +258,7 @@ def move_transaction(connection: apsw.Connection, destination: str) -> Iterator[
 
 @contextmanager
 def transaction_without_lock(connection: apsw.Connection, path: Path) -> Iterator[None]:
-    """Run the block in one durable transaction, without the run's lock. Raises `JournalError` for a moved journal."""
+    """Run the block in a durable transaction without the run's lock. Raises `JournalError` for a moved journal."""
     with _transaction(connection):
         # This is checked inside the transaction, so that the journal cannot be moved before the commit.
         tables_version(connection, path)

@@ -1,12 +1,11 @@
 """Reads and writes the journal in a file.
 
 Every write is one transaction. It is durable and in the sent log before its call returns, and so before anything is
-sent because of it. The chain is a second guard besides the lock, because only one writer can use each fact number.
+sent because of it. Besides the lock, the chain is a second guard, because each fact number can be used only once.
 
 An engine makes one call at a time. If the disk is slow, a thread waits for it. The rest of an append stays in the event
-loop, because two computing threads would exchange the GIL at every statement, which costs more than it saves. The event
-loop also waits for a fast disk, because a thread would take longer to reacquire the GIL than the disk takes
-(docs/decisions/0051).
+loop, because two busy threads would exchange the GIL at every statement, which costs more than it saves. A fast disk is
+awaited in the event loop too, because it is faster than a thread reacquires the GIL (docs/decisions/0051).
 """
 
 import os
@@ -78,9 +77,9 @@ _HELD_BY_RUN = 1
 
 
 class FileOutbox(Outbox):
-    """The outbox on one connection to the journal at `path`; the journal's place closes the connection.
+    """The outbox on one connection to the journal at `path`, which the journal's place closes.
 
-    `writing` opens a transaction of the run that holds the file. Without it, another process may hold the file.
+    `writing` opens a transaction of the run that holds the file. It is None if another process may hold the file.
     """
 
     def __init__(
@@ -90,13 +89,13 @@ class FileOutbox(Outbox):
         self._transaction = writing or partial(transaction_without_lock, connection, path)
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str) -> None:
-        """Record the notices of a run that holds the journal and is about to send. Every earlier run is over."""
+        """Record the notices of a run that holds the journal and is about to send. All earlier runs are over."""
         with self._write_transaction():
             self._run("end_runs")
             self._add(notices, at, _HELD_BY_RUN)
 
     def due(self, now: datetime, *, limit: int) -> list[StoredNotice]:
-        """Return the notices that may be sent now. A run's notices may be sent once no run holds the journal."""
+        """Return the notices that may be sent now. A run's notices are due once no run holds the journal."""
         ((newest,),) = self._run("newest_of_run")  # read before the lock, because a starting run may write one
         return self._due(now, limit=limit, over=newest if newest is not None and _is_free(self._path) else 0)
 
@@ -108,7 +107,7 @@ class FileOutbox(Outbox):
 
 
 def _is_free(journal: Path) -> bool:
-    """Whether no run holds the journal. A listener does not count, because it sends nothing."""
+    """Return whether no run holds the journal. A listener does not count, because it sends nothing."""
     holder = journal_holder(journal)
     return holder is None or holder.kind is HolderKind.LISTENER
 
@@ -122,7 +121,7 @@ class SqliteReader(JournalReader):
         self._connection = connection
 
     def rows_being_sent(self, batch: int) -> Sequence[RowBeingSent]:
-        """Return the rows of a batch that are in flight, while the run that holds the journal is alive.
+        """Return the batch's rows in flight while the run that holds the journal is alive.
 
         The in-flight rows of an earlier run were put in doubt when this run opened the journal. The holder is read
         before and after the rows, because the rows are in doubt if the run was killed in between.
@@ -141,16 +140,16 @@ class SqliteReader(JournalReader):
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the present journal to `path`, private to its owner, whole or not at all.
+        """Write a copy of the journal to `path` atomically, private to its owner.
 
-        This is safe during a run. The copy is for safekeeping and for `verify`: a run refuses it while the original
-        still exists, or if the original has newer facts. SQLite's own backup is used, because copying the file of a
+        This is safe during a run. The copy is for safekeeping and for `verify`. A run refuses it while the original
+        still exists, or if the original had newer facts. SQLite's own backup is used, because copying the file of a
         database in use would miss the rows in its log. Raises `OutputError` if the copy cannot be written or `path`
         exists.
         """
         if os.path.lexists(path):
             raise OutputError(
-                say("{path} already exists.", path=path), hint=say("Name a file that does not exist yet.")
+                say("{path} already exists.", path=path), hint=say("Choose a file that does not exist yet.")
             )
         try:
             temporary = create_temporary_file(path)
@@ -175,7 +174,7 @@ class SqliteReader(JournalReader):
         return end.seq, end.hash.hex()
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return a search as a full-text expression. Every word is quoted, so that none acts as an operator."""
+        """Return a search as a full-text expression, with quoted words so that none acts as an operator."""
         groups = (" OR ".join(_quote_word(word) for word in alternatives) for alternatives in search.words)
         return " AND ".join(f"({group})" for group in groups)
 
@@ -224,7 +223,7 @@ def _copy_database(source: apsw.Connection, path: Path) -> None:
 
 
 class SqliteJournal(SqliteReader, Journal):
-    """A journal in a file, held by a run (see `FilePlace`). After the first failed write it is read-only.
+    """A journal in a file, held by a run (see `FilePlace`). Read-only after the first failed write.
 
     Call it from one thread at a time, and only in the process that opened it.
     """
@@ -254,9 +253,9 @@ class SqliteJournal(SqliteReader, Journal):
         return self.stage(entries)()
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
-        """Do all of `append` except the commit. Return a function that commits, which may run in another thread.
+        """Do all of `append` except the commit. Returns the committing call, which may run in another thread.
 
-        Nothing is recorded until that call has returned, and no other call may be made before then.
+        Nothing is recorded until that call returns, and no other call may be made before then.
         """
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
@@ -276,7 +275,7 @@ class SqliteJournal(SqliteReader, Journal):
         return commit
 
     def may_begin(self, *, wait: bool) -> bool:
-        """Begin the transaction of the next `stage`. Without `wait`, return False if another process is writing."""
+        """Begin the transaction of the next `stage`. Without `wait`, returns False if another process is writing."""
         self._require_writable()
         self._connection.set_busy_timeout(WAITS_FOR_OTHERS_MS if wait else 0)
         try:
@@ -312,7 +311,7 @@ class SqliteJournal(SqliteReader, Journal):
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Record evidence as every journal does. From now on, intents are checked against it."""
+        """Record evidence. From now on, intents are checked against it."""
         self._has_new_evidence = True
         return super().record_evidence(evidence, words, at=at)
 
@@ -333,7 +332,7 @@ class SqliteJournal(SqliteReader, Journal):
         ]
 
     def _refused_intents(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
-        """Return the indexes of intents to refuse: for rows held by evidence, or for another than the next attempt."""
+        """Return the indexes of intents to refuse: those for held rows, or not for the row's next attempt."""
         intents = [
             (index, entry.instruction, [entry.attempt, entry.fact.order_id])
             for index, entry in enumerate(entries)
@@ -394,7 +393,7 @@ class SqliteJournal(SqliteReader, Journal):
             self._commit()
 
     def _begin(self) -> None:
-        """Begin a transaction. Raises `JournalUnwritable` if another process has written more than notes."""
+        """Begin a transaction. Raises `JournalUnwritable` if another process wrote anything but notes."""
         if not self._connection.in_transaction:  # `may_begin` may have begun it
             self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
@@ -414,7 +413,7 @@ class SqliteJournal(SqliteReader, Journal):
 
     @contextmanager
     def _rolling_back(self, before: Link) -> Iterator[None]:
-        """Roll back if the block raises, and restore the end of the chain to `before`."""
+        """Roll back if the block raises and restore the end of the chain to `before`."""
         try:
             yield
         except apsw.Error as error:
@@ -446,14 +445,14 @@ class SqliteJournal(SqliteReader, Journal):
             self._give_up(failure_reason(error))
 
     def _give_up(self, reason: str) -> JournalUnwritable:
-        """Bar this process from writing to the journal again, and return the error for it."""
+        """Bar this process from writing to the journal again and return the error to raise."""
         if self._failure is None:
             self._failure = unwritable_message(self.path, reason)
             prevent_writes_on_close(self._connection)
         return JournalUnwritable(self._failure)
 
     def can_write(self) -> bool:
-        """Whether this process opened the journal and no write has failed."""
+        """Return whether this process opened the journal and no write has failed."""
         return self._failure is None and os.getpid() == self._process
 
     def _require_writable(self) -> None:
@@ -496,7 +495,7 @@ class SqliteEngineJournal(SerializedCalls):
         self._commit_s = _FIRST_AVERAGE_S
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Stage facts now. Commit them here if the disk is fast, otherwise in the thread."""
+        """Stage facts now. Commit them here if the disk is fast, or otherwise in the thread."""
         async with self._lock:
             # A process that records notes may be frozen while it writes, and the event loop must not wait for it.
             if entries and not self._journal.may_begin(wait=False):
@@ -505,7 +504,7 @@ class SqliteEngineJournal(SerializedCalls):
             return commit() if self._commit_s < FAST_COMMIT_S else await self._thread.call(commit)
 
     def may_send(self, age_s: float) -> bool:  # noqa: ARG002 (an argument of the interface)
-        """Whether no write has failed. This process keeps the lock as long as it lives, even while it is frozen."""
+        """Return whether no write has failed. This process keeps the lock as long as it lives, even while frozen."""
         return self._journal.can_write()
 
     def _time_commit(self, commit: Callable[[], T]) -> T:

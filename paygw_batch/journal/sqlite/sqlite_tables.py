@@ -1,8 +1,8 @@
-"""The tables of a journal file: their statements, their lines, and the indexes that find payments.
+"""The tables of a journal file: their statements and lines, and the indexes for finding payments.
 
-The payee's words are in SQLite's full-text index. An ASCII order id is found through an index on SQLite's own `lower`,
-which has the same effect on ASCII as `normalise_spelling`; the few other ids are in a separate table. `verify` checks
-these indexes too, because a payment that is missing from one would look as if it had never been made.
+Payees' words are in SQLite's full-text index. ASCII order ids are found through an index on SQLite's own `lower`, which
+on ASCII equals `normalise_spelling`; the few other ids are in a separate table. `verify` checks these indexes too,
+because a payment missing from one would look as if it had never been made.
 """
 
 from array import array
@@ -36,7 +36,7 @@ _REBUILD_INDEX = """
 
 @contextmanager
 def disabling_guards(connection: apsw.Connection) -> Iterator[None]:
-    """Let the block change rows that are otherwise immutable, in the open transaction.
+    """Let the block change otherwise immutable rows in the open transaction.
 
     SQLite overwrites the removed bytes with zeros. No other connection sees the tables without their triggers.
     """
@@ -51,14 +51,14 @@ def disabling_guards(connection: apsw.Connection) -> Iterator[None]:
 
 
 def rebuild_payee_index(connection: apsw.Connection) -> None:
-    """Rebuild the payee index from the payees who are not forgotten."""
+    """Rebuild the payee index without forgotten payees."""
     connection.execute(_REBUILD_INDEX)
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
-    """Rewrite the file and empty its log. Return False if another program is reading the file.
+    """Rewrite the file and empty its log. Returns False if another program is reading the file.
 
-    Without this, removed bytes may survive in the log, and in pages that SQLite split earlier.
+    Otherwise removed bytes may survive in the log, and in pages that SQLite split earlier.
     """
     connection.pragma("temp_store_directory", str(path.parent))  # keeps the temporary file as private as the journal
     connection.pragma("temp_store", 1)
@@ -135,10 +135,10 @@ def store_batch(
 
 @dataclass(frozen=True, slots=True)
 class _PreparedPart:
-    """A part of a batch as it is stored.
+    """A part of a batch, ready to be stored.
 
-    `first_page` and `first` are the numbers of its first page and instruction; `after` follows that of its last
-    instruction.
+    `first_page` and `first` are the numbers of its first page and instruction. `after` is the number after its last
+    instruction's.
     """
 
     first_page: int
@@ -153,7 +153,7 @@ class _PreparedPart:
 def _prepare_parts(
     parts: Iterable[BatchPart], digests: OpeningDigests, replaced: Mapping[int, int]
 ) -> Iterator[_PreparedPart]:
-    """Add the parts to `digests` and prepare their columns. This is all the work that needs no connection."""
+    """Add the parts to `digests` and prepare their columns, which needs no connection."""
     for part in parts:
         first_page, first, new = digests.pages, digests.next_instruction, part.instructions
         for page in part.pages:
@@ -171,7 +171,7 @@ def _rebuilding_index(connection: apsw.Connection, index: str, *, before: int, r
     """Rebuild an index after the block if the block adds most of its entries.
 
     This happens in the open transaction, so nobody sees the table without its index. Adding a million unsorted payees
-    one by one would touch every page of the index many times.
+    one by one would touch every index page many times.
     """
     if not _MIN_SORTED <= rows <= _MAX_SORTED or before > rows:
         yield
@@ -183,7 +183,7 @@ def _rebuilding_index(connection: apsw.Connection, index: str, *, before: int, r
 
 
 def _look_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
-    """Whether a sample of the new order ids is sorted, so that probably all of them are.
+    """Return whether a sample of the new order ids is sorted, so that probably all are.
 
     Sorted ids are written part by part while the next part is prepared. Unsorted ids are collected and sorted at once.
     """
@@ -196,7 +196,7 @@ def _look_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
 
 
 def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
-    """Write the order ids of new instructions in sorted order, so that each page of the table is written once."""
+    """Write the order ids of new instructions in sorted order, so that each table page is written once."""
     for start in range(first, after, _MAX_SORTED):
         connection.execute(
             """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
@@ -301,12 +301,12 @@ def evidence_log(connection: apsw.Connection) -> EvidenceLog:
 
 @cache
 def _positional_query(name: str, columns: tuple[str, ...]) -> str:
-    """Return a statement with positional parameters in the order of `columns`, which are faster than named ones."""
+    """Convert parameters to positional ones in the order of `columns`, which are faster than named ones."""
     return VALUE.sub(lambda value: f"?{columns.index(value[1]) + 1}", QUERIES[name])
 
 
 def _bind_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values in the form that SQLite accepts, with lists as `carray`."""
+    """Convert values for SQLite, with lists as `carray`."""
     for name, value in values.items():
         if isinstance(value, list):
             values[name] = apsw.carray(tuple(value) if isinstance(value[0], str) else array("q", value))
@@ -319,7 +319,7 @@ _INDEX = "payment_words"
 
 
 def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, are_ascii: bool) -> None:
-    """Record the spellings and the reference of a batch after its instructions, from `first` on, were written.
+    """Record a batch's spellings and reference, after its instructions from `first` on were written.
 
     With `are_ascii`, none of their order ids needs a spelling.
     """
@@ -337,15 +337,15 @@ def check_spellings(tables: Tables) -> None:
     non_ascii = tables.run("odd_ids", odd=_NOT_ASCII)
     expected = {(operation, normalise_spelling(order_id), order_id) for operation, order_id in non_ascii}
     if set(tables.run("spellings")) != expected:
-        raise JournalCorrupt(say("The spellings of order ids do not match the order ids."))
+        raise JournalCorrupt(say("The index of spellings does not match the order ids."))
     if tables.run("references") != list(_references(tables)):
         raise JournalCorrupt(say("The references of batches do not match their order ids."))
 
 
 def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield (number, reference) of each batch, or of one, whose first new row has a derived order id.
+    """Yield (number, reference) of batches, or of one, whose first new row has a derived order id.
 
-    Either all ids of a sheet are derived, or none is. A batch without a new row repeats ids of an earlier batch.
+    Either all ids of a sheet are derived or none is. A batch without new rows repeats ids of an earlier batch.
     """
     for number, order_id in tables.run("first_rows", batch=batch):
         if (reference := derived_reference(order_id)) is not None:

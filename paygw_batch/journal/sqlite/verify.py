@@ -1,6 +1,6 @@
-"""Checks the journal: the whole by replaying every fact, and its end each time it is opened.
+"""Verifies the journal: the whole by replaying every fact, and its end each time it is opened.
 
-For a long journal, a second process checks in parallel all that needs no facts (docs/decisions/0015).
+For a long journal, a second process checks everything that needs no facts in parallel (docs/decisions/0015).
 """
 
 import json
@@ -68,7 +68,7 @@ def verify(
 
 
 def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mapping[str, int]:
-    """Follow the chain from its start, check batches and rows against it, and return the counts."""
+    """Verify the chain, check batches and rows against it, and return the counts."""
     tables = SqliteTables(connection)
     check_moves(tables)
     for number, _, digest, _, salt, *values in verify_links(tables.identity.start, tables.stream("all_facts")):
@@ -87,7 +87,7 @@ def _check_derived(connection: apsw.Connection) -> None:
 
 @contextmanager
 def _check_in_process(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Check the file in a second process. Yield a function that waits, then returns whether it is sound up to `end`."""
+    """Check the file in a second process. Yields a function that waits and returns whether it is sound up to `end`."""
     with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
         command,
         stdin=subprocess.PIPE,
@@ -120,7 +120,7 @@ def report_soundness() -> None:
 
 
 def check_tail(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` unless the last facts are linked and their instructions are in the right states."""
+    """Raise `JournalCorrupt` unless the last facts are linked and their instructions have the right states."""
     tables = SqliteTables(connection)
     lines = tables.run("last_facts", limit=_TAIL_FACTS)[::-1]
     if not lines:

@@ -1,1 +1,1 @@
-"""Find the defects and warnings of rows."""
+"""Finds the defects and warnings of rows."""

@@ -1,8 +1,8 @@
-"""Explain each code of a defect or warning with a label, a sentence and a suggestion.
+"""Explains each code of a defect or warning with a label, a sentence and a suggestion.
 
 A code is `SUBJECT.KIND`. The subject is a column, `row` or `sheet`. Columns come from the forms, so most entries are
-`*.KIND`, for any column, with its name as `{column}`. Messages about single rows say more and include the value.
-`docs/defects.md` is generated from the texts here.
+`*.KIND`, for any column, with its name as `{column}`. Messages about single rows are more detailed and include the
+value. `docs/defects.md` is generated from the texts here.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ _RETYPE_NUMBER = mark("Format the column as text in the spreadsheet, and enter t
 DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
         "*.missing": CodeMeaning(
-            "{column} is missing", "The row has no {column}, and it cannot be paid without one.", "Fill in {column}."
+            "{column} is missing", "The row has no {column}, without which it cannot be paid.", "Fill in {column}."
         ),
         "*.error_mark": CodeMeaning(
             "spreadsheet error in {column}",
-            "The cell holds an error mark of the spreadsheet, such as #N/A.",
+            "The cell contains a spreadsheet error, such as #N/A.",
             "Correct the formula, or paste the value.",
         ),
         "*.exponent": CodeMeaning(
@@ -53,7 +53,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "*.formula_sign": CodeMeaning(
             "{column} begins like a formula",
             "The name begins with =, +, - or @, which a spreadsheet would run.",
-            "Write the name alone.",
+            "Write only the name.",
         ),
         "*.lost_character": CodeMeaning(
             "lost character in {column}",
@@ -68,17 +68,17 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "*.renumbered": CodeMeaning(
             "{column} of another numbering plan",
             "The country changed its numbering plan, and the gateway does not use the plan of this number.",
-            "Write the number that the message names.",
+            "Write the number given in the message.",
         ),
         "*.mismatch": CodeMeaning(
             "{column} contradicts the country",
-            "The value is not the one that belongs to the country of the row.",
-            "Write the value that the message names, or leave the cell empty.",
+            "The value does not match the country of the row.",
+            "Write the value given in the message, or leave the cell empty.",
         ),
         "purpose.mismatch": CodeMeaning(
             "{column} not set up",
-            "No payment channel that is set up for the country has this word.",
-            "Write a word that the message names, or leave the cell empty; or have the word set up.",
+            "No payment channel of the country has this word.",
+            "Write a word given in the message, or leave the cell empty; or have the word set up.",
         ),
         "*.not_used": CodeMeaning(
             "{column} not used", "{column} is not used for the country of the row.", "Leave the cell empty."
@@ -90,12 +90,12 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.formula": CodeMeaning(
             "formula without a value in {column}",
-            "The cell holds a formula, but its value has not been calculated.",
+            "The cell contains a formula, but its value has not been calculated.",
             "Paste the value, or open the workbook in a spreadsheet and save it.",
         ),
         "*.digits": CodeMeaning(
             "too many digits in {column}",
-            "The number has more than 15 digits, but a spreadsheet or a binary fraction keeps only 15: it is wrong.",
+            "The number has more than 15 digits, but a spreadsheet or a binary fraction keeps only 15, so it is wrong.",
             _RETYPE_NUMBER,
         ),
         "country.unknown": CodeMeaning(
@@ -122,7 +122,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "amount.decimals": CodeMeaning(
             "too many decimals",
             "The amount has more decimals than the currency, or than the gateway takes.",
-            "Write the amount with the decimals that the message names. Round it only if that is the amount to pay.",
+            "Write the amount with the decimals given in the message. Round it only if that is the amount to pay.",
         ),
         "amount.minimum": CodeMeaning(
             "amount too small",
@@ -140,8 +140,8 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Give each payment its own id, or remove the row that repeats another.",
         ),
         "client_orderid.look_alike": CodeMeaning(
-            "order id like another",
-            "The order id differs from another one only in case, width or hyphens: people would confuse them.",
+            "order id similar to another",
+            "The order id differs from another one only in case, width or hyphens: people could confuse them.",
             "If they are the same payment, delete one row. If not, give one a different id.",
         ),
         "client_orderid.rewritten": CodeMeaning(
@@ -178,12 +178,12 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
         "*.zero_restored": CodeMeaning(
             "zero restored in {column}",
-            "The number is missing a zero, and was read with it.",
+            "The number lacks its leading zero, which was added.",
             "Compare the number with its source.",
         ),
         "*.operator": CodeMeaning(
             "number of another operator",
-            "The number seems to belong to a different mobile operator than the one that the purpose pays through.",
+            "The number seems to belong to another mobile operator than that of the purpose.",
             "Check that the number was ported to this operator.",
         ),
         "*.digits": CodeMeaning(
@@ -196,7 +196,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "amount.cut_by_comma": CodeMeaning(
             "amount perhaps cut at a comma",
-            "The amount and the value behind it can be one amount: 1,500 is read as 1, and 500 as the next column.",
+            "The amount and the value after it may be one amount: 1,500 is read as 1, and 500 as the next column.",
             "If it is one amount, put it in quotation marks, or write it without the comma.",
         ),
         "*.emoji": CodeMeaning(
@@ -206,7 +206,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.damaged": CodeMeaning(
             "{column} damaged by a program",
-            "The name has letters or words that programs put into it, such as AÃ¯cha for Aïcha, &#39; for ', ? or nan.",
+            "The name contains letters or words inserted by programs, such as AÃ¯cha for Aïcha, &#39; for ', ? or nan.",
             "Write the name as the person writes it.",
         ),
         "*.placeholder": CodeMeaning(
@@ -225,7 +225,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Make sure that both rows are for the owner of the account.",
         ),
         "row.look_alike": CodeMeaning(
-            "payment like another",
+            "payment similar to another",
             "The same account and amount are in the sheet twice, or were in a recent batch.",
             "Make sure that this payment was not already made.",
         ),
@@ -256,8 +256,8 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "payee.twice": CodeMeaning(
             "payee on several rows",
-            "A sheet without order ids pays somebody on several rows.",
-            "Delete the repeated rows. If all are meant, run the command again with --repeats-meant.",
+            "A sheet without order ids pays someone in several rows.",
+            "Delete the repeated rows. If all are intended, run the command again with --repeats-meant.",
         ),
         "reference.used": CodeMeaning(
             "payment run opened before",
@@ -267,12 +267,12 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         "reference.new_payee": CodeMeaning(
             "new in the payment run",
             "A payee is not among those who were sent under this reference before.",
-            "Check that this is not the corrected account of somebody who was paid.",
+            "Check that this is not the corrected account of someone who was paid.",
         ),
         "reference.missing_payee": CodeMeaning(
             "missing in the payment run",
             "A payee who was sent under this reference before is not in this sheet.",
-            "Check that nobody's account was corrected after it was paid.",
+            "Check that no one's account was corrected after it was paid.",
         ),
     }
 )
@@ -282,7 +282,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
 def code_meaning(
     code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS, headings: Mapping[str, str] = MappingProxyType({})
 ) -> CodeMeaning:
-    """Return the meaning of a code in the chosen language.
+    """Return the meaning of a code in the current language.
 
     Its texts name the column by the sender's heading, if there is one. Raises `KeyError` for an unknown code.
     """

@@ -1,4 +1,4 @@
-"""The checks of a row: one condition for each column of a country, and the reasons why a value fails it.
+"""The checks of rows: one condition for each column of a country, and the reasons for failing it.
 
 All conditions are expressions over a frame of `clean.clean_columns`. `contract.contract` puts these checks into the
 country's pandera schema, and `row_checker` runs them. Nothing else decides whether a value is valid
@@ -48,10 +48,10 @@ PAYEE_NAME = "account_name"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a value fails a check: the `code` of the defect, and its `message`.
+    """The reason why a value fails a check: the `code` of the defect, and its `message`.
 
-    `correction` is the only possible replacement. "" empties the cell, and null means that there is none. A correction
-    is offered only if it passes the check.
+    `correction` is the only possible replacement: "" empties the cell, and null means none. A correction is offered
+    only if it passes the check.
     """
 
     code: str
@@ -64,8 +64,8 @@ class Reason:
 class ColumnCheck:
     """A check of one column. A value is valid if `passes` (never null) is true.
 
-    Other values are explained by the first of `reasons` that applies; one of them always does. Reasons
-    `of_whole_column` are stated once, with the numbers of all their rows.
+    Other values are explained by the first of `reasons` that applies. One of them always does. Reasons
+    `of_whole_column` are given once, with the numbers of all their rows.
     """
 
     column: str
@@ -74,12 +74,12 @@ class ColumnCheck:
     of_whole_column: bool = False
 
     def __deepcopy__(self, _: object) -> "ColumnCheck":
-        """Return the check itself. It never changes, and pandera would copy every expression in it."""
+        """Return the check itself, which is immutable. pandera would copy every expression in it."""
         return self
 
     @cached_property
     def needed_columns(self) -> tuple[str, ...]:
-        """The columns that the check and its reasons need, and the row's number."""
+        """The row number, and the columns that the check and its reasons need."""
         expressions = [part for reason in self.reasons for part in (reason.applies, reason.message, reason.correction)]
         names = {name for expression in [self.passes, *expressions] for name in expression.meta.root_names()}
         return tuple(sorted(names | {"row", self.column}))
@@ -224,8 +224,8 @@ def _order_id_check(headings: Mapping[str, str]) -> ColumnCheck:
 def _amount_check(rule: CountryRule | None, headings: Mapping[str, str], is_named: pl.Expr = _ALWAYS) -> ColumnCheck:
     """Return the check of amounts. Without a rule, it checks only their format.
 
-    If the country of a row is not even named (`is_named`), as in a row of totals, only an amount fails that no country
-    would accept in any spelling, and no correction is offered.
+    If a row has no country at all (`is_named`), as in a row of totals, an amount fails only if no country would accept
+    it in any spelling, and no correction is offered.
     """
     text, value = pl.col("amount"), shortened_value("amount")
     terms = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
@@ -402,7 +402,7 @@ def _number_check(rule: CountryRule, field: FormField, rules: Rules, *, required
 
 
 def _renumbering_reasons(column: PhoneColumn, rule: CountryRule) -> Iterator[Reason]:
-    """Yield a reason for numbers of the numbering plan (former or new) that is not in use."""
+    """Yield a reason for numbers of the numbering plan that is not in use, former or new."""
     if (change := rule.numbers.renumbering) is None:
         return
     number = column.converted_number

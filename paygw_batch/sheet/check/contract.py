@@ -2,7 +2,7 @@
 
 Each column of the schema has the country's `ColumnCheck` as its pandera check. Validation runs these checks over many
 columns at once (`row_checker`). Every row also passes pandera's own `validate` before it is stored to be paid. A
-property test makes sure that both find the same rows (docs/decisions/0124-one-definition-of-right.md).
+property test ensures that both find the same rows (docs/decisions/0124-one-definition-of-right.md).
 """
 
 from collections import defaultdict
@@ -51,8 +51,8 @@ def schema_checks(schema: pa.DataFrameSchema) -> tuple[ColumnCheck, ...]:
 def fuse_schemas(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
     """Combine the schemas of all countries into one schema with a single check.
 
-    The column `code` has the country of each row. pandera spends more on each check and each call than the check itself
-    costs. Only the schema of a single country shows which row failed which check.
+    The column `code` has the country of each row. Fusing is for speed, because pandera's overhead for each check
+    exceeds the check's own cost. Only the schema of a single country shows which row failed which check.
     """
     names = sorted({name for schema in schemas.values() for name in schema.columns})
     columns = {name: pa.Column(pl.String, nullable=True, coerce=False) for name in names}
@@ -61,7 +61,7 @@ def fuse_schemas(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchem
 
 
 def _all_rows_pass(data: pa.PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
-    """Whether each row belongs to one of the countries and passes all its checks."""
+    """Return whether each row belongs to one of the countries and passes all its checks."""
     passing_counts = pl.collect_all(
         data.lazyframe.filter(pl.col("code") == country).select(
             (pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)).sum()
@@ -79,8 +79,8 @@ def _passing_rows(data: pa.PolarsData, *, check: ColumnCheck) -> pl.LazyFrame:
 class ContractGate:
     """Validates rows with pandera itself before they become instructions.
 
-    Our validation found these rows valid, and pandera must agree before money may move. No environment variable
-    disables it.
+    Our validation found these rows valid, and pandera must agree before money moves. No environment variable disables
+    it.
     """
 
     def __init__(self, rules: Rules, operation: str) -> None:

@@ -1,4 +1,4 @@
-"""Apply a person's corrections to an uploaded sheet: corrected cells, rows left out, and meanings of headings.
+"""Applies a person's corrections to an uploaded sheet: corrected cells, rows left out, and meanings of headings.
 
 The file itself is unchanged, with its row numbers and other defects. The corrected sheet is validated like any other,
 so a correction never makes a value valid by itself.
@@ -47,7 +47,7 @@ class RowLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class HeadingMeaning:
-    """The meaning of a heading, as a person stated it: one of our columns, or none (empty)."""
+    """The meaning that a person gave a heading: one of our columns, or none (empty)."""
 
     heading: str
     column: str
@@ -66,7 +66,7 @@ class Corrections:
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """The sender's headings, and the columns that a person said they mean."""
+        """The columns that a person assigned to the sender's headings."""
         return {meaning.heading: meaning.column for meaning in self.headings}
 
 
@@ -170,7 +170,7 @@ def read_corrections(path: Path) -> Corrections:
 
 
 def write_corrections(corrections: Corrections, path: Path) -> None:
-    """Write corrections to a file, completely or not at all."""
+    """Write corrections to a file atomically."""
     write_atomically(path, (json.dumps(asdict(corrections), ensure_ascii=False, indent=1) + "\n").encode())
 
 

@@ -1,4 +1,4 @@
-"""Repair names that programs damaged before they reached the sheet. The result is only a suggestion."""
+"""Repairs names that programs damaged before they reached the sheet. The result is only a suggestion."""
 
 import html
 import re
@@ -37,7 +37,7 @@ def _undo_code_page(match: re.Match[str]) -> str:
 
 
 def _is_unlikely(text: str, is_latin: bool) -> bool:
-    """Whether letters can hardly be intended: control characters, or other scripts in a Latin name."""
+    """Return whether letters are probably unintended: control characters, or other scripts in a Latin name."""
     return any(
         unicodedata.category(letter)[0] == "C"
         or (is_latin and letter.isalpha() and "LATIN" not in unicodedata.name(letter, ""))

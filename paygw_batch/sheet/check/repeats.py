@@ -1,4 +1,4 @@
-"""Find rows that repeat each other: the same order id in any spelling, or similar payments."""
+"""Finds rows that repeat each other: the same order id in any spelling, or similar payments."""
 
 import polars as pl
 
@@ -13,8 +13,8 @@ _MAX_ROWS_NAMED = 6
 def rows_with_repeated_hash(hashes: pl.DataFrame) -> pl.Series:
     """Return the `row` of each `hash` that occurs twice.
 
-    These are all rows that repeat each other, and hardly any others. Sorting 64-bit hashes and comparing neighbours is
-    much cheaper than comparing strings.
+    These include all rows that repeat each other, and hardly any others. Sorting 64-bit hashes and comparing neighbours
+    is much cheaper than comparing strings.
     """
     ordered = hashes["hash"].sort()
     next_rows = ordered.slice(1)  # a slice, because a copy of ten million rows takes 80 MB
@@ -26,7 +26,7 @@ def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
     """Return the `row` of rows that repeat a payee with the same amount or under another name.
 
     The result may have a few other rows. `payees` has `row`, and hashes of the payee (`hash`), `amount` and `name`
-    (null without a name). A payee who is paid several times is not enough, because in some sheets every payee is.
+    (null without a name). Several payments to a payee are not enough, because in some sheets every payee has several.
     """
     repeated = payees.filter(pl.col("row").is_in(rows_with_repeated_hash(payees).implode()))
     same_amount = rows_with_repeated_hash(repeated.select("row", hash=pl.col("hash") ^ pl.col("amount")))
@@ -39,7 +39,7 @@ def rows_to_compare(payees: pl.DataFrame) -> pl.Series:
 
 
 def _repeated_groups(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return the rows that share all `keys`, with their `count` and the first row numbers (`rows`)."""
+    """Return the rows with equal `keys`, with their `count` and the first row numbers (`rows`)."""
     text = pl.col("row").cast(pl.String)
     groups = frame.group_by(keys).agg(count=pl.len(), rows=text.head(_MAX_ROWS_NAMED).str.join(", "))
     return frame.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
@@ -61,7 +61,7 @@ def duplicate_ids(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def payment_lines(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid lines with `payee`, and only the columns that comparisons need."""
+    """Return the valid lines with `payee` and the columns that comparisons need."""
     valid = lines if lines["valid"].all() else lines.filter("valid")
     return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee_column(valid))
 
@@ -154,9 +154,9 @@ def normalize_ids(text: pl.Series) -> pl.Series:
 
 
 def look_alike_ids(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for each row whose `client_orderid` is another row's in a different spelling.
+    """Return a defect for each row whose `client_orderid` is another row's id in a different spelling.
 
-    Each defect names the first row with a different spelling.
+    Each defect names the first row with another spelling.
     """
     order_ids = frame.select("row", "client_orderid").drop_nulls()
     ids = order_ids.with_columns(folded=normalize_ids(order_ids["client_orderid"]))
@@ -194,7 +194,7 @@ def rewritten_ids(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pair_rows(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
-    """Pair each row with one that has equal `keys` but another `text`: its id is `other`, its row `other_row`."""
+    """Pair each row with one of equal `keys` but another `text`, whose id is `other` and row `other_row`."""
     order_id, row, is_other = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
     groups = ids.group_by(keys).agg(
         text_of_first=pl.col(text).first(),

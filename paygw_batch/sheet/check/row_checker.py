@@ -1,4 +1,4 @@
-"""Run the checks of each country's schema on a piece of a sheet, and explain the values that fail."""
+"""Runs the checks of each country's schema on a piece of a sheet, and explains the values that fail."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,9 +40,9 @@ from paygw_batch.sheet.read.frame import filter_rows
 
 @dataclass(frozen=True, slots=True)
 class CheckFailure:
-    """The rows of one country that fail a check, with the columns that its reasons need.
+    """The rows of one country that fail a check, with the columns needed for its reasons.
 
-    `position` is the position of the check among the country's checks. The defects of a value are in this order.
+    `position` is the check's position among the country's checks, which orders the defects of a value.
     """
 
     country: str
@@ -91,7 +91,7 @@ class FailureTally:
             )
 
     def findings(self, rows: pl.Series) -> Findings:
-        """Return the findings about these rows. Call it after all pieces are added."""
+        """Return the findings about these rows, after all pieces were added."""
         for group in self._groups.values():
             group.count()
         all_defects = DeferredFrame(lambda: sort_findings(self._all_findings()))
@@ -99,7 +99,7 @@ class FailureTally:
         return findings.with_sheet_findings(self._column_findings())
 
     def _column_findings(self) -> pl.DataFrame:
-        """Return one finding at row 0 for each column, with a message and row numbers for each reason."""
+        """Return one finding for each column, at row 0, whose message lists each reason with its row numbers."""
         columns: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
         for (column, _), parts in sorted(self._column_failures.items(), key=lambda item: item[0]):
             rows = pl.concat(rows for rows, _ in parts).sort()
@@ -136,8 +136,8 @@ class FailureTally:
     def _all_findings(self) -> pl.DataFrame:
         """Return all findings, unordered. Raises `InternalError` for a row without a reason.
 
-        All pieces are explained together, because evaluating the same reasons for many small frames costs more than all
-        the rest.
+        All pieces are explained together, because evaluating the same reasons for many small frames would dominate the
+        cost.
         """
         defects = [
             _build_defects(rows, group.check, position)
@@ -199,7 +199,7 @@ class CheckedRows:
 class RowChecker:
     """Checks rows by the rules of an operation. With `derives_ids`, order ids are not checked.
 
-    With `checked`, checks and warnings are skipped, because rows that are not `refused` have passed them before.
+    With `checked`, checks and warnings are skipped, because rows that are not `refused` already passed them.
     """
 
     def __init__(self, operation: str, rules: Rules, *, derives_ids: bool, checked: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Interpret amounts, countries and currencies in an office's own spelling, once a person has confirmed it.
+"""Interprets amounts, countries and currencies in an office's own spelling, once a person has confirmed it.
 
 Only cells that would be defects are interpreted. A cell that is valid as written keeps its meaning, whatever the
 answer.
@@ -64,7 +64,7 @@ def country_code(text: pl.Expr, rules: Rules) -> pl.Expr:
 
 
 def nearest_country(text: pl.Expr, rules: Rules) -> pl.Expr:
-    """Return the code of the country whose name is nearest to a text, or null. It may be another country: a guess."""
+    """Return the code of the country with the most similar name, or null. This is only a guess."""
     codes = _codes_by_name(rules)
 
     def find_nearest(texts: pl.Series) -> pl.Series:
@@ -92,7 +92,7 @@ def _fold_letters(text: pl.Expr | pl.Series) -> pl.Expr:
 
 
 def readings(sheet: Sheet, rules: Rules, spelling: Spelling) -> pl.DataFrame:
-    """Return the cells whose meaning differs from their text, as `DEFECT_SCHEMA` with the meaning as `correction`."""
+    """Return the cells whose meaning differs from their text, in `DEFECT_SCHEMA` with the meaning as `correction`."""
     if not spelling.changes_cells:
         return empty_findings()
     names = [name for name in ("row", "country", "currency", "amount") if name in sheet.frame.columns]
@@ -141,7 +141,7 @@ def replace_cells(frame: pl.DataFrame, cells: pl.DataFrame, texts: str) -> pl.Da
 
 
 def spelling_question(sheet: Sheet, findings: Findings, rules: Rules, spelling: Spelling) -> SheetQuestion | None:
-    """Return a question if the defects of a column look like an office's spelling, or None."""
+    """Return a question if a column's defects look like an office's spelling, or None."""
     codes = {*findings.counts["code"]}
     if spelling.names is None and codes & _WORD_CODES:
         words = readings(sheet, rules, replace(spelling, names=WORDS, numbers=None))
@@ -185,7 +185,7 @@ def _build_question(sheet: Sheet, kind: QuestionKind, cells: pl.DataFrame, answe
 
 
 def spellings(validated: Validated) -> Iterator[tuple[str, str, str, str]]:
-    """Yield heading, text, meaning and row ranges of each interpreted word, and once for all amounts."""
+    """Yield (heading, text, meaning, row ranges) of each interpreted word, and once for all amounts."""
     word = pl.when(pl.col("column") != "amount").then("value")
     for _, cells in validated.read.with_columns(word=word).group_by("column", "word", maintain_order=True):
         column, text, meaning = cells.select("column", shortened_value("value"), "correction").row(0)

@@ -1,4 +1,4 @@
-"""Check the rows of a sheet in pieces, several at a time, and add up the results without keeping any row.
+"""Checks the rows of a sheet in pieces, several at a time, and adds up the results without keeping rows.
 
 Rows that may repeat each other (the same order id, or similar payments) are found by 64-bit hashes of all rows. Only
 the few rows whose hashes occur twice are then compared.
@@ -46,9 +46,9 @@ def split_sheet(sheet: Sheet) -> Iterator[Piece]:
 
 
 def map_pieces(sheet: Sheet, work: Callable[[Piece], _Result]) -> Iterator[_Result]:
-    """Apply `work` to each piece of a sheet, and yield the results in order.
+    """Apply `work` to each piece of a sheet and yield the results in order.
 
-    A few pieces are processed at a time, because polars releases the interpreter's lock.
+    Several pieces are processed at a time, because polars releases the interpreter lock.
     """
     thread_count = max(1, min(pl.thread_pool_size() // _CORES_PER_PIECE, _MAX_PIECES_AT_ONCE))
     pending: deque[Future[_Result]] = deque()
@@ -136,14 +136,14 @@ class SheetTally:
         return pl.concat(piece.invalid_rows for piece in self._pieces)
 
     def pop_repeated_ids(self) -> pl.Series:
-        """Return the rows whose order ids may occur twice in any spelling, and drop the hashes."""
+        """Return the rows whose order ids may occur twice in any spelling, and discard the hashes."""
         ids = pl.concat(piece.ids for piece in self._pieces)
         self._pieces = [replace(piece, ids=piece.ids.clear()) for piece in self._pieces]
         return rows_with_repeated_hash(ids)
 
     @property
     def repeated_payees(self) -> pl.Series:
-        """The numbers of all valid rows that may repeat a payment, or name a payee differently."""
+        """The numbers of all valid rows that may repeat a payment or name a payee differently."""
         return rows_to_compare(pl.concat(piece.payees for piece in self._pieces))
 
     def defects(self) -> Findings:
@@ -164,7 +164,7 @@ def tally_sheet(sheet: Sheet, check: Callable[[Piece], CheckedRows]) -> SheetTal
 
 
 def count_lines(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return `count` and `sum` of the lines with equal `COUNT_KEYS`, as in `Validated.counts`."""
+    """Return the `count` and `sum` of lines by `COUNT_KEYS`, as in `Validated.counts`."""
     is_valid = lines["valid"]
     # The amounts of valid rows are readable, so they are not checked again.
     value = pl.col("amount").cast(pl.Decimal(38, 4)) if is_valid.all() else readable_amount("amount")

@@ -1,4 +1,4 @@
-"""Validate a sheet against its countries' rules, and find every defect of every row at once.
+"""Validates a sheet against its countries' rules and finds every defect of every row at once.
 
 Rows are checked in pieces, and each piece country by country (`row_checker`). The results are added up (`tally`), and
 no checked row is kept. If a later row affects an earlier one (by a repeated order id), all rows are checked again.
@@ -49,7 +49,9 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
         raise SheetQuestion(
             QuestionKind.REFERENCE,
             say("{name} has no order ids (no column client_orderid).", name=sheet.name),
-            hint=say("Name the payment run to get order ids: --reference payroll-2026-11. Or add a column of ids."),
+            hint=say(
+                "Give the payment run a name to get order ids: --reference payroll-2026-11. Or add a column of ids."
+            ),
             question=say("Your sheet has no order ids. What is this payment run called?"),
         )
     checker = RowChecker(sheet.operation, rules, derives_ids=derives_ids)
@@ -114,7 +116,7 @@ def _build_validated(
 
 @dataclass(frozen=True, slots=True)
 class _SheetPass:
-    """A pass over the pieces of a sheet. `refused` rows repeat others. `ids` has derived order ids by `row`."""
+    """One pass over the pieces of a sheet. `refused` rows repeat others. `ids` has derived order ids by `row`."""
 
     row_checker: RowChecker
     refused: pl.Series
@@ -154,7 +156,7 @@ def _derive_ids(sheet: Sheet, sheet_pass: _SheetPass, reference: str) -> pl.Data
 
 
 def _stream_parts(sheet: Sheet, sheet_pass: _SheetPass, reasons: DeferredFrame) -> Iterator[ValidatedPart]:
-    """Check a validated sheet again, and yield its rows and instructions in pieces."""
+    """Check a validated sheet again and yield its rows and instructions in pieces."""
 
     def rebuild_part(piece: Piece) -> ValidatedPart:
         numbers = piece.frame["row"]
@@ -163,14 +165,14 @@ def _stream_parts(sheet: Sheet, sheet_pass: _SheetPass, reasons: DeferredFrame) 
         rows = _result_rows(lines, in_piece, _sender_columns(piece.frame, sheet))
         return ValidatedPart(piece.frame, rows, sheet_pass.row_checker.instructions(piece.frame, lines))
 
-    # Pieces are checked one at a time. A caller that stores each piece has no memory for pieces that wait.
+    # Pieces are checked one at a time. A caller that stores each piece must not have others waiting in memory.
     return map(rebuild_part, split_sheet(sheet))
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
-    """Add `defects` (columns as `DEFECT_SCHEMA`), which make their rows invalid.
+    """Add `defects` (in `DEFECT_SCHEMA`), which make their rows invalid.
 
-    The result is a different batch, because fewer rows are paid.
+    The result is another batch, because fewer rows are paid.
     """
     sheet = validated.sheet
     all_defects = validated.defects_found.with_findings(defects.match_to_schema(DEFECT_SCHEMA))
@@ -206,7 +208,7 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
 
 
 def with_warnings(validated: Validated, warnings: pl.DataFrame) -> Validated:
-    """Add `warnings` (columns as `DEFECT_SCHEMA`)."""
+    """Add `warnings` (in `DEFECT_SCHEMA`)."""
     findings = warnings.match_to_schema(DEFECT_SCHEMA)
     return replace(validated, warnings_found=validated.warnings_found.with_findings(findings))
 
@@ -222,7 +224,7 @@ def whole_sheet_refusal(validated: Validated) -> str:
         return ""
     return say(
         "A warning about the whole sheet counts as a defect, because the check is strict: nothing was sent. Correct "
-        "what the warning names, or check the sheet less strictly."
+        "the problem in the warning, or check the sheet less strictly."
     )
 
 
@@ -254,7 +256,7 @@ def _require_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
 
 
 def _profile_hint(missing: Collection[str], sheet: Sheet) -> str:
-    """Return a hint at a profile that maps an unknown heading to a missing column, or ""."""
+    """Return a hint about a profile that maps an unknown heading to a missing column, or ""."""
     for profile in profile_names():
         columns = {fold_heading(heading): column for heading, column in read_profile(profile).items()}
         for heading in sheet.unknown:
@@ -277,7 +279,7 @@ def _row_reasons(defects: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sender_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
-    """Return `row`, and the sender's other columns that the reconciliation shows."""
+    """Return `row` and the sender's other columns that the reconciliation shows."""
     sender_columns = [name for name in reconciled_columns(sheet.operation) if name in sheet.headers]
     return raw.select("row", *sender_columns, *sheet.unknown)
 

@@ -1,4 +1,4 @@
-"""Read delimited text (CSV) as a frame of exact text, and account for header, delimiter and every line.
+"""Reads delimited text (CSV) as a frame of exact text and accounts for the header, the delimiter and every line.
 
 Two readings must agree before a sheet is used. One is by polars. The other counts lines and delimiters in the bytes,
 and checks lines with quotation marks against RFC 4180. Together they detect stray quotation marks that merge rows, and
@@ -90,7 +90,7 @@ class _UnclosedQuote(SheetError):
 
 
 class _WidthMismatch(SheetError):
-    """Most rows have another number of fields than the header. `fields` is that number if all rows have it."""
+    """Most rows have a different number of fields than the header. `fields` is that number if all rows have it."""
 
     def __init__(self, message: str, *, hint: str, fields: int | None) -> None:
         super().__init__(message, hint=hint)
@@ -98,7 +98,7 @@ class _WidthMismatch(SheetError):
 
 
 def _read_table(data: bytes, header: HeaderPosition, options: ReadOptions) -> Table:
-    """Return the rows. Empty fields at the end of every row, and nameless headings, are ignored."""
+    """Return the rows, without empty fields at the end of every row and without nameless headings."""
     delimiter = header.delimiter.encode()
     marks = LineMarks.scan(data, delimiter, header.offset)
     try:
@@ -120,7 +120,7 @@ def _read_table(data: bytes, header: HeaderPosition, options: ReadOptions) -> Ta
 def _join_quoted_lines(data: bytes, header: HeaderPosition) -> bytes | None:
     """Replace line breaks inside quotation marks by `LINE_BREAK`. Returns None if that could hide a row.
 
-    Stray quotation marks merge rows. Then two lines of a record can be rows: they have a row's delimiters, or an amount
+    Stray quotation marks merge rows. Two lines of a record could be rows if they have a row's delimiters, or an amount
     and another row's country in their columns.
     """
     min_delimiters = max(1, len(header.cells) - 2)
@@ -149,7 +149,7 @@ def _join_quoted_lines(data: bytes, header: HeaderPosition) -> bytes | None:
 
 
 def _has_only_empty_tail(table: Table, header: HeaderPosition) -> bool:
-    """Whether the fields after the last heading are empty, and no value can have moved there.
+    """Return whether the fields after the last heading are empty, and no value can have moved there.
 
     A comma inside a value (`1,000`) moves all later values, which an empty last column would hide. So with commas, the
     last known column must have strict checks, and a value in each row.
@@ -339,7 +339,7 @@ def _parse_rows(data: bytes, header: HeaderPosition, headings: Headings) -> pl.D
 
 
 def _counts_agree(data: bytes, header: HeaderPosition, marks: LineMarks) -> bool:
-    """Whether counting proves that each line has all its fields, so that lines need no individual check.
+    """Return whether counting proves that each line has all its fields, so that lines need no individual check.
 
     The few lines with quotation marks are checked one by one. polars rejects extra fields. So if the other lines have
     the right total of delimiters, none of them lacks a field or is blank.
@@ -359,7 +359,7 @@ def _counts_agree(data: bytes, header: HeaderPosition, marks: LineMarks) -> bool
 
 
 def _quoted_lines(data: bytes, offset: int, *, max_lines: int) -> list[bytes] | None:
-    """Return the lines from `offset` on with a quotation mark. Returns None for more than `max_lines` lines."""
+    """Return the lines from `offset` on with a quotation mark, or None if there are more than `max_lines`."""
     lines: list[bytes] = []
     position = data.find(b'"', offset)
     while position >= 0 and len(lines) <= max_lines:
@@ -371,7 +371,7 @@ def _quoted_lines(data: bytes, offset: int, *, max_lines: int) -> list[bytes] | 
 
 
 def _find_ragged_lines(data: bytes, header: HeaderPosition, file: str) -> pl.DataFrame:
-    """Return lines with a wrong number of fields: `index` (from 0 below the header), `line` and `fields`.
+    """Return the lines with a wrong number of fields: `index` (from 0 below the header), `line` and `fields`.
 
     Raises `SheetError` for a line with an unpaired quotation mark.
     """
@@ -457,7 +457,7 @@ def _blank_ragged_lines(data: bytes, header: HeaderPosition, ragged: pl.DataFram
 def _fill_ragged_rows(
     frame: pl.DataFrame, ragged: pl.DataFrame, header: HeaderPosition, headings: Headings
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Fill in the fields of ragged lines from left to right, and return a defect for each line.
+    """Fill in the fields of ragged lines from left to right and return a defect for each line.
 
     Extra fields go into the last column, where a person who corrects the line sees them. Even an empty extra field is a
     defect, because an unquoted `1,000` before an empty last field would be paid as 1.

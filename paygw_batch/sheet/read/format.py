@@ -1,4 +1,4 @@
-"""Recognise the format of a file by its name and first bytes."""
+"""Recognises the format of a file by its name and first bytes."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ from paygw_batch.language import mark, say
 
 
 class Kind(StrEnum):
-    """A format of sheets, named as in messages."""
+    """A format of sheets. The value is its name in messages."""
 
     DELIMITED = mark("delimited text")
     PARQUET = mark("Parquet")
@@ -78,7 +78,7 @@ def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
     if actual == _PICTURE:
         raise SheetError(
             say("{file} is actually a picture.", file=file),
-            hint=say("Ask the sender for the sheet itself. Figures that are retyped from a picture can't be checked."),
+            hint=say("Ask the sender for the sheet itself. Figures retyped from a picture can't be checked."),
         )
     if actual is not kind:
         hint = (

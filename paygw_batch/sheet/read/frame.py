@@ -1,4 +1,4 @@
-"""Turn the rows of a file into a `Sheet`, in steps that all formats share."""
+"""Turns the rows of a file into a `Sheet`, in steps that all formats share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,7 +70,7 @@ def clean_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 
 
 def _has_other_digits(text: pl.Series) -> pl.Series:
-    """Return a mask of values with other digits. Lengths show quickly that most columns are ASCII."""
+    """Return a mask of values with other digits. Comparing lengths quickly excludes columns that are all ASCII."""
     if text.str.len_bytes().sum() == text.str.len_chars().sum():
         return pl.Series([False]).new_from_index(0, text.len())
     return text.str.contains(f"[{''.join(_SCRIPTS)}]").fill_null(value=False)
@@ -161,7 +161,7 @@ def findings_in_frame(findings: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFra
 
 
 def filter_rows(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
-    """Filter rows by `mask`, and return them in one chunk.
+    """Filter rows by `mask` and return them in one chunk.
 
     polars 2.1 may leave an empty first chunk, which makes `pl.format` panic.
     """

@@ -1,6 +1,6 @@
-"""Suggest the columns of headings from profiles, words in headings, and cells.
+"""Suggests the columns of headings from profiles, words in headings, and cells.
 
-A person checks each suggestion. None decides what is paid.
+A person checks each suggestion. None affects payments by itself.
 """
 
 import json
@@ -159,7 +159,7 @@ def write_heading_map(path: Path, file: str, headings: Sequence[FileHeading], co
                 file=_replace_unprintable(file),
             ),
             say(
-                "# it if it is wrong, and name this file: --column-profile {name}", name=_replace_unprintable(path.name)
+                "# it if it is wrong, and pass this file: --column-profile {name}", name=_replace_unprintable(path.name)
             ),
             say('# "" is a column that is not used; it is copied to the reconciliation. No column may appear twice.'),
             say("# The columns: {columns}.", columns=", ".join(columns)),

@@ -1,4 +1,4 @@
-"""Recognise a sender's headings, and find the header row."""
+"""Recognises a sender's headings and finds the header row."""
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ class ReadOptions:
 
     - `aliases`: a sender's heading -> our column, or `IGNORED_HEADING`. `profiles`: the name of each profile -> its
       aliases. If the header is not recognised, the error names the profile that fits. Profiles are never used unless
-      named, because a heading decides what is paid.
+      named, because headings decide whom to pay and how much.
     - `operation` is the operation of the rows, which determines the known columns.
     - `encoding` (`cp1252`) is tried for a text file without a byte order mark that is not UTF-8.
     - `file` is the sender's name for the file, if the file is stored under another name.
@@ -57,9 +57,8 @@ class ReadOptions:
 class Headings:
     """The columns of a file. `names` has our name for each, in the file's order.
 
-    `sender` maps each of these names to the heading in the file. `unknown` has the columns that we do not know.
-    `nameless` has those without a heading, which are dropped if empty. `ours` has the columns of a rejects file, which
-    are dropped.
+    `sender` maps each of these names to the heading in the file. `unknown` has the unknown columns, and `nameless`
+    those without a heading, which are dropped if empty. `ours` has the columns of a rejects file, which are dropped.
     """
 
     names: tuple[str, ...]
@@ -170,7 +169,7 @@ def _alias_target(heading: str, column: str) -> str:
 
 
 def is_header(cells: Sequence[str], options: ReadOptions) -> bool:
-    """Whether a row has all required columns."""
+    """Return whether a row has all required columns."""
     return _has_required(match_names(cells, options))
 
 
@@ -198,7 +197,7 @@ def no_header_error(
         hint = say("Add the column, or correct its heading.")
     else:
         sentence = say("{place} has no recognisable header in its first {rows} rows.", place=label, rows=HEADER_ROWS)
-        hint = say("The first row must name the columns: {columns}.", columns=", ".join(options.columns[:7]))
+        hint = say("The first row must have the columns: {columns}.", columns=", ".join(options.columns[:7]))
     return UnknownHeadings(sentence, hint, headings, option="--column-profile", file=file, describe_command=_map_hint)
 
 
@@ -225,7 +224,7 @@ def _profile_error(label: str, row: int, profiles: Sequence[str], headings: Sequ
             profiles=say(" and of ").join(profiles),
         ),
         say(
-            "Name the profile: --column-profile {fitting}, or column_profile under [sheet] in the configuration.",
+            "Choose the profile: --column-profile {fitting}, or column_profile under [sheet] in the configuration.",
             fitting=profiles[0],
         ),
         headings,
@@ -256,7 +255,7 @@ def require_columns(cells: Sequence[str], options: ReadOptions) -> None:
     if len(cells) > MAX_COLUMNS:
         raise SheetError(
             say(
-                "{file} has {columns} columns, and a sheet can have {most}.",
+                "{file} has {columns} columns, but a sheet can have at most {most}.",
                 file=options.file,
                 columns=f"{len(cells):,}",
                 most=f"{MAX_COLUMNS:,}",
@@ -288,7 +287,7 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
         if label in sender:
             raise HeadingError(
                 say(
-                    "{file}, row {row}: the headings {seen!r} and {heading!r} name the same column.",
+                    "{file}, row {row}: the headings {seen!r} and {heading!r} mean the same column.",
                     file=options.file,
                     row=row,
                     seen=sender[label],

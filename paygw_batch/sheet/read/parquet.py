@@ -1,4 +1,4 @@
-"""Read a Parquet file as a frame of exact text."""
+"""Reads a Parquet file as a frame of exact text."""
 
 import io
 from decimal import Decimal
@@ -27,9 +27,9 @@ def read_parquet(data: bytes, options: ReadOptions) -> Table:
 
     Text, whole numbers and decimals are exact. 64-bit floats have 15 digits, as in a workbook. In a known column, a
     float with more digits is a defect (`COLUMN.digits`). Fractions are defects too (`COLUMN.float`), except in amounts,
-    because 1001.1 can be the id 1001.10. So are infinities, and 32-bit floats, which keep 7 digits. An unknown column
-    that cannot be written as text (nested, binary, a decimal of more than 38 digits) is omitted with a note. Raises
-    `SheetError` for a known column of that kind, for a damaged file, and for a file that exceeds the limits when
+    because 1001.1 can be the id 1001.10. So are infinities, and 32-bit floats, which have only 7 digits. An unknown
+    column that cannot be written as text (nested, binary, a decimal of more than 38 digits) is omitted with a note.
+    Raises `SheetError` for a known column of that kind, for a damaged file, and for a file that exceeds the limits when
     decoded.
     """
     result = try_parquet(data, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes)

@@ -1,4 +1,4 @@
-"""Decode Parquet on trial, in a separate process with limited memory.
+"""Decodes Parquet on trial, in a separate process with limited memory.
 
 A damaged or malicious Parquet file can make the decoder allocate so much memory that the process is aborted without an
 exception. So a child process decodes the bytes first. The child imports only this module and polars.
@@ -27,7 +27,7 @@ _CHILD_CODE = "from paygw_batch.sheet.read.parquet_trial import run_trial; run_t
 
 
 class TrialResult(IntEnum):
-    """The result of a trial, which is the child's exit status. Any other status means a damaged file."""
+    """The result of a trial: the child's exit status. Any other status means a damaged file."""
 
     SOUND = 0
     TOO_MANY_ROWS = 10
@@ -53,7 +53,7 @@ def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
 
 
 def run_trial(max_rows: int, max_bytes: int) -> None:
-    """Decode standard input, and exit with the `TrialResult`."""
+    """Decode standard input and exit with the `TrialResult`."""
     _set_limit(resource.RLIMIT_CPU, _CPU_S)
     _set_limit(resource.RLIMIT_AS, 4 * _GIB + 4 * max_bytes)
     try:
@@ -70,7 +70,7 @@ def _set_limit(limit: int, value: int) -> None:
 
 
 def text_columns(schema: pl.Schema) -> list[str]:
-    """Return the columns that can be written as text. Other columns are never decoded."""
+    """Return the columns that can be converted to text. Other columns are never decoded."""
     wide = (name for name, dtype in schema.items() if isinstance(dtype, pl.Decimal) and dtype.precision > MAX_DIGITS)
     unwritable = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NO_TEXT}.union(wide)
     return [name for name in schema if name not in unwritable]

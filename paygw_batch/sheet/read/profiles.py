@@ -1,4 +1,4 @@
-"""Read column profiles: sets of headings in config/columns/, or in a file of the operator."""
+"""Reads column profiles: sets of headings in config/columns/, or in a file of the operator."""
 
 import tomllib
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
     if name not in names and not is_own:
         raise ConfigurationError(
             say("sheet.column_profile: no profile is called {name!r}; {known}", name=name, known=nearest(name, names)),
-            hint=say("Name one of these, or a file that `paygw-batch validate SHEET --map FILE.toml` wrote."),
+            hint=say("Use one of these, or a file that `paygw-batch validate SHEET --map FILE.toml` wrote."),
         )
     file = Path(name) if is_own else (data or config_dir()) / "columns" / f"{name}.toml"
     shown_name = name if is_own else f"config/columns/{file.name}"
@@ -44,7 +44,7 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(
-            say("{path} is not TOML: {error}.", path=shown_name, error=error), hint=say("Correct the named line.")
+            say("{path} is not TOML: {error}.", path=shown_name, error=error), hint=say("Correct that line.")
         ) from error
     headings, columns = tables.get("columns"), {*known_columns(), IGNORED_HEADING}
     if not isinstance(headings, dict) or set(tables) != {"columns"}:

@@ -1,4 +1,4 @@
-"""Read a sheet from a file. The file is read once, and the same bytes are hashed and parsed."""
+"""Reads a sheet from a file. The file is read once, and the same bytes are hashed and parsed."""
 
 import errno
 import hashlib
@@ -33,19 +33,19 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     """Read a sheet from a .csv, .txt, .tsv, .parquet or .xlsx file, with every value as text.
 
     Raises `SheetError` if the file is missing, not regular, empty, too large, damaged, or of another format than its
-    extension; if its header is missing, incomplete or ambiguous; and if it has no rows, or too many.
+    extension; if its header is missing, incomplete or ambiguous; and if it has no rows or too many.
     """
     file = options.file or path.name
     options = replace(options, file=file)
     if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
-        raise SheetError(say("{file} is a folder.", file=file or path), hint=say("Name the sheet's file itself."))
+        raise SheetError(say("{file} is a folder.", file=file or path), hint=say("Give the path of the sheet itself."))
     kind = file_format(file)
     data = _read_bytes(path, options.max_sheet_bytes)
     check_first_bytes(data, kind, file)
     if options.sheet_name is not None and kind is not Kind.WORKBOOK:
         raise SheetError(
             say(
-                "{file} is {kind} and has no worksheets, so none is called {sheet_name!r}.",
+                "{file} is {kind} and has no worksheets, so there is no {sheet_name!r}.",
                 file=file,
                 kind=kind,
                 sheet_name=options.sheet_name,
@@ -68,7 +68,7 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
 def read_headings(path: Path, options: ReadOptions) -> Sequence[FileHeading]:
     """Read the headings of a file with their columns, even if no row is a known header.
 
-    Raises `SheetError` for a file that is unreadable for another reason.
+    Raises `SheetError` if the file cannot be read for another reason.
     """
     try:
         sheet = read_sheet(path, options)
@@ -105,8 +105,8 @@ def reread_sheet(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
 def sheet_from_frame(frame: pl.DataFrame, options: ReadOptions, *, name: str) -> Sheet:
     """Convert a frame to a sheet called `name`.
 
-    The first row is row 2, and types are converted as in a Parquet file. The digest of the sheet is that of the frame's
-    text as CSV. Raises `SheetError` as `read_sheet` does.
+    The first row is row 2, and types are converted as in a Parquet file. The sheet's digest is that of the frame's text
+    as CSV. Raises `SheetError` as `read_sheet` does.
     """
     options = replace(options, file=name)
     table = build_table(frame.lazy(), options)
@@ -161,7 +161,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise SheetError(
-                    say("{name} is not a regular file.", name=path.name), hint=say("Name the sheet's file itself.")
+                    say("{name} is not a regular file.", name=path.name), hint=say("Give the path of the sheet itself.")
                 )
             if status.st_size > max_bytes:
                 raise SheetError(
@@ -205,7 +205,7 @@ def require_own_columns(sheet: Sheet, commands: Mapping[str, str]) -> None:
         if operation != sheet.operation and not has_own and other_columns:
             raise SheetError(
                 say(
-                    "{name} has columns of a sheet for `{command}` ({alien}), and none that only a sheet for "
+                    "{name} has columns of a sheet for `{command}` ({alien}), but none that only a sheet for "
                     "`{own}` has.",
                     name=sheet.name,
                     command=commands[operation],

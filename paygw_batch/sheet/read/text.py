@@ -1,4 +1,4 @@
-"""Decode the bytes of a text file strictly, by byte order mark or encoding. Nothing is guessed or lost."""
+"""Decodes text files strictly, by byte order mark or encoding. Nothing is guessed or lost."""
 
 import codecs
 import re
@@ -22,14 +22,14 @@ _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 
 class NotUtf8(SheetError):
-    """A text is not UTF-8, and its encoding is not known."""
+    """A text is not UTF-8, and its encoding is unknown."""
 
 
 def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
     """Convert a text file to UTF-8 without mark and NUL, with LF or CR LF as line ends.
 
-    The encoding is that of the byte order mark, or else strict UTF-8, or else `encoding`. Raises `NotUtf8` if the
-    encoding is not known, and `SheetError` for a NUL.
+    The encoding is that of the byte order mark or, without one, strict UTF-8 or then `encoding`. Raises `NotUtf8` if
+    the encoding is unknown, and `SheetError` for a NUL.
     """
     text = _normalize_line_ends(_decode(data, encoding, file))
     if (position := text.find(b"\0")) >= 0:
@@ -67,7 +67,7 @@ class LineMarks:
         return cls(delimiter, marks, marks.count(b"\n") + has_open_line)
 
     def are_uniform(self, delimiters: int) -> bool:
-        """Whether each line has this number of delimiters, and no quotation mark."""
+        """Return whether each line has this number of delimiters, and no quotation mark."""
         line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
         expected = (self.delimiter * delimiters + line_end) * self.lines
         return self.found in (expected, expected.removesuffix(line_end))
@@ -86,12 +86,12 @@ def _decode(data: bytes, encoding: str | None, file: str) -> bytes:
     line = data.count(b"\n", 0, invalid_at) + 1
     raise NotUtf8(
         say("{file}, line {line}: the text is not UTF-8.", file=file, line=line),
-        hint=say('Save it as "CSV UTF-8", or name its encoding.'),
+        hint=say('Save it as "CSV UTF-8", or give its encoding.'),
     )
 
 
 def needs_encoding(data: bytes) -> bool:
-    """Whether a text is not UTF-8 and has no byte order mark, so that its encoding must be named."""
+    """Return whether a text is not UTF-8 and has no byte order mark, so that its encoding must be named."""
     has_mark = any(data.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS)
     return not has_mark and _find_invalid_byte(data.removeprefix(UTF8_MARK)) is not None
 
@@ -99,7 +99,7 @@ def needs_encoding(data: bytes) -> bool:
 def sample_fields(data: bytes, encoding: str, *, max_fields: int) -> list[str]:
     """Return a few non-ASCII fields of a text decoded as `encoding`, or none if that fails.
 
-    Fields of the first line come last. They are likely headings, and names are better samples.
+    Fields of the first line come last, because they are probably headings, and names are better samples.
     """
     try:
         lines = data.decode(encoding).splitlines()

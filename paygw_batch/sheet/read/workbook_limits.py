@@ -1,4 +1,4 @@
-"""Limit the size of an unpacked workbook, if possible before unpacking it.
+"""Limits the size of an unpacked workbook, if possible before unpacking it.
 
 A few hundred KiB can contain hundreds of MiB of XML, all of which becomes objects. The limits follow from
 `limits.max_sheet_mib` (see docs/decisions/0105).
@@ -44,7 +44,7 @@ class Budget:
     _doubt_count: int = 0
 
     def check_directory(self, archive: zipfile.ZipFile, packed_bytes: int) -> None:
-        """Reject a workbook that is too large by its directory, before anything is unpacked."""
+        """Reject a workbook that is too large according to its directory, before anything is unpacked."""
         parts = archive.infolist()
         unpacked = sum(part.file_size for part in parts)
         if any(part.compress_type not in _COMPRESSIONS for part in parts):
@@ -108,7 +108,7 @@ class Budget:
         )
 
     def _check_memory(self, cells_bytes: int) -> None:
-        """Reject a workbook that needs too much memory. Cells are in memory twice while pieces become one frame."""
+        """Reject a workbook that needs too much memory. Cells are in memory twice while pieces are joined."""
         if self._shared_bytes + 2 * (self._cell_text_bytes + cells_bytes) > self.max_bytes // 2:
             raise self.too_large_error()
 

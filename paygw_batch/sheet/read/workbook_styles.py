@@ -1,9 +1,9 @@
-"""Find out how a workbook displays its cells: as dates, other numbers, struck-through or invisible text, or not at all.
+"""Finds how a workbook displays its cells: as dates, other numbers, struck-through or invisible text, or not at all.
 
 People expect to pay what they saw in the spreadsheet. Styles determine how a value is displayed (ECMA-376 part 1,
 18.8). Number formats are evaluated only to find the displayed number (18.8.31). Of merged cells, only the first is
-displayed, but the others keep their values (18.3.1.55). For rules (conditional formatting, 18.3.1.18), we compute the
-effect, but not whether it applies to a cell.
+displayed, but the others keep their values (18.3.1.55). For rules (conditional formatting, 18.3.1.18), the effect is
+computed, but not whether it applies to a cell.
 """
 
 import re
@@ -87,7 +87,7 @@ class CellStyle:
         return self.ground is None or not _is_low_contrast(_WHITE, self.ground)
 
     def displayed_text(self, text: str) -> str | None:
-        """Return the displayed text (empty if nothing is visible), or None if it is `text`."""
+        """Return the displayed text (empty if nothing is visible), or None if it equals `text`."""
         sections = _parse_sections(self.code)
         text_section = next((section for section in reversed(sections) if "@" in section.pattern), None)
         if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
@@ -98,7 +98,7 @@ class CellStyle:
         return "" if text_section.is_white and not self.is_dark else None if shown == text.strip() else shown
 
     def displayed_number(self, text: str, *, is_exact: bool) -> str | None:
-        """Return the displayed number (empty if nothing is visible), or None if it is `text`.
+        """Return the displayed number (empty if nothing is visible), or None if it equals `text`.
 
         A number displayed in full may have leading zeros, and text between its digits. Decimals and grouped digits
         count as another number only if `is_exact`.
@@ -281,7 +281,7 @@ def _is_date_format(number: int, code: str) -> bool:
 
 
 def is_displayed_white(code: str, number: str) -> bool:
-    """Whether a format displays a number in white. The font is not considered."""
+    """Return whether a format displays a number in white. The font is not considered."""
     if not any(section.is_white for section in _parse_sections(code)):
         return False
     value = Decimal(number)
@@ -472,7 +472,7 @@ class Overlays:
             self.budget.count_doubts(0, len(self._areas))
 
     def covered_rows(self, column: int, rows: Sequence[int]) -> list[int]:
-        """Return the rows in the sorted `rows` whose cell in this column is covered by a merged cell."""
+        """Return which of the sorted `rows` have their cell in this column covered by a merged cell."""
         changes = [0] * (len(rows) + 1)  # for each row: areas that begin there, minus areas that ended before
         for area in self.merged:
             if area.first_column <= column <= area.last_column:
@@ -482,7 +482,7 @@ class Overlays:
         return [row for row, areas in zip(rows, accumulate(changes), strict=False) if areas > 0]
 
     def rule_effects(self, columns: Collection[int], *, below: int) -> set[tuple[int, RuleEffect]]:
-        """Return each of `columns` with the effect of a rule for rows after `below`."""
+        """Return the effects of rules on rows after `below`, by column."""
         return {
             (column, effect)
             for area, effect in self.rules

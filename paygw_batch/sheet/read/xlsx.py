@@ -1,4 +1,4 @@
-"""Read a workbook (.xlsx) as a frame of exact text: choose the worksheet, find its header, record doubtful cells."""
+"""Reads a workbook (.xlsx) as exact text: chooses the worksheet, finds its header, records doubtful cells."""
 
 import re
 import shlex
@@ -89,7 +89,7 @@ class Content:
         return " ".join(self.header.texts.get(number, "").split()) if self.header is not None else ""
 
     def add(self, row: Row) -> int:
-        """Record the doubts about a row, and return how many become warnings."""
+        """Record the doubts about a row. Returns the number of doubts that become warnings."""
         old_count = len(self.displayed) + len(self.money)
         if row.is_hidden:
             self.hidden_rows.append(row.number)
@@ -180,8 +180,8 @@ def _choose_worksheet(book: Workbook, options: ReadOptions) -> tuple[WorksheetPa
             say("{file}: Several worksheets look like a sheet of payees: {names}.", file=file, names=names)
             if len(visible) > 1
             else say("{file}: Only hidden worksheets look like a sheet of payees: {names}.", file=file, names=names),
-            hint=say("Name the right one: --worksheet {name}.", name=shlex.quote(choices[0])),
-            question=say("Which worksheet is meant?"),
+            hint=say("Choose the right one: --worksheet {name}.", name=shlex.quote(choices[0])),
+            question=say("Which worksheet do you mean?"),
             choices=choices,
             samples=rows,
         )
@@ -205,7 +205,7 @@ def _worksheet_notes(book: Workbook, chosen: WorksheetPart, matches: Mapping[Wor
 def _unread_worksheets(
     book: Workbook, chosen: WorksheetPart, matches: Mapping[WorksheetPart, Content]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield the unread worksheets for `Sheet.other_worksheets`, except those written by this program."""
+    """Yield the unread worksheets for in `Sheet.other_worksheets`, except those written by this program."""
     for part in book.worksheets():
         if part == chosen:
             continue
@@ -221,7 +221,7 @@ def _count_rows(book: Workbook, part: WorksheetPart, content: Content) -> int:
 
 
 def _describe_row_counts(book: Workbook, contents: Mapping[WorksheetPart, Content]) -> Sequence[str]:
-    """Return the number of rows below each worksheet's header, in words."""
+    """Describe the number of rows below each worksheet's header."""
     counts = [_count_rows(book, part, content) for part, content in contents.items()]
     return [say_count(count, "{count:,} row", "{count:,} rows") for count in counts]
 
@@ -421,7 +421,7 @@ def _display_message(text: str, display: str) -> str:
 
 
 def _shows_other_value(name: str, text: str, displayed_text: str, code_in: Callable[[str], str]) -> bool:
-    """Whether a person sees another value, not just another format of the same one."""
+    """Return whether a person sees another value, not just another format of the same one."""
     digits = "".join(letter for letter in displayed_text if letter.isdigit())
     match name:
         case _ if displayed_text in {"", TYPED}:

@@ -1,7 +1,7 @@
-"""Read the cells of a workbook (.xlsx, ECMA-376) as a stream of exact text, with reasons to doubt it.
+"""Reads the cells of a workbook (.xlsx, ECMA-376) as a stream of exact text, with reasons to doubt it.
 
 Parts are found by their relationships, as spreadsheets do. Duplicate and missing parts are errors, because a person
-could have seen other values than those that are paid. docs/decisions/0105 explains why no library is used.
+could have seen other values than those to be paid. docs/decisions/0105 explains why no library is used.
 """
 
 import io
@@ -176,7 +176,7 @@ class Workbook:
         return sum(filled)
 
     def _require_single_parts(self) -> None:
-        """Reject duplicates of parts that must be single. Other programs may read the other one."""
+        """Reject duplicates of parts that must be unique, because other programs might read the other one."""
         paths: dict[str, set[str]] = {}
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
@@ -189,7 +189,7 @@ class Workbook:
             raise self._duplicate_error(double.rpartition(".")[2].removesuffix("+xml"))
 
     def _read_relationships(self, path: str) -> list[tuple[str, str, str]]:
-        """Return id, kind and path of each part that a part refers to (ECMA-376 part 2, 9.3). `""` is the file."""
+        """Return (id, kind, path) of each part that a part refers to (ECMA-376 part 2, 9.3). `""` is the file."""
         folder, name = posixpath.split(path)
         related: list[tuple[str, str, str]] = []
 
@@ -220,7 +220,7 @@ class Workbook:
             pass
 
     def _parse(self, path: str, handlers: "Handlers") -> Iterator[None]:
-        """Parse a part of the workbook as XML, and yield after each piece."""
+        """Parse a part of the workbook as XML and yield after each piece."""
         info = self._parts.get(path)
         if info is None:
             raise self._damage_error()
@@ -250,7 +250,7 @@ class Workbook:
 
     def _duplicate_error(self, part: str) -> SheetError:
         return self._resave_error(
-            say("{file} has two parts {part}: which one counts is not clear.", file=self._file, part=part)
+            say("{file} has two parts {part}, and it is not clear which one counts.", file=self._file, part=part)
         )
 
     @staticmethod
@@ -387,7 +387,7 @@ class _CellReader:
         self._formula: list[str] | None = None
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag. Raises `ValueError` for a cell or row that is out of order."""
+        """Handle a start tag. Raises `ValueError` for an out-of-order cell or row."""
         self._inside = name
         if name == "c":
             reference = attributes.get("r")
@@ -503,7 +503,7 @@ def _unescape(text: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _format_number(raw: str) -> tuple[str, bool]:
-    """Format a number as the spreadsheet does. The second value is true for more digits than it keeps.
+    """Format a number as a spreadsheet does. The second value is true if it has more digits than a spreadsheet keeps.
 
     Raises `ValueError` for a number that is not finite.
     """

@@ -1,7 +1,7 @@
-"""Mark a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
+"""Marks a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
 
 Nothing else changes. An invalid cell must not become payable because its type or format changed, so the caller
-(`rejects`) rereads the copy and compares it. This module needs the extra `excel`, and is imported only if that is
+(`rejects`) rereads the copy and compares it. This module needs the `excel` extra, and is imported only if that is
 installed.
 """
 
@@ -66,12 +66,12 @@ class Problem:
 
 
 def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
-    """Write a text cell, so that no value of a sheet becomes a formula."""
+    """Write a text cell, so that no value becomes a formula."""
     sheet.cell(row, column, text).data_type = "s"
 
 
 def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) -> None:
-    """Add a worksheet of problems after all others, and show it first."""
+    """Add a worksheet of problems after all others and show it first."""
     problems: Worksheet = book.create_sheet(_unused_name(book.sheetnames))
     _show_first(book, problems)
     header_row = _write_head(problems, sheet.title, findings)
@@ -96,7 +96,7 @@ def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) 
 
 
 def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) -> int:
-    """Write the instructions and headings of the worksheet. Return the row of the headings."""
+    """Write the worksheet's instructions and headings. Returns the row of the headings."""
     sentences = [
         say(PROBLEMS_TITLE),
         say(
@@ -140,7 +140,7 @@ def _unused_name(names: Sequence[str]) -> str:
 
 
 def _show_first(book: Workbook, problems: Worksheet) -> None:
-    """Make `problems` the active and only selected worksheet. Typing changes all selected ones."""
+    """Make `problems` the active and only selected worksheet, because typing changes all selected ones."""
     views = [view for other in book.worksheets for view in other.views.sheetView]
     views += [view for other in book.chartsheets for view in other.sheetViews.sheetView]
     for view in views:
@@ -285,7 +285,7 @@ def _write_edits(sheet: Worksheet, edits: Sequence[CellEdit], location: SheetLoc
 def _replace_dates(
     sheet: Worksheet, findings: Sequence[Problem], validated: Validated, location: SheetLocation
 ) -> None:
-    """Replace dates in marked cells with the text as read. A number typed over a date would become a date."""
+    """Replace dates in marked cells with the text as read, because a number typed over a date would become a date."""
     dates = {
         (finding.row, finding.column)
         for finding in findings
@@ -329,7 +329,7 @@ def _unhide_problems(sheet: Worksheet, findings: Sequence[Problem]) -> None:
 
 
 def _problem_cell(sheet: Worksheet, finding: Problem) -> Cell:
-    """Return the cell that shows a finding. For merged cells, it is the first one, which has the value."""
+    """Return the cell that shows a finding: in merged cells, the first one, which has the value."""
     cell = sheet.cell(finding.row, finding.column)
     if isinstance(cell, MergedCell):
         merged = next(merged for merged in sheet.merged_cells.ranges if cell.coordinate in merged)

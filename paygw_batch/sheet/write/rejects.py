@@ -1,4 +1,4 @@
-"""Write refused rows, or a whole sheet, for correction: as a table, or in the sender's own workbook with marks."""
+"""Writes refused rows, or a whole sheet, for correction: as a table, or in the sender's own workbook with marks."""
 
 import importlib.util
 from collections import defaultdict
@@ -50,7 +50,7 @@ def write_rejects(validated: Validated, source: Path, options: ReadOptions, path
     if ProtectedFile(say("the sheet"), source).is_overwritten_by(path):
         raise OutputError(
             say("{path} is the sheet itself.", path=path),
-            hint=say("Name another file: the sheet is never overwritten."),
+            hint=say("Choose another file: the sheet is never overwritten."),
         )
     if {source.suffix.lower(), path.suffix.lower()} != {".xlsx"}:
         return RejectsFile(is_workbook=False, notes=_write_table(validated, path))
@@ -85,7 +85,7 @@ def write_marked_workbook(
 
 
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
-    """Write the refused rows as a table, marked if it is a workbook. Return notes for a person."""
+    """Write the refused rows as a table, marked if it is a workbook. Returns notes for a person."""
     table = rejected_rows(validated)
     if path.suffix.lower() != ".xlsx" or importlib.util.find_spec("openpyxl") is None:
         write_frame(table, path)
@@ -102,7 +102,7 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
 def _annotate_copy(
     source: Path, validated: Validated, options: ReadOptions, edits: Sequence[CellEdit] = ()
 ) -> tuple[bytes, tuple[str, ...]] | str:
-    """Return the annotated copy and notes for a person, or a clause with the reason why there is none."""
+    """Return the annotated copy and notes for a person, or a clause with the reason if there is none."""
     if importlib.util.find_spec("openpyxl") is None:
         return say("that needs the extra `excel`: {command}", command=install_command("excel"))
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
@@ -139,9 +139,9 @@ def _annotate_copy(
 
 
 def _is_read_alike(copy: bytes, formulas: _FormulaCells, original: Sheet, options: ReadOptions) -> bool:
-    """Whether the copy reads exactly like the sheet, except for cells with formulas.
+    """Return whether the copy reads exactly like the sheet, except for cells with formulas.
 
-    Formulas have no value until a spreadsheet has opened the copy. Until then each of them is a defect.
+    Formulas have no value, and are defects, until a spreadsheet has opened the copy.
     """
     try:
         table = read_workbook(copy, options)
@@ -159,7 +159,7 @@ def _is_read_alike(copy: bytes, formulas: _FormulaCells, original: Sheet, option
 
 
 def _clear_formulas(frame: pl.DataFrame, formulas: _FormulaCells) -> pl.DataFrame:
-    """Replace formulas by null, and drop rows that are then empty."""
+    """Replace formulas by null and drop rows that are then empty."""
     cleared = frame.with_columns(
         pl.when(pl.col("row").is_in(rows)).then(None).otherwise(pl.col(name)).alias(name)
         for name, rows in formulas.items()

@@ -1,4 +1,4 @@
-"""Write frames to files that are safe to open in a spreadsheet, in the format of their extension."""
+"""Writes frames to files that are safe to open in a spreadsheet, in the format of their extension."""
 
 from collections.abc import Iterable
 from math import ceil
@@ -26,8 +26,8 @@ _LETTERS_PER_DIGIT = 1.1
 def write_frame(frame: pl.DataFrame, path: Path) -> None:
     """Write a frame to a .csv, .parquet or .xlsx file (the last with the `excel` extra).
 
-    The file is written completely, with mode 0600, or not at all, and is on stable storage on return. An older file is
-    replaced only then. CSV is UTF-8 with formulas guarded. In .xlsx, strings are text cells. Raises `OutputError`.
+    The file is written atomically with mode 0600, and is durable on return. An older file is replaced only then. CSV is
+    UTF-8 with formulas guarded. In .xlsx, strings are text cells. Raises `OutputError`.
     """
     if (max_rows := table_format(path).max_rows) is not None and frame.height > max_rows:
         raise OutputError(
@@ -40,7 +40,7 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
 def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool = False) -> None:
     """Write the pieces of a frame, like `write_frame`. A workbook needs all pieces in memory.
 
-    A CSV file written `for_excel` opens correctly with a double click: see `_write_csv_for_excel`. No file is written
+    A CSV file written `for_excel` opens correctly with a double click (see `_write_csv_for_excel`). No file is written
     if `pieces` raises an error.
     """
     output_format = table_format(path)
@@ -67,7 +67,7 @@ def rejected_rows(validated: Validated, *, with_valid: bool = False) -> pl.DataF
 
 
 def row_height_points(texts: Iterable[str], widths: Iterable[int]) -> int:
-    """Return the height of a row of wrapped cells in points. Not every spreadsheet computes it."""
+    """Return the height of a row of wrapped cells in points, which not every spreadsheet computes."""
     lines = (ceil(len(text) / (width * _LETTERS_PER_DIGIT)) for text, width in zip(texts, widths, strict=True))
     return _POINTS_PER_LINE * max(1, *lines)
 
@@ -81,7 +81,7 @@ def _guard_piece(piece: pl.DataFrame) -> pl.DataFrame:
 def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
     """Write CSV that Excel shows unchanged, with a byte order mark, and long numbers, zeros and dates as text.
 
-    Amounts are numbers with the separators of the chosen language, which Excel is likely to use as well.
+    Amounts are numbers with the separators of the current language, which Excel probably uses as well.
     """
     decimal, delimiter = spreadsheet_separators()
     for position, piece in enumerate(pieces):

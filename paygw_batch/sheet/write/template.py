@@ -1,4 +1,4 @@
-"""Write templates: empty sheets with the columns that the chosen countries need.
+"""Writes templates: empty sheets with the columns that the chosen countries need.
 
 The worksheet of payees is empty, and the help sheet has an example for each column. So nothing has to be deleted before
 the sheet is submitted, and no example can be paid by mistake.
@@ -49,7 +49,7 @@ class ColumnGuide:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The guide as a line of a table under `GUIDE_HEADINGS`."""
+        """The guide as a row of a table with `GUIDE_HEADINGS`."""
         return (
             self.column,
             ", ".join(self.countries),
@@ -60,7 +60,7 @@ class ColumnGuide:
 
 
 def build_guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
-    """Return guides to all columns that are useful for these countries, in column order.
+    """Build guides to all columns that are useful for these countries, in column order.
 
     Each rule must have a form. Columns that the rules fill (`ipaddress`, `receiver_country_code`) are omitted, and
     countries with the same instructions share a guide.
@@ -196,7 +196,7 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
     table_format(path)
     if path.exists():
         raise OutputError(
-            say("{path} already exists.", path=path), hint=say("Name a new file: this one may have been filled in.")
+            say("{path} already exists.", path=path), hint=say("Choose a new file: this one may have been filled in.")
         )
     column_guides = build_guides(rules)
     if path.suffix.lower() == ".csv":
@@ -254,7 +254,7 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], column_gu
 
 
 def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide]) -> None:
-    """Add drop-down lists, whose values are in a hidden worksheet."""
+    """Add drop-down lists with values from a hidden worksheet."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
     for index, column in enumerate(_DROP_DOWN_COLUMNS):
@@ -277,7 +277,7 @@ def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide])
 
 
 def write_example(rules: Sequence[CountryRule], path: Path) -> int:
-    """Write a CSV sheet with one example row per country, and return the number of rows.
+    """Write a CSV sheet with one example row per country and return the number of rows.
 
     Each rule must have a form. Raises `OutputError`.
     """

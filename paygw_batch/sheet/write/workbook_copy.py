@@ -1,6 +1,6 @@
-"""Load and save a sender's workbook with openpyxl, within limits and only in memory.
+"""Loads and saves a sender's workbook with openpyxl, within limits and only in memory.
 
-This module needs the extra `excel`, and is imported only if that is installed.
+This module needs the `excel` extra, and is imported only if that is installed.
 """
 
 import io
@@ -38,7 +38,7 @@ _UNCOPIED_PARTS = {
 
 
 def find_copy_obstacle(data: bytes) -> str:
-    """Return a clause with the reason why the library must not load this workbook, or "".
+    """Return a clause with the reason if the library must not load this workbook, or "".
 
     The library unpacks all parts, resolves document types, and creates an object for each cell of a range, so a small
     file could use up all memory.

@@ -57,7 +57,7 @@ FEW_ROWS = 4
         long("connect", "error=ECONNREFUSED", 3),
     ],
 )
-def test_system_call_faults_double_or_lose_no_row(
+def test_failing_system_calls_lose_no_row(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, call: str, fault: str, every: int
 ) -> None:
     assert strike(tmp_path, spawner, slow_gateway, call, fault, every=every).runs > 0
@@ -296,7 +296,7 @@ STORIES = {
 
 @can_trace
 @pytest.mark.parametrize("story", share(STORIES, every=len(STORIES)))
-def test_power_cut_undoes_no_reported_result(in_memory: Machine, story: str) -> None:
+def test_power_cut_keeps_reported_results(in_memory: Machine, story: str) -> None:
     assert play_story(in_memory, STORIES[story], every=4) > 2
 
 

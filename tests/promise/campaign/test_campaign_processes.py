@@ -22,7 +22,7 @@ ROWS = 30
     ("behaviour", "seed", "kills"),
     [(SLOW, 1, 5), long(SLOW, 1, 50), long(SLOW, 2, 50), long(FAST, 3, 10), long(FAST, 3, 50), long(FAST, 4, 50)],
 )
-def test_random_kills_double_or_lose_no_row(
+def test_random_kills_repeat_or_lose_no_row(
     tmp_path: Path, spawner: Spawner, behaviour: str, seed: int, kills: int
 ) -> None:
     with gateway(tmp_path / "gateway", behaviour) as at:

@@ -125,7 +125,7 @@ def send_rows(journal: PostgresJournal, due: Iterable[DueRow], kind: OutcomeKind
             journal.append([outcome_of(due_row.number, due_row.standing.attempt + 1, kind, at(6))])
 
 
-def test_only_lost_sent_rows_become_doubtful(lossy: Lossy) -> None:
+def test_only_lost_sent_rows_are_in_doubt(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         send_rows(journal, due_rows(journal, 1)[:2])
         send_rows(journal, due_rows(journal, 1)[:1], None)  # in flight before the loss, with a lost answer
@@ -247,7 +247,7 @@ def test_attempt_after_lost_decisions_holds_row(lossy: Lossy, suffix: bool, know
         journal.verify()
 
 
-def test_sheet_of_lost_batch_resends_no_order(lossy: Lossy) -> None:
+def test_sheet_of_lost_batch_does_not_resend_orders(lossy: Lossy) -> None:
     with lossy.losing() as journal:
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3, 4, 5)])
         send_rows(journal, due_rows(journal, 2)[:2])
@@ -367,7 +367,7 @@ def test_guessed_loss_holds_rows_known_as_sent(lossy: Lossy, monkeypatch: pytest
         assert _due_after_each_decision(journal, suffix=True) == set()
 
 
-def test_renamed_host_accepts_loss_of_two_processes(lossy: Lossy) -> None:
+def test_renamed_host_can_accept_loss(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal, closing(lossy.host(NORTH).open_to_work("work")) as worker:
         backup = lossy.backup_of(journal)
         due = due_rows(journal, 1)
@@ -431,7 +431,7 @@ def test_host_without_loss_only_answers(lossy: Lossy) -> None:
     assert len(lossy.due_after_roll_call()) == 9
 
 
-def test_intent_known_as_unsent_causes_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsent_intent_is_not_in_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process froze before sending. The host records that nothing was sent, and the database does not."""
     with lossy.losing() as journal:
         (first, *_) = due_rows(journal, 1)
@@ -508,7 +508,7 @@ def test_sent_row_wrongly_ready_is_detected(
     assert {row.number for row in due} - lossy.in_doubt(), "the judge sees it"
 
 
-def test_accepted_loss_holding_no_row_is_detected(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_loss_without_holds_is_detected(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = LostRows.judge
     monkeypatch.setattr(LostRows, "judge", lambda self, numbers: (judge(self, numbers)[0], []))
     _resend_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
@@ -516,7 +516,7 @@ def test_accepted_loss_holding_no_row_is_detected(lossy: Lossy, monkeypatch: pyt
         assert 1 in _due_after_each_decision(journal, suffix=False), "the judge sees it"
 
 
-def test_lagging_standby_leaves_only_sent_rows_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lagging_standby_loses_only_sent_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     with new_server() as primary, standby_of(primary) as standby:
         url = either_server_url(primary, standby)
@@ -553,7 +553,7 @@ def test_lagging_standby_leaves_only_sent_rows_doubtful(tmp_path: Path, monkeypa
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the process is killed in a fork")
-def test_kill_before_note_leaves_only_lost_row_doubtful(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_before_logging_leaves_row_in_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     backup = lossy.backup()
     child = os.fork()
     if child == 0:  # pragma: no cover - another process

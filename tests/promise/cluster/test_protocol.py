@@ -24,7 +24,7 @@ HUNTED = 40
 
 
 @pytest.mark.parametrize("lives", [6, long(12)])
-def test_no_order_of_events_repeats_or_loses_rows(postgres_server: PostgresServer, open_batch: str, lives: int) -> None:
+def test_event_orders_repeat_or_lose_no_row(postgres_server: PostgresServer, open_batch: str, lives: int) -> None:
     played = PlayTally()
     for seed in range(lives):
         played.update(play(postgres_server, open_batch, seed))

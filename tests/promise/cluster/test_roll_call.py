@@ -127,9 +127,7 @@ def test_retired_host_leaves_sendable_rows_in_doubt(restored: SplitCompany, monk
         restored.opens(monkeypatch, NORTH)
 
 
-def test_living_host_accepts_loss_instead_of_retirement(
-    restored: SplitCompany, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_host_accepts_loss_instead_of_retirement(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JournalTooOld):
         restored.opens(monkeypatch, NORTH)
     with pytest.raises(UsageError, match="is alive"):
@@ -158,7 +156,7 @@ def test_crash_during_retirement_keeps_roll_call_open(restored: SplitCompany, mo
         assert {row.state for row in journal.rows(1)} == {State.IN_DOUBT}
 
 
-def test_no_retirement_while_row_is_in_flight(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_in_flight_blocks_retirement(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another host could record that nothing was sent, which would hide a later attempt of the retired host."""
     company.opens(monkeypatch, NORTH).close()
     with closing(company.opens(monkeypatch, SOUTH)) as journal:
@@ -246,7 +244,7 @@ def test_intent_missing_on_host_needs_database_record(
         assert next(iter(found.rows(1))).state is State.READY
 
 
-def test_restarted_server_starts_no_roll_call(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_server_does_not_start_roll_call(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database is still the same one."""
     company.opens(monkeypatch, SOUTH).close()
     with closing(company.opens(monkeypatch, NORTH)) as journal:

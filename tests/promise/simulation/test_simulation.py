@@ -25,7 +25,7 @@ SEEDS_FOR_A_BUG = 2_000
 
 @pytest.mark.share(40)
 @pytest.mark.parametrize("piece", share(range(PIECES), every=20))
-def test_simulated_runs_double_or_lose_no_row(piece: int) -> None:
+def test_simulated_runs_repeat_or_lose_no_row(piece: int) -> None:
     size = SEEDS // PIECES
     _, failure = first_failure(range(piece * size, (piece + 1) * size))
     assert failure is None
@@ -33,7 +33,7 @@ def test_simulated_runs_double_or_lose_no_row(piece: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("piece", share(range(PIECES_OF_FORGING), every=20))
-def test_paid_rows_were_shown_to_approvers(piece: int) -> None:
+def test_only_rows_shown_to_approvers_are_paid(piece: int) -> None:
     _, failure = first_failure(range(piece * SCENARIOS_A_PIECE, (piece + 1) * SCENARIOS_A_PIECE), kind=FORGED)
     assert failure is None
 
