@@ -3,13 +3,11 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -17,10 +15,7 @@ import pytest
 from paygw_batch.api import (
     ApprovalError,
     Conclusion,
-    ConfigurationError,
-    ControlTotals,
     Finished,
-    JournalHeld,
     OutcomeKind,
     PaygwError,
     Payouts,
@@ -35,7 +30,9 @@ from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
 from paygw_batch.submit import background_run
 from tests.api.frames import NAME, finished, people
-from tests.support.program import Program, kenyan_rows, sandbox_toml
+from tests.support.clusters import Hosts, new_hosts
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import Program, kenyan_rows, kill
 
 
 @pytest.fixture
@@ -51,9 +48,6 @@ def is_each_sent_once(program: Program, count: int) -> bool:
     return len(orders) == count and set(orders.values()) == {1}
 
 
-# A whole run.
-
-
 def test_paid_frame_has_outcome_of_every_row(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(30), name=NAME) as run:
         outcomes = list(run)
@@ -64,14 +58,6 @@ def test_paid_frame_has_outcome_of_every_row(payouts: Payouts, program: Program)
     assert result.totals == {"KES": {"paid": "45015.00"}}
     assert result.reconciliation["state"].to_list() == ["paid"] * 30
     assert is_each_sent_once(program, 30)
-
-
-def test_outcome_repr_hides_gateway_reply(payouts: Payouts) -> None:
-    with payouts.submit(people(1), name=NAME) as run:
-        (item,) = run
-    assert (item.row, item.client_orderid, item.order_id) == (2, "PAY-1", "PAY-1")
-    assert item.outcome.gateway_status == "approved"
-    assert "approved" not in repr(item)
 
 
 def test_resubmitted_frame_sends_nothing(payouts: Payouts, program: Program) -> None:
@@ -104,9 +90,6 @@ def test_api_and_command_report_same_batch_states(payouts: Payouts, program: Pro
     assert program.json("verify")["exit_code"] == 0
 
 
-# What is refused.
-
-
 def test_frame_with_defects_is_not_paid(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3, amount="twelve"), name=NAME) as run:
         assert list(run) == []
@@ -130,14 +113,6 @@ def test_frame_repeating_paid_batch_needs_confirmation(payouts: Payouts, program
     assert len(program.record()) == 6
 
 
-def test_float32_amount_is_defect(payouts: Payouts) -> None:
-    frame = people(1).with_columns(amount=pl.lit(10.1, pl.Float32))
-    with payouts.submit(frame, name=NAME) as run:
-        pass
-    assert isinstance(run.result, Refused)
-    assert run.result.defects["code"].to_list() == ["amount.float"]
-
-
 def test_rows_with_defects_can_be_left_out(payouts: Payouts) -> None:
     frame = pl.concat([people(2), people(3)[2:].with_columns(currency=pl.lit("USD"))])
     with payouts.submit(frame, name=NAME, skip_invalid=True) as run:
@@ -146,44 +121,16 @@ def test_rows_with_defects_can_be_left_out(payouts: Payouts) -> None:
     assert (result.conclusion, result.states) == (Conclusion.SOME_REJECTED, {"invalid": 1, "paid": 2})
 
 
-def test_wrong_control_totals_stop_frame(payouts: Payouts, program: Program) -> None:
-    wrong = ControlTotals(3, {"KES": Decimal(1)})
-    with pytest.raises(SheetError, match="You expected KES 1;"), payouts.submit(people(3), name=NAME, expected=wrong):
-        pytest.fail("entered")
-    assert program.record() == []
-
-
 @pytest.mark.parametrize("name", [None, "", "a/b", "two\nlines"])
 def test_frame_needs_file_like_name(payouts: Payouts, name: str | None) -> None:
     with pytest.raises(UsageError):
         payouts.submit(people(1), name=name)
 
 
-def test_incomplete_configuration_is_refused_without_creating_journal(program: Program) -> None:
-    program.config.write_text(sandbox_toml().replace("signature_profile", "# signature_profile"))
-    payouts = Payouts(program.config, environ=program.environ)
-    with pytest.raises(ConfigurationError, match="signature_profile"), payouts.submit(people(1), name=NAME):
-        pytest.fail("entered")
-    assert not program.journal.exists()
-
-
-@pytest.mark.usefixtures("limited_queue")
-def test_second_run_on_same_journal_is_refused(payouts: Payouts, program: Program) -> None:
-    with payouts.submit(people(400), name=NAME) as run:
-        with pytest.raises(JournalHeld), payouts.submit(people(41), name="other"):
-            pytest.fail("entered")
-        assert program.run("submit", program.sheet(kenyan_rows(2))).exit_code == 7
-        run.wait()
-    assert is_each_sent_once(program, 400)
-
-
 def test_reading_result_before_run_ends_is_refused(payouts: Payouts) -> None:
     run = payouts.submit(people(1), name=NAME)
     with pytest.raises(UsageError, match="not ended"):
         _ = run.result
-
-
-# Rows that need a person.
 
 
 def test_unanswered_row_needs_person(payouts: Payouts) -> None:
@@ -222,9 +169,6 @@ def test_failing_journal_raises_with_unwritten_facts(
     orders = Counter(line["client_orderid"] for line in program.record())
     assert max(orders.values()) == 1
     assert result.states["in_doubt"] + result.states["paid"] == 50
-
-
-# Stopping.
 
 
 def resume_batch(payouts: Payouts, batch: str) -> Finished:
@@ -321,32 +265,15 @@ def test_unread_outcomes_pause_run(payouts: Payouts, program: Program, monkeypat
     assert is_each_sent_once(program, 999)
 
 
-# Threads and event loops.
-
-
-def test_api_works_outside_asyncio(payouts: Payouts) -> None:
-    results: list[Finished] = []
-
-    def pay() -> None:
-        with payouts.submit(people(10), name=NAME) as run:
-            assert len(list(run)) == 10
-        results.append(finished(run.result))
-
-    thread = threading.Thread(target=pay)
-    thread.start()
-    thread.join()
-    assert results[0].conclusion is Conclusion.DONE
-
-
-def test_signals_are_refused_outside_main_thread(payouts: Payouts) -> None:
+def test_plain_thread_pays_without_handling_signals(payouts: Payouts) -> None:
     errors: list[PaygwError] = []
 
     def pay() -> None:
-        try:
-            with payouts.submit(people(1), name=NAME, stop_on=[signal.SIGTERM]):
-                pass
-        except UsageError as error:
-            errors.append(error)
+        with pytest.raises(UsageError) as refused, payouts.submit(people(1), name=NAME, stop_on=[signal.SIGTERM]):
+            pass
+        errors.append(refused.value)
+        with payouts.submit(people(10), name=NAME) as run:
+            assert len(list(run)) == 10
 
     thread = threading.Thread(target=pay)
     thread.start()
@@ -379,14 +306,6 @@ def test_api_leaves_asyncio_loop_free(payouts: Payouts, program: Program) -> Non
     assert is_each_sent_once(program, 200)
 
 
-def test_wait_async_returns_result(payouts: Payouts) -> None:
-    async def pay() -> Finished:
-        async with payouts.submit(people(10), name=NAME) as run:
-            return finished(await run.wait_async())
-
-    assert asyncio.run(pay()).states == {"paid": 10}
-
-
 def test_cancelling_task_stops_run(payouts: Payouts, program: Program) -> None:
     async def pay() -> str:
         run = payouts.submit(people(400), name=NAME)
@@ -408,46 +327,6 @@ def test_cancelling_task_stops_run(payouts: Payouts, program: Program) -> None:
     batch = asyncio.run(pay())
     assert resume_batch(payouts, batch).states == {"paid": 400}
     assert is_each_sent_once(program, 400)
-
-
-def test_asyncio_run_raises_sheet_error(payouts: Payouts) -> None:
-    async def pay() -> None:
-        async with payouts.submit("nowhere.csv"):
-            pytest.fail("entered")
-
-    with pytest.raises(SheetError):
-        asyncio.run(pay())
-
-
-# The house it runs in.
-
-
-def test_files_are_private_under_any_umask(payouts: Payouts, program: Program) -> None:
-    former = os.umask(0)
-    try:
-        with payouts.submit(people(2), name=NAME) as run:
-            run.wait()
-        assert os.umask(0) == 0
-    finally:
-        os.umask(former)
-    created = [path for path in program.home.rglob("*") if path != program.config]
-    assert created
-    assert [path.name for path in created if path.stat().st_mode & 0o077] == []
-
-
-def loaded_modules(module: str) -> set[str]:
-    """Return the modules that importing a module loads in a new process, without the standard library."""
-    code = f"import sys; before = set(sys.modules); import {module}; print(*(set(sys.modules) - before))"
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name for name in completed.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
-
-
-def test_importing_package_loads_no_submodules() -> None:
-    assert loaded_modules("paygw_batch") == {"paygw_batch"}
-
-
-def test_importing_api_loads_no_command_modules() -> None:
-    assert not any(name.startswith("paygw_batch.cli") for name in loaded_modules("paygw_batch.api"))
 
 
 def test_plan_option_without_approval_policy_is_refused(program: Program) -> None:
@@ -484,3 +363,43 @@ def test_path_of_other_file_raises_sheet_error(program: Program, name: str) -> N
     with pytest.raises(SheetError), payouts.submit(program.home / name):
         pass
     assert program.record() == []
+
+
+ROWS = 60
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
+    with new_hosts(tmp_path, postgres_server) as results:
+        yield results
+
+
+def test_run_on_workers_returns_every_outcome(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_run, "MAX_WAITING_OUTCOMES", 10)
+    worker = hosts.host("one").start("work")
+    hosts.wait_for_workers(worker)
+    payouts = Payouts(hosts.office.config, environ=hosts.office.environ)
+    with payouts.submit(people(ROWS), name="staff") as run:
+        outcomes = list(run)
+    assert isinstance(run.result, Finished)
+    assert (run.result.conclusion, run.result.states) == (Conclusion.DONE, {"paid": ROWS})
+    assert set(run.counts) == {"paid"}  # the first rows may be paid before the count
+    assert Counter(item.client_orderid for item in outcomes) == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    assert {(item.kind, item.payee, item.amount) for item in outcomes} == {("paid", "Jane Wanjiku", "1500.50")}
+    assert hosts.ask("SELECT DISTINCT p.kind FROM paygw.process p JOIN paygw.fact f ON f.process = p.number "
+                     "WHERE f.instruction IS NOT NULL") == [("worker",)]  # fmt: skip
+    kill(worker)
+
+
+def test_leaving_run_context_stops_workers(hosts: Hosts) -> None:
+    worker = hosts.host("one").start("work")
+    hosts.wait_for_workers(worker)
+    payouts = Payouts(hosts.office.config, environ=hosts.office.environ)
+    with payouts.submit(people(ROWS), name="staff") as run:
+        pass
+    assert isinstance(run.result, Finished)
+    assert run.result.conclusion in {Conclusion.INTERRUPTED, Conclusion.DONE}
+    assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
+    assert payouts.resume(run.result.batch).__enter__().wait().to_dict()["states"] == {"paid": ROWS}
+    assert set(hosts.record().values()) == {1}
+    kill(worker)

@@ -1,19 +1,22 @@
-"""The API without a run: validate, plan, approve, find, settle, release; frames of other libraries."""
+"""The API without a run: validate, plan, approve, find, settle, release; other frames; the page about it."""
 
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import polars as pl
 import pytest
 
+from paygw_batch import api
 from paygw_batch.api import (
     ApprovalError,
     BatchState,
     Conclusion,
-    ConfigurationError,
     Finished,
     OutcomeKind,
-    PaygwError,
     Payouts,
     Planned,
     Refused,
@@ -23,6 +26,7 @@ from paygw_batch.api import (
 )
 from tests.api.frames import NAME, finished, people
 from tests.support.approving import policy
+from tests.support.checkout import ROOT, copy_versioned
 from tests.support.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 
@@ -97,28 +101,16 @@ def test_missing_file_and_frame_is_usage_error(payouts: Payouts, sheet: object) 
         payouts.validate(sheet, name=NAME)  # type: ignore[arg-type]
 
 
-def test_frame_with_duplicate_columns_is_refused(payouts: Payouts) -> None:
-    class TwoStreams(OtherFrame):
-        def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-            raise pl.exceptions.DuplicateError("column appears more than once")
-
-    with pytest.raises(SheetError, match="more than once"):
-        payouts.validate(TwoStreams(people(1)), name=NAME)
-
-
 def test_run_reports_batch_and_progress(payouts: Payouts) -> None:
     with payouts.submit(people(5), name=NAME) as run:
         assert (run.batch, run.total) == (payouts.batches()[0].batch, 5)
         outcomes = list(run)
         assert run.counts == {OutcomeKind.PAID: 5}
     first = min(outcomes, key=lambda one: one.row)
-    assert (first.payee, first.account, first.amount, first.currency) == (
-        "Jane Wanjiku",
-        "254712345001",
-        "1500.50",
-        "KES",
-    )
-    assert "Jane" not in repr(first)
+    shown = (first.client_orderid, first.payee, first.account, first.amount, first.currency)
+    assert shown == ("PAY-1", "Jane Wanjiku", "254712345001", "1500.50", "KES")
+    assert first.outcome.gateway_status == "approved"
+    assert not [text for text in ("Jane", "approved") if text in repr(first)]
     assert json.loads(json.dumps(first.to_dict()))["payee"] == "Jane Wanjiku"
 
 
@@ -167,18 +159,10 @@ def test_waiting_row_repr_hides_payee(payouts: Payouts) -> None:
         assert not [text for text in ("Jane", "254712345", "shape") if text in repr(one)], repr(one)
     assert "'KES': {'in_doubt': '9007.00'}" in repr(result)
     assert "'KES': {'in_doubt': '9007.00'}" in repr(state)
-    assert (waiting.payee, waiting.account, waiting.amount, waiting.currency) == (
-        *("Jane Wanjiku", "254712345001"),
-        *("9007.00", "KES"),
-    )
+    shown = (waiting.payee, waiting.account, waiting.amount, waiting.currency)
+    assert shown == ("Jane Wanjiku", "254712345001", "9007.00", "KES")
     assert "Jane" not in repr(waiting)
     assert waiting.to_dict()["payee"] == "Jane Wanjiku"
-
-
-def test_refresh_reports_missing_setting(payouts: Payouts) -> None:
-    batch = pay_frame(payouts, 1).batch
-    with pytest.raises(ConfigurationError, match="status_enquiry"):
-        payouts.refresh(batch)
 
 
 def test_approved_plan_is_paid_through_api(program: Program) -> None:
@@ -221,6 +205,37 @@ def test_every_result_converts_to_json(payouts: Payouts) -> None:
     assert json.loads(json.dumps(checked))["defects"][0]["code"] == "amount.format"
 
 
-def test_unknown_batch_raises_paygw_error(payouts: Payouts) -> None:
-    with pytest.raises(PaygwError):
-        payouts.status("nosuch")
+PAGE = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_example_programs_on_api_page_run(number: int, tmp_path: Path) -> None:
+    copy_versioned(tmp_path, "config", "samples")
+    (tmp_path / "program.py").write_text(PROGRAMS[number])
+    environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "program.py"]
+    completed = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    displayed = ("batch 9031919f17b351a1: {'EGP'", "PAY-0000001 paid")
+    assert (displayed[number] in completed.stdout, len(PROGRAMS)) == (True, len(displayed))
+
+
+@pytest.mark.long
+def test_example_programs_on_api_page_are_typed(tmp_path: Path) -> None:
+    for number, text in enumerate(PROGRAMS):
+        (tmp_path / f"program_{number}.py").write_text(text)
+    config = ROOT / "pyproject.toml"
+    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(tmp_path / "cache")]
+    command += map(str, tmp_path.glob("*.py"))
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout
+
+
+def test_api_page_lists_every_conclusion_in_order() -> None:
+    assert re.findall(r"^\| `([A-Z_]+)` \|", PAGE, flags=re.MULTILINE) == [item.name for item in Conclusion]
+
+
+def test_every_exported_name_exists() -> None:
+    assert all(hasattr(api, name) for name in api.__all__)

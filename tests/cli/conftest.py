@@ -65,7 +65,6 @@ def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
 
 @pytest.fixture
 def folder(program: Program) -> Path:
-    """Return an empty drop folder."""
     path = program.home / "drop"
     path.mkdir()
     return path

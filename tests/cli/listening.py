@@ -4,6 +4,7 @@ import csv
 import http.client
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 from collections import Counter
@@ -69,7 +70,6 @@ def merchant_and_gateway(program: Program, *, behaviour: str, notifications: str
 
 
 def count_acknowledged(callbacks: Path) -> Counter[str]:
-    """Return the number of acknowledged notifications by status word."""
     if not callbacks.exists():
         return Counter()
     with callbacks.open(newline="") as stream:
@@ -90,7 +90,6 @@ APPROVED = {"client_orderid": "PAY-1", "amount": "9002", "currency": "KES", "sta
 
 
 def configure_listener(program: Program, section: str = "") -> int:
-    """Configure a listener, and return its port."""
     port = free_port()
     for name, text in (("token.txt", TOKEN), ("secret.txt", "a secret of enough bytes")):
         (program.home / name).write_text(text + "\n")
@@ -101,7 +100,6 @@ def configure_listener(program: Program, section: str = "") -> int:
 
 
 def send_request(port: int, method: str = "POST", path: str = PATH, body: bytes = b"", **headers: str) -> int:
-    """Send one request, and return the status of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -116,3 +114,13 @@ def notify(port: int, **fields: str) -> int:
 
 def read_log(program: Program) -> str:
     return (program.home / "listen.log").read_text()
+
+
+@contextmanager
+def run_listener(program: Program, port: int, *options: str) -> Iterator[None]:
+    """Run the listener, and have it end by itself."""
+    with start_process(program, *options, "listen", config=program.config) as listener:
+        wait_for_server(port, listener)
+        yield
+        listener.send_signal(signal.SIGTERM)
+        assert listener.wait(PATIENCE_S) == 0

@@ -67,7 +67,6 @@ def block_first_reply(
 
 
 def is_in_flight(program: Program) -> bool:
-    """Return whether the journal has a row in flight."""
     with (
         suppress(sqlite3.OperationalError),
         closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection,

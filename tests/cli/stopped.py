@@ -1,14 +1,18 @@
 """Stops a run at a known point, so that it cannot end while a test tries something else."""
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from tests.support.patience import wait_until
-from tests.support.program import Program
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.program import ROOT, Program
 
 
 def wait_for_first_payment(program: Program, process: "subprocess.Popen[str]", prefix: str = "") -> None:
@@ -70,3 +74,14 @@ main()
 
 
 IMPORTS = ["paygw_batch.cli.main", "click", "paygw_batch.cli.commands.pay", "polars", "httptools", "apsw"]
+
+
+def run_with_signal(
+    program: Program, moment: str, number: int, *arguments: str | Path
+) -> "subprocess.CompletedProcess[str]":
+    """Run the program, which sends itself a signal at a moment."""
+    words = ("--config", str(program.config), *map(str, arguments))
+    start = START.format(root=str(ROOT), moment=moment, number=int(number), arguments=words)
+    command, environ = [sys.executable, "-c", start], {**os.environ, **program.environ}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": PATIENCE_S}
+    return subprocess.run(command, env=environ, cwd=program.home, check=False, **options)

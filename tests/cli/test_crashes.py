@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import time
+import sys
 from pathlib import Path
 
 import pytest
 
 from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, signer_count, usable_cores
-from tests.cli.stopped import paid_orders, wait_for_record
+from tests.cli.stopped import paid_orders, stop_process, wait_for_first_payment, wait_for_record
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.program import Program, kenyan_rows, kill, read_csv
 
@@ -65,19 +65,15 @@ def test_first_signal_drains_run_and_exits_130(slow_sandbox: Program, number: si
     assert set(paid_orders(program).values()) == {1}
 
 
-@pytest.fixture
-def long_sheet(program: Program) -> Path:
-    phones = range(254_712_000_000, 254_712_000_000 + LONG)
-    return program.sheet([f"KE,PAY-{phone},1500.50,KES,Jane Wanjiku,{phone},+{phone}" for phone in phones])
-
-
 def signing_processes(process: "subprocess.Popen[str]") -> list[int]:
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
     pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
     return [pid for pid in pids if b"signing.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_killed_long_run_ends_signing_processes(program: Program, long_sheet: Path) -> None:
+def test_killed_long_run_ends_signing_processes(program: Program) -> None:
+    phones = range(254_712_000_000, 254_712_000_000 + LONG)
+    long_sheet = program.sheet([f"KE,PAY-{phone},1500.50,KES,Jane Wanjiku,{phone},+{phone}" for phone in phones])
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     signing = signing_processes(process)
@@ -90,89 +86,23 @@ def test_killed_long_run_ends_signing_processes(program: Program, long_sheet: Pa
     assert set(paid_orders(program).values()) == {1}
 
 
-@pytest.mark.long
-def test_signal_to_all_processes_drains_long_run(program: Program, long_sheet: Path) -> None:
-    """A service manager stops a unit by signalling all of its processes at once."""
-    process = program.start("--json", "submit", long_sheet)
-    wait_for_record(program, 100, process)
-    for pid in [*signing_processes(process), process.pid]:
-        os.kill(pid, signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, stderr
-    assert set(json.loads(stdout)["states"]) == {"paid", "ready"}
-    assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
-    assert set(paid_orders(program).values()) == {1}
+@pytest.mark.parametrize("words", [("status",), ("validate", "none.csv"), ("frobnicate",)])
+def test_forked_command_matches_new_process(program: Program, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "paygw_batch", "--config", str(program.config), *words]
+    environ = {**os.environ, **program.environ}
+    cold = subprocess.run(command, env=environ, cwd=program.home, capture_output=True, text=True, check=False)
+    forked = program.start(*words)
+    outputs = forked.communicate()
+    assert (forked.returncode, *outputs) == (cold.returncode, cold.stdout, cold.stderr)
 
 
-@pytest.mark.long
-def test_dead_signing_processes_stop_long_run(program: Program, long_sheet: Path) -> None:
-    process = program.start("submit", long_sheet)
-    wait_for_record(program, 100, process)
-    for pid in signing_processes(process):
-        os.kill(pid, signal.SIGKILL)
-    _, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 6, stderr
-    assert "Traceback" not in stderr
-    assert "The signing process has ended." in stderr
-    assert set(program.json("status", long_sheet)["states"]) == {"paid", "ready"}
-    assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
-    assert set(paid_orders(program).values()) == {1}
-
-
-def test_second_signal_leaves_row_in_flight_in_doubt(program: Program) -> None:
-    sheet = program.sheet(kenyan_rows(3, amount="9005"))
-    process = program.start("submit", sheet)
-    wait_for_record(program, 1, process)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
-    assert "Traceback" not in stderr
-    summary = program.json("status", sheet)
-    assert summary["states"] == {"ready": 2, "in_doubt": 1}
-
-
-def test_second_run_is_refused_with_holder(program: Program) -> None:
-    sheet = program.sheet(kenyan_rows(1, amount="9005"))
-    process = program.start("submit", sheet)
-    wait_for_record(program, 1, process)
-    refused = program.run("submit", sheet)
-    assert refused.exit_code == 7
-    assert str(process.pid) in refused.stderr
-    assert program.json("status")["batches"][0]["rows"] == 1
+def test_forked_command_can_be_stopped_and_killed(program: Program) -> None:
+    process = program.start("submit", program.sheet(kenyan_rows(200)), "--concurrency", "1")
+    wait_for_first_payment(program, process)
+    with stop_process(process):
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.1)
+        assert process.poll() is None
     kill(process)
-    assert len(program.record()) == 1
-
-
-def test_journal_restored_from_older_copy_is_refused(program: Program) -> None:
-    program.json("submit", program.sheet(kenyan_rows(2)))
-    files = [path for path in program.home.glob("journal.sqlite3*") if path.suffix != ".lock"]
-    older = {path: path.read_bytes() for path in files}
-    program.json("submit", program.sheet(kenyan_rows(2, amount="20", prefix="B"), name="b.csv"))
-    for path in program.home.glob("journal.sqlite3*"):
-        path.unlink()
-    for path, content in older.items():
-        path.write_bytes(content)
-        path.chmod(0o600)
-    refused = program.run("submit", program.home / "b.csv")
-    assert refused.exit_code == 7
-    assert len(program.record()) == 4
-
-
-def test_deleted_journal_stops_submission(program: Program) -> None:
-    sheet = program.sheet(kenyan_rows(2))
-    program.json("submit", sheet)
-    for path in program.home.glob("journal.sqlite3*"):
-        path.unlink()
-    assert program.run("submit", sheet).exit_code == 7
-    assert len(program.record()) == 2
-
-
-def test_sheet_edited_between_runs_is_detected(program: Program) -> None:
-    sheet = program.sheet(kenyan_rows(2))
-    program.json("submit", sheet)
-    Path(sheet).write_text(sheet.read_text().replace("1500.50", "2500.50", 1))
-    assert program.json("submit", sheet)["exit_code"] == 3
-    assert len(program.record()) == 2
+    assert process.returncode == -signal.SIGKILL
+    assert process.wait(0) == -signal.SIGKILL

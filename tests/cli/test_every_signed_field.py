@@ -26,10 +26,7 @@ UNSIGNED = frozenset({"signature", "approvals"})
 EVERY = "*"
 """A step of a path: the last item of a list, or a key of a mapping."""
 KINDS: tuple[tuple[type[SignedDocument], str], ...] = (
-    (PlanDocument, "plan"),
-    (RowOrder, "settle"),
-    (RowOrder, "release"),
-    (ForgetOrder, "forget"),
+    *((PlanDocument, "plan"), (RowOrder, "settle"), (RowOrder, "release"), (ForgetOrder, "forget")),
 )
 """Each kind of document with each of its purposes."""
 PAID_NUMBER = "254712345009"
@@ -56,7 +53,6 @@ CASES = [
 
 
 def other_value(value: Any, shape: Any) -> Any:
-    """Return another value of the same shape."""
     if isinstance(shape, type) and issubclass(shape, Enum):
         return next(member.value for member in shape if member.value != value)
     if isinstance(value, int):
@@ -102,11 +98,8 @@ def prepare_company(program: Program) -> None:
     people = policy(program.home).replace('KES = "1000"', 'KES = "10000000"')
     text = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
     program.config.write_text(text + people)
-    rows = [
-        *kenyan_rows(2, amount="9001", prefix="NO"),
-        *kenyan_rows(1, amount="9008", prefix="LOST"),
-        *kenyan_rows(1, prefix="GOOD"),
-    ]
+    rows = [*kenyan_rows(2, amount="9001", prefix="NO"), *kenyan_rows(1, amount="9008", prefix="LOST")]
+    rows += kenyan_rows(1, prefix="GOOD")
     assert program.json("submit", program.sheet(rows, "before.csv"))["states"]["in_doubt"] == 1
 
 
@@ -120,7 +113,6 @@ def key_path(program: Program, name: str) -> Path:
 
 
 def make_document(program: Program, purpose: str) -> Path:
-    """Write a document of a kind by Ada, and return its file."""
     path, before = plan_file(program), program.home / "before.csv"
     by_ada = ("--key", key_path(program, "ada"))
     if purpose == "plan":
@@ -222,7 +214,6 @@ def test_digest_covers_every_field_of_document(company: Program, kind: type[Sign
 
 
 def concrete_kinds(kind: type[SignedDocument]) -> Iterator[type[SignedDocument]]:
-    """Yield every concrete document class below a class."""
     below = kind.__subclasses__()
     if not below:
         yield kind

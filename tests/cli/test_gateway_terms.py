@@ -1,14 +1,9 @@
 """The operator's terms: how the configuration of the gateway's behaviour affects a run."""
 
 import json
-import sqlite3
-from contextlib import closing
-from importlib.metadata import version
 
 import pytest
 
-from tests.cli.sheets import COLLECTED as COLLECTING
-from tests.cli.sheets import customers
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 NAMES = """
@@ -34,9 +29,8 @@ def test_configured_reply_names_are_read(program: Program) -> None:
 def test_doctor_shows_configured_reply_names(program: Program) -> None:
     program.config.write_text(program.config.read_text() + NAMES)
     replies = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}["replies"]
-    assert "order id: order.merchant-id" in replies
-    assert "amount, in the smallest unit: order.sum" in replies
-    assert "currency: currency" in replies
+    expected = ("order id: order.merchant-id", "amount, in the smallest unit: order.sum", "currency: currency")
+    assert [part for part in expected if part not in replies] == []
 
 
 def test_repeated_identical_rejections_stop_run(program: Program) -> None:
@@ -48,12 +42,6 @@ def test_repeated_identical_rejections_stop_run(program: Program) -> None:
     # Groups of rows are signed concurrently, so the three payable rows are not always among the first to be sent.
     assert sum(summary["states"].values()) == 63
     assert summary["states"]["ready"] >= 40
-
-
-def test_rejection_limit_of_zero_never_stops_run(program: Program) -> None:
-    program.config.write_text(sandbox_toml().replace("[submission]", "[submission]\nstop_after_rejected = 0"))
-    sheet = program.sheet(kenyan_rows(30, amount="9001.00"))
-    assert program.json("submit", sheet)["states"] == {"rejected": 30}
 
 
 def test_first_option_limits_paid_rows(program: Program) -> None:
@@ -69,33 +57,12 @@ def test_first_option_limits_paid_rows(program: Program) -> None:
     assert program.run("submit", sheet, "--first", "0").exit_code == 2
 
 
-def test_first_option_limits_collected_rows(program: Program) -> None:
-    sheet = program.sheet(customers(3), heading=COLLECTING)
-    summary = program.json("collect", sheet, "--first", "2")
-    assert (summary["exit_code"], summary["states"]) == (6, {"paid": 2, "ready": 1})
-
-
-def test_version_option_prints_version(program: Program) -> None:
-    result = program.run("--version", config=False)
-    assert result.exit_code == 0
-    assert result.stdout == f"paygw-batch, version {version('paygw-batch')}\n"
-
-
 TANZANIAN = "country,client_orderid,amount,receiver_first_name,receiver_last_name,receiver_phone"
 ROW = "TZ,PAY-1,1500,Juma,Mushi,0712345678"
 
 
 def configure_tanzania(program: Program, terms: str) -> None:
-    """Configure these terms for payouts to Tanzania."""
     program.config.write_text(sandbox_toml().replace("[countries.TZ.payout]", f"[countries.TZ.payout]\n{terms}"))
-
-
-def test_payroll_without_optional_email_is_paid(program: Program) -> None:
-    sheet = program.sheet([ROW], heading=TANZANIAN)
-    assert program.run("submit", sheet).exit_code == 3
-    configure_tanzania(program, 'optional = ["receiver_email"]')
-    assert program.json("submit", sheet)["states"] == {"paid": 1}
-    assert program.record()
 
 
 @pytest.mark.parametrize(
@@ -115,9 +82,8 @@ def test_person_without_optional_last_name_is_paid(program: Program, heading: st
 
 
 def test_operator_terms_add_fields_and_defaults(program: Program) -> None:
-    configure_tanzania(
-        program, 'optional = ["receiver_email"]\nalso = ["server_callback_url"]\ndefaults = { order_desc = "Salary" }'
-    )
+    more = 'also = ["server_callback_url"]\ndefaults = { order_desc = "Salary" }'
+    configure_tanzania(program, f'optional = ["receiver_email"]\n{more}')
     sheet = program.sheet([ROW], heading=TANZANIAN)
     output = program.run("sign", sheet, "--row", "2").output
     assert '"server_callback_url":"' in output
@@ -163,12 +129,6 @@ def test_contradictory_operator_terms_are_refused(program: Program, terms: str, 
     assert sentence in " ".join(result.stderr.split())
 
 
-def test_rwanda_requires_account_name(program: Program) -> None:
-    text = sandbox_toml().replace("[countries.RW.payout]", '[countries.RW.payout]\noptional = ["account_name"]')
-    program.config.write_text(text)
-    assert "the gateway's interface requires account_name for Rwanda" in program.run("doctor").stderr
-
-
 def test_raw_reply_of_rejected_row_is_kept(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="9001.00", prefix="NO")])
     batch = program.json("submit", sheet)["batch"]
@@ -185,33 +145,7 @@ def test_raw_reply_of_rejected_row_is_kept(program: Program) -> None:
     assert program.run("status", "--row", "3").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ("UPDATE reply SET body = x'00'", "The stored reply of fact"),
-        ("UPDATE reply SET head = x'00'", "The stored reply of fact"),
-        ("DELETE FROM reply", "A reply that a fact refers to is not in the journal"),
-    ],
-)
-def test_verify_finds_changed_or_removed_reply(program: Program, change: str, sentence: str) -> None:
-    program.json("submit", program.sheet(kenyan_rows(2, amount="9001.00")))
-    with closing(sqlite3.connect(program.journal)) as database, database:
-        triggers = database.execute("SELECT name, sql FROM sqlite_schema WHERE name LIKE 'reply_is_never%'").fetchall()
-        for name, _ in triggers:
-            database.execute(f"DROP TRIGGER {name}")
-        database.execute(change)
-        for _, sql in triggers:
-            database.execute(sql)
-    result = program.run("verify")
-    assert result.exit_code == 7
-    assert sentence in result.stderr
-
-
-def test_control_characters_in_reply_are_escaped(program: Program) -> None:
-    behaviour = program.home / "behaviour.toml"
-    behaviour.write_text('[default]\nstatus = "declined"\nmessage = "\u202eevil\\u001b[2J"\n')
-    program.config.write_text(program.config.read_text() + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
-    batch = program.json("submit", program.sheet(kenyan_rows(1)))["batch"]
-    output = program.run("status", batch, "--row", "2").output
-    assert "\\u202eevil" in output
-    assert not {"\u202e", "\x1b"} & set(output)
+def test_rwanda_requires_account_name(program: Program) -> None:
+    text = sandbox_toml().replace("[countries.RW.payout]", '[countries.RW.payout]\noptional = ["account_name"]')
+    program.config.write_text(text)
+    assert "the gateway's interface requires account_name for Rwanda" in program.run("doctor").stderr

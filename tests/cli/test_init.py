@@ -1,4 +1,4 @@
-"""`init` creates the configuration, key, letter and journal of an endpoint, and asks only at a terminal."""
+"""`init` creates the configuration, key, letter and journal; `config show` tells each value and its origin."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.settings.sections import GatewaySection, SubmissionSection
 from tests.support.program import Program
 
 NEEDED = (
@@ -26,8 +27,7 @@ NEEDED = (
 
 
 @pytest.fixture
-def new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
-    """Set up a new user with an empty directory and no configuration."""
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     tmp_path.chmod(0o700)
     monkeypatch.chdir(tmp_path)
     return Program(tmp_path, tmp_path / ".config" / "paygw-batch" / "paygw.toml")
@@ -59,110 +59,93 @@ def run_refused(user: Program, *words: str | Path, code: int = 2, **environ: str
     return result.stderr
 
 
-def test_init_creates_private_files(new_user: Program) -> None:
-    summary = run_init(new_user, *NEEDED, "--country", "KE=WALLET", "--country", "tz")
-    assert summary["exit_code"] == 0
-    assert summary["configuration"] == str(new_user.config)
-    key = Path(summary["private_key"])
-    journal = Path(summary["journal"]["path"])
-    assert {file_mode(path) for path in (new_user.config, key, journal)} == {0o600}
-    assert key == new_user.config.parent / "keys" / "merchant.pem"
-    assert journal.is_relative_to(new_user.home / "state")
+def test_init_creates_private_files(user: Program) -> None:
+    summary = run_init(user, *NEEDED, "--country", "KE=WALLET", "--country", "tz")
+    assert (summary["exit_code"], summary["configuration"]) == (0, str(user.config))
+    key, journal = Path(summary["private_key"]), Path(summary["journal"]["path"])
+    assert {file_mode(path) for path in (user.config, key, journal)} == {0o600}
+    assert key == user.config.parent / "keys" / "merchant.pem"
+    assert journal.is_relative_to(user.home / "state")
     private = load_pem_private_key(key.read_bytes(), None)
     assert isinstance(private, RSAPrivateKey)
     assert private.key_size >= 2048
     assert summary["public_key"].startswith("-----BEGIN PUBLIC KEY-----")
     assert summary["missing"] == ["gateway.signature_profile", "outcomes", "countries.TZ.payout.purpose"]
+    checks = json.loads(user.run("--json", "doctor", config=False).stdout)["checks"]
+    missing = "missing: gateway.signature_profile, outcomes, countries.TZ.payout.purpose"
+    assert missing.rpartition(",")[0] in " ".join(check["found"] for check in checks)
+    assert user.run("status", config=False).exit_code == 0
 
 
-def test_init_writes_given_answers_to_configuration(new_user: Program) -> None:
+def test_init_writes_given_answers_to_configuration(user: Program) -> None:
     words = ("--outcome", "a b=paid", "--outcome", "no=rejected", "--signature-profile", "raw-body")
     more = ("--proxy", "http://proxy.example:3128", "--ca-bundle", "ca.pem", "--country", "KE=A/B")
-    run_init(new_user, *NEEDED, *words, *more)
-    settings = load_settings(new_user.config, environ={})
+    run_init(user, *NEEDED, *words, *more)
+    settings = load_settings(user.config, environ={})
     gateway = settings.gateway
     assert (gateway.base_url, gateway.endpoint_id) == ("https://gateway.example/base", "77")
-    assert gateway.consumer_key == 'merchant "x" \\ é'
-    assert gateway.signature_profile == "raw-body"
-    assert (gateway.proxy, gateway.ca_bundle) == ("http://proxy.example:3128", new_user.home / "ca.pem")
+    assert (gateway.consumer_key, gateway.signature_profile) == ('merchant "x" \\ é', "raw-body")
+    assert (gateway.proxy, gateway.ca_bundle) == ("http://proxy.example:3128", user.home / "ca.pem")
     assert settings.outcomes == {"a b": "paid", "no": "rejected"}
     assert settings.countries["KE"].payout.purpose == "A/B"
     assert settings.missing_to_send() == []
 
 
-def test_other_commands_read_configuration_of_user(new_user: Program) -> None:
-    run_init(new_user, *NEEDED)
-    checks = json.loads(new_user.run("--json", "doctor", config=False).stdout)["checks"]
-    assert "missing: gateway.signature_profile, outcomes" in [check["found"] for check in checks]
-    assert new_user.run("status", config=False).exit_code == 0
-
-
-def test_init_sandbox_pays_with_next_command(new_user: Program) -> None:
-    summary = run_init(new_user, "--sandbox")
+def test_init_sandbox_pays_with_next_command(user: Program) -> None:
+    summary = run_init(user, "--sandbox")
     assert summary["example_sheet"] == "sandbox-payroll.csv"
-    assert Path(summary["journal"]["path"]).is_relative_to(new_user.home / "state")
+    assert Path(summary["journal"]["path"]).is_relative_to(user.home / "state")
     assert (file_mode(summary["configuration"]), file_mode("sandbox-payroll.csv")) == (0o600, 0o600)
-    paid = json.loads(new_user.run("--json", "submit", "sandbox-payroll.csv", config=False).stdout)
+    paid = json.loads(user.run("--json", "submit", "sandbox-payroll.csv", config=False).stdout)
     assert paid["states"] == {"paid": 14}
     assert paid.get("warning_list", []) == []
+    Path("sandbox-payroll.csv").write_text("mine")
+    assert run_init(user, "--sandbox", "--force")["example_sheet"] is None
+    assert Path("sandbox-payroll.csv").read_text() == "mine"
 
 
-def test_init_sandbox_keeps_existing_sheet(new_user: Program) -> None:
-    (new_user.home / "sandbox-payroll.csv").write_text("mine")
-    assert run_init(new_user, "--sandbox")["example_sheet"] is None
-    assert (new_user.home / "sandbox-payroll.csv").read_text() == "mine"
-
-
-def test_init_writes_to_given_paths(new_user: Program) -> None:
-    place, journal = new_user.home / "new" / "my.toml", new_user.home / "kept" / "j.sqlite3"
-    result = new_user.run("--config", place, "--journal", journal, "init", "--sandbox", config=False)
+def test_init_writes_to_given_paths(user: Program) -> None:
+    place, journal = user.home / "new" / "my.toml", user.home / "kept" / "j.sqlite3"
+    result = user.run("--config", place, "--journal", journal, "init", "--sandbox", config=False)
     assert result.exit_code == 0, result.stderr
     assert f"paygw-batch --config {place} submit sandbox-payroll.csv" in " ".join(result.stdout.split())
     assert journal.exists()
     assert load_settings(place, environ={}).journal_path() == journal
-    assert not new_user.config.exists()
+    assert not user.config.exists()
 
 
-def test_init_force_replaces_configuration_and_keeps_key(new_user: Program) -> None:
-    first = run_init(new_user, *NEEDED)
-    before = new_user.config.read_text()
-    assert "There is already a configuration at" in run_refused(new_user, *NEEDED)
-    assert new_user.config.read_text() == before
-    again = run_init(new_user, *NEEDED, "--country", "KE=X", "--force")
+def test_init_force_replaces_configuration_and_keeps_key(user: Program) -> None:
+    first = run_init(user, *NEEDED)
+    before = user.config.read_text()
+    assert "There is already a configuration at" in run_refused(user, *NEEDED)
+    assert user.config.read_text() == before
+    again = run_init(user, *NEEDED, "--country", "KE=X", "--force")
     assert again["fingerprint"] == first["fingerprint"]
     assert again["journal"]["made"] is False
-    assert new_user.config.read_text() != before
+    assert user.config.read_text() != before
 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["journal.sqlite3", "journal.sqlite3.lock", "merchant.pem"])
-def test_force_replaces_neither_journal_nor_key(new_user: Program, name: str) -> None:
-    run_init(new_user, *NEEDED)
-    found = next(path for path in new_user.home.rglob(name))
+def test_force_replaces_neither_journal_nor_key(user: Program, name: str) -> None:
+    run_init(user, *NEEDED)
+    found = next(path for path in user.home.rglob(name))
     content = found.read_bytes()
-    result = new_user.run(
-        "--config",
-        found,
-        "init",
-        *NEEDED,
-        "--private-key",
-        new_user.config.parent / "keys" / "merchant.pem",
-        "--force",
-        config=False,
-    )
-    assert result.exit_code == 2
+    key = user.config.parent / "keys" / "merchant.pem"
+    words = ("--config", found, "init", *NEEDED, "--private-key", key, "--force")
+    assert user.run(*words, config=False).exit_code == 2
     assert found.read_bytes() == content
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_init_without_terminal_lists_missing_options(new_user: Program, *, as_json: bool) -> None:
-    before = file_names(new_user.home)
+def test_init_without_terminal_lists_missing_options(user: Program, *, as_json: bool) -> None:
+    before = file_names(user.home)
     words = ["--json"] if as_json else []
-    result = new_user.run(*words, "init", "--endpoint-id", "77", config=False)
+    result = user.run(*words, "init", "--endpoint-id", "77", config=False)
     assert result.exit_code == 2
     assert re.search("--base-url, --consumer-key, --server-callback-url", result.stderr)
     assert "--endpoint-id" not in result.stderr
-    assert file_names(new_user.home) == before
+    assert file_names(user.home) == before
     if as_json:
         assert json.loads(result.stdout)["exit_code"] == 2
 
@@ -183,58 +166,49 @@ def test_init_without_terminal_lists_missing_options(new_user: Program, *, as_js
         (("--letter", "."), "."),
     ],
 )
-def test_init_with_invalid_value_creates_nothing(new_user: Program, words: tuple[str, ...], sentence: str) -> None:
-    assert sentence in run_refused(new_user, *NEEDED, *words)
+def test_init_with_invalid_value_creates_nothing(user: Program, words: tuple[str, ...], sentence: str) -> None:
+    assert sentence in run_refused(user, *NEEDED, *words)
 
 
-def test_init_refuses_world_readable_key(new_user: Program) -> None:
-    first = run_init(new_user, *NEEDED)
-    key = Path(first["private_key"])
+def test_init_refuses_world_readable_key(user: Program) -> None:
+    key = Path(run_init(user, *NEEDED)["private_key"])
     key.chmod(0o644)
-    error_output = run_refused(new_user, *NEEDED, "--force", "--private-key", key)
-    assert "chmod 600" in error_output
+    assert "chmod 600" in run_refused(user, *NEEDED, "--force", "--private-key", key)
 
 
-def test_init_encrypts_key_with_given_passphrase(new_user: Program) -> None:
-    secret = new_user.home / "passphrase"
+def test_init_encrypts_key_with_given_passphrase(user: Program) -> None:
+    secret = user.home / "passphrase"
     secret.write_text("s3cret words\n")
     secret.chmod(0o600)
-    summary = run_init(new_user, *NEEDED, "--private-key-passphrase-file", secret)
+    summary = run_init(user, *NEEDED, "--private-key-passphrase-file", secret)
     pem = Path(summary["private_key"]).read_bytes()
     assert b"ENCRYPTED" in pem
     assert isinstance(load_pem_private_key(pem, b"s3cret words"), RSAPrivateKey)
-    assert "s3cret" not in new_user.config.read_text() + json.dumps(summary)
-    other = new_user.home / "other.toml"
+    assert "s3cret" not in user.config.read_text() + json.dumps(summary)
+    other = user.home / "other.toml"
     words = ("init", *NEEDED, "--private-key", "by-variable.pem", "--private-key-passphrase-env", "PAYGW_KEY_WORDS")
-    result = new_user.run("--config", other, *words, config=False, PAYGW_KEY_WORDS="another")
+    result = user.run("--config", other, *words, config=False, PAYGW_KEY_WORDS="another")
     assert result.exit_code == 0, result.stderr
-    assert isinstance(load_pem_private_key((new_user.home / "by-variable.pem").read_bytes(), b"another"), RSAPrivateKey)
+    assert isinstance(load_pem_private_key((user.home / "by-variable.pem").read_bytes(), b"another"), RSAPrivateKey)
 
 
-def test_init_refuses_second_journal_for_endpoint(new_user: Program) -> None:
-    run_init(new_user, *NEEDED)
-    other = new_user.home / "other" / "my.toml"
-    before = file_names(new_user.home)
-    second = new_user.run(
-        "--config", other, "--journal", new_user.home / "second.sqlite3", "init", *NEEDED, config=False
-    )
-    assert second.exit_code == 7
-    assert "already has a journal" in second.stderr
-    assert file_names(new_user.home) == before
+def test_init_refuses_second_journal_for_endpoint(user: Program) -> None:
+    run_init(user, *NEEDED)
+    other = user.home / "other" / "my.toml"
+    before = file_names(user.home)
+    second = user.run("--config", other, "--journal", user.home / "2.sqlite3", "init", *NEEDED, config=False)
+    assert (second.exit_code, "already has a journal" in second.stderr) == (7, True)
+    assert file_names(user.home) == before
 
 
-def test_letter_contains_key_and_open_questions(new_user: Program) -> None:
-    letter = new_user.home / "letter.txt"
-    summary = run_init(
-        new_user, *NEEDED, "--country", "KE", "--country", "SN=ORANGE", "--country", "ZA", "--letter", letter
-    )
+def test_letter_contains_key_and_open_questions(user: Program) -> None:
+    letter = user.home / "letter.txt"
+    countries = ("--country", "KE", "--country", "SN=ORANGE", "--country", "ZA")
+    summary = run_init(user, *NEEDED, *countries, "--letter", letter)
     text = summary["letter"]
-    assert letter.read_text() == text
-    assert file_mode(letter) == 0o600
-    assert summary["public_key"] in text
-    assert summary["fingerprint"] in text
-    for known in ("77", 'merchant "x"', "https://merchant.example/callback", "KE, SN, ZA"):
-        assert known in text
+    assert (letter.read_text(), file_mode(letter)) == (text, 0o600)
+    known = ("77", 'merchant "x"', "https://merchant.example/callback", "KE, SN, ZA")
+    assert all(part in text for part in (summary["public_key"], summary["fingerprint"], *known))
     flat = " ".join(text.split())
     assert "of payouts to KE?" in flat
     assert "shows no payout to SN." in flat
@@ -243,68 +217,53 @@ def test_letter_contains_key_and_open_questions(new_user: Program) -> None:
     assert [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)] == list(range(1, 14))
 
 
-def test_letter_omits_questions_already_answered(new_user: Program) -> None:
+def test_letter_omits_questions_already_answered(user: Program) -> None:
     words = ("--signature-profile", "json-params", "--outcome", "ok=paid", "--country", "KE=WALLET")
-    summary = run_init(new_user, *NEEDED, *words)
+    summary = run_init(user, *NEEDED, *words)
     assert summary["missing"] == []
     for known in ("RFC 5849", "[outcomes]", "exact `purpose`", "shows no payout"):
         assert known not in summary["letter"]
     assert "--first 1" in summary["message"]
 
 
-def test_init_shows_only_public_key(new_user: Program) -> None:
-    output = new_user.run("init", *NEEDED, config=False).stdout
-    assert "-----BEGIN PUBLIC KEY-----" in output
-    assert "PRIVATE" not in output
-    assert str(new_user.config) in " ".join(output.split())
-
-
-def test_init_at_terminal_asks_missing_values(new_user: Program) -> None:
+def test_init_at_terminal_asks_missing_values(user: Program) -> None:
     answers = "https://gateway.example\n77\nmerchant\nhttps://merchant.example/cb\nKE, TZ\nraw-body\n\n"
-    output = run_in_terminal(new_user, answers, "init")
+    output = run_in_terminal(user, answers, "init")
     for question in ("base address", "endpoint id", "consumer key", "notifications", "Countries", "passphrase"):
         assert question in output
-    settings = load_settings(new_user.config, environ={})
+    settings = load_settings(user.config, environ={})
     assert (settings.gateway.endpoint_id, settings.gateway.signature_profile) == ("77", "raw-body")
     assert list(settings.countries) == ["KE", "TZ"]
-    assert "-----BEGIN PUBLIC KEY-----" in output
+    assert ("-----BEGIN PUBLIC KEY-----" in output, "PRIVATE" in output) == (True, False)
+    assert str(user.config) in " ".join(output.split())
 
 
-def test_init_checks_each_answer_at_prompt(new_user: Program) -> None:
+def test_init_checks_each_answer_at_prompt(user: Program) -> None:
     answers = (
         "gateway.example\nhttps://gateway.example\n..\n77\nmerchant\nnowhere\nhttps://merchant.example/cb\n"
         "Kenia\nKenya, Tanzania\njson\njson-params\nnosuch.txt\n\n"
     )
-    output = run_in_terminal(new_user, answers, "init")
+    output = run_in_terminal(user, answers, "init")
     assert output.count("Error: ") == 6
-    settings = load_settings(new_user.config, environ={})
+    settings = load_settings(user.config, environ={})
     assert list(settings.countries) == ["KE", "TZ"]
     assert settings.gateway.signature_profile == "json-params"
 
 
-def test_failed_init_prints_command_to_repeat(new_user: Program) -> None:
-    secret = new_user.home / "secret.txt"
+def test_failed_init_prints_command_to_repeat(user: Program) -> None:
+    secret = user.home / "secret.txt"
     secret.write_text("words\n")
     secret.chmod(0o644)
     answers = f"https://gateway.example\n77\nmy login\nhttps://merchant.example/cb\nKenya\n\n{secret}\n"
-    output = run_in_terminal(new_user, answers, "init", exit_code=2)
+    output = run_in_terminal(user, answers, "init", exit_code=2)
     (command,) = re.findall(r"^  paygw-batch (.*)$", output, re.MULTILINE)
-    assert not new_user.config.exists()
+    assert not user.config.exists()
     secret.chmod(0o600)
-    assert new_user.run(*shlex.split(command), config=False).exit_code == 0
-    assert load_settings(new_user.config, environ={}).gateway.consumer_key == "my login"
-
-
-@pytest.mark.long
-def test_init_refuses_existing_configuration_before_asking(new_user: Program) -> None:
-    run_init(new_user, *NEEDED)
-    output = run_in_terminal(new_user, "", "init", exit_code=2)
-    assert "There is already a configuration" in output
-    assert "base address" not in output
+    assert user.run(*shlex.split(command), config=False).exit_code == 0
+    assert load_settings(user.config, environ={}).gateway.consumer_key == "my login"
 
 
 def run_in_terminal(user: Program, answers: str, *words: str, exit_code: int = 0) -> str:
-    """Run the program at a terminal, type the answers, and return its output."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "paygw_batch", *words]
     environ = {**os.environ, **user.environ}
@@ -320,3 +279,54 @@ def run_in_terminal(user: Program, answers: str, *words: str, exit_code: int = 0
     os.close(ours)
     assert running.wait() == exit_code, output.decode()
     return output.decode().replace("\r\n", "\n")
+
+
+def show_settings(program: Program, *before: str, **environ: str) -> dict[str, tuple[str | None, str]]:
+    summary = program.json(*before, "config", "show", **environ)
+    assert summary["configuration"] == str(program.config)
+    return {setting["key"]: (setting["value"], setting["from"]) for setting in summary["settings"]}
+
+
+def test_config_show_names_origin_of_each_value(program: Program) -> None:
+    settings = show_settings(program, PAYGW_RATE_PER_S="7", PAYGW_RETRY_ORDER_ID="same")
+    assert settings["gateway.endpoint_id"] == ("1000", "file")
+    assert settings["submission.rate_per_s"] == ("7.0", "environment: PAYGW_RATE_PER_S")
+    assert settings["retry.order_id"] == ("same", "environment: PAYGW_RETRY_ORDER_ID")
+    assert settings["submission.quarantine_h"] == ("24", "default")
+    assert settings["gateway.proxy"] == (None, "default")
+    assert settings["outcomes.approved"] == ("paid", "file")
+    assert settings["countries.KE.payout.purpose"] == ("SANDBOX-WALLET-KE", "file")
+    assert settings["journal.path"] == (str(program.journal), "file")
+
+
+def test_journal_path_comes_from_option_or_environment(program: Program) -> None:
+    other = str(program.home / "other.sqlite3")
+    assert show_settings(program, "--journal", other)["journal.path"] == (other, "command line")
+    assert show_settings(program, PAYGW_JOURNAL=other)["journal.path"] == (other, "environment: PAYGW_JOURNAL")
+
+
+def test_config_show_lists_every_setting_of_section(program: Program) -> None:
+    settings = show_settings(program)
+    for section, model in (("gateway", GatewaySection), ("submission", SubmissionSection)):
+        assert {f"{section}.{key}" for key in model.model_fields} <= settings.keys()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_config_show_hides_secrets(program: Program, *, as_json: bool) -> None:
+    secret = program.home / "passphrase"
+    secret.write_text("s3cret")
+    lines = 'private_key_passphrase_env = "KEY_WORDS"\nproxy = "http://me:pa55@proxy.example"\n'
+    lines += f'private_key_passphrase_file = "{secret}"\n'
+    program.config.write_text(program.config.read_text().replace("[gateway]\n", f"[gateway]\n{lines}"))
+    words = ["--json"] if as_json else []
+    result = program.run(*words, "config", "show", KEY_WORDS="s3cret")
+    assert result.exit_code == 0, result.stderr
+    assert "KEY_WORDS" in result.stdout
+    for hidden in ("s3cret", "pa55"):
+        assert hidden not in result.output
+
+
+def test_config_show_without_file_shows_defaults(program: Program) -> None:
+    result = program.run("config", "show", config=False)
+    assert (result.exit_code, "There is no configuration file." in result.stdout) == (0, True)
+    assert " file" not in result.stdout.partition("There is no")[0]

@@ -1,19 +1,15 @@
 """Proofs of notifications, and enquiries about unproven ones, with real processes and sockets."""
 
-import base64
-import hashlib
-import hmac
 import json
 import signal
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.cli.listening import (
     APPROVED,
@@ -22,11 +18,10 @@ from tests.cli.listening import (
     count_findings,
     merchant_and_gateway,
     read_log,
+    run_listener,
     send_request,
-    start_process,
 )
-from tests.support.patience import PATIENCE_S, wait_until
-from tests.support.ports import wait_for_server
+from tests.support.patience import wait_until
 from tests.support.program import Program, kenyan_rows
 
 SECRET = b"a secret of enough bytes"
@@ -69,58 +64,8 @@ def public_pem() -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-@contextmanager
-def run_listener(program: Program, port: int) -> Iterator[None]:
-    with start_process(program, "listen", config=program.config) as listener:
-        wait_for_server(port, listener)
-        yield
-        listener.send_signal(signal.SIGTERM)
-        assert listener.wait(PATIENCE_S) == 0
-
-
-def hmac_header(body: bytes) -> str:
-    return "sha256=" + hmac.new(SECRET, body, "sha256").hexdigest()
-
-
-def rsa_header(body: bytes) -> str:
-    return base64.b64encode(private_key().sign(body, padding.PKCS1v15(), hashes.SHA256())).decode()
-
-
-@pytest.mark.share(3)
-@pytest.mark.parametrize(("section", "made"), [(HEADER_HMAC, hmac_header), (HEADER_RSA, rsa_header)])
-@pytest.mark.parametrize("content_type", ["application/json", "text/json", "application/vnd.gateway+json"])
-def test_header_over_raw_body_proves_notification(
-    program: Program, section: str, made: object, content_type: str
-) -> None:
-    assert callable(made)
-    port = configure_listener(program, section)
-    (program.home / "gateway.pem").write_bytes(public_pem())
-    sheet = program.sheet(kenyan_rows(1, amount="9002"))
-    assert program.json("submit", sheet)["states"] == {"accepted": 1}
-    with run_listener(program, port):
-        assert send_request(port, body=BODY + b" ", Content_Type=content_type, X_Signature=made(BODY)) == 200
-        wait_until(lambda: count_findings(program) == {"forged": 1}, "the forged one was not taken in")
-        assert program.json("status", sheet)["states"] == {"accepted": 1}
-        headers = {"X_Signature": made(BODY), "X_Request_Id": "r-17", "Cookie": "private"}
-        assert send_request(port, body=BODY, Content_Type=content_type, **headers) == 200
-        wait_until(lambda: count_findings(program) == {"forged": 1, "moved": 1}, "not taken in")
-    assert program.json("status", sheet)["states"] == {"paid": 1}
-    with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
-        ((content,),) = connection.execute("SELECT text FROM said JOIN fact ON number = fact WHERE finding = 'moved'")
-    headers_kept = dict(json.loads(content)["headers"])
-    assert headers_kept["x-signature"] == made(BODY)
-    assert headers_kept["x-request-id"] == "r-17"
-    assert "private" not in content
-    assert program.json("verify")["exit_code"] == 0
-
-
-def test_notification_without_content_type_is_read(program: Program) -> None:
-    port = configure_listener(program, HEADER_HMAC)
-    sheet = program.sheet(kenyan_rows(1, amount="9002"))
-    program.json("submit", sheet)
-    with run_listener(program, port):
-        assert send_request(port, body=BODY, X_Signature=hmac_header(BODY)) == 200
-        wait_until(lambda: count_findings(program) == {"moved": 1}, "not taken in")
+def wait_until_moved(program: Program, rows: int) -> None:
+    wait_until(lambda: count_findings(program)["moved"] == rows, f"{count_findings(program)}; {read_log(program)}")
 
 
 BEHAVIOUR = """
@@ -147,9 +92,7 @@ def test_unproven_notification_makes_listener_ask_gateway(program: Program) -> N
             sheet = program.sheet(kenyan_rows(3))
             program.json("submit", sheet)
             wait_until(lambda: count_acknowledged(callbacks).total() == 2, "the sandbox was not heard")
-            wait_until(
-                lambda: count_findings(program)["moved"] == 2, f"kept: {count_findings(program)}; {read_log(program)}"
-            )
+            wait_until_moved(program, 2)
         status = program.json("status", sheet)
         assert status["states"] == {"paid": 2, "accepted": 1}  # no notification was sent about the third
         assert status["evidence_waiting"] == []
@@ -182,29 +125,7 @@ def test_listener_enquires_about_waiting_notification_at_start(program: Program)
         text = program.config.read_text()
         program.config.write_text(text.replace("[notifications]\n", '[notifications]\non_unproven = "refresh"\n'))
         with run_listener(program, port):
-            wait_until(
-                lambda: count_findings(program)["moved"] == 1, f"kept: {count_findings(program)}; {read_log(program)}"
-            )
-        assert program.json("status", sheet)["states"] == {"paid": 1}
-
-
-def test_unkeyed_notification_hash_triggers_enquiry_only(program: Program) -> None:
-    control = hashlib.sha1(b"approvedPAY-1" + SECRET, usedforsecurity=False).hexdigest()
-    body = json.dumps({**APPROVED, "amount": "1500.50", "control": control}).encode()
-    plain = BEHAVIOUR.partition("[[notification]]")[0]
-    with merchant_and_gateway(program, behaviour=plain, notifications=SHA1) as (port, _):
-        sheet = program.sheet(kenyan_rows(1))
-        program.json("submit", sheet)
-        with run_listener(program, port):
-            assert send_request(port, body=body, Content_Type="application/json") == 200
-            wait_until(lambda: count_findings(program).total() == 1, "not taken in")
-        assert count_findings(program) == {"to_confirm": 1}
-        assert program.json("status", sheet)["states"] == {"accepted": 1}
-        program.config.write_text(program.config.read_text() + ASKS)
-        with run_listener(program, port):
-            wait_until(
-                lambda: count_findings(program)["moved"] == 1, f"kept: {count_findings(program)}; {read_log(program)}"
-            )
+            wait_until_moved(program, 1)
         assert program.json("status", sheet)["states"] == {"paid": 1}
 
 
@@ -214,7 +135,6 @@ def test_unkeyed_notification_hash_triggers_enquiry_only(program: Program) -> No
         HEADER_HMAC,
         HEADER_RSA.replace("rsa-sha256", "rsa-pss-sha256").replace("gateway.pem", "gateway/sandbox-gateway-public.pem"),
     ],
-    ids=["header-hmac", "header-rsa"],
 )
 def test_sandbox_proves_notifications_in_header(program: Program, section: str) -> None:
     lie = BEHAVIOUR.replace('order_id = "PAY-2"', 'order_id = "PAY-2"\nforged = true')
@@ -274,20 +194,8 @@ def _write_key(path: Path, mode: int) -> None:
 
 
 def test_doctor_reads_gateway_key_from_environment(program: Program) -> None:
-    configure_listener(
-        program, HEADER_RSA.replace('public_key_file = "gateway.pem"', 'public_key_env = "PAYGW_GATEWAY_KEY"')
-    )
+    by_variable = HEADER_RSA.replace('public_key_file = "gateway.pem"', 'public_key_env = "PAYGW_GATEWAY_KEY"')
+    configure_listener(program, by_variable)
     output = program.run("doctor", PAYGW_GATEWAY_KEY=public_pem().decode()).stdout
     assert "checked by header-rsa" in output
     assert "PAYGW_GATEWAY_KEY is not a setting" not in output
-
-
-def test_sandbox_proves_notifications_by_configured_header(program: Program) -> None:
-    forging = BEHAVIOUR.replace('status = "declined"', 'status = "declined"\nforged = true')
-    with merchant_and_gateway(program, behaviour=forging, notifications=HEADER_HMAC) as (port, callbacks):
-        with run_listener(program, port):
-            sheet = program.sheet(kenyan_rows(2))
-            program.json("submit", sheet)
-            wait_until(lambda: count_acknowledged(callbacks).total() == 2, "the sandbox was not heard")
-            wait_until(lambda: count_findings(program).total() == 2, "not taken in")
-        assert count_findings(program) == {"moved": 1, "forged": 1}

@@ -29,16 +29,10 @@ UNREACHABLE = '"http://127.0.0.1:9"'
 
 
 def loaded_modules(program: Program, *arguments: str | Path, exit_code: int = 0) -> list[str]:
-    """Return the modules that a command has loaded in a new process."""
     list_file = program.home / "loaded.json"
-    result = subprocess.run(
-        [sys.executable, "-c", RUN, "--config", program.config, *arguments],
-        env={**os.environ, **program.environ, "LOADED": str(list_file)},
-        cwd=program.home,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", RUN, "--config", program.config, *arguments]
+    environ = {**os.environ, **program.environ, "LOADED": str(list_file)}
+    result = subprocess.run(command, env=environ, cwd=program.home, capture_output=True, text=True, check=False)
     assert result.returncode == exit_code, result.stderr
     names: list[str] = json.loads(list_file.read_text())
     return names

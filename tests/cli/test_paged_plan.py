@@ -27,7 +27,6 @@ from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 LINES, COLUMNS = 24, 80
 MORE = b"-- more: press any key --"
-
 GHOSTS = range(100, 160)
 
 
@@ -39,7 +38,6 @@ class Terminal:
     keyboard: int
 
     def shown(self, key: bytes) -> str:
-        """Return all output until the program ends."""
         shown, pressed, waits = b"", 0, 0
         while waits < PATIENCE_S:
             ready, _, _ = select.select([self.keyboard], [], [], 1)
@@ -84,7 +82,6 @@ def start_in_terminal(program: Program, *arguments: str | Path) -> Iterator[Term
 
 
 def read_screens(program: Program, *arguments: str | Path) -> list[str]:
-    """Return the output split into screens."""
     with start_in_terminal(program, *arguments) as terminal:
         screens = terminal.shown(b" ").split(MORE.decode())
         assert terminal.process.wait(PATIENCE_S) == 0, screens
@@ -97,7 +94,7 @@ def line_count(screen: str) -> int:
 
 
 @pytest.fixture
-def planned_program(program: Program) -> Program:
+def planned(program: Program) -> Program:
     """Plan 60 people who were never paid before."""
     program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
     assert program.json("submit", program.sheet(kenyan_rows(2), "october.csv"))["exit_code"] == 0
@@ -107,10 +104,8 @@ def planned_program(program: Program) -> Program:
     return program
 
 
-def test_approver_sees_every_difference_page_by_page(planned_program: Program) -> None:
-    screens = read_screens(
-        planned_program, "approve", plan_file(planned_program), "--key", planned_program.home / "cleo.pem"
-    )
+def test_approver_sees_every_difference_page_by_page(planned: Program) -> None:
+    screens = read_screens(planned, "approve", plan_file(planned), "--key", planned.home / "cleo.pem")
     assert len(screens) > len(GHOSTS) // LINES
     assert all(line_count(screen) <= LINES for screen in screens[:-1]), [line_count(screen) for screen in screens]
     ghosts = re.findall(r"Ghost Number(\d+) ", "".join(screens))
@@ -123,21 +118,12 @@ def test_approver_sees_every_difference_page_by_page(planned_program: Program) -
 @pytest.mark.parametrize(
     "key", [pytest.param(b"\x03", id="Ctrl-C"), pytest.param(b"\x04", id="Ctrl-D", marks=pytest.mark.long)]
 )
-def test_quitting_paged_plan_approves_nothing(planned_program: Program, key: bytes) -> None:
-    before = plan_file(planned_program).read_bytes()
-    with start_in_terminal(
-        planned_program, "approve", plan_file(planned_program), "--key", planned_program.home / "cleo.pem"
-    ) as terminal:
+def test_quitting_paged_plan_approves_nothing(planned: Program, key: bytes) -> None:
+    before = plan_file(planned).read_bytes()
+    with start_in_terminal(planned, "approve", plan_file(planned), "--key", planned.home / "cleo.pem") as terminal:
         assert terminal.shown(key).count(MORE.decode()) == 1
         assert terminal.process.wait(PATIENCE_S) in {128 + signal.SIGINT, -signal.SIGINT}
-    assert plan_file(planned_program).read_bytes() == before
-
-
-def test_quiet_approve_does_not_wait_for_key(planned_program: Program) -> None:
-    (screen,) = read_screens(
-        planned_program, "-q", "approve", plan_file(planned_program), "--key", planned_program.home / "cleo.pem"
-    )
-    assert "Ghost" not in screen
+    assert plan_file(planned).read_bytes() == before
 
 
 def test_paging_counts_displayed_width_of_escapes(

@@ -32,16 +32,9 @@ def run_checks(program: Program) -> object:
         program.json("validate", SAMPLES / "payroll-mixed.csv", "--map", headings),
         program.json("validate", SAMPLES / "payroll-mixed.csv", "--map", headings),
     ]
-    return [
-        (
-            *(check["exit_code"], check["defects"]),
-            *(
-                (defect["row"], defect["column"], defect["value"], defect["code"])
-                for defect in check.get("defect_list", ())
-            ),
-        )
-        for check in checks
-    ]
+    names = ("row", "column", "value", "code")
+    defects = [[tuple(map(defect.get, names)) for defect in check.get("defect_list", ())] for check in checks]
+    return defects, [(check["exit_code"], check["defects"]) for check in checks]
 
 
 def run_payout(program: Program) -> object:
@@ -91,7 +84,6 @@ def run_folder(program: Program) -> object:
 
 @pytest.fixture
 def offices(tmp_path: Path) -> list[Program]:
-    """Set up two identical machines."""
     machines = []
     for name in ("plain", "planted"):
         home = tmp_path / name

@@ -1,10 +1,10 @@
-"""Commands with a journal in PostgreSQL: kills, a crashing server, and every refusal."""
+"""Commands with a journal in PostgreSQL: kills, a crashing server, roles, and every refusal."""
 
 import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -41,22 +41,6 @@ def test_everyday_commands_work_with_database_journal(cluster: ClusterProgram) -
     assert len(read_csv(cluster.json("reconcile", sheet, "--out", cluster.home / "r.csv")["reconciliation"])) == 11
     assert cluster.json("verify")["exit_code"] == 0
     assert cluster.json("doctor")["exit_code"] == 0
-
-
-def test_forgotten_people_are_not_paid_again(cluster: ClusterProgram) -> None:
-    cluster.config.write_text(f"{cluster.config.read_text()}\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n")
-    sheet = cluster.sheet(kenyan_rows(2))
-    assert cluster.json("submit", sheet)["states"] == {"paid": 2}
-    asked = ("forget", "--person", "254712345001")
-    assert cluster.json(*asked)["payments"] == 1
-    result = cluster.run(*asked, "--yes", "--by", "Amina")
-    assert (result.exit_code, "VACUUM FULL" in result.output) == (0, True)
-    assert cluster.json("verify")["exit_code"] == 0
-    assert cluster.json("find", "254712345001")["payments"] == []
-    assert len(cluster.json("find", "254712345002")["payments"]) == 1
-    assert cluster.json("submit", sheet)["exit_code"] == 2
-    assert cluster.json("submit", cluster.sheet(kenyan_rows(3), "more.csv"))["exit_code"] == 3
-    assert len(cluster.record()) == 2
 
 
 def test_repeatedly_killed_database_run_pays_rows_once(cluster: ClusterProgram) -> None:
@@ -105,28 +89,6 @@ def test_run_continues_after_database_server_crash(program: Program) -> None:
         check_end(user, sheet)
 
 
-@pytest.mark.long
-def test_run_killed_during_server_outage_resumes_safely(program: Program) -> None:
-    with run_own_cluster(program) as (user, server):
-        sheet = user.sheet(kenyan_rows(ROWS))
-        process = user.start("submit", sheet)
-        wait_for_record(user, 10, process)
-        server.stop("immediate")
-        assert user.run("status").exit_code == 7
-        kill(process)
-        before = len(user.record())
-        refused = user.run("submit", sheet)
-        assert refused.exit_code == 7
-        assert "cannot be reached" in refused.stderr
-        assert len(user.record()) == before
-        server.start()
-        assert user.run("resume").exit_code in {0, 5}
-        check_end(user, sheet)
-
-
-# Bad input: one sentence, a hint, exit code 2 or 7, and nothing sent
-
-
 def run_refused(user: ClusterProgram, code: int, sentence: str, *arguments: str | Path) -> None:
     before = user.record()
     result = user.run(*(arguments or ("submit", user.sheet(kenyan_rows(2)))))
@@ -150,27 +112,14 @@ def test_unreachable_database_address_is_refused(cluster: ClusterProgram, postgr
     run_refused(cluster, 2, "path and url are both set")
 
 
-def test_role_without_permissions_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
-    cluster.run("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
-    name = journal_url(cluster).rpartition("/")[2]
-    postgres_server.execute(f"CREATE ROLE stranger_{name} LOGIN")
-    cluster.write_url(postgres_server.url(name, user=f"stranger_{name}"))
-    run_refused(cluster, 7, "permission denied")
-    run_refused(cluster, 7, "permission denied", "status")
-
-
 def test_unsafe_database_server_is_refused(program: Program) -> None:
     with run_own_cluster(program) as (user, server):
         pay_one_row(user)
         for setting in ("fsync", "full_page_writes"):
-            server.execute(f"ALTER SYSTEM SET {setting} = off")
-            server.execute("SELECT pg_reload_conf()")
-            wait_for_setting(server, setting, "off")
+            change_setting(server, setting, "off")
             run_refused(user, 7, f"{setting} = off")
             assert f"{setting} = off" in doctor_finding(user)
-            server.execute(f"ALTER SYSTEM RESET {setting}")
-            server.execute("SELECT pg_reload_conf()")
-            wait_for_setting(server, setting, "on")
+            change_setting(server, setting, "on")
         user.write_url(server.url(), 'replication = "synchronous"\n')
         run_refused(user, 7, "waits for no standby")
         assert "waits for no standby" in doctor_finding(user)
@@ -195,12 +144,20 @@ def test_doctor_compares_replication_setting_with_server(cluster: ClusterProgram
         assert (replication_check["state"], replication_check["found"].partition(";")[0]) == (state, word)
 
 
+def change_setting(server: PostgresServer, setting: str, value: str) -> None:
+    server.execute(f"ALTER SYSTEM SET {setting} = {value}")
+    server.execute("SELECT pg_reload_conf()")
+    current_value = ""
+    while current_value != value:  # every query uses a new session, which has the current settings
+        with psycopg.connect(server.url()) as connection:
+            ((current_value,),) = connection.execute("SELECT current_setting(%s)", (setting,)).fetchall()
+
+
 def pay_one_row(user: ClusterProgram) -> None:
     assert user.run("submit", user.sheet(kenyan_rows(1), name="first.csv")).exit_code == 0
 
 
 def doctor_finding(user: ClusterProgram) -> str:
-    """Return doctor's findings about the journal."""
     summary = user.json("doctor")
     assert summary["exit_code"] == 7
     (journal_check,) = [check for check in summary["checks"] if check["check"] == "journal"]
@@ -224,15 +181,6 @@ def test_standby_can_be_read_and_sends_nothing(program: Program) -> None:
         assert user.json("verify")["exit_code"] == 0
         user.write_url(f"{server.url()}?target_session_attrs=read-write")
         run_refused(user, 7, "session is read-only")
-
-
-def wait_for_setting(server: PostgresServer, setting: str, value: str) -> None:
-    current_value = ""
-    while current_value != value:  # every query uses a new session, which has the current settings
-        with psycopg.connect(server.url()) as connection:
-            row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
-            assert row is not None
-            current_value = row[0]
 
 
 def test_connection_pooler_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
@@ -299,7 +247,66 @@ def test_second_command_is_refused_with_holder(cluster: ClusterProgram) -> None:
     assert cluster.run("status").exit_code != 7  # to look is always possible
     settings = load_settings(cluster.config, environ=cluster.environ)
     holder = running_process(settings)
-    assert holder is not None
-    assert holder.pid == process.pid
+    assert (holder and holder.pid) == process.pid
     kill(process)
     assert running_process(settings) is None
+
+
+WITHOUT_RIGHTS, READER, WORKER = "stranger", "reader", "worker"
+As = Callable[[str], None]
+
+
+@pytest.fixture
+def use_role(cluster: ClusterProgram) -> As:
+    """Configure a login with the role. The login without permissions has no role at all."""
+    assert cluster.run("submit", cluster.sheet(kenyan_rows(2))).exit_code == 0
+    assert cluster.run("journal", "new", "--roles").exit_code == 0
+    owner = journal_url(cluster)
+    database = owner.rpartition("/")[2]
+
+    def to(role: str) -> None:
+        member = "" if role == WITHOUT_RIGHTS else f" IN ROLE {database}_{role}"
+        with psycopg.connect(owner, autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE {database}_{role}_login LOGIN{member}".encode())
+        cluster.write_url(owner.replace("paygw@", f"{database}_{role}_login@"))
+
+    return to
+
+
+def write_new_sheet(user: ClusterProgram) -> str:
+    return str(user.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv"))
+
+
+@pytest.mark.parametrize(
+    ("role", "may", "may_not"),
+    [
+        (WITHOUT_RIGHTS, [], ["submit", "work", "status", "resolve", "retry", "limits", "find", "verify"]),
+        (READER, ["status", "find", "verify"], ["submit", "work", "resolve", "retry", "limits"]),
+        (WORKER, ["work", "status"], ["submit", "resolve", "retry", "limits"]),
+    ],
+)
+def test_database_role_cannot_run_commands_beyond_rights(
+    cluster: ClusterProgram, use_role: As, role: str, may: list[str], may_not: list[str]
+) -> None:
+    batch = cluster.json("status")["batches"][0]["batch"]
+    more = write_new_sheet(cluster)
+    commands = {
+        "submit": ["submit", more],
+        "work": ["work", "--once"],
+        "status": ["status", batch],
+        "resolve": ["resolve", "row", batch, "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina"],
+        "retry": ["retry", batch],
+        "limits": ["limits", "--rate", "5", "--by", "amina"],
+        "find": ["find", "PAY-1"],
+        "verify": ["verify"],
+    }
+    use_role(role)
+    for command in may:
+        assert cluster.run(*commands[command]).exit_code == 0, command
+    for command in may_not:
+        refused = cluster.run(*commands[command])
+        assert refused.exit_code == 7, (command, refused.stderr)
+        assert "The role of [journal] url is not allowed to do this in" in refused.stderr, (command, refused.stderr)
+        assert "`paygw-batch doctor` shows that role's permissions" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert len(cluster.record()) == 2

@@ -1,7 +1,6 @@
 """Plans, approvals, enquiries and notifications with a journal in PostgreSQL."""
 
 import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +9,10 @@ import psycopg
 import pytest
 
 from paygw_batch.api import Payouts
-from tests.cli.asking import AMOUNTS, configure_enquiries
-from tests.cli.listening import AUTHENTIC, count_acknowledged, merchant_and_gateway, start_process
+from tests.cli.listening import AUTHENTIC, count_acknowledged, merchant_and_gateway, run_listener
 from tests.support.approving import plan_file, policy, prepare_sheet, submit_and_expect_refusal
 from tests.support.clusters import ClusterProgram, journal_url
-from tests.support.patience import PATIENCE_S, wait_until
-from tests.support.ports import wait_for_server
+from tests.support.patience import wait_until
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, kenyan_rows, read_csv
 
@@ -38,34 +35,6 @@ def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -
     user.write_url(user.database)
     yield user
     postgres_server.drop_database(name)
-
-
-def test_unapproved_plan_in_database_is_not_sent(cluster: Listening) -> None:
-    cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
-    sheet = prepare_sheet(cluster)
-    assert "needs 1 valid approval and has 0" in submit_and_expect_refusal(cluster)
-    approved = cluster.json("approve", plan_file(cluster), "--key", cluster.home / "ben.pem")
-    assert approved["exit_code"] == 0
-    assert cluster.json("submit", sheet)["states"] == {"paid": 3}
-    assert "approved by ben" in str(cluster.json("status", sheet, "--history")["history"])
-    assert cluster.json("submit", sheet)["sent_this_run"] == 0
-    assert cluster.json("verify")["exit_code"] == 0
-
-
-def test_enquiry_settles_rows_in_database(cluster: Listening) -> None:
-    configure_enquiries(
-        cluster, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n'
-    )
-    cluster.write_url(cluster.database)
-    rows = [row.replace("1500.50", amount) for row, amount in zip(kenyan_rows(len(AMOUNTS)), AMOUNTS, strict=True)]
-    sheet = cluster.sheet(rows)
-    assert cluster.json("submit", sheet)["states"] == {"in_doubt": 3, "accepted": 1, "paid": 1}
-    sent = len(cluster.record())
-    summary = cluster.json("refresh", sheet)
-    assert summary["states"] == {"in_doubt": 1, "paid": 3, "rejected": 1}
-    assert summary["findings"] == {"moved": 3, "not_found": 1}
-    assert len(cluster.record()) == sent
-    assert cluster.json("verify")["exit_code"] == 0
 
 
 ROWS = 30
@@ -95,16 +64,13 @@ def count_findings(url: str) -> Counter[str]:
 def test_every_kind_of_notification_is_applied_once(cluster: Listening) -> None:
     with (
         merchant_and_gateway(cluster, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),
-        start_process(cluster, "listen", config=cluster.config) as listener,
+        run_listener(cluster, port),
     ):
-        wait_for_server(port, listener)
         sheet = cluster.sheet(kenyan_rows(ROWS))
         assert cluster.json("submit", sheet)["exit_code"] in {0, 5}
         expected = {"approved": 2 * ROWS, "declined": 3}
         wait_until(lambda: count_acknowledged(callbacks) == expected, f"heard: {count_acknowledged(callbacks)}")
         wait_until(lambda: count_findings(journal_url(cluster)).total() == 2 * ROWS + 3, "not all was taken in")
-        listener.send_signal(signal.SIGTERM)
-        assert listener.wait(PATIENCE_S) == 0
     counts = count_findings(journal_url(cluster))
     assert (counts["moved"], counts["forged"], counts["repeated"] + counts["late"]) == (ROWS, 3, ROWS)
     assert cluster.json("status", sheet)["states"] == {"paid": ROWS}

@@ -3,7 +3,6 @@
 import re
 import shlex
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,9 @@ UGANDAN = "UG,UG-1,50000,UGX,Amina Okello,256712345678,+256712345678"
 
 
 def prepare_mixed_batch(program: Program) -> None:
-    rows = [
-        *kenyan_rows(3, amount="1000000.5"),
-        *kenyan_rows(1, amount="9001", prefix="NO"),
-        *kenyan_rows(1, amount="9007", prefix="LOST"),
-        *kenyan_rows(1, amount="9002", prefix="LATER"),
-        UGANDAN,
-    ]
-    program.json("submit", program.sheet(rows))
+    odd = (("NO", "9001"), ("LOST", "9007"), ("LATER", "9002"))
+    others = [row for prefix, amount in odd for row in kenyan_rows(1, amount=amount, prefix=prefix)]
+    program.json("submit", program.sheet([*kenyan_rows(3, amount="1000000.5"), *others, UGANDAN]))
 
 
 @pytest.fixture
@@ -32,9 +26,9 @@ def mixed_batch(machine_cache: MachineCache) -> Program:
     return machine_cache(prepare_mixed_batch)
 
 
-def write_page(program: Program) -> str:
-    path = program.home / "page.html"
-    program.json("reconcile", program.home / "payroll.csv", "--out", program.home / "page.csv", "--report", path)
+def write_page(program: Program, sheet: Path | None = None) -> str:
+    path, sheet = program.home / "page.html", sheet or program.home / "payroll.csv"
+    program.json("reconcile", sheet, "--out", program.home / "page.csv", "--report", path)
     return path.read_text()
 
 
@@ -51,15 +45,6 @@ def line_texts(line: str) -> list[str]:
     return re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line)
 
 
-def test_page_shows_currency_totals_above_rows(mixed_batch: Program) -> None:
-    page = write_page(mixed_batch)
-    sums = page[page.index("Totals by currency") : page.index("Rows that need a person")]
-    heading, kenyan, ugandan = (line_texts(line) for line in re.findall(r"<tr>.*?</tr>", sums))
-    assert heading == ["currency", "rows", "to be paid", "in doubt", "rejected", "with the gateway", "paid"]
-    assert kenyan == ["KES", "6", "3,027,011.50", "9,007.00", "9,001.00", "9,002.00", "3,000,001.50"]
-    assert ugandan == ["UGX", "1", "50,000", "", "", "", "50,000"]
-
-
 def test_report_page_folds_paid_rows(mixed_batch: Program) -> None:
     (paid,) = [content for summary, content in folded_sections(write_page(mixed_batch)) if summary == "Paid: 4 rows"]
     lines = [line_texts(line) for line in re.findall(r"<tr>.*?</tr>", paid)[1:]]
@@ -69,26 +54,18 @@ def test_report_page_folds_paid_rows(mixed_batch: Program) -> None:
     assert lines[0][4] == "1,000,000.50"
 
 
-def test_report_page_limits_paid_rows_and_states_limit(mixed_batch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_page_limits_rows_and_states_limit(mixed_batch: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_page, "ROWS_ON_DEMAND", 2)
-    (paid,) = [content for summary, content in folded_sections(write_page(mixed_batch)) if summary == "Paid: 4 rows"]
+    monkeypatch.setattr(report_page, "SHOWN_ROWS", 2)
+    others = mixed_batch.sheet(kenyan_rows(3, amount="9001", prefix="MORE"), "more.csv")
+    mixed_batch.json("submit", others, "--repeats-meant")
+    page = write_page(mixed_batch)
+    (paid,) = [content for summary, content in folded_sections(page) if summary == "Paid: 4 rows"]
     assert paid.count("<tr>") == 1 + 2
     assert "The first 2 of 4 rows. The reconciliation file has all of them." in paid
-
-
-def test_page_limits_rows_needing_person(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_page, "SHOWN_ROWS", 2)
-    program.json("submit", program.sheet(kenyan_rows(3, amount="9001", prefix="NO")))
-    page = write_page(program)
-    assert "Rows that need a person: 3" in page
-    assert "The first 2 of 3 rows" in page
-    assert "NO-3" not in page
-
-
-def test_report_page_folds_charts_at_end(mixed_batch: Program) -> None:
-    page = write_page(mixed_batch)
-    assert folded_sections(page)[-1][0] == "For engineers: outcomes over time, and latency"
-    assert folded_sections(page)[-1][1].count("<svg") == page.count("<svg") == 2
+    page = write_page(mixed_batch, others)
+    assert ("Rows that need a person: 3" in page, "The first 2 of 3 rows" in page) == (True, True)
+    assert "MORE-3" not in page
 
 
 def test_commands_on_report_page_run_unchanged(mixed_batch: Program) -> None:
@@ -107,13 +84,6 @@ def test_commands_on_report_page_run_unchanged(mixed_batch: Program) -> None:
         result = mixed_batch.run(*words)
         assert result.exit_code in {0, 4, 5}, result.output
     assert [line["order_id"] for line in read_csv(mixed_batch.home / "questions.csv")] == ["LOST-1"]
-
-
-def test_report_page_shows_step_for_doubt(mixed_batch: Program) -> None:
-    page = write_page(mixed_batch)
-    batch = mixed_batch.json("status", mixed_batch.home / "payroll.csv")["batch"]
-    assert f"<code>paygw-batch resolve row {batch} 6 --evidence TEXT --as</code> paid, rejected" in page
-    assert "not-received (not before " in page
 
 
 def test_report_page_suggests_resume_for_ready_rows(program: Program) -> None:
@@ -158,42 +128,6 @@ def test_report_page_shows_maker_and_approver(program: Program) -> None:
     assert program.json("submit", prepare_sheet(program, "cleo"))["exit_code"] == 0
     top = write_page(program).partition("<h2>")[0]
     assert re.search(r"Its plan: Prepared by ada at [^;]+; Approved by cleo at .* \(plan [0-9a-f]{16}\)\.", top)
-
-
-def test_report_page_mentions_missing_plan(mixed_batch: Program) -> None:
-    assert "It has no approved plan." in write_page(mixed_batch).partition("<h2>")[0]
-
-
-class _Outline(HTMLParser):
-    """Collects the structure that screen readers use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.headings: list[int] = []
-        self.scopes: dict[str, set[str | None]] = {"thead": set(), "tbody": set()}
-        self._part = ""
-        self.landmarks: list[tuple[str, str | None]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in self.scopes:
-            self._part = tag
-        if re.fullmatch("h[1-6]", tag):
-            self.headings.append(int(tag[1]))
-        if tag == "th":
-            self.scopes[self._part].add(dict(attrs).get("scope"))
-        if tag in {"html", "main"}:
-            self.landmarks.append((tag, dict(attrs).get("lang")))
-
-
-def test_report_page_has_headings_for_screen_readers(mixed_batch: Program) -> None:
-    outline = _Outline()
-    outline.feed(write_page(mixed_batch))
-    assert outline.landmarks == [("html", "en"), ("main", None)]
-    assert outline.headings[0] == 1
-    assert outline.headings.count(1) == 1
-    steps = [later - earlier for earlier, later in zip(outline.headings, outline.headings[1:], strict=False)]
-    assert max(steps) == 1, "no level is left out"
-    assert outline.scopes == {"thead": {"col"}, "tbody": {"row"}}
 
 
 def test_report_page_does_not_depend_on_time(mixed_batch: Program, monkeypatch: pytest.MonkeyPatch) -> None:

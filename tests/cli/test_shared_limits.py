@@ -1,10 +1,17 @@
-"""The limits that workers share, and moving a journal to a database, from the command line."""
+"""The limits that workers share, and two workers as real processes that keep them with a worker's permissions."""
 
-from tests.cli.stopped import wait_for_record
-from tests.support.clusters import ClusterProgram, journal_url, slow_down_sandbox
-from tests.support.patience import PATIENCE_S
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from paygw_batch.sandbox.server import SandboxApp
+from tests.support.clusters import ClusterProgram, Hosts, journal_url, new_hosts, require_exit_code
 from tests.support.postgres_server import PostgresServer
-from tests.support.program import Program, kenyan_rows
+from tests.support.program import Program, kenyan_rows, kill
 
 
 def test_limits_command_sets_and_shows_limits(cluster: ClusterProgram) -> None:
@@ -39,8 +46,9 @@ def test_limits_command_is_refused_with_file_journal(program: Program) -> None:
     for wrong in ("nan", "inf", "-1", "1e-9"):
         refused = program.run("limits", "--rate", wrong)
         assert (refused.exit_code, "--rate must be" in refused.stderr) == (2, True), refused.output
-    refused = program.run("journal", "move")
-    assert (refused.exit_code, "names no database" in refused.stderr) == (2, True), refused.output
+    for options, sentence in ((("move",), "names no database"), (("new", "--roles"), "has no roles")):
+        refused = program.run("journal", *options)
+        assert (refused.exit_code, sentence in refused.stderr) == (2, True), refused.output
 
 
 def test_batch_started_in_file_finishes_in_database(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
@@ -85,20 +93,74 @@ def test_roles_get_rights_shown_by_doctor(cluster: ClusterProgram, postgres_serv
     assert len(cluster.record()) == 2
 
 
-def test_journal_in_file_has_no_roles(program: Program) -> None:
-    refused = program.run("journal", "new", "--roles")
-    assert (refused.exit_code, "has no roles" in refused.stderr) == (2, True), refused.output
+ROWS = 40
 
 
-def test_limits_can_change_during_run(cluster: ClusterProgram) -> None:
-    slow_down_sandbox(cluster, delay_s=0.05)  # the run must outlast the start of a command on a busy machine
-    sheet = cluster.sheet(kenyan_rows(800))
-    process = cluster.start("submit", sheet)
-    wait_for_record(cluster, 3, process)
-    changed = cluster.json("limits", "--concurrency", "1")["limits"]
-    assert changed["concurrency"] == 1
-    assert [(worker["pid"], worker["in_flight"] <= 16) for worker in changed["workers"]] == [(process.pid, True)]
-    cluster.json("limits", "--concurrency", "32")
-    _, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, stderr
-    assert len(cluster.record()) == 800
+class ConcurrencyAtGateway:
+    """The number of orders of all workers that the gateway is processing at one time."""
+
+    now = most = 0
+
+
+@pytest.fixture
+def concurrency_at_gateway(monkeypatch: pytest.MonkeyPatch) -> ConcurrencyAtGateway:
+    seen, answer = ConcurrencyAtGateway(), SandboxApp._answer
+
+    async def counted(app: SandboxApp, *given: Any) -> ASGIApp:
+        seen.now += 1
+        seen.most = max(seen.most, seen.now)
+        try:
+            return await answer(app, *given)
+        finally:
+            seen.now -= 1
+
+    monkeypatch.setattr(SandboxApp, "_answer", counted)
+    return seen
+
+
+@pytest.fixture
+def hosts(
+    tmp_path: Path, postgres_server: PostgresServer, concurrency_at_gateway: ConcurrencyAtGateway
+) -> Iterator[Hosts]:
+    assert concurrency_at_gateway.most == 0
+    with new_hosts(tmp_path, postgres_server) as found:
+        yield found
+
+
+def test_two_workers_keep_concurrency_set_by_person(hosts: Hosts, concurrency_at_gateway: ConcurrencyAtGateway) -> None:
+    hosts.office.json("limits", "--concurrency", "2", "--rate", "500", "--by", "Amina")
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    workers = [hosts.host(name).start("work") for name in ("one", "two")]
+    hosts.wait_for_workers(*workers)
+    assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
+    for process in workers:
+        process.terminate()
+        require_exit_code(process, 0)
+    assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    assert concurrency_at_gateway.most <= 2 * 2, "each has the whole limit until it knows of the other"
+    limits = hosts.office.json("limits")["limits"]
+    assert (limits["workers"], limits["stop_reason"], limits["concurrency"]) == ([], None, 2)
+    assert hosts.office.json("verify")["exit_code"] == 0
+
+
+def test_worker_needs_only_rights_of_worker_role(hosts: Hosts, postgres_server: PostgresServer) -> None:
+    assert hosts.office.json("journal", "new", "--roles")["exit_code"] == 0
+    name = hosts.database.rpartition("/")[2]
+    postgres_server.execute(f"CREATE ROLE {name}_one LOGIN IN ROLE {name}_worker")
+    host = hosts.host("one")
+    host.config.write_text(host.config.read_text().replace(hosts.database, postgres_server.url(name, f"{name}_one")))
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    assert "worker: can send rows of started batches" in host.run("doctor").output
+    for decided in (["submit", host.sheet(kenyan_rows(1))], ["limits", "--rate", "1"], ["resume"]):
+        refused = host.run(*decided)
+        assert (refused.exit_code, "is not allowed to do this" in refused.stderr) == (7, True), refused.output
+    assert not hosts.record()
+    require_exit_code(host.start("work", "--once"), 0)
+    assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    taking_jobs = host.start("work")
+    hosts.wait_for_workers(taking_jobs)
+    more = hosts.office.sheet(kenyan_rows(5, prefix="MORE", amount="70"), "more.csv")
+    assert hosts.office.json("submit", more)["states"] == {"paid": 5}
+    kill(taking_jobs)
+    assert hosts.office.json("verify")["exit_code"] == 0

@@ -1,10 +1,7 @@
 """A share of a run, `work --once BATCH`: repeated, killed, and stopped at any moment."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,8 +10,8 @@ import pytest
 
 from paygw_batch.cli.main import cli
 from paygw_batch.cli.signals import _OPTIONS_WITH_VALUE, parse_command_name
-from tests.cli.stopped import IMPORTS, START
-from tests.support.clusters import Host, Hosts, hosts_on, is_finished, new_hosts
+from tests.cli.stopped import IMPORTS, run_with_signal
+from tests.support.clusters import Hosts, hosts_on, is_finished, new_hosts
 from tests.support.long_part import share
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_server import PostgresServer, new_server
@@ -28,7 +25,6 @@ SLOWLY = "[default]\ndelay_s = 0.2\n"
 
 
 def hand_over(hosts: Hosts, name: str = "staff", *, prefix: str = "PAY", amount: str = "1500.50") -> str:
-    """Hand a batch over to workers, and return its id."""
     sheet = hosts.office.sheet(kenyan_rows(ROWS, prefix=prefix, amount=amount), f"{name}.csv")
     summary = hosts.office.json("submit", sheet, "--detach")
     assert summary["exit_code"] == 0, summary
@@ -46,23 +42,6 @@ def test_repeated_share_sends_only_unsent_rows_of_batch(hosts: Hosts) -> None:
     assert set(hosts.record().values()) == {1}
 
 
-@pytest.mark.long
-def test_killed_share_leaves_few_rows_in_doubt(hosts: Hosts) -> None:
-    batch, kills = hand_over(hosts), 3
-    host = hosts.host("one")
-    for number in range(1, kills + 1):
-        dying = host.start("work", "--once", batch)
-        hosts.wait_for_record(number * 8, dying)
-        kill(dying)
-    last = host.json("work", "--once", batch)
-    states = Counter(hosts.office.json("status", batch)["states"])
-    assert (set(states) <= {"paid", "in_doubt"}, states["in_doubt"] <= WINDOW * kills) == (True, True)
-    assert last["exit_code"] == (5 if states["in_doubt"] else 0)
-    assert set(hosts.record().values()) == {1}
-    assert hosts.record().total() >= states["paid"]
-    assert hosts.office.json("verify")["exit_code"] == 0
-
-
 def test_next_share_continues_after_time_limit(tmp_path: Path, postgres_server: PostgresServer) -> None:
     with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
         batch, one = hand_over(hosts), hosts.host("one")
@@ -78,9 +57,6 @@ def test_work_refuses_unknown_batch_or_missing_once(hosts: Hosts) -> None:
     assert hosts.host("one").json("work", "staff")["exit_code"] == 2
     assert hosts.host("one").json("work", "--for", "5")["exit_code"] == 2
     assert hosts.host("one").json("work", "--once", "abcdef")["exit_code"] == 2
-
-
-# Urgent batches, rows in flight, and takeovers
 
 
 def test_urgent_batch_is_sent_first(hosts: Hosts) -> None:
@@ -104,22 +80,6 @@ def test_worker_interrupts_batch_for_urgent_batch(tmp_path: Path, postgres_serve
         assert (worker.returncode, stderr.count("Sending")) == (0, 3), stdout + stderr
         arrived = [line["client_orderid"].partition("-")[0] for line in read_csv(hosts.record_path)]
         assert (arrived[-1], Counter(arrived)) == ("PAY", Counter({"PAY": ROWS, "URGENT": 5}))
-
-
-@pytest.mark.long
-def test_job_workers_switch_to_urgent_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 2\n") as hosts:
-        workers = [hosts.host(host).start("work") for host in ("one", "two")]
-        hosts.wait_for_workers(*workers)
-        hand_over(hosts)
-        hosts.wait_for_record(4, workers[0])
-        urgent = hosts.office.sheet(kenyan_rows(5, prefix="URGENT", amount="70"), "urgent.csv")
-        assert hosts.office.json("submit", urgent, "--urgent")["states"] == {"paid": 5}
-        arrived = [line["client_orderid"].partition("-")[0] for line in read_csv(hosts.record_path)]
-        assert "PAY" in arrived[arrived.index("URGENT") :] or len(arrived) < ROWS + 5
-        wait_until(lambda: hosts.record().total() == ROWS + 5)
-        for worker in workers:
-            kill(worker)
 
 
 def test_urgent_batch_needs_workers(program: Program) -> None:
@@ -151,47 +111,6 @@ def test_status_shows_rows_of_killed_process_in_doubt(tmp_path: Path, postgres_s
         assert (left["in_flight"], left["in_doubt"]) == (0, len(hosts.ask(IN_FLIGHT)))
 
 
-def test_dead_worker_with_rows_in_flight_is_listed(hosts: Hosts) -> None:
-    batch, one = hand_over(hosts), hosts.host("one")
-    dying = one.start("work", "--once", batch)
-    hosts.wait_for_record(8, dying)
-    kill(dying)
-    assert [worker["is_alive"] for worker in hosts.office.json("workers")["workers"]] == [False]
-    assert hosts.host("two").json("work", "--once", batch)["exit_code"] in {0, 5}
-    assert hosts.office.json("workers")["workers"] == []
-
-
-# Signals
-
-
-def test_share_ended_by_signal_leaves_ready_rows(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
-        batch = hand_over(hosts)
-        leaving = hosts.host("one").start("work", "--once", batch)
-        hosts.wait_for_record(4, leaving)
-        leaving.send_signal(signal.SIGTERM)
-        leaving.communicate(timeout=PATIENCE_S)
-        states = Counter(hosts.office.json("status", batch)["states"])
-        assert (leaving.returncode, set(states)) == (6, {"paid", "ready"})
-        assert hosts.ask("SELECT count(*) FROM paygw.process WHERE ended_at IS NULL") == [(0,)]
-
-
-def run_with_signal(host: Host, moment: str, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the program on a host, where it sends itself a signal at that moment."""
-    asked = ("--config", str(host.config), "--json", *arguments)
-    start = START.format(root=str(Path(__file__).parents[2]), moment=moment, number=int(number), arguments=asked)
-    environ = {**os.environ, **host.environ}
-    return subprocess.run(
-        [sys.executable, "-c", start],
-        env=environ,
-        cwd=host.home,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-
-
 MOMENTS = [*IMPORTS[:2], "paygw_batch.cluster.work_command", "apsw", "psycopg", "procrastinate"]
 MOMENTS += ["call:settings_for", "call:BatchServer.serve", "call:DatabasePlace.open_to_work", "call:RollCall.answer"]
 MOMENTS += ["call:BatchServer._serve_with_journal", "call:open_gateway"]
@@ -202,7 +121,7 @@ MOMENTS += ["call:BatchServer._serve_with_journal", "call:open_gateway"]
 def test_worker_signalled_before_ready_exits_normally(hosts: Hosts, at: int) -> None:
     batch, number = hand_over(hosts), signal.SIGINT if at % 2 else signal.SIGTERM
     for asked, code in ([], 0), (["--once", batch], 6):
-        process = run_with_signal(hosts.host("one"), MOMENTS[at], number, "work", *asked)
+        process = run_with_signal(hosts.host("one"), MOMENTS[at], number, "--json", "work", *asked)
         assert process.returncode == code, process.stderr
         assert "it sent 0 rows" in json.loads(process.stdout)["message"]
         assert "Traceback" not in process.stderr
@@ -221,30 +140,9 @@ def test_waiting_worker_stops_during_server_outage(tmp_path: Path) -> None:
         assert (waiting.returncode, "it sent 0 rows" in stdout) == (0, True), stdout + stderr
 
 
-@pytest.mark.long
-def test_sending_worker_stops_during_server_outage(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    with new_server() as server, hosts_on(tmp_path, server.url(), behaviour=SLOWLY) as hosts:
-        batch = hand_over(hosts)
-        sending = hosts.host("one").start("work", "--once", batch)
-        hosts.wait_for_record(8, sending)
-        server.stop()
-        sending.send_signal(signal.SIGTERM)
-        _, stderr = sending.communicate(timeout=PATIENCE_S)
-        assert (sending.returncode, "can no longer be written" in stderr) == (7, True), stderr
-        server.start()
-        assert hosts.host("one").json("work", "--once", batch)["exit_code"] in {0, 5}
-        states = Counter(hosts.office.json("status", batch)["states"])
-        assert (states.total(), states["in_doubt"] <= WINDOW, max(hosts.record().values())) == (ROWS, True, 1)
-
-
 def test_command_name_is_found_after_options() -> None:
-    options = {
-        name
-        for parameter in cli.params
-        if not isinstance(parameter, click.Option) or not parameter.is_flag
-        for name in parameter.opts
-    }
+    valued = [one for one in cli.params if not isinstance(one, click.Option) or not one.is_flag]
+    options = {name for one in valued for name in one.opts}
     assert options - {"--version", "--help"} == _OPTIONS_WITH_VALUE
     assert parse_command_name(["-v", "--config", "work", "--lang=fr", "status", "work"]) == "status"
     assert parse_command_name(["--json"]) == ""

@@ -1,14 +1,11 @@
 """One person in several spellings, one payroll under two references, one sheet under new ids: each paid once."""
 
-import os
-import pty
-import subprocess
-import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.cli.conversing import converse
 from tests.support.approving import plan_file, policy
 from tests.support.program import HEADING, KENYAN, Program, kenyan_rows, sandbox_toml
 
@@ -17,27 +14,16 @@ SPELLINGS = ["Zoe\u0301-Pay-1", "ZOÉ-PAY-1", "zoé-pay-1", "Zoé\u2011Pay\u2013
 WITHOUT_IDS = HEADING.replace("client_orderid,", "")
 
 
+def finding_codes(findings: list[dict[str, Any]]) -> list[str]:
+    return [finding["code"] for finding in findings]
+
+
 def build_row(order_id: str, n: int = 1) -> str:
     return KENYAN.format(id=order_id, amount="1500.50", n=n)
 
 
 def remove_ids(rows: list[str]) -> list[str]:
     return [",".join(cell for place, cell in enumerate(line.split(",")) if place != 1) for line in rows]
-
-
-def finding_codes(summary: dict[str, object], name: str = "warning_list") -> list[str]:
-    findings = summary[name]
-    assert isinstance(findings, list)
-    return [line["code"] for line in findings]
-
-
-# Order ids
-
-
-def test_differently_spelled_order_ids_are_refused(program: Program) -> None:
-    sheet = program.sheet([build_row(order_id) for order_id in ["Zoé-Pay-1", *SPELLINGS]])
-    assert program.json("submit", sheet)["exit_code"] == 3
-    assert program.record() == []
 
 
 @pytest.mark.share(2)
@@ -54,11 +40,6 @@ def test_later_sheet_cannot_respell_order_id(program: Program, options: list[str
     assert [line["client_orderid"] for line in program.record()] == ["Zoé-Pay-1"]
 
 
-def test_order_id_is_sent_as_spelled_in_sheet(program: Program) -> None:
-    program.json("submit", program.sheet([build_row("ZOÉ\u2011Pay")]))
-    assert [line["client_orderid"] for line in program.record()] == ["ZOÉ\u2011Pay"]
-
-
 def write_rewritten_sheet(program: Program) -> Path:
     """Pay 00001 to 00005. Return a list with three of them as a spreadsheet rewrites them, among five others."""
     paid = [build_row(f"{n:05}", n) for n in range(1, 6)]
@@ -71,8 +52,7 @@ def write_rewritten_sheet(program: Program) -> Path:
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--repeats-meant"], ["--dry-run"]], ids=str)
 def test_sheet_with_rewritten_order_ids_is_refused(program: Program, options: list[str]) -> None:
     refused = program.run("submit", write_rewritten_sheet(program), *options)
-    assert refused.exit_code == 3
-    assert "client_orderid.rewritten" in refused.stdout
+    assert (refused.exit_code, "client_orderid.rewritten" in refused.stdout) == (3, True)
     assert len(program.record()) == 5
 
 
@@ -86,29 +66,10 @@ def test_skip_invalid_leaves_out_rewritten_order_ids(program: Program, options: 
 @pytest.mark.parametrize(("order_id", "after"), [("12.10", "12.1"), ("3-1", "3-Jan"), ("1E10", "10000000000")])
 def test_order_id_turned_into_number_pays_nothing(program: Program, order_id: str, after: str) -> None:
     assert program.json("submit", program.sheet([build_row(order_id, 1), build_row("PAY-2", 2)]))["exit_code"] == 0
-    corrected = program.json(
-        "submit", program.sheet([build_row(after, 1), build_row("PAY-3", 3)], "next.csv"), "--skip-invalid"
-    )
+    sheet = program.sheet([build_row(after, 1), build_row("PAY-3", 3)], "next.csv")
+    corrected = program.json("submit", sheet, "--skip-invalid")
     assert (corrected["exit_code"], corrected["sent_this_run"]) == (4, 1)
     assert [line["client_orderid"] for line in program.record()] == [order_id, "PAY-2", "PAY-3"]
-
-
-def test_rewritten_order_id_defect_shows_earlier_payment(program: Program) -> None:
-    sheet = write_rewritten_sheet(program)
-    program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n")
-    output = " ".join(program.run("submit", sheet).stdout.split())
-    assert "1 may be 00001, changed by a spreadsheet: batch " in output
-    assert "pays Jane Wanjiku KES 1,500.50 under 00001. If this is the same payment, write 00001." in output
-
-
-@pytest.mark.parametrize(("order_id", "amount", "n"), [("PAY-007", "1500.50", 8), ("PAY-007", "99", 7)])
-def test_similar_order_id_is_paid_for_different_payment(program: Program, order_id: str, amount: str, n: int) -> None:
-    program.json("submit", program.sheet([build_row("PAY-7", 7)]))
-    other = program.sheet([KENYAN.format(id=order_id, amount=amount, n=n)], "next.csv")
-    assert program.json("submit", other)["sent_this_run"] == 1
-
-
-# References
 
 
 def test_reference_in_other_spelling_pays_nothing_twice(program: Program) -> None:
@@ -127,9 +88,6 @@ def test_reference_in_other_spelling_pays_nothing_twice(program: Program) -> Non
     assert program.json("submit", corrected, "--reference", "payroll-2026-12")["sent_this_run"] == 4
 
 
-# The same sheet with new ids
-
-
 def write_repeated_sheet(program: Program, *, new: int = 0) -> Path:
     """Pay a sheet of ten rows. Return the same sheet with new ids and `new` other rows at its end."""
     program.json("submit", program.sheet(kenyan_rows(10, prefix="OCT")))
@@ -141,7 +99,7 @@ def write_repeated_sheet(program: Program, *, new: int = 0) -> Path:
 def test_repeated_sheet_with_new_ids_is_refused_unattended(program: Program, options: list[str]) -> None:
     summary = program.json("submit", write_repeated_sheet(program), *options)
     assert (summary["exit_code"], summary["code"]) == (3, "sheet.repeats_a_batch")
-    assert finding_codes(summary) == ["sheet.repeats_a_batch"]
+    assert finding_codes(summary["warning_list"]) == ["sheet.repeats_a_batch"]
     assert "10 of 10 rows" in summary["message"]
     assert "payroll.csv" in summary["message"]
     assert len(program.record()) == 10
@@ -159,7 +117,9 @@ def test_confirmed_repeat_is_paid_once(program: Program) -> None:
 def test_sheet_with_few_repeats_is_paid(program: Program, new: int, exit_code: int) -> None:
     summary = program.json("submit", write_repeated_sheet(program, new=new))
     assert summary["exit_code"] == exit_code
-    assert finding_codes(summary) == (["row.look_alike"] if exit_code == 0 else ["sheet.repeats_a_batch"])
+    assert finding_codes(summary["warning_list"]) == (
+        ["row.look_alike"] if exit_code == 0 else ["sheet.repeats_a_batch"]
+    )
 
 
 def test_corrected_sheet_is_not_a_repeat(program: Program) -> None:
@@ -170,59 +130,19 @@ def test_corrected_sheet_is_not_a_repeat(program: Program) -> None:
 def test_repeat_days_of_zero_disables_repeat_check(program: Program) -> None:
     program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\n")
     summary = program.json("submit", write_repeated_sheet(program))
-    assert (summary["exit_code"], finding_codes(summary)) == (0, ["row.look_alike"])
-
-
-def test_drop_folder_refuses_repeated_sheet_with_new_ids(program: Program) -> None:
-    folder = program.home / "drop"
-    folder.mkdir()
-    sheet = write_repeated_sheet(program).rename(folder / "november.csv")
-    then = time.time() - 3600
-    os.utime(sheet, (then, then))
-    summary = program.json("run-folder", folder)
-    assert summary["exit_code"] == 3
-    assert "--repeats-meant" in summary["sheets"][0]["message"]
-    assert len(program.record()) == 10
-    assert [path.suffix for path in (folder / "refused").glob("*.csv")] == [".csv"]
-
-
-def run_in_terminal(program: Program, answer: str, *arguments: str | Path) -> tuple[int, str]:
-    """Run the program at a terminal, answer its question, and return the exit code and the output."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paygw_batch", "--config", program.config, *arguments],
-        env={**os.environ, **program.environ},
-        cwd=program.home,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    output = b""
-    try:
-        while block := os.read(ours, 4096):
-            if b"[y/N]" not in output and b"[y/N]" in output + block:
-                os.write(ours, f"{answer}\n".encode())
-            output += block
-    except OSError:  # the terminal is closed with its last user
-        pass
-    os.close(ours)
-    return process.wait(), output.decode()
+    assert (summary["exit_code"], finding_codes(summary["warning_list"])) == (0, ["row.look_alike"])
 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize(("answer", "exit_code", "paid"), [("n", 3, 10), ("", 3, 10), ("\x04", 3, 10), ("y", 0, 20)])
 def test_submit_asks_about_repeat_at_terminal(program: Program, answer: str, exit_code: int, paid: int) -> None:
     sheet = write_repeated_sheet(program)
-    code, shown = run_in_terminal(program, answer, "submit", sheet)
+    shown, code = converse(program, "submit", sheet, answers=[("[y/N]", answer)])
     assert "Is this sheet meant to repeat" in shown
     assert shown.count("sheet.repeats_a_batch") >= 1
     assert "row.look_alike" not in shown
     assert code == exit_code, shown
     assert len(program.record()) == paid
-
-
-# Approvals
 
 
 @pytest.fixture
@@ -231,7 +151,7 @@ def careful(program: Program) -> Program:
     return program
 
 
-def plan_sheet(careful: Program, sheet: Path, *options: str) -> dict[str, object]:
+def plan_sheet(careful: Program, sheet: Path, *options: str) -> dict[str, Any]:
     return careful.json("plan", sheet, "--out", plan_file(careful), "--key", careful.home / "ada.pem", *options)
 
 
@@ -241,15 +161,14 @@ def test_answered_question_is_not_repeated(careful: Program) -> None:
     assert (refused["exit_code"], refused["code"]) == (3, "sheet.repeats_a_batch")
     assert not plan_file(careful).exists()
     plan = plan_sheet(careful, sheet, "--repeats-meant")
-    assert finding_codes(plan, "findings")[0] == "sheet.repeats_a_batch"
+    assert finding_codes(plan["findings"])[0] == "sheet.repeats_a_batch"
     assert careful.json("approve", plan_file(careful), "--key", careful.home / "cleo.pem")["exit_code"] == 0
     assert careful.json("submit", sheet, "--plan", plan_file(careful))["sent_this_run"] == 18
 
 
 def test_approved_plan_is_refused_after_new_question(careful: Program) -> None:
-    sheet = careful.sheet(
-        [*kenyan_rows(10, prefix="NOV"), *(build_row(f"NOV-{n}", n) for n in range(500, 508))], "november.csv"
-    )
+    rows = [*kenyan_rows(10, prefix="NOV"), *(build_row(f"NOV-{n}", n) for n in range(500, 508))]
+    sheet = careful.sheet(rows, "november.csv")
     plan = plan_sheet(careful, sheet)
     assert plan["exit_code"] == 0
     assert careful.json("approve", plan_file(careful), "--key", careful.home / "cleo.pem")["exit_code"] == 0

@@ -3,7 +3,7 @@
 import openpyxl
 
 from tests.support.checkout import ROOT
-from tests.support.program import HEADING, Program, kenyan_rows, read_csv
+from tests.support.program import HEADING, Program, kenyan_rows
 
 DOUBTFUL = "KE,PAY-9,10,KES,OK,254712000009,+254712000009"
 
@@ -11,8 +11,7 @@ DOUBTFUL = "KE,PAY-9,10,KES,OK,254712000009,+254712000009"
 def test_text_output_groups_warnings(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), *(DOUBTFUL.replace("9", str(n)) for n in range(3, 8))])
     result = program.run("validate", sheet)
-    assert result.exit_code == 0
-    assert "account_name.placeholder: 5 rows" in result.stdout
+    assert (result.exit_code, "account_name.placeholder: 5 rows" in result.stdout) == (0, True)
     assert "Row 4, account_name: OK doesn't look like a name" in result.stdout
     assert "... and 2 more." in result.stdout
     summary = program.json("validate", sheet)
@@ -21,17 +20,6 @@ def test_text_output_groups_warnings(program: Program) -> None:
     assert summary["defects"] == 0
     assert {warning["code"] for warning in summary["warning_list"]} == {"account_name.placeholder"}
     assert set(summary["warning_list"][0]) == {"row", "column", "heading", "value", "code", "message"}
-
-
-def test_validate_strict_writes_rows_with_warnings(program: Program) -> None:
-    sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
-    rejects = program.home / "rejects.csv"
-    summary = program.json("validate", sheet, "--strict", "--rejects", rejects)
-    assert summary["exit_code"] == 3
-    assert summary["warnings"] == 0
-    assert [defect["code"] for defect in summary["defect_list"]] == ["account_name.placeholder"]
-    (line,) = read_csv(rejects)
-    assert line["client_orderid"] == "PAY-9"
 
 
 def test_submit_strict_refuses_sheet_with_warnings(program: Program) -> None:
@@ -67,14 +55,6 @@ def test_strict_refuses_rows_resembling_earlier_payments(program: Program) -> No
     assert first["states"] == again["states"] == {"paid": 1, "invalid": 1}
     assert first["batch"] == again["batch"]
     assert len(program.record()) == 3
-
-
-def test_unknown_operator_is_refused_with_nearest(program: Program) -> None:
-    text = program.config.read_text()
-    program.config.write_text(text.replace("[countries.KE.payout]\n", '[countries.KE.payout]\noperator = "Safricom"\n'))
-    result = program.run("validate", program.sheet(kenyan_rows(1), heading=HEADING))
-    assert result.exit_code == 2
-    assert "did you mean Safaricom?" in result.stderr
 
 
 def test_strict_refuses_hidden_column_despite_skip_invalid(program: Program) -> None:

@@ -12,36 +12,21 @@ from tests.support.program import Program
 COUNTRIES, COLLECTED_FROM = (sorted(load_rules(operation, {})) for operation in ("payout", "payin"))
 
 
-@pytest.mark.share(4)
-@pytest.mark.parametrize("countries", [*([code] for code in COUNTRIES), ["KE", "TZ"], COUNTRIES], ids="+".join)
-def test_template_filled_with_examples_is_valid(program: Program, countries: list[str]) -> None:
-    path = program.home / "new.xlsx"
-    made = program.json("template", *countries, "--out", path)
-    assert made["exit_code"] == 0
-    rows = help_examples(path)
-    assert [row["country"] for row in rows] == countries
-    fill_worksheet(path, rows)
-    summary = program.json("validate", path)
-    assert (summary["exit_code"], summary["rows"], summary["defect_list"]) == (0, len(countries), [])
+CASES: list[tuple[list[str], list[str]]] = [*(([], [code]) for code in COUNTRIES), ([], ["KE", "TZ"]), ([], COUNTRIES)]
+CASES += [(["--collect"], codes) for codes in (*([code] for code in COLLECTED_FROM), COLLECTED_FROM)]
 
 
 @pytest.mark.share(4)
-@pytest.mark.parametrize("countries", [*([code] for code in COLLECTED_FROM), COLLECTED_FROM], ids="+".join)
-def test_filled_collection_template_is_valid(program: Program, countries: list[str]) -> None:
+@pytest.mark.parametrize(("options", "countries"), CASES, ids="+".join)
+def test_template_filled_with_examples_is_valid(program: Program, options: list[str], countries: list[str]) -> None:
     path = program.home / "new.xlsx"
-    made = program.json("template", *countries, "--collect", "--out", path)
-    assert f"validate --collect {path}" in made["message"]
+    made = program.json("template", *countries, *options, "--out", path)
+    assert (made["exit_code"], " ".join(["validate", *options, str(path)]) in made["message"]) == (0, True)
     rows = help_examples(path)
+    assert [row.get("country") for row in rows] == countries
     fill_worksheet(path, rows)
-    summary = program.json("validate", path, "--collect")
+    summary = program.json("validate", path, *options)
     assert (summary["exit_code"], summary["rows"], summary["defect_list"]) == (0, len(countries), [])
-
-
-def test_filled_template_is_paid_in_sandbox(program: Program) -> None:
-    path = program.home / "new.xlsx"
-    program.run("template", "KE", "TZ", "ZA", "--out", path)
-    fill_worksheet(path, help_examples(path))
-    assert program.json("submit", path, "--out", program.home / "out.csv")["states"] == {"paid": 3}
 
 
 @pytest.mark.parametrize("ending", ["xlsx", "csv"])
@@ -49,8 +34,7 @@ def test_empty_template_pays_nobody(program: Program, ending: str) -> None:
     path = program.home / f"new.{ending}"
     assert program.run("template", *COUNTRIES, "--out", path).exit_code == 0
     result = program.run("submit", path)
-    assert result.exit_code == 3
-    assert "has a header but no rows below it" in result.stderr
+    assert (result.exit_code, "has a header but no rows below it" in result.stderr) == (3, True)
     assert program.record() == []
 
 
@@ -64,14 +48,13 @@ def test_csv_template_has_headings_and_shows_rules(program: Program) -> None:
 
 
 def test_template_has_only_columns_of_chosen_countries(program: Program) -> None:
-    columns = {
-        code: program.json("template", code, "--out", program.home / f"{code}.csv")["columns"] for code in ("TZ", "ZA")
-    }
-    assert "receiver_email" in columns["TZ"]
-    assert "account_number" not in columns["TZ"]
-    assert "purpose" not in columns["ZA"]
-    both = program.json("template", "za", "TZ", "ZA", "--out", program.home / "both.csv")["columns"]
-    assert set(both) == {*columns["TZ"], *columns["ZA"]}
+    tanzania, south_africa, both = (
+        set(program.json("template", *codes, "--out", program.home / f"{codes[0]}.csv")["columns"])
+        for codes in (("TZ",), ("ZA",), ("za", "TZ", "ZA"))
+    )
+    assert "receiver_email" in tanzania - south_africa
+    assert not {"account_number"} & tanzania | {"purpose"} & south_africa
+    assert both == tanzania | south_africa
 
 
 def test_template_has_text_cells_and_country_list(program: Program) -> None:
@@ -89,19 +72,9 @@ def test_help_worksheet_is_not_read_as_sheet(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "--out", path)
     fill_worksheet(path, help_examples(path))
-    program.config.write_text(
-        program.config.read_text() + '\n[columns]\n"What to write" = "amount"\n"Needed" = "country"\n'
-    )
+    columns = '\n[columns]\n"What to write" = "amount"\n"Needed" = "country"\n'
+    program.config.write_text(program.config.read_text() + columns)
     assert program.json("validate", path)["rows"] == 1
-
-
-def test_template_never_overwrites_file(program: Program) -> None:
-    path = program.home / "new.xlsx"
-    path.write_text("someone's work")
-    result = program.run("template", "KE", "--out", path)
-    assert result.exit_code == 2
-    assert "already exists" in result.stderr
-    assert path.read_text() == "someone's work"
 
 
 @pytest.mark.parametrize(
@@ -110,18 +83,15 @@ def test_template_never_overwrites_file(program: Program) -> None:
 )
 def test_unknown_country_error_suggests_nearest(program: Program, country: str, sentence: str) -> None:
     result = program.run("template", "TZ", country, "--out", program.home / "new.xlsx")
-    assert result.exit_code == 2
-    assert sentence in result.stderr
+    assert (result.exit_code, sentence in result.stderr) == (2, True)
     assert not (program.home / "new.xlsx").exists()
 
 
 def test_template_reports_missing_country_configuration(program: Program) -> None:
     result = program.run("template", "BN", "--out", program.home / "new.xlsx", config=False)
-    assert result.exit_code == 2
-    assert "countries.BN.payout.form" in result.stderr
+    assert (result.exit_code, "countries.BN.payout.form" in result.stderr) == (2, True)
     fine = program.run("template", "KE", "--out", program.home / "new.csv", config=False)
-    assert fine.exit_code == 0
-    assert "countries.KE.payout.purpose" in fine.stdout
+    assert (fine.exit_code, "countries.KE.payout.purpose" in fine.stdout) == (0, True)
 
 
 @pytest.mark.parametrize("name", ["new.parquet", "new.txt", "new", "missing/new.xlsx"])
@@ -130,11 +100,9 @@ def test_template_is_workbook_or_csv(program: Program, name: str) -> None:
 
 
 def test_template_states_configured_amount_limits(program: Program) -> None:
-    program.config.write_text(
-        program.config.read_text().replace(
-            'purpose = "SANDBOX-WALLET-KE"', 'purpose = "SANDBOX-WALLET-KE"\nmin_amount = "2000"\nmax_amount = "250000"'
-        )
-    )
+    purpose = 'purpose = "SANDBOX-WALLET-KE"'
+    limited = f'{purpose}\nmin_amount = "2000"\nmax_amount = "250000"'
+    program.config.write_text(program.config.read_text().replace(purpose, limited))
     path = program.home / "new.xlsx"
     program.run("template", "KE", "--out", path)
     assert help_examples(path)[0]["amount"] == "2000"
@@ -145,12 +113,5 @@ def test_template_states_configured_amount_limits(program: Program) -> None:
 def test_countries_with_same_rule_share_help_line() -> None:
     rules = load_rules("payout", {})
     name_guides = [guide for guide in build_guides([rules["KE"], rules["ZA"]]) if guide.column == "account_name"]
-    assert name_guides == [
-        ColumnGuide(
-            "account_name",
-            ("KE", "ZA"),
-            needed=True,
-            words="At most 256 characters, on one line.",
-            example="Example Person",
-        )
-    ]
+    words, example = "At most 256 characters, on one line.", "Example Person"
+    assert name_guides == [ColumnGuide("account_name", ("KE", "ZA"), needed=True, words=words, example=example)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.checkout import ROOT, copy_versioned, versioned_files
-from tests.support.program import HEADING, kenyan_rows, read_csv
+from tests.support.program import read_csv
 from tests.support.wheels import build_wheel, install_program, run_pip
 
 COMMANDS = re.compile(r"pip install --require-hashes -r (\S+) && pip install --no-deps (--[\w-]+) \.`")
@@ -19,7 +19,6 @@ COMMANDS = re.compile(r"pip install --require-hashes -r (\S+) && pip install --n
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel in a fresh virtual environment, and return its folder of programs."""
     place = tmp_path_factory.mktemp("installed")
     return install_program(build_wheel(place), place / "venv")
 
@@ -91,13 +90,6 @@ def test_upgrade_and_uninstall_of_wheel_keep_journal(tmp_path: Path) -> None:
     run_pip(programs, "uninstall", "--yes", "paygw-batch")
     assert not (programs / "paygw-batch").exists()
     assert journal.exists()
-
-
-@pytest.mark.long
-def test_own_sheet_is_paid_by_installed_wheel(programs: Path, tmp_path: Path) -> None:
-    (tmp_path / "my.csv").write_text("\n".join([HEADING, *kenyan_rows(3)]) + "\n")
-    run_installed(programs, tmp_path, "init", "--sandbox")
-    assert run_installed(programs, tmp_path, "submit", "my.csv")["states"] == {"paid": 3}
 
 
 @pytest.mark.long

@@ -1,10 +1,6 @@
 """Workers on several hosts: real processes, one database, and one gateway with its own record."""
 
-import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -18,10 +14,9 @@ from paygw_batch.cli.signals import Interruption
 from paygw_batch.cluster import work_command
 from paygw_batch.cluster.job_worker import JobWorker
 from paygw_batch.core.shown_states import STOPPED_BY_PERSON
-from tests.cli.stopped import stop_process
-from tests.support.clusters import Hosts, hosts_on, is_finished, new_hosts, require_exit_code
+from tests.support.clusters import Hosts, hosts_on, require_exit_code
 from tests.support.patience import PATIENCE_S, wait_until
-from tests.support.postgres_server import PostgresServer, new_server
+from tests.support.postgres_server import new_server
 from tests.support.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 60
@@ -64,16 +59,9 @@ def test_batch_is_handed_to_workers_once(hosts: Hosts) -> None:
     assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
     assert "sent 60 rows" in require_exit_code(hosts.host("one").start("work", "--once"), 0)
     assert assert_paid_once(hosts)
+    assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
     assert hosts.office.json("submit", sheet, "--detach")["states"] == {"paid": ROWS}
     assert hosts.office.json("submit", sheet)["sent_this_run"] == 0
-
-
-def test_command_sends_batch_without_workers(hosts: Hosts) -> None:
-    sheet = hosts.office.sheet(kenyan_rows(ROWS))
-    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
-    assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
-    assert assert_paid_once(hosts)
-    assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
 
 
 def test_second_worker_finishes_batch_of_killed_worker(hosts: Hosts) -> None:
@@ -96,107 +84,9 @@ def test_second_worker_finishes_batch_of_killed_worker(hosts: Hosts) -> None:
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
-HELD = "127.0.0.2"
-LEADS_TO_THE_DOOR = f"""
-import runpy
-from paygw_batch.gateway.http import transport
-async def held(*asked): return ["{HELD}"]
-transport.AddressCache.resolve = held
-runpy.run_module("paygw_batch", run_name="__main__")
-"""
-"""A host on which the gateway's address leads to the door, with the same settings."""
-
-
-class HeldDoor:
-    """A path to the gateway that accepts no connections until it is opened, so that committed requests wait.
-
-    Our own connections fill the queue of its listening socket, so the system accepts no others.
-    """
-
-    def __init__(self, gateway: str) -> None:
-        self._port = int(gateway.rpartition(":")[2].partition("/")[0])
-        self._listening = socket.create_server((HELD, self._port), backlog=0)
-        self._ours = [socket.socket() for _ in range(4)]
-        for connection in self._ours:
-            connection.setblocking(False)
-            connection.connect_ex((HELD, self._port))
-
-    def wanted(self) -> int:
-        """Return the number of connections that wait to be accepted, ours included, from the system's own list."""
-        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        place = f"{int.from_bytes(socket.inet_aton(HELD), sys.byteorder):08X}:{self._port:04X}"
-        return sum(line[2:4] == [place, "02"] for line in lines)
-
-    def open(self) -> None:
-        self._leave()
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        self._leave()
-        self._listening.close()
-
-    def _leave(self) -> None:
-        for connection in self._ours:
-            connection.close()
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
-
-    def _carry(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._port)) as gateway:
-            back = threading.Thread(target=self._pump, args=(gateway, client), daemon=True)
-            back.start()
-            self._pump(client, gateway)
-            back.join()
-
-    @staticmethod
-    def _pump(source: socket.socket, to: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                to.sendall(data)
-            to.shutdown(socket.SHUT_WR)
-
-
-def test_frozen_worker_sends_nothing_after_resuming(hosts: Hosts) -> None:
-    """Its intent is committed and its connection is opening when another worker puts its row in doubt."""
-    sheet = hosts.office.sheet(kenyan_rows(ROWS))
-    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
-    with closing(HeldDoor(hosts.gateway["PAYGW_BASE_URL"])) as door:
-        host = hosts.host("one")
-        ours = door.wanted()
-        command = [sys.executable, "-c", LEADS_TO_THE_DOOR, "--config", str(host.config), "work"]
-        environ = {**os.environ, **host.environ}
-        frozen = subprocess.Popen(
-            command, env=environ, cwd=host.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        wait_until(lambda: door.wanted() > ours or is_finished(frozen))
-        assert not is_finished(frozen), frozen.communicate()
-        with stop_process(frozen):
-            other = hosts.host("two").start("work")
-            wait_until(lambda: hosts.record().total() == ROWS - 1 or is_finished(other))
-            assert not is_finished(other), other.communicate()
-            door.open()
-        wait_until(lambda: hosts.ask(LATE) == [(1,)] or is_finished(frozen))
-        for process in (frozen, other):
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=PATIENCE_S)
-    ((doubtful, state),) = hosts.ask(INTENDED)
-    arrived = Counter(line["client_orderid"] for line in read_csv(hosts.record_path))
-    assert (arrived[str(doubtful)], state) == (0, "in_doubt")
-    assert (arrived.total(), max(arrived.values())) == (ROWS - 1, 1)
-    assert hosts.office.json("verify")["exit_code"] == 5, "sound, and it keeps the late word that nothing left"
-
-
-INTENDED = """SELECT i.client_orderid, s.state FROM paygw.state s JOIN paygw.instruction i ON i.number = s.instruction
-    JOIN paygw.fact f ON f.number = s.intent
-    WHERE f.kind = 'intended' AND f.process = (SELECT min(process) FROM paygw.fact WHERE kind = 'intended')"""
 LOSE_CLAIMS = """UPDATE paygw.state SET claimed_by = NULL WHERE instruction IN (
     SELECT instruction FROM paygw.state WHERE claimed_by IS NOT NULL ORDER BY instruction FOR UPDATE)"""
 UNENDED = "SELECT count(*) FROM paygw.process WHERE ended_at IS NULL"
-LATE = "SELECT count(*) FROM paygw.fact WHERE kind = 'not_sent'"
 
 
 ASLEEP_S = 0.1
@@ -285,29 +175,11 @@ def test_interrupting_watching_command_stops_batch(hosts: Hosts) -> None:
     require_exit_code(worker, 0)
 
 
-def test_breaker_of_one_worker_stops_whole_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    declined = '[default]\nstatus = "declined"\ncommits = false\n'
-    with new_hosts(tmp_path, postgres_server, behaviour=declined) as hosts:
-        sheet = hosts.office.sheet(kenyan_rows(ROWS))
-        assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
-        assert "for the same reason" in require_exit_code(hosts.host("one").start("work", "--once"), 6)
-        ((reason,),) = hosts.ask("SELECT stop_reason FROM paygw.run")
-        assert "for the same reason" in str(reason)
-        states = hosts.office.json("status", sheet)["states"]
-        assert states["rejected"] <= 10 + WINDOW
-        require_exit_code(hosts.host("two").start("work", "--once"), 0)
-        assert hosts.office.json("status", sheet)["states"] == states
-
-
-# Refusals
-
-
 def test_journal_in_file_has_no_workers(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     for asked in (("work",), ("work", "--once"), ("workers",), ("submit", sheet, "--detach")):
         refused = program.run(*asked)
-        assert refused.exit_code == 2
-        assert "The journal is a file" in refused.stderr
+        assert (refused.exit_code, "The journal is a file" in refused.stderr) == (2, True)
         assert "docs/several-hosts.md" in refused.stderr
     assert program.record() == []
 
@@ -334,8 +206,7 @@ def test_worker_exits_with_error_without_database(tmp_path: Path, monkeypatch: p
         stopping.start()
         gone = hosts.host("one").run("work")
         stopping.join()
-        assert gone.exit_code == 7
-        assert "can no longer be written" in gone.stderr
+        assert (gone.exit_code, "can no longer be written" in gone.stderr) == (7, True)
         assert "Traceback" not in gone.output
 
 

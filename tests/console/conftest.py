@@ -39,7 +39,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def new_desk(browser: Browser) -> Iterator[Callable[..., Desk]]:
-    """Return a function that opens a browser context for another person."""
     desks: list[Desk] = []
 
     def seat(**options: Any) -> Desk:
@@ -68,19 +67,16 @@ def program(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    """Return a sandbox with a maker, an approver, an auditor and an administrator, and its console."""
     return House(create_sandbox(tmp_path))
 
 
 @pytest.fixture
 def ada(house: House) -> Person:
-    """Return the maker, signed in."""
     return house.person(MAKER)
 
 
 @pytest.fixture
 def ben(house: House) -> Person:
-    """Return the approver, signed in."""
     return house.person(APPROVER)
 
 

@@ -43,7 +43,6 @@ class Account(Program):
         return {"HOME": str(self.home), "NO_COLOR": "1", **self.variables}
 
     def command(self, *words: str | Path) -> str:
-        """Run a command that must succeed, and return its output."""
         done = self.run(*self.options, *words, config=False)
         assert done.exit_code == 0, (words, done.output)
         return done.stdout
@@ -68,7 +67,6 @@ class Account(Program):
         self.config.write_text(f"{self.config.read_text()}\n{named.replace(_ORIGIN, self.origin)}{self.further}")
 
     def list_key(self, name: str, line: str) -> None:
-        """Add a person's key line to the configuration."""
         self.config.write_text(self.config.read_text().replace(f'"{name}" = []', f'"{name}" = "{line}"'))
 
     def record(self) -> list[dict[str, str]]:
@@ -148,7 +146,6 @@ def _relocate(text: str, places: Mapping[str, object]) -> str:
 
 @contextmanager
 def serve_account_pages(account: Account) -> Iterator[None]:
-    """Serve the pages as a process during the block."""
     with account.running("console") as process:
         wait_for_server(socket_path(account) or int(account.origin.rpartition(":")[2]), process)
         yield

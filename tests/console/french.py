@@ -19,13 +19,11 @@ def template_sentences(template: str) -> set[str]:
 
 
 def page_texts(page: str) -> set[str]:
-    """Return the texts of a page: between tags and in labels."""
     between = re.findall(r">([^<]+)<", page.partition("<body>")[2]) + re.findall(r'aria-label="([^"]+)"', page)
     return {unescape(text).strip() for text in between}
 
 
 def choose_language(person: Person, language: str, back: str = "/") -> str:
-    """Choose a language with the form in the footer, and return the redirect."""
     form = {"language": language, "back": back}
     answer = person.ask("POST", "/language", data=form, headers={"origin": ORIGIN})
     assert answer.status_code == 303

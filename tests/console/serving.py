@@ -13,13 +13,11 @@ from tests.support.program import Program
 
 
 def free_listener() -> socket:
-    """Return a socket on a free loopback port, at which pages can be served repeatedly."""
     return create_server(("127.0.0.1", 0))
 
 
 @contextmanager
 def serve_pages(program: Program, listener: socket) -> Iterator[None]:
-    """Serve the pages of an installation with its current configuration."""
     settings = load_settings(program.config, environ=program.environ)
     port = listener.getsockname()[1]
     environ = {**program.environ, "PATH": os.defpath}

@@ -1,4 +1,4 @@
-"""Tests the language of the pages, which people choose in the footer."""
+"""Tests the language of the pages, which people choose in the footer, and other words for every message."""
 
 import re
 import time
@@ -12,16 +12,13 @@ from paygw_batch.console.rendering import LANGUAGE_COOKIE, format_time
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import language_context, say
 from tests.console.french import choose_language, page_texts, template_sentences
-from tests.console.preparing import sheet, upload_sheet
-from tests.support.people import MAKER, ORIGIN, House, Person, create_sandbox
+from tests.console.preparing import digest, sheet, sign_sheet, upload_sheet
+from tests.support.people import APPROVER, MAKER, ORIGIN, House, Person, create_sandbox, parse_forms
+from tests.support.planted_words import reworded_catalogue
 
 PAGES = (
-    ("/sign-in", "sign_in"),
-    ("/", "overview"),
-    ("/new", "new"),
-    ("/payees?text=nobody", "payee"),
-    ("/people", "people"),
-    ("/no-such-page", "error"),
+    *(("/sign-in", "sign_in"), ("/", "overview"), ("/new", "new"), ("/payees?text=nobody", "payee")),
+    *(("/people", "people"), ("/no-such-page", "error")),
 )
 SHEET = b"""country,client_orderid,amount,account_name,account_number,phone
 KE,P-1,abc,Jane,254712345001,+254712345001
@@ -126,3 +123,50 @@ def test_time_is_shown_in_page_language() -> None:
     assert format_time("2026-05-01T09:05:00Z") == "1 May 2026, 09:05 UTC"
     with language_context("fr"):
         assert format_time("2026-05-01T09:05:00Z") == "1 mai 2026, 09:05 UTC"
+
+
+WRONG = {
+    1: {"amount": '"1,250.00"'},
+    2: {"amount": '"1.000"'},
+    3: {"amount": '"1,250.00"', "country": "Kenya"},
+    4: {"country": "kenya"},
+    5: {"currency": "UGX"},
+    6: {"currency": "TZS"},
+    7: {"name": ""},
+}
+
+
+def offered_forms(person: Person, page: str) -> object:
+    drawn = {"csrf", "file", "answers", "digest", "code", "key", "version", "back"}
+    return [
+        (path.rpartition("/")[2], {name: text for name, text in fields.items() if name not in drawn})
+        for path, fields in parse_forms(person.get(page).text)
+    ]
+
+
+def run_story(house: House) -> object:
+    """Correct a sheet with the offered forms, sign it, and approve it."""
+    ada, ben, seen = house.person(MAKER), house.person(APPROVER), []
+    place = upload_sheet(ada, sheet(13, WRONG))
+    seen.append(offered_forms(ada, place))
+    for kind in ("amount.format", "country.unknown", "currency.mismatch"):
+        seen.append(ada.post(f"{place}/mend-kind", kind=kind).status_code)
+        seen.append(offered_forms(ada, place))
+    seen += [ada.post(f"{place}/leave-out", row=row).status_code for row in ("3", "8")]
+    sign_sheet(ada, place)
+    seen.append(offered_forms(ben, f"{place}/plan"))
+    seen.append(ben.post(f"{place}/approve", digest=digest(ben, place)).status_code)
+    seen.append(offered_forms(ben, f"{place}/plan"))
+    return seen
+
+
+@pytest.mark.usefixtures("in_process_checks")
+def test_reworded_pages_change_no_result(tmp_path: Path) -> None:
+    houses = []
+    for name in ("plain", "planted"):
+        (tmp_path / name).mkdir()
+        houses.append(House(create_sandbox(tmp_path / name)))
+    plain = run_story(houses[0])
+    assert "'text': '1250.00'" in str(plain)
+    with reworded_catalogue():
+        assert run_story(houses[1]) == plain

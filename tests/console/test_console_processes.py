@@ -1,25 +1,22 @@
 """Tests the console as a process: killed, restarted, and polled by fifty tabs during runs."""
 
-import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 import httpx
-import pytest
 
 from tests.console.preparing import sheet
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.people import APPROVER, MAKER, create_sandbox
 from tests.support.ports import free_port, wait_for_server
-from tests.support.program import Program, kenyan_rows
+from tests.support.program import Program
 
 SLOW_ROW = "7777.00"
 BEHAVIOUR = """
@@ -29,8 +26,6 @@ delay_s = 500
 """
 PATIENT = "[gateway]\nread_timeout_s = 600\ntotal_timeout_s = 600\n"
 """However slow the machine is, the slow row waits for its answer until its run is killed."""
-SMALL = '[approval.from_amount]\nKES = "100000000"\n'
-TABS = 50
 
 
 @contextmanager
@@ -71,7 +66,6 @@ class Tab:
 
 
 def start_payout(maker: Tab, approver: Tab, content: bytes) -> str:
-    """Upload, sign, approve and start a payout, and return the address of its page."""
     place = maker.post("/new", file=("payroll.csv", content))
     maker.post(f"{place}/sign", digest=maker.hidden(f"{place}/plan", "digest"))
     shown = approver.hidden(f"{place}/plan", "digest")
@@ -90,13 +84,8 @@ def start_payout(maker: Tab, approver: Tab, content: bytes) -> str:
 
 
 def state_counts(page: str) -> Counter[str]:
-    """Return the number of rows in each state according to a page."""
-    return Counter(
-        {
-            word.strip(): int(n.replace("\u202f", ""))
-            for n, word in re.findall(r"<strong>([\d\u202f]+)</strong> ([^<]+)", page)
-        }
-    )
+    found = re.findall(r"<strong>([\d\u202f]+)</strong> ([^<]+)", page)
+    return Counter({word.strip(): int(count.replace("\u202f", "")) for count, word in found})
 
 
 def runner_pid(program: Program) -> int:
@@ -144,88 +133,3 @@ def test_killed_console_and_run_send_nothing_twice(tmp_path: Path) -> None:
     assert again.exit_code in {0, 4, 5}, again.output
     assert Counter(line["client_orderid"] for line in program.record()) == orders
     assert program.json("verify")["exit_code"] in {0, 5}
-
-
-@pytest.mark.long
-def test_killed_run_can_be_continued_from_page(tmp_path: Path) -> None:
-    """A click on Continue sends the unsent rows of a killed run, but not the one in flight."""
-    program, port = create_sandbox(tmp_path, behaviour=BEHAVIOUR), free_port()
-    text = program.config.read_text().replace("[gateway]\n", PATIENT)
-    program.config.write_text(re.sub(r"(?m)^concurrency = .*$", "concurrency = 1", text))
-    content = sheet(4).replace(b"102.00", SLOW_ROW.encode())
-    with serve_console_process(program, port):
-        maker, approver = Tab(port), Tab(port)
-        for tab, name in ((maker, MAKER), (approver, APPROVER)):
-            tab.post("/sign-in", name=name)
-        place = start_payout(maker, approver, content)
-        sent = Counter({"Paid": 1, "Being sent": 1, "Not sent yet": 2})
-        wait_until(lambda: state_counts(maker.get(place)) == sent, "the slow row is not being sent")
-        os.kill(runner_pid(program), signal.SIGKILL)
-    before = Counter(line["client_orderid"] for line in program.record())
-    with serve_console_process(program, port):
-        wait_until(lambda: state_counts(maker.get(place))["Being sent"] == 0, "a dead run is said to send")
-        first = state_counts(maker.get(place))
-        assert first == Counter({"Paid": 1, "In doubt": 1, "Not sent yet": 2})
-        maker.post(f"{place}/continue", run=maker.hidden(place, "run"))
-        wait_until(lambda: state_counts(maker.get(place))["Not sent yet"] == 0, "the rest is never sent")
-        wait_until(lambda: not is_alive(runner_pid(program)), "the second run never ends")
-        last = state_counts(maker.get(place))
-    assert last == Counter({"Paid": 3, "In doubt": 1})
-    orders = Counter(line["client_orderid"] for line in program.record())
-    assert set(orders.values()) == {1}
-    assert before <= orders
-
-
-@pytest.fixture
-def polled_console(tmp_path: Path) -> Iterator[tuple[Program, Callable[[], int]]]:
-    """Serve pages that fifty tabs poll without pause, and yield the program and its answer counts."""
-    program, port = create_sandbox(tmp_path), free_port()
-    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
-    batch = program.json("submit", program.sheet(kenyan_rows(3)))["batch"]
-    answer_counts, stop = [0], False
-
-    async def poll(client: httpx.AsyncClient, path: str) -> None:
-        while not stop:
-            answer = await client.get(path)
-            assert answer.status_code in {200, 204}, (path, answer.status_code)
-            answer_counts[0] += 1
-
-    async def poll_all(cookie: str) -> None:
-        # Each request has its own connection, because the console could close a kept one just as it is reused.
-        once = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}",
-            cookies={"payouts": cookie},
-            headers={"connection": "close"},
-            timeout=90,
-            limits=httpx.Limits(max_connections=TABS),
-        )
-        async with once as client, asyncio.TaskGroup() as tabs:
-            for number in range(TABS):
-                path = "/" if number % 10 == 9 else f"/payouts/{batch}/progress?seen={number}"
-                tabs.create_task(poll(client, path))
-
-    with serve_console_process(program, port):
-        first = Tab(port)
-        first.post("/sign-in", name=MAKER)
-        polling = Thread(target=lambda: asyncio.run(poll_all(first.client.cookies["payouts"])))
-        polling.start()
-        try:
-            wait_until(lambda: answer_counts[0] >= TABS, "nobody polls")
-            yield program, lambda: answer_counts[0]
-        finally:
-            stop = True
-            polling.join()
-
-
-@pytest.mark.long
-def test_run_starts_while_fifty_tabs_poll(polled_console: tuple[Program, Callable[[], int]]) -> None:
-    """Story 10: reading who holds the journal never blocks a run from starting."""
-    program, answer_counts = polled_console
-    for number in range(3):
-        before = answer_counts()
-        rows = kenyan_rows(2, prefix=f"CRON{number}", amount=f"{number + 1}00.00")
-        run = program.start("submit", program.sheet(rows, f"cron-{number}.csv"))
-        _, stderr = run.communicate(timeout=PATIENCE_S)
-        assert run.returncode == 0, stderr
-        wait_until(lambda: answer_counts() > before, "the tabs have stopped")  # noqa: B023 (called at once)
-    assert len(program.record()) == 9

@@ -100,12 +100,8 @@ def program(tmp_path: Path, home: Path, ports: tuple[int, int]) -> Iterator[Prog
 
 
 def test_nginx_accepts_shipped_configuration(home: Path) -> None:
-    done = subprocess.run(
-        [str(NGINX), "-t", "-q", "-e", str(home / "nginx.log"), "-p", str(home), "-c", str(home / "nginx.conf")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [str(NGINX), "-t", "-q", "-e", str(home / "nginx.log"), "-p", str(home), "-c", str(home / "nginx.conf")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "warn" not in done.stderr
 
@@ -126,9 +122,8 @@ def test_nginx_serves_pages_over_tls_under_own_name(program: Program, home: Path
         sent = client.post("/new", data={"csrf": token}, files=files, headers={"origin": origin})
         assert sent.status_code == 303  # The body is larger than nginx buffers in memory.
         assert client.get("/", headers={"host": "evil.example"}).status_code == 421
-        assert (
-            client.post("/sign-in", data={"name": MAKER}, headers={"origin": "https://evil.example"}).status_code == 403
-        )
+        headers = {"origin": "https://evil.example"}
+        assert client.post("/sign-in", data={"name": MAKER}, headers=headers).status_code == 403
         plain = httpx.get(f"http://localhost:{ports[0]}/new?x=1", follow_redirects=False)
         assert (plain.status_code, plain.headers["location"]) == (301, "https://localhost/new?x=1")
     assert not [path for folder in ("body", "proxy") for path in (home / folder).rglob("*") if path.is_file()]

@@ -12,6 +12,7 @@ from paygw_batch.approval.approval_keys import PublicKey
 from paygw_batch.console.passkey_access import SignedInKey, SignInMethod, StoredSessions, WebSessions
 from paygw_batch.console.permissions import Member, Role
 from paygw_batch.errors import JournalError, SessionsBroken
+from tests.support.clocks import ManualClock
 from tests.support.journal_disk import failing_disk
 from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, House
 from tests.support.software_passkey import passkey
@@ -21,19 +22,9 @@ KEY = passkey("p-ada").public
 BOTH = frozenset(SignInMethod)
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -42,7 +33,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def restart(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]:
+def restart(journal: Path, clock: ManualClock) -> Iterator[Callable[..., WebSessions]]:
     """Return a function that restarts the sessions with other people and keys."""
     running: list[WebSessions] = []
 
@@ -54,16 +45,9 @@ def restart(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]
         while running:
             running.pop().close()
         known = {KEY: ADA} if keys is None else keys
+        limits = {"idle_s": 900, "max_age_s": 28_800}
         running.append(
-            WebSessions(
-                StoredSessions(journal),
-                members=members,
-                keys=known,
-                ways=ways,
-                idle_s=900,
-                max_age_s=28_800,
-                now_s=clock,
-            )
+            WebSessions(StoredSessions(journal), members=members, keys=known, ways=ways, now_s=clock, **limits)
         )
         return running[-1]
 
@@ -75,7 +59,7 @@ def restart(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]
 Serve = Callable[..., WebSessions]
 
 
-def test_session_ends_when_idle_or_after_workday(restart: Serve, clock: Clock) -> None:
+def test_session_ends_when_idle_or_after_workday(restart: Serve, clock: ManualClock) -> None:
     sessions = restart()
     session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
     for _ in range(31):
@@ -91,7 +75,7 @@ def test_session_ends_when_idle_or_after_workday(restart: Serve, clock: Clock) -
     assert sessions.session(session_id) is None  # A poll does not count as use.
 
 
-def test_restart_does_not_prolong_sessions(restart: Serve, clock: Clock) -> None:
+def test_restart_does_not_prolong_sessions(restart: Serve, clock: ManualClock) -> None:
     before = restart()
     session_id = before.sign_in(ADA, "", SignInMethod.PASSKEY, SignedInKey(KEY, "credential"))
     session = before.session(session_id)
@@ -107,9 +91,8 @@ def test_restart_does_not_prolong_sessions(restart: Serve, clock: Clock) -> None
 
 def test_removed_key_ends_sessions_for_good(restart: Serve) -> None:
     sessions = restart()
-    at_work, at_home = (
-        sessions.sign_in(ADA, "", SignInMethod.PASSKEY, SignedInKey(KEY, place)) for place in ("work", "home")
-    )
+    keys = (SignedInKey(KEY, place) for place in ("work", "home"))
+    at_work, at_home = (sessions.sign_in(ADA, "", SignInMethod.PASSKEY, key) for key in keys)
     by_another = sessions.sign_in(BEN, "", SignInMethod.LIST)
     without = restart(keys={})
     assert without.session(at_work) is None
@@ -135,7 +118,7 @@ def test_session_role_follows_configuration(restart: Serve) -> None:
     assert session.member == moved
 
 
-def test_clock_set_back_ends_sessions(restart: Serve, clock: Clock) -> None:
+def test_clock_set_back_ends_sessions(restart: Serve, clock: ManualClock) -> None:
     sessions = restart()
     session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
     clock.now_s -= 30  # Time servers do this.
@@ -157,7 +140,7 @@ def test_session_file_has_no_secrets_and_is_private(restart: Serve, journal: Pat
         assert secret.encode() not in content
 
 
-def test_session_limit_ends_oldest_session(restart: Serve, clock: Clock, journal: Path) -> None:
+def test_session_limit_ends_oldest_session(restart: Serve, clock: ManualClock, journal: Path) -> None:
     sessions = restart()
     first = sessions.sign_in(ADA, "", SignInMethod.LIST)
     clock.now_s += 1
@@ -172,7 +155,7 @@ def test_session_limit_ends_oldest_session(restart: Serve, clock: Clock, journal
     assert sessions.session(second) is not None
 
 
-def test_full_disk_prevents_sign_in_but_not_reading(journal: Path, clock: Clock) -> None:
+def test_full_disk_prevents_sign_in_but_not_reading(journal: Path, clock: ManualClock) -> None:
     with failing_disk() as disk, closing(StoredSessions(journal)) as kept:
         sessions = WebSessions(kept, members=[ADA], keys={}, ways=BOTH, idle_s=900, max_age_s=28_800, now_s=clock)
         session_id = sessions.sign_in(ADA, "", SignInMethod.LIST)
@@ -199,9 +182,6 @@ def test_session_file_readable_by_others_is_refused(restart: Serve, journal: Pat
     journal.with_name(f"{journal.name}.sessions").chmod(0o644)
     with pytest.raises(JournalError, match="can be read or written by others"):
         StoredSessions(journal)
-
-
-# On the pages
 
 
 def test_sessions_survive_console_restart(house: House) -> None:

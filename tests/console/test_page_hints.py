@@ -1,12 +1,16 @@
-"""Tests that hints on pages name no command, option or setting."""
+"""Tests that hints name no command, option or setting, and that templates use exactly their handler's values."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from jinja2 import meta, nodes
+
 import paygw_batch
 from paygw_batch import errors
+from paygw_batch.console.rendering import TEMPLATES, create_environment
 from paygw_batch.errors import (
     ApprovalError,
     JournalError,
@@ -35,14 +39,7 @@ COMMAND = re.compile(
 OF_PAGES = tuple(
     f"paygw_batch/{room}"
     for room in (
-        "console/",
-        "core/",
-        "countries/",
-        "approval/",
-        "engine/quarantine.py",
-        "settle/",
-        "show/",
-        "sheet/check/",
+        *("console/", "core/", "countries/", "approval/", "engine/quarantine.py", "settle/", "show/", "sheet/check/"),
         "submit/",
     )
 )
@@ -59,7 +56,6 @@ OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|
 
 
 def raised_hints() -> Iterator[tuple[str, str, ast.Call]]:
-    """Yield the location, hint and call of each raised error."""
     for path in PACKAGE.rglob("*.py"):
         place = path.relative_to(PACKAGE).as_posix()
         if place.startswith(OF_TERMINALS):
@@ -83,10 +79,8 @@ def is_for_terminal(call: ast.Call) -> bool:
 
 
 def test_only_terminal_hints_mention_commands() -> None:
-    violations = [
-        (place, text) for place, text, call in raised_hints() if COMMAND.search(text) and not is_for_terminal(call)
-    ]
-    assert violations == []
+    commands = [(place, text, call) for place, text, call in raised_hints() if COMMAND.search(text)]
+    assert [(place, text) for place, text, call in commands if not is_for_terminal(call)] == []
 
 
 def page_messages() -> Iterator[tuple[str, str]]:
@@ -99,10 +93,8 @@ def page_messages() -> Iterator[tuple[str, str]]:
 
 
 def test_page_sentences_mention_no_command_or_setting() -> None:
-    violations = [
-        (place, text) for place, text in page_messages() if COMMAND.search(text) and not OF_ERRORS.match(text)
-    ]
-    assert violations == []
+    shown = [(place, text) for place, text in page_messages() if not OF_ERRORS.match(text)]
+    assert [(place, text) for place, text in shown if COMMAND.search(text)] == []
 
 
 def test_page_shows_only_hints_without_commands() -> None:
@@ -113,3 +105,64 @@ def test_page_shows_only_hints_without_commands() -> None:
     assert ApprovalError("x", hint="Open the page again.", for_terminal=False).page_hint == "Open the page again."
     assert JournalError("x").page_hint == ""
     assert JournalHeld("x").page_hint == "Wait until it finishes, then run again."
+
+
+PARTS = {"base.html", "parts.html", "reading_parts.html", "agreement.html"}
+"""Templates that other templates include or extend."""
+
+
+def template_values(module: Path) -> Iterator[tuple[str, set[str]]]:
+    """Yield the templates that a module renders with the names of their values. `frame` has those of every page."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    returned_dicts = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
+    ]
+    returned = {key for node in returned_dicts for key in keys_of(node.value)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(ast.Attribute(attr="page"), [ast.Constant(str(template))], keywords):
+                names = {keyword.arg for keyword in keywords} - {"status"}
+                yield template, {name for name in names if name} | (returned if None in names else set())
+            case ast.Assign([ast.Name("page_values")], ast.Dict()):
+                yield "frame", set(keys_of(node.value))
+            case _:
+                pass
+
+
+def keys_of(value: ast.expr | None) -> Iterator[str]:
+    assert isinstance(value, ast.Dict)
+    yield from (key.value for key in value.keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
+
+
+VALUES = dict(given for module in TEMPLATES.parent.rglob("*.py") for given in template_values(module))
+FRAME = VALUES.pop("frame")
+
+
+def template_names(template: str) -> tuple[set[str], set[str]]:
+    environment = create_environment()
+    tree = environment.parse((TEMPLATES / template).read_text(encoding="utf-8"))
+    used = meta.find_undeclared_variables(tree) - environment.globals.keys() - {"self"}
+    defined = {node.name for node in tree.find_all(nodes.Macro)} | {
+        node if isinstance(node, str) else node[1]
+        for imported in tree.find_all(nodes.FromImport)
+        for node in imported.names
+    }
+    defined |= {node.name for node in tree.find_all(nodes.Name) if node.ctx == "store"}
+    for other in meta.find_referenced_templates(tree):
+        others = template_names(str(other))
+        used, defined = used | others[0], defined | others[1]
+    return used, defined
+
+
+def test_every_page_template_is_tested() -> None:
+    assert {path.name for path in TEMPLATES.iterdir()} == VALUES.keys() | PARTS
+
+
+@pytest.mark.parametrize("template", sorted(VALUES))
+def test_template_uses_exactly_its_given_names(template: str) -> None:
+    used, defined = template_names(template)
+    assert used - defined - FRAME == VALUES[template] - UNSHOWN.get(template, set()) - defined
+
+
+UNSHOWN = {"payout_live.html": {"after", "seen"}}
+"""Values that only the enclosing page shows."""

@@ -1,14 +1,18 @@
-"""Tests sign-ins and invitations by passkey without a browser."""
+"""Tests sign-ins and invitations by passkey without a browser, and keys added while the pages are served."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from paygw_batch.approval.approval_keys import RelyingParty, passkey_challenge, to_base64url
+from paygw_batch.approval.approval_keys import PublicKey, RelyingParty, passkey_challenge, to_base64url
+from paygw_batch.approval.policy import require_policy
+from paygw_batch.console.console_app import ReloadingApp, build_console, console_app
 from paygw_batch.console.passkey_access import (
     Invitations,
     OpenSignIns,
@@ -18,26 +22,22 @@ from paygw_batch.console.passkey_access import (
     parse_new_passkey,
     sign_in_text,
 )
+from paygw_batch.console.permissions import Role
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.settings.configuration import load_settings
+from tests.support.clocks import ManualClock
 from tests.support.keyed_people import ADA, CLEO, STRANGER, TOKEN, key_form
+from tests.support.people import make_key
+from tests.support.program import sandbox_toml
 from tests.support.software_passkey import CONSOLE, ELSEWHERE, SoftwarePasskey, passkey
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 KEYS = (ADA.public, CLEO.public)
 
 
-class FakeClock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -52,24 +52,18 @@ def kept(journal: Path) -> Iterator[StoredSessions]:
 
 
 @pytest.fixture
-def open_sign_ins(clock: FakeClock, kept: StoredSessions) -> OpenSignIns:
+def open_sign_ins(clock: ManualClock, kept: StoredSessions) -> OpenSignIns:
     numbers = count(1)
     return OpenSignIns(kept, now_s=clock, new_nonce=lambda: f"nonce-{next(numbers)}")
 
 
-# Signing in
-
-
-@pytest.mark.parametrize("key", [ADA, CLEO])
-def test_sign_in_signature_identifies_person_key(open_sign_ins: OpenSignIns, key: SoftwarePasskey) -> None:
+@pytest.mark.parametrize(("key", "person"), [(ADA, ADA.public), (CLEO, CLEO.public), (STRANGER, None)])
+def test_sign_in_signature_identifies_person_key(
+    open_sign_ins: OpenSignIns, key: SoftwarePasskey, person: PublicKey | None
+) -> None:
     sign_in_nonce = open_sign_ins.begin()
     assert open_sign_ins.end(sign_in_nonce)
-    assert find_signing_key(sign_in_nonce, key.sign(sign_in_text(sign_in_nonce)), KEYS, CONSOLE) == key.public
-
-
-def test_unknown_key_cannot_sign_in(open_sign_ins: OpenSignIns) -> None:
-    sign_in_nonce = open_sign_ins.begin()
-    assert find_signing_key(sign_in_nonce, STRANGER.sign(sign_in_text(sign_in_nonce)), KEYS, CONSOLE) is None
+    assert find_signing_key(sign_in_nonce, key.sign(sign_in_text(sign_in_nonce)), KEYS, CONSOLE) == person
 
 
 def test_sign_in_can_be_completed_only_once(open_sign_ins: OpenSignIns) -> None:
@@ -79,7 +73,7 @@ def test_sign_in_can_be_completed_only_once(open_sign_ins: OpenSignIns) -> None:
     assert not open_sign_ins.end("nonce-of-nobody")
 
 
-def test_sign_in_expires_after_five_minutes(open_sign_ins: OpenSignIns, clock: FakeClock) -> None:
+def test_sign_in_expires_after_five_minutes(open_sign_ins: OpenSignIns, clock: ManualClock) -> None:
     first, second = open_sign_ins.begin(), open_sign_ins.begin()
     clock.now_s += 299
     assert open_sign_ins.end(first)
@@ -88,18 +82,19 @@ def test_sign_in_expires_after_five_minutes(open_sign_ins: OpenSignIns, clock: F
 
 
 def test_many_open_sign_ins_write_nothing(open_sign_ins: OpenSignIns, journal: Path) -> None:
-    sign_in_nonce, before = open_sign_ins.begin(), file_sizes(journal)
+    def file_sizes() -> list[int]:
+        return [path.stat().st_size for path in sorted(journal.parent.glob(f"{journal.name}.sessions*"))]
+
+    sign_in_nonce, before = open_sign_ins.begin(), file_sizes()
     for _ in range(10_001):
         open_sign_ins.begin()
-    assert file_sizes(journal) == before
+    assert file_sizes() == before
     assert open_sign_ins.end(sign_in_nonce)
 
 
-def file_sizes(journal: Path) -> list[int]:
-    return [path.stat().st_size for path in sorted(journal.parent.glob(f"{journal.name}.sessions*"))]
-
-
-def test_restart_remembers_open_and_used_sign_ins(open_sign_ins: OpenSignIns, clock: FakeClock, journal: Path) -> None:
+def test_restart_remembers_open_and_used_sign_ins(
+    open_sign_ins: OpenSignIns, clock: ManualClock, journal: Path
+) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
     assert open_sign_ins.end(used)
     with closing(StoredSessions(journal)) as later:
@@ -119,7 +114,7 @@ def test_altered_sign_in_nonce_is_refused(open_sign_ins: OpenSignIns) -> None:
     assert open_sign_ins.end(nonce)
 
 
-def test_sign_in_from_other_console_is_refused(open_sign_ins: OpenSignIns, clock: FakeClock, tmp_path: Path) -> None:
+def test_sign_in_from_other_console_is_refused(open_sign_ins: OpenSignIns, clock: ManualClock, tmp_path: Path) -> None:
     with closing(StoredSessions(tmp_path / "other.sqlite3")) as elsewhere:
         other = OpenSignIns(elsewhere, now_s=clock, new_nonce=lambda: "x")
         assert not open_sign_ins.end(other.begin())
@@ -142,9 +137,6 @@ def test_sign_in_at_other_address_is_refused(open_sign_ins: OpenSignIns) -> None
     sign_in_nonce = open_sign_ins.begin()
     for party in (ELSEWHERE, RelyingParty(CONSOLE.origin + ":8443")):
         assert find_signing_key(sign_in_nonce, ADA.sign(sign_in_text(sign_in_nonce)), KEYS, party) is None
-
-
-# A new passkey
 
 
 @pytest.mark.parametrize("key", [ADA, CLEO, passkey("ed25519")])
@@ -173,9 +165,6 @@ def test_invalid_new_passkey_is_refused(altered_field: str) -> None:
 
 def test_invitation_challenge_begins_with_its_purpose() -> None:
     assert invitation_challenge(TOKEN) == passkey_challenge(b"paygw-batch invitation 1\n" + TOKEN.encode())
-
-
-# Invitations
 
 
 @pytest.fixture
@@ -216,3 +205,76 @@ def test_invitation_folder_is_private_and_stores_no_token(invitations: Invitatio
     assert folder.stat().st_mode & 0o777 == 0o700
     assert file.stat().st_mode & 0o777 == 0o600
     assert TOKEN not in file.name + file.read_text()
+
+
+NAMES = """
+[approval.makers]
+"Ada Wanjiru" = []
+[approval.approvers]
+"Ben Okello" = []
+[console]
+origin = "http://localhost:8443"
+[console.administrators]
+"Tom Mutua" = []
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    path = tmp_path / "paygw.toml"
+    path.write_text(sandbox_toml() + NAMES)
+    return path
+
+
+def test_console_starts_without_keys_but_cannot_approve(config: Path) -> None:
+    settings = load_settings(config, environ={})
+    console = build_console(settings, config=config, environ={}, port=8443)
+    assert [(member.name, set(member.roles)) for member in console.members] == [
+        ("Ada Wanjiru", {Role.MAKER}),
+        ("Ben Okello", {Role.APPROVER}),
+        ("Tom Mutua", {Role.ADMINISTRATOR}),
+    ]
+    assert not console.access.keys
+    with pytest.raises(ConfigurationError, match="at most 0 other people"):
+        require_policy(settings)
+    console.sessions.close()
+
+
+def request_page(pages: Any, path: str) -> str:
+    parts: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        parts.append(message.get("body", b""))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [(b"host", b"localhost:8443")], "http_version": "1.1", "scheme": "http"}
+    asyncio.run(pages(scope, receive, send))
+    return b"".join(parts).decode()
+
+
+def test_added_keys_work_without_restart(config: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    built: list[Any] = []
+
+    def pages() -> Any:
+        built.append(build_console(load_settings(config, environ={}), config=config, environ={}, port=8443))
+        return console_app(built[-1])
+
+    served = ReloadingApp(config, pages(), pages, told.append)
+    assert "<bdi>Ada Wanjiru</bdi>" in request_page(served, "/sign-in")
+    text = config.read_text()
+    config.write_text(text + "no toml")
+    assert "<bdi>Ada Wanjiru</bdi>" in request_page(served, "/sign-in")
+    assert len(told) == 1
+    assert "The pages continue as before." in told[0]
+    (tmp_path / "made").mkdir()
+    config.write_text(text.replace('"Ada Wanjiru" = []', f'"Ada Njeri" = "{make_key(tmp_path / "made", "Ada")}"'))
+    assert "<bdi>Ada Njeri</bdi>" in request_page(served, "/sign-in")
+    assert len(built) == 2
+    assert [member.name for member in built[-1].access.keys.values()] == ["Ada Njeri"]
+    for console in built:
+        console.sessions.close()

@@ -1,16 +1,39 @@
-"""Tests the page of people and health: audit trail, last backup and program checks."""
+"""Tests the pages of people, health and workers, and that actions and refusals are audited or not done."""
 
 import re
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from paygw_batch.clock import timestamp
 from paygw_batch.console.console_app import console_app
+from paygw_batch.console.pages import people_page
 from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.start_run import last_run
-from tests.console.preparing import EIGHT_DEFECTS, digest, sheet, sign_sheet, upload_sheet, wait_until_finished
-from tests.support.patience import wait_until
-from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, ORIGIN, House, Person
+from paygw_batch.errors import AuditUnwritable
+from paygw_batch.journal import SharedWork, TimetableJob, UnfinishedRun, WorkerLife
+from paygw_batch.journal.place import JournalPlace
+from paygw_batch.journal.port import GateState, GateStop, GateStopKind
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import pick_up_name
+from tests.console.preparing import EIGHT_DEFECTS, digest, sheet, sign_sheet, upload_sheet
+from tests.support.clusters import ClusterProgram
+from tests.support.patience import PATIENCE_S, wait_until
+from tests.support.people import (
+    ADMINISTRATOR,
+    APPROVER,
+    AUDITOR,
+    MAKER,
+    ORIGIN,
+    House,
+    Person,
+    audit_entries,
+    create_sandbox,
+)
+from tests.support.postgres_server import PostgresServer
+from tests.support.scripted_scenario import NOW
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 
@@ -51,27 +74,8 @@ def test_audit_trail_shows_refused_start(house: House, ada: Person, ben: Person)
     refused = "refused: the signatures are invalid or out of date"
     wait_until(lambda: shown_trail(ben.get("/people").text)[:2] == [("start", "november.csv", refused)] * 2)
     ben.ask("POST", "/orders/0123456789abcdef/agree", data={"csrf": ben.token()}, headers={"origin": ORIGIN})
-    assert shown_trail(ben.get("/people").text)[0] == (
-        "agree to order",
-        "an order that was removed",
-        "refused: the page was out of date",
-    )
-
-
-def test_late_start_is_audited_as_refused(house: House, ada: Person, ben: Person) -> None:
-    place = upload_sheet(ada, sheet(2), "november.csv")
-    sign_sheet(ada, place)
-    ben.post(f"{place}/approve", digest=digest(ben, place))
-    form = {**ada.shown(f"{place}/start"), "csrf": ada.token("/people")}
-    ben.post(f"{place}/start", digest=digest(ben, place))
-    wait_until_finished(ada, place)
-    answer = ada.ask("POST", f"{place}/start", data=form, headers={"origin": ORIGIN})
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{place}/plan")
-    assert shown_trail(ben.get("/people").text)[:3] == [
-        *[("start", "november.csv", "refused: the page was out of date")] * 2,
-        ("start", "november.csv", "done"),
-    ]
-    assert len(house.program.record()) == 2
+    entry = ("agree to order", "an order that was removed", "refused: the page was out of date")
+    assert shown_trail(ben.get("/people").text)[0] == entry
 
 
 def test_people_page_shows_last_backup(house: House, ada: Person) -> None:
@@ -105,3 +109,107 @@ def test_auditor_cannot_start_health_checks(house: House) -> None:
 def _is_running(house: House, name: str) -> bool:
     run = last_run(house.console.directory / HEALTH, name)
     return run is None or run.is_alive
+
+
+def test_signing_in_and_out_is_audited(house: House) -> None:
+    house.person(MAKER).ask("POST", "/sign-out", headers={"origin": ORIGIN})
+    assert audit_entries(house) == [(MAKER, "sign in", "sandbox", "done"), (MAKER, "sign out", "", "refused")]
+    person = house.person(MAKER)
+    person.post("/sign-out", csrf=person.token("/"))
+    assert audit_entries(house)[2:] == [(MAKER, "sign in", "sandbox", "done"), (MAKER, "sign out", "", "done")]
+
+
+def test_refused_sign_in_is_audited(house: House) -> None:
+    house.stranger().ask("POST", "/sign-in", data={"name": "Eve"}, headers={"origin": ORIGIN})
+    house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": "https://evil.test"})
+    house.stranger().ask("POST", "/sign-in/passkey", data={"nonce": "x"}, headers={"origin": ORIGIN})
+    acts = ("choose person", "choose person", "use passkey")
+    assert audit_entries(house) == [("", act, "", "refused") for act in acts]
+
+
+def test_invitation_token_is_not_audited(house: House) -> None:
+    token = "T" * 43
+    house.stranger().ask("POST", f"/invitation/{token}", headers={"origin": ORIGIN})
+    assert audit_entries(house) == [("", "take invitation", "", "refused")]
+
+
+def test_viewing_pages_adds_no_audit_entry(house: House) -> None:
+    person = house.person(AUDITOR)
+    for path in ("/", "/sign-in", "/payouts/0123456789abcdef", "/nothing"):
+        person.get(path)
+    assert len(audit_entries(house)) == 1
+
+
+def test_action_is_refused_without_audit_trail(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    person = house.person(MAKER)
+    token = person.token("/")
+
+    def raise_unwritable(*_: object) -> None:
+        raise AuditUnwritable("The audit trail cannot be written. Nothing was done.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JournalPlace, "add_audit_entry", raise_unwritable)
+        answer = person.post("/sign-out", csrf=token)
+        assert (answer.status_code, "Nothing was done" in answer.text) == (409, True)
+        headers = {"origin": ORIGIN}
+        assert house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers=headers).status_code == 409
+    assert person.get("/").status_code == 200
+
+
+GATE = GateState(50.0, 8, "amina", timestamp(NOW), [], "", 0, 0, None, "")
+WORKER = WorkerLife("nairobi-1", 4711, timestamp(NOW - timedelta(minutes=2)), timestamp(NOW), True, "b" * 16, 600)
+RUN = UnfinishedRun("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
+
+
+def test_workers_page_averages_rate_since_worker_start() -> None:
+    page = people_page.work_values(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
+    assert page["workers"] == [(WORKER, "salaries.csv", 300)]
+    assert (page["rate_per_s"], page["in_flight"], page["stop_reason"]) == (50, 8, "")
+    stop = GateStop(GateStopKind.REQUESTED, 0, "A person stopped the run.")
+    unset = replace(GATE, rate_per_s=None, concurrency=None, stop=stop, stopped_at=timestamp(NOW))
+    page = people_page.work_values(SharedWork([], [], unset), [], Settings.model_validate({}), NOW)
+    assert (page["rate_per_s"], page["in_flight"], page["work"].gate.stopped_at) == (0, 16, timestamp(NOW))
+    assert "A person stopped the run." in page["stop_reason"]
+
+
+def test_timetable_jobs_are_described_by_task() -> None:
+    settings = Settings.model_validate(
+        {
+            "journal": {"url": "postgresql://db/paygw", "replication": "none"},
+            "timetable": {"time_zone": "Africa/Nairobi", "pick_up": [{"folder": "/srv/in", "at": "0 * * * *"}]},
+        }
+    )
+    names = ("verify", pick_up_name(Path("/srv/in")), pick_up_name(Path("/srv/other")))
+    jobs = [TimetableJob(name, False, 0, None, "nairobi-1", None, timestamp(NOW), 0) for name in names]
+    page = people_page.work_values(SharedWork([], [], GATE), jobs, settings, NOW)
+    assert [about for about, _ in page["jobs"]] == [
+        "Verify the whole journal",
+        "Pay the sheets in the folder in",
+        "Pay the sheets in a folder of another machine",
+    ]
+    assert [job for _, job in page["jobs"]] == jobs
+
+
+def test_journal_file_has_no_workers_page_or_link(ada: Person) -> None:
+    assert ada.get("/workers").status_code == 404
+    assert 'href="/workers"' not in ada.get("/").text
+
+
+def test_workers_page_shows_running_worker(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    program = ClusterProgram(tmp_path, create_sandbox(tmp_path).config)
+    database = postgres_server.new_database()
+    program.write_url(postgres_server.url(database))
+    program.make_journal()
+    house = House(program)
+    tom = house.person(AUDITOR)
+    assert "No worker is running" in tom.get("/workers").text
+    worker = program.start("work")
+    wait_until(lambda: "<td>working</td>" in tom.get("/workers").text or worker.poll() is not None)
+    page = tom.get("/workers").text
+    assert 'aria-current="page">Workers' in page
+    assert "<td>working</td>" in page
+    worker.terminate()
+    worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == 0
+    house.console.sessions.close()
+    postgres_server.drop_database(database)

@@ -15,14 +15,7 @@ from paygw_batch.console.rendering import state_word
 from paygw_batch.core.shown_states import STATES, state_label
 from tests.support.people import APPROVER, House, Person, create_sandbox
 
-SENT = [
-    ("KES", "100.00"),
-    ("UGX", "5000"),
-    ("KES", "250.50"),
-    ("KES", "9001.00"),
-    ("KES", "9006.00"),
-    ("KES", "9002.00"),
-]
+SENT = [("KES", "100.00"), ("UGX", "5000"), *(("KES", text) for text in ("250.50", "9001.00", "9006.00", "9002.00"))]
 NOT_SENT = [("KES", "33.33"), ("UGX", "700")]
 LEFT_OUT = [("KES", "1,5"), ("KES", "1234.567"), ("USD", "5")]
 NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\nUGX = "100000000"\n[approval.makers]'
@@ -49,8 +42,6 @@ def row(number: int, currency: str, amount: str) -> str:
 
 
 class Batch:
-    """A batch that stopped early, with its outputs."""
-
     def __init__(self, house: House) -> None:
         self.program = program = house.program
         program.config.write_text(program.config.read_text().replace("[approval.makers]", NO_APPROVAL))
@@ -96,7 +87,6 @@ def sums_of_rows(rows: Iterable[Mapping[str, object]], amount: str = "amount") -
 
 
 def tables(page: str) -> Sequence[Sequence[Sequence[str]]]:
-    """Return the cell texts of a page by table and line."""
     return [
         [
             [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL)]
@@ -123,11 +113,8 @@ def sums_of_worksheet(lines: Sequence[Sequence[object]], columns: tuple[int, int
     """Return the sums in a workbook's total lines, of which the first per currency has no state."""
     currency, state, amount = columns
     lines_by_state = {(str(one[currency]), str(one[state])): one for one in lines}
-    assert {
-        code: plain_amount(one[amount])
-        for (code, name), one in lines_by_state.items()
-        if name == "to be paid" and one[amount]
-    } == APPROVED
+    approved = {code: one[amount] for (code, name), one in lines_by_state.items() if name == "to be paid"}
+    assert {code: plain_amount(text) for code, text in approved.items() if text} == APPROVED
     assert not [one for (_, name), one in lines_by_state.items() if name == "left out" and one[amount]]
     return {
         (code, CODES[name]): plain_amount(one[amount])
@@ -137,9 +124,8 @@ def sums_of_worksheet(lines: Sequence[Sequence[object]], columns: tuple[int, int
 
 
 def sums_of_workbook(batch: Batch, worksheet: str) -> Sums:
-    lines = list(
-        openpyxl.load_workbook(BytesIO(batch.read_reconciliation("xlsx")))[worksheet].iter_rows(values_only=True)
-    )
+    book = openpyxl.load_workbook(BytesIO(batch.read_reconciliation("xlsx")))
+    lines = list(book[worksheet].iter_rows(values_only=True))
     if worksheet == "Payments":
         return sums_of_worksheet(lines[len([*SENT, *NOT_SENT, *LEFT_OUT]) + 1 :], (4, 5, 3))
     below = lines.index((None,) * 5)

@@ -5,27 +5,24 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from paygw_batch.approval.approval_keys import PasskeySignature, RelyingParty, from_base64url, to_base64url
+from paygw_batch.approval.approval_keys import PasskeySignature, RelyingParty
 from paygw_batch.approval.plan_document import PlanDocument, read_plan
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder
 from paygw_batch.console.start_run import last_run, start_run
-from tests.console.checking import check_in_process
 from tests.console.preparing import digest, sheet, sign_sheet, upload_sheet, wait_until_finished
 from tests.support.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, hidden_value, signature_fields
 from tests.support.patience import PATIENCE_S
 from tests.support.people import APPROVER, MAKER, House, Person, create_sandbox
 from tests.support.program import Program
-from tests.support.software_passkey import SoftwarePasskey, flip_each_bit, passkey
+from tests.support.software_passkey import SoftwarePasskey, passkey
 
-
-@pytest.fixture(autouse=True)
-def _in_process_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_in_process(monkeypatch)
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 
 
 @pytest.fixture
@@ -45,11 +42,8 @@ class Forgeries:
         self.ada, self.ben = house.person(MAKER), house.person(APPROVER)
         self.place = house.prepared(self.ada, sheet(2))
         self.page = self.ben.get(f"{self.place}/plan").text
-        self.form = {
-            "digest": hidden_value(self.page, "digest"),
-            "approved_at": hidden_value(self.page, "approved_at"),
-            **self.ben.signature_for(self.page),
-        }
+        shown = {name: hidden_value(self.page, name) for name in ("digest", "approved_at")}
+        self.form = shown | self.ben.signature_for(self.page)
 
     def submit(self, **changed: str) -> int:
         return self.ben.post(f"{self.place}/approve", **self.form | changed).status_code
@@ -64,64 +58,35 @@ def forgeries(keyed: PasskeyHouse) -> Forgeries:
     return Forgeries(keyed)
 
 
-@pytest.mark.long
-def test_forged_approval_with_flipped_bit_is_refused(forgeries: Forgeries) -> None:
-    """Flips every eighth bit through the pages. tests/approval/test_passkey.py flips every bit."""
-    for part in ("client_data", "authenticator_data", "signature"):
-        plain = from_base64url(forgeries.form[part]) or b""
-        for number, other in enumerate(flip_each_bit(plain)):
-            if number % 8 == number // 8 % 8:
-                assert forgeries.submit(**{part: to_base64url(other)}) == 409
-    assert not forgeries.is_approved
-    assert forgeries.submit() == 303
-    assert forgeries.is_approved
+def sign_other_payout(forgeries: Forgeries) -> dict[str, str]:
+    other = forgeries.house.prepared(forgeries.ada, sheet(3).replace(b"P-", b"Q-"), "other.csv")
+    return forgeries.ben.signature_for(forgeries.ben.get(f"{other}/plan").text)
 
 
-def forge_approval(forgeries: Forgeries, forgery: str) -> dict[str, str]:
-    ben, page = forgeries.ben, forgeries.page
-    match forgery:
-        case "no signature":
-            return {"client_data": "", "authenticator_data": "", "signature": ""}
-        case "a passkey that nobody listed":
-            return ben.signature_for(page, passkey("p-eve", PAGES))
-        case "the maker's passkey":
-            return ben.signature_for(page, KEYS[MAKER])
-        case "his passkey at another site":
-            return ben.signature_for(page, passkey("p-ben", RelyingParty("https://pay.example.evil.test")))
-        case "his sign-in":
-            return ben.signature_for(forgeries.house.stranger().get("/sign-in").text)
-        case "another time":
-            return {"approved_at": "2026-11-22T00:00:00.000Z"}
-        case "a time of his that is long ago":
-            return {"approved_at": "2020-01-01T00:00:00.000Z"}
-        case "another payout":
-            other = forgeries.house.prepared(forgeries.ada, sheet(3).replace(b"P-", b"Q-"), "other.csv")
-            return ben.signature_for(ben.get(f"{other}/plan").text)
-        case "the maker's signature":
-            own = plan_of(forgeries.house, forgeries.place).signature
-            assert isinstance(own, PasskeySignature)
-            return signature_fields(own)
-        case _:
-            raise AssertionError(forgery)
+def copy_maker_signature(forgeries: Forgeries) -> dict[str, str]:
+    own = plan_of(forgeries.house, forgeries.place).signature
+    assert isinstance(own, PasskeySignature)
+    return signature_fields(own)
+
+
+ELSEWHERE = passkey("p-ben", RelyingParty("https://pay.example.evil.test"))
+FORGED: dict[str, Callable[[Forgeries], dict[str, str]]] = {
+    "no signature": lambda _: dict.fromkeys(("client_data", "authenticator_data", "signature"), ""),
+    "a passkey that nobody listed": lambda case: case.ben.signature_for(case.page, passkey("p-eve", PAGES)),
+    "the maker's passkey": lambda case: case.ben.signature_for(case.page, KEYS[MAKER]),
+    "his passkey at another site": lambda case: case.ben.signature_for(case.page, ELSEWHERE),
+    "his sign-in": lambda case: case.ben.signature_for(case.house.stranger().get("/sign-in").text),
+    "another time": lambda _: {"approved_at": "2026-11-22T00:00:00.000Z"},
+    "a time of his that is long ago": lambda _: {"approved_at": "2020-01-01T00:00:00.000Z"},
+    "another payout": sign_other_payout,
+    "the maker's signature": copy_maker_signature,
+}
 
 
 @pytest.mark.share(3)
-@pytest.mark.parametrize(
-    "forgery",
-    [
-        "no signature",
-        "a passkey that nobody listed",
-        "the maker's passkey",
-        "his passkey at another site",
-        "his sign-in",
-        "another time",
-        "a time of his that is long ago",
-        "another payout",
-        "the maker's signature",
-    ],
-)
+@pytest.mark.parametrize("forgery", FORGED)
 def test_forged_approval_signed_for_other_purpose_is_refused(forgeries: Forgeries, forgery: str) -> None:
-    assert forgeries.submit(**forge_approval(forgeries, forgery)) == 409
+    assert forgeries.submit(**FORGED[forgery](forgeries)) == 409
     assert not forgeries.is_approved
     assert forgeries.ben.post(f"{forgeries.place}/start", digest=forgeries.form["digest"]).status_code == 409
     assert last_run(forgeries.house.console.directory / "runs", batch_of(forgeries.house, forgeries.place)) is None
@@ -151,7 +116,6 @@ def strict_house(tmp_path: Path) -> PasskeyHouse:
 
 
 def sign_in(house: PasskeyHouse, key: SoftwarePasskey) -> PasskeyPerson:
-    """Sign in a person by passkey."""
     person = house.stranger()
     person.key = key
     assert person.sign_in(key).status_code == 303
@@ -181,10 +145,8 @@ def test_person_with_two_passkeys_counts_once(strict_house: PasskeyHouse) -> Non
     page = at_home.get(f"{place}/plan").text
     assert "data-challenge" not in page  # It does not ask him again.
     assert "Start the payout" not in page
-    again = at_home.post(
-        f"{place}/approve", digest=plan_of(strict_house, place).digest(), approved_at=timestamp(utc_now())
-    )
-    assert again.status_code == 409
+    form = {"digest": plan_of(strict_house, place).digest(), "approved_at": timestamp(utc_now())}
+    assert at_home.post(f"{place}/approve", **form).status_code == 409
     approve_without_form(at_home, strict_house, place)
     assert len(plan_of(strict_house, place).approvals) == 1
     assert not start_and_check(ben, strict_house, place)
@@ -246,12 +208,16 @@ def run_simultaneously(first: Callable[[], int], second: Callable[[], int]) -> t
         gate.wait()
         answers[place] = ask()
 
-    threads = [threading.Thread(target=run, args=each) for each in enumerate((first, second))]
+    run_in_threads([partial(run, *each) for each in enumerate((first, second))])
+    return answers[0], answers[1]
+
+
+def run_in_threads(targets: list[Callable[[], object]]) -> None:
+    threads = [threading.Thread(target=target) for target in targets]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return answers[0], answers[1]
 
 
 def test_simultaneous_correction_discards_approval(house: House, ada: Person, ben: Person) -> None:
@@ -261,16 +227,9 @@ def test_simultaneous_correction_discards_approval(house: House, ada: Person, be
     for amount in ("701.00", "702.00", "703.00", "704.00"):
         sign_sheet(ada, place)
         shown = digest(ben, place)
+        form = {"csrf": tokens["ada"], "row": "2", "column": "amount", "text": amount}
         corrected, approved = run_simultaneously(
-            lambda: (
-                ada.post(
-                    f"{place}/mend",
-                    csrf=tokens["ada"],
-                    row="2",
-                    column="amount",
-                    text=amount,  # noqa: B023 (joined within)
-                ).status_code
-            ),
+            lambda: ada.post(f"{place}/mend", **form).status_code,  # noqa: B023 (joined within)
             lambda: ben.post(f"{place}/approve", csrf=tokens["ben"], digest=shown).status_code,  # noqa: B023 (as above)
         )
         assert corrected == 303
@@ -303,7 +262,6 @@ def test_repeated_click_and_stale_tab_act_once(house: House, ada: Person, ben: P
 
 @pytest.fixture
 def endless_command(tmp_path: Path) -> Iterator[list[str]]:
-    """Yield a command that runs until the test ends."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     yield ["/bin/sh", "-c", f"read x < {gate}"]
@@ -320,11 +278,7 @@ def test_simultaneous_starts_create_one_process(tmp_path: Path, endless_command:
         gate.wait()
         pids.add(start_run(runs, "0" * 16, endless_command, by="Ben", environ={}).pid)
 
-    threads = [threading.Thread(target=start) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads([start] * 8)
     assert len(pids) == 1
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import hashlib
-import io
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,13 @@ from starlette.routing import Mount, Route
 
 from paygw_batch.console import web_guard
 from paygw_batch.console.console_app import ROUTES, console_app
-from paygw_batch.console.web_guard import HEADERS, MAX_FORM_BYTES, WebGuard
-from tests.console.checking import check_in_process
-from tests.console.preparing import HEADING, row, sheet, sign_sheet, upload_sheet
+from paygw_batch.console.web_guard import MAX_FORM_BYTES
+from tests.console.preparing import sheet, sign_sheet, upload_sheet
 from tests.support.keyed_people import PasskeyHouse
-from tests.support.patience import wait_until
 from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, Person, address, create_sandbox, newest_entries
 from tests.support.software_passkey import passkey
 
+pytestmark = pytest.mark.usefixtures("in_process_checks")
 MIB = 1 << 20
 OWN = b"127.0.0.1:8460"
 STRANGERS = "nobody is signed in here"
@@ -95,24 +92,14 @@ RULES = {
 OF_THE_OWNER = {"maker who prepared it": True, "approver, and not who prepared it": False}
 
 
-@pytest.fixture(autouse=True)
-def _in_process_checks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if "bomb" not in request.node.name:
-        check_in_process(monkeypatch)
-
-
-# Access rules
-
-
 def test_every_route_has_access_rule(house: House) -> None:
     assert {f"{route.method} {route.path}" for route in ROUTES} == set(RULES)
     app: Any = console_app(house.console)
     served = app._app.routes
-    assert {
+    methods = {
         f"{method} {route.path}" for route in served if isinstance(route, Route) for method in route.methods or ()
-    } == {rule for rule in RULES if rule.startswith("POST")} | {
-        f"{head} {rule.partition(' ')[2]}" for rule in RULES if rule.startswith("GET") for head in ("GET", "HEAD")
     }
+    assert methods == set(RULES) | {rule.replace("GET ", "HEAD ") for rule in RULES}
     assert [route.path for route in served if isinstance(route, Mount)] == ["/static"]
     assert all(isinstance(route, Route | Mount) for route in served)
 
@@ -136,9 +123,8 @@ def test_every_route_enforces_its_access_rule(house: House, name: str) -> None:
 def house_of_two_makers(house: House) -> House:
     """Return a house in which two people may both prepare and approve."""
     text = house.program.config.read_text()
-    own = {
-        name: next(line for line in text.splitlines() if line.startswith(f'"{name}" = ')) for name in (MAKER, APPROVER)
-    }
+    lines = text.splitlines()
+    own = {name: next(line for line in lines if line.startswith(f'"{name}" = ')) for name in (MAKER, APPROVER)}
     text = text.replace(own[MAKER], f"{own[MAKER]}\n{own[APPROVER]}", 1)
     place = text.index("[approval.approvers]")
     house.program.config.write_text(f"{text[:place]}[approval.approvers]\n{own[MAKER]}{text[place + 20 :]}")
@@ -185,9 +171,6 @@ def test_unexpected_http_methods_change_nothing(house: House, ada: Person, metho
     assert ada.get("/").status_code == 200
 
 
-# CSRF
-
-
 def test_csrf_form_without_session_token_changes_nothing(house: House, ada: Person) -> None:
     place = upload_sheet(ada, sheet(2))
     before = snapshot(house, place)
@@ -212,15 +195,9 @@ def test_csrf_forms_must_come_from_own_origin(house: House) -> None:
     token = person.token("/")
     for route in ROUTES:
         if route.method == "POST":
-            for headers in (
-                {},
-                {"origin": "null"},
-                {"origin": "https://evil.example"},
-                {"origin": ORIGIN.replace("http:", "https:")},
-                {"origin": ORIGIN, "sec-fetch-site": "cross-site"},
-                {"origin": ORIGIN, "sec-fetch-site": "same-site"},
-                {"referer": f"{ORIGIN}/"},
-            ):
+            origins = ("null", "https://evil.example", ORIGIN.replace("http:", "https:"))
+            sites = ({"origin": ORIGIN, "sec-fetch-site": site} for site in ("cross-site", "same-site"))
+            for headers in ({}, *({"origin": origin} for origin in origins), *sites, {"referer": f"{ORIGIN}/"}):
                 answer = person.ask("POST", address(route), data={"csrf": token}, headers=headers)
                 assert answer.status_code == 403, (route.path, headers)
     assert person.get("/").status_code == 200
@@ -235,9 +212,6 @@ def test_get_requests_change_nothing(house: House, ada: Person) -> None:
         path = address(route).replace("0" * 16, place.rpartition("/")[2])
         ada.get(f"{path}?row=2&column=amount&text=9.00&csrf={token}")
     assert snapshot(house, place) == before
-
-
-# Sessions
 
 
 def test_stolen_stored_session_values_are_useless(house: House) -> None:
@@ -271,14 +245,6 @@ def test_session_fixation_is_prevented_by_new_ids(house: House) -> None:
         assert thief.get("/").status_code == 303
 
 
-def test_session_of_another_console_is_refused(house: House, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = House(create_sandbox(tmp_path_factory.mktemp("elsewhere")))
-    cookie = elsewhere.person(MAKER).client.cookies["payouts"]
-    thief = house.stranger()
-    thief.client.cookies.set("payouts", cookie)
-    assert thief.get("/").status_code == 303
-
-
 @pytest.fixture
 def keyed(tmp_path: Path) -> PasskeyHouse:
     return PasskeyHouse(create_sandbox(tmp_path))
@@ -295,19 +261,6 @@ def test_sign_in_brute_force_is_recorded_without_lockout(keyed: PasskeyHouse) ->
     assert len(entries) == 60
     assert {(route.who, route.act, route.result) for route in entries} == {("", "use passkey", "refused")}
     assert keyed.person(MAKER).get("/").status_code == 200
-
-
-# Frames, host names and proxies
-
-
-def test_clickjacking_every_response_forbids_framing(house: House) -> None:
-    people = [house.stranger(), house.person(MAKER)]
-    for route in ROUTES:
-        for person in people:
-            answer = person.get(address(route))
-            assert answer.headers["x-frame-options"] == "DENY"
-            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-            assert {name: answer.headers[name] for name in HEADERS} == dict(HEADERS)
 
 
 FORGED = {
@@ -334,10 +287,8 @@ def test_forged_proxy_headers_are_ignored(house: House) -> None:
     assert (stranger.status_code, stranger.headers["location"]) == (303, "/sign-in")
     answer = house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN, **FORGED})
     assert "Secure" not in answer.headers["set-cookie"]
-    evil = house.stranger().ask(
-        "POST", "/sign-in", data={"name": MAKER}, headers={**FORGED, "origin": "https://evil.example"}
-    )
-    assert evil.status_code == 403
+    headers = {**FORGED, "origin": "https://evil.example"}
+    assert house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers=headers).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -377,9 +328,6 @@ def send_request(
     return sent[0]["status"], taken
 
 
-# Bodies
-
-
 def test_upload_bomb_is_refused_by_declared_length(house: House) -> None:
     headers = [(b"host", b"127.0.0.1:8460"), (b"content-length", str(10 * 1024 * MIB).encode())]
     assert send_request(house.app, headers=headers, method="POST", path="/new") == (413, 0)
@@ -408,18 +356,6 @@ def test_upload_bomb_without_length_is_cut_off(house: House) -> None:
     assert (newest.who, newest.act, newest.result) == (MAKER, "sign out", "refused")
 
 
-def test_slow_request_body_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_guard, "BODY_LIMIT_S", 0.01)
-
-    async def reads(_scope: Any, receive: Any, _send: Any) -> None:
-        while True:
-            await receive()
-
-    guard = WebGuard(reads, hosts=["pages"], max_body_bytes=lambda _path: MIB, tls=False)
-    first = [{"type": "http.request", "body": b"x", "more_body": True}]
-    assert send_request(guard, headers=[(b"host", b"pages")], method="POST", body=first) == (413, 2)
-
-
 def test_slow_upload_is_deleted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     cookie = house.person(MAKER).client.cookies["payouts"]
     monkeypatch.setattr(web_guard, "BODY_LIMIT_S", 0.01)
@@ -438,43 +374,6 @@ def test_upload_bomb_of_many_fields_is_refused(ada: Person) -> None:
     answer = ada.ask("POST", "/sign-out", content=form, headers=headers)
     assert answer.status_code == 403
     assert ada.get("/").status_code == 200
-
-
-def get_when_read(person: Person, place: str) -> str:
-    """Return the page of a sheet once another process has read it."""
-    wait_until(lambda: "data-reload-ms" not in person.get(place).text, "the sheet is never read")
-    return person.get(place).text
-
-
-def workbook_of_600_mib() -> bytes:
-    """Return a workbook of some 600 KiB that unpacks to 600 MiB."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("xl/workbook.xml", "<workbook/>")
-        with archive.open("xl/worksheets/sheet1.xml", "w", force_zip64=True) as part:
-            for _ in range(600):
-                part.write(b" " * MIB)
-    return file.getvalue()
-
-
-def test_upload_bomb_in_workbook_is_refused(house: House) -> None:
-    bomb = workbook_of_600_mib()
-    assert len(bomb) < 4 * MIB
-    ada = house.person(MAKER)
-    page = get_when_read(ada, upload_sheet(ada, bomb, "payroll.xlsx"))
-    assert "We can't read this sheet yet" in page
-    assert "no sheet of payees compresses that much" in page
-
-
-@pytest.mark.long
-def test_upload_bomb_of_million_columns_is_refused(ada: Person) -> None:
-    content = f"{HEADING},{','.join(f'c{n}' for n in range(1_000_000))}\n{row(1)}\n".encode()
-    page = get_when_read(ada, upload_sheet(ada, content))
-    assert "We can't read this sheet yet" in page
-    assert len(page) < 100_000
-
-
-# Paths
 
 
 @pytest.mark.share(5)
@@ -509,8 +408,7 @@ def test_path_traversal_reveals_no_file(house: House, path: str) -> None:
         answer = person.get(path)
         assert answer.status_code in {303, 404}, answer.status_code
         assert "evil.example" not in answer.headers.get("location", "")
-        assert "-----BEGIN" not in answer.text
-        assert "base_url" not in answer.text
+        assert not [secret for secret in ("-----BEGIN", "base_url") if secret in answer.text]
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/%2f..", "/\\evil.example", "http://evil.example/"])

@@ -29,3 +29,12 @@ def shifted_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
                 monkeypatch.setattr(module, "utc_now", now)
 
     return set_ahead
+
+
+class ManualClock:
+    """A count of seconds that a test sets."""
+
+    now_s = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s

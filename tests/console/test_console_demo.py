@@ -1,14 +1,28 @@
-"""Tests the accessibility of pages that are files in a real browser."""
+"""Tests the demonstration of the pages, and the accessibility of pages that are files in a real browser."""
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from paygw_batch.core.generator_marks import PageKind
+from tests.console.preparing import upload_sheet
 from tests.support.browsers import NARROW, Desk
+from tests.support.checkout import ROOT
 from tests.support.golden_pages import read_golden_page
 from tests.support.long_part import share
+from tests.support.people import MAKER, House
+from tests.support.program import Program
+
+
+@pytest.mark.usefixtures("in_process_checks")
+def test_demonstration_has_people_and_correctable_sheet(tmp_path: Path) -> None:
+    demo = runpy.run_path(str(ROOT / "tooling/console_demo.py"))
+    tmp_path.chmod(0o700)
+    ada = House(Program(tmp_path, demo["create_demo"](tmp_path))).person(MAKER)
+    place = upload_sheet(ada, (tmp_path / "payroll-november.csv").read_bytes())
+    assert "7 of 200 rows cannot be paid yet" in ada.get(place).text
 
 
 @pytest.mark.parametrize("scheme", share(["dark", "light"], every=2))

@@ -1,0 +1,176 @@
+"""Output on a terminal: lines of 80 columns, separators in amounts, a progress bar, and a full disk behind it."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from paygw_batch.cli.screen.progress_bar import show_bar
+from paygw_batch.cli.screen.screen import column_widths, wrap_line
+from tests.cli.conversing import converse
+from tests.support.program import Program, kenyan_rows, read_csv
+
+LONG = "payroll-november-2026-of-the-northern-branch.csv"
+LAYOUT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("one two three", 80, ["one two three"]),
+        ("one two three", 8, ["one two", "three"]),
+        ("- one two three", 9, ["- one two", "  three"]),
+        ("  one two three", 9, ["  one two", "  three"]),
+        ("run `paygw-batch status 1` now", 20, ["run", "`paygw-batch status 1`", "now"]),
+        ("Pay: paygw-batch submit payroll.csv", 20, ["Pay:", "paygw-batch submit payroll.csv"]),
+        ("a-word-that-is-far-too-long is", 10, ["a-word-that-is-far-too-long", "is"]),
+        ("给 付款 付款", 6, ["给", "付款", "付款"]),
+    ],
+)
+def test_wrapping_keeps_words_and_commands_whole(text: str, width: int, lines: list[str]) -> None:
+    assert wrap_line(text, width).split("\n") == lines
+
+
+def test_wide_columns_share_remaining_width() -> None:
+    columns = [["id", "aaaa"], ["one two three", "four"]]
+    assert column_widths(columns, [True, False], 40) == [4, 13]
+    assert column_widths(columns, [True, False], 11) == [4, 7]
+    assert column_widths(columns, [True, False], 8) is None
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("language", ["en", "fr"])
+def test_terminal_output_breaks_no_word(program: Program, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
+    monkeypatch.setattr("tests.cli.conversing.COLUMNS", 80)
+    sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="9007", prefix="LOST")], LONG)
+    program.run("submit", sheet)
+    for command in (("status",), ("status", sheet, "--history"), ("config", "show"), ("verify",), ("find", "Jane")):
+        shown, _ = converse(program, "--lang", language, *command, answers=[])
+        lines = LAYOUT.sub("", shown).splitlines()
+        # A line may be longer only if it consists of one unbreakable piece: a command, a path or a name.
+        assert [line for line in lines if len(line) > 80 and " " in line.strip() and "paygw-batch" not in line] == []
+        assert command != ("status",) or LONG in shown
+        assert command != ("config", "show") or "gateway.private_key_passphrase_file" in shown
+
+
+PLAIN = re.compile(r"(?<![\d.,])\d{4,}\.\d{2}\b")
+
+
+@pytest.fixture
+def paid_sheet(program: Program) -> Path:
+    sheet = program.sheet(kenyan_rows(3, amount="123456.50"))
+    assert program.run("submit", sheet).exit_code == 0
+    return sheet
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("submit", "payroll.csv"), "370,369.50"),
+        (("submit", "more.csv", "--dry-run"), "(KES 444,445.00)"),
+        (("submit", "payroll.csv", "--expect-total", "KES=1000000"), "You expected KES 1,000,000"),
+        (("validate", "payroll.csv"), "370,369.50"),
+        (("status",), "370,369.50"),
+        (("status", "payroll.csv"), "370,369.50"),
+        (("reconcile", "payroll.csv", "--out", "again.csv"), "370,369.50"),
+        (("find", "Jane Wanjiku"), "KES 123,456.50"),
+        (("resolve", "statement", "payroll.csv", "statement.csv"), "KES 99,999.00; it was sent with KES 123,456.50"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_amounts_have_separators_on_terminal_only(
+    program: Program, paid_sheet: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], shown: str
+) -> None:
+    program.sheet(kenyan_rows(2, amount="222222.50", prefix="MORE"), name="more.csv")
+    (program.home / "statement.csv").write_text("order_id,amount,currency,status\nPAY-1,99999.00,KES,approved\n")
+    monkeypatch.chdir(program.home)
+    for_people = program.run(*words)
+    output = " ".join((for_people.stdout + for_people.stderr).split())
+    assert shown in output
+    assert not PLAIN.search(output)
+    for_programs = json.loads(program.run("--json", *words).stdout)
+    for_programs.pop("message")
+    assert not re.search(r'"\d{1,3},\d{3}', json.dumps(for_programs["totals"]))
+    assert {line["amount"] for line in read_csv(paid_sheet.with_suffix(".reconciliation.csv"))} == {"123456.50"}
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_bar_appears_only_on_terminal(is_terminal: bool) -> None:
+    written = io.StringIO()
+    with show_bar(Console(file=written, force_terminal=is_terminal, width=100), "Checking") as progress:
+        progress(500, 2_000)
+    text = written.getvalue()
+    assert ("Checking" in text and "500/2000" in text) is is_terminal
+    assert bool(text) is is_terminal
+
+
+FULL = Path("/dev/full")
+REJECTED = "9001"
+
+pytestmark = pytest.mark.skipif(not FULL.exists(), reason="the device that is always full is Linux's")
+
+
+def run_with_output(program: Program, *arguments: str | Path, out: Path | None = None, err: Path | None = None) -> int:
+    """Run a command as a process, with standard output or standard error redirected to a file."""
+    command = [sys.executable, "-m", "paygw_batch", "--config", program.config, *arguments]
+    with (out or Path(os.devnull)).open("w") as output, (err or program.home / "err").open("w") as errors:
+        return subprocess.run(
+            command, env={**os.environ, **program.environ}, cwd=program.home, stdout=output, stderr=errors, check=False
+        ).returncode
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_run_with_unwritable_output_finishes_with_warning(program: Program, options: tuple[str, ...]) -> None:
+    sheet = program.sheet(kenyan_rows(20))
+    assert run_with_output(program, *options, "submit", sheet, out=FULL) == 2
+    text = (program.home / "err").read_text()
+    assert "20 paid." in text
+    assert "Error: standard output could not be written: no space left on device." in text
+    assert "Trace" not in text
+    assert [line["state"] for line in read_csv(program.home / "payroll.reconciliation.csv")] == ["paid"] * 20
+
+
+def test_unwritable_output_keeps_exit_code_of_rejections(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(2, amount=REJECTED))
+    assert run_with_output(program, "submit", sheet, out=FULL) == 4
+    assert "2 rejected." in (program.home / "err").read_text()
+
+
+def test_query_with_unwritable_output_fails(program: Program) -> None:
+    assert program.run("submit", program.sheet(kenyan_rows(1))).exit_code == 0
+    assert run_with_output(program, "status", out=FULL) == 2
+    assert run_with_output(program, "--json", "verify", out=FULL) == 2
+
+
+@pytest.mark.long
+def test_error_keeps_code_with_both_streams_full(program: Program) -> None:
+    sheet = program.sheet(["KE,PAY-1,many,KES,Jane,254712345678,+254712345678"])
+    assert run_with_output(program, "--json", "submit", sheet, out=FULL, err=FULL) == 3
+    assert run_with_output(program, "--json", "submit", "nowhere.csv", out=FULL, err=FULL) == 3
+
+
+@pytest.mark.long
+def test_full_standard_error_does_not_stop_run(program: Program) -> None:
+    assert run_with_output(program, "submit", program.sheet(kenyan_rows(20)), err=FULL) == 0
+    assert len(program.record()) == 20
+
+
+def test_closed_output_pipe_does_not_stop_run(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(5))
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "paygw_batch", "--config", str(program.config), "submit", str(sheet)]
+    environ, pipe = {**os.environ, **program.environ}, subprocess.PIPE
+    result = subprocess.run(command, env=environ, stdout=writer, stderr=pipe, text=True, check=False)
+    os.close(writer)
+    assert result.returncode == 2
+    assert "standard output could not be written: broken pipe." in result.stderr
+    assert len(program.record()) == 5
