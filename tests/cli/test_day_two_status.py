@@ -16,7 +16,7 @@ def prepare_three_batches(program: Program) -> None:
 
 
 @pytest.fixture
-def three_batches(machine_cache: MachineCache) -> Program:
+def batches(machine_cache: MachineCache) -> Program:
     return machine_cache(prepare_three_batches)
 
 
@@ -31,18 +31,18 @@ def three_batches(machine_cache: MachineCache) -> Program:
         ("person", ["declined.csv", "small.csv", "large.csv"]),
     ],
 )
-def test_status_lists_batches_in_requested_order(three_batches: Program, order: str, sheets: list[str]) -> None:
-    assert [batch["sheet"] for batch in three_batches.json("status", "--sort", order)["batches"]] == sheets
+def test_status_lists_batches_in_requested_order(batches: Program, order: str, sheets: list[str]) -> None:
+    assert [batch["sheet"] for batch in batches.json("status", "--sort", order)["batches"]] == sheets
 
 
-def test_batch_list_shows_age_totals_and_open_rows(three_batches: Program) -> None:
-    summary = three_batches.json("status")
+def test_batch_list_shows_age_totals_and_open_rows(batches: Program) -> None:
+    summary = batches.json("status")
     assert summary["states"] == {"paid": 7, "rejected": 2}
     assert summary["totals"] == {"KES": {"paid": "10503.50", "rejected": "18002.00"}}
     assert [batch["needs_person"] for batch in summary["batches"]] == [0, 2, 0]
     assert all(0 <= batch["age_s"] < 600 for batch in summary["batches"])
     assert "1 of them needs a person" in summary["message"]
-    listed = [line.split() for line in three_batches.run("status").stdout.splitlines() if ".csv" in line]
+    listed = [line.split() for line in batches.run("status").stdout.splitlines() if ".csv" in line]
     assert [line[1:2] + line[3:] for line in listed] == [
         ["small.csv", "2", "2", "0", "0"],
         ["declined.csv", "2", "0", "0", "2"],
@@ -79,6 +79,6 @@ def test_watch_follows_running_batch_to_its_end(program: Program) -> None:
     assert json.loads(shown)["states"] == {"paid": 5}
 
 
-def test_conflicting_status_options_are_refused(three_batches: Program) -> None:
+def test_conflicting_status_options_are_refused(batches: Program) -> None:
     for arguments in (["--watch"], ["--in-doubt"], ["small.csv", "--out", "x.csv"]):
-        assert three_batches.run("status", *arguments).exit_code == 2
+        assert batches.run("status", *arguments).exit_code == 2

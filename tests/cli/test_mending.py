@@ -20,34 +20,34 @@ COMMANDS = [
 
 
 @pytest.fixture
-def program_at_home(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
+def program_here(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
     copy_versioned(program.home, "samples")
     monkeypatch.chdir(program.home)
     return program
 
 
-def test_documented_correction_commands_pay_refused_workbook(program_at_home: Program) -> None:
+def test_documented_correction_commands_pay_refused_workbook(program_here: Program) -> None:
     refuse, validate, submit, template = (command[1:] for command in COMMANDS)
-    refused = program_at_home.run(*refuse)
+    refused = program_here.run(*refuse)
     assert refused.exit_code == 3
     documented = re.search(r"```text\n(Defects.*?)```", PAGE, flags=re.DOTALL)
     assert documented
     assert [line.rstrip() for line in refused.stdout.splitlines()] == documented[1].splitlines()
-    assert program_at_home.run(*validate).exit_code == 3
+    assert program_here.run(*validate).exit_code == 3
     book = openpyxl.load_workbook("mended.xlsx")
     for cell, value in CORRECTIONS:
         book["October"][cell].value = value
     book.save("mended.xlsx")
-    corrected = program_at_home.run(*validate)
+    corrected = program_here.run(*validate)
     assert corrected.exit_code == 0, corrected.stdout
     assert "254712345111" in corrected.stdout
-    assert program_at_home.json(*submit)["states"] == {"paid": 6}
-    assert program_at_home.run(*template).exit_code == 0
+    assert program_here.json(*submit)["states"] == {"paid": 6}
+    assert program_here.run(*template).exit_code == 0
     assert Path("new-payroll.xlsx").exists()
 
 
-def test_documented_correction_lists_every_red_cell(program_at_home: Program) -> None:
-    program_at_home.run(*COMMANDS[0][1:])
+def test_documented_correction_lists_every_red_cell(program_here: Program) -> None:
+    program_here.run(*COMMANDS[0][1:])
     sheet = openpyxl.load_workbook("mended.xlsx")["October"]
     red = {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == "FFFF9B9B"}
     assert red == {cell for cell, _ in CORRECTIONS}

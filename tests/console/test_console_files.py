@@ -12,9 +12,7 @@ def test_reconciliation_downloads_have_no_formulas_or_leftovers(tmp_path: Path) 
     person = house.person(MAKER)
     csv = person.get(f"/payouts/{batch}/reconciliation.csv")
     assert "attachment" in csv.headers["content-disposition"]
-    assert "'=1+1" in csv.text
-    assert "'@SUM(A1)" in csv.text
-    assert csv.text.count("paid") >= 2
+    assert ("'=1+1" in csv.text, "'@SUM(A1)" in csv.text, csv.text.count("paid") >= 2) == (True, True, True)
     assert person.get(f"/payouts/{batch}/reconciliation.xlsx").content.startswith(b"PK")
     page = person.get(f"/payouts/{batch}/reconciliation.html")
     assert "attachment" in page.headers["content-disposition"]
@@ -33,11 +31,9 @@ def test_search_finds_person_and_offers_advice(tmp_path: Path) -> None:
     batch = pay_payroll(house.program)
     person = house.person(MAKER)
     found = person.get("/payees?text=halima").text
-    assert f"/payouts/{batch}/rows/3" in found
-    assert "Jane Wanjiku" not in found
+    assert (f"/payouts/{batch}/rows/3" in found, "Jane Wanjiku" in found) == (True, False)
     advice = person.get("/payees/advice?text=0712345002")
-    assert "Halima Abdi" in advice.text
-    assert "Jane" not in advice.text
+    assert ("Halima Abdi" in advice.text, "Jane" in advice.text) == (True, False)
     assert person.get("/payees/advice?text=nobody").status_code == 409
     advices = person.get(f"/payouts/{batch}/advices").text
     assert [advices.count(text) for text in ("<section", "254712345001", "Halima Abdi</bdi>")] == [2, 1, 1]
@@ -50,8 +46,7 @@ def test_search_finds_person_and_offers_advice(tmp_path: Path) -> None:
     assert house.person(AUDITOR).get(f"/payouts/{batch}/advices").status_code == 403
     assert "No payment matches" in person.get("/payees?text=nobody").text
     masked = house.person(AUDITOR).get("/payees?text=halima").text
-    assert "254712345002" not in masked
-    assert "...002" in masked
+    assert ("254712345002" in masked, "...002" in masked) == (False, True)
     assert house.person(AUDITOR).get("/payees/advice?text=halima").status_code == 403
 
 

@@ -21,7 +21,6 @@ from tests.console.preparing import (
     digest,
     open_payout_folder,
     payable_count,
-    row,
     sheet,
     sign_sheet,
     upload_sheet,
@@ -42,46 +41,22 @@ def _in_process_checks(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("in_process_checks")
 
 
-def require_approved_shown(house: House, link: str, code: str) -> None:
-    """Fail unless approver and auditor see the signed plan, without any form."""
-    for person, account in ((house.person(APPROVER), "254712345001"), (house.person(AUDITOR), "...001")):
-        seen = person.get(link).text
-        assert code in seen, person.name
-        assert re.search(rf"Approved</dt><dd><bdi>{APPROVER}</bdi>, \d+ \w+ \d{{4}}", seen), person.name
-        assert "Amount was 1,250.00, is 1250.00" in seen or person.name == AUDITOR
-        assert account in seen, person.name
-        assert {action for action, _ in parse_forms(seen)} <= {"/sign-out", "/language"}, person.name
-
-
-def test_corrected_sheet_is_approved_and_paid(house: House, ada: Person, ben: Person) -> None:
+def test_corrections_are_shown_until_payout_is_paid(house: House, ada: Person, ben: Person) -> None:
     place = upload_sheet(ada, sheet(wrong=EIGHT_DEFECTS))
     page = ada.get(place).text
     assert "8 of 12 rows cannot be paid yet" in page
-    assert "Client Order ID" in page
-    assert payable_count(page) == "4"
-
-    def correct_cell(number: int, column: str, text: str) -> str:
-        answer = ada.post(f"{place}/mend", row=str(number), column=column, text=text)
-        assert answer.status_code == 303, answer.text
-        return ada.get(place).text
-
-    assert 'name="text" value="1250.00"' in page  # "Use 1250.00"
-    assert payable_count(correct_cell(4, "amount", "1250.00")) == "5"
-    wrong = correct_cell(5, "amount", "twelve")
-    assert "twelve is not a plain number" in wrong
-    assert payable_count(wrong) == "5"
-    for number, column, text, left in (
-        (5, "amount", "112.00", "6"),
-        (6, "country", "KE", "7"),
-        (7, "account_name", "Halima Abdi", "8"),
-        (8, "currency", "", "9"),
+    assert ("Client Order ID" in page, 'name="text" value="1250.00"' in page) == (True, True)  # "Use 1250.00"
+    for number, column, text, payable in (
+        *((4, "amount", "1250.00", "5"), (5, "amount", "twelve", "5"), (5, "amount", "112.00", "6")),
+        *((6, "country", "KE", "7"), (7, "account_name", "Halima Abdi", "8"), (8, "currency", "", "9")),
         (11, "client_orderid", "P-10", "11"),
     ):
-        assert payable_count(correct_cell(number, column, text)) == left
+        assert ada.post(f"{place}/mend", row=str(number), column=column, text=text).status_code == 303
+        page = ada.get(place).text
+        assert payable_count(page) == payable
+        assert ("twelve is not a plain number" in page) == (text == "twelve")
     assert ada.post(f"{place}/leave-out", row="9").status_code == 303
-    page = ada.get(place).text
-    assert "11 of 12 rows can be paid; 1 is left out" in page
-    assert payable_count(page) == "11"
+    assert "11 of 12 rows can be paid; 1 is left out" in ada.get(place).text
 
     payout = open_payout_folder(house, place)
     payout.write_upload(replace(payout.uploaded, at="2026-01-02T08:00:00.000Z"))
@@ -92,7 +67,7 @@ def test_corrected_sheet_is_approved_and_paid(house: House, ada: Person, ben: Pe
     assert '<th scope="row" class="number" data-label="Row">9</th>' in plan.partition("Left out")[2]
     code = sign_sheet(ada, place)
     assert "another person must approve it" in ada.get(f"{place}/plan").text
-    assert f"/sheets/{place.rpartition('/')[2]}/plan" in ben.get("/").text.partition("<h2>Payouts</h2>")[0]
+    assert f"{place}/plan" in ben.get("/").text.partition("<h2>Payouts</h2>")[0]
     assert re.fullmatch(r"\w{4} \w{4} \w{4} \w{4}", code)
     assert f'<span class="code">{code}</span>' in ben.get(f"{place}/plan").text
     assert ben.post(f"{place}/approve", digest=digest(ben, place)).status_code == 303
@@ -101,20 +76,19 @@ def test_corrected_sheet_is_approved_and_paid(house: House, ada: Person, ben: Pe
     for _ in range(3):  # A double click starts one payout.
         assert ben.post(f"{place}/start", digest=shown).status_code == 303
     page = wait_until_finished(ada, place)
-    assert "<strong>11</strong> Paid" in page
-    assert "<strong>1</strong> Left out" in page
+    assert ("<strong>11</strong> Paid" in page, "<strong>1</strong> Left out" in page) == (True, True)
     assert len(house.program.record()) == 11
-    assert {line["client_orderid"] for line in house.program.record()} == {
-        f"P-{n}" for n in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12)
-    }
     assert re.search(r"<strong>Approved</strong><span>[^<]+&middot; <bdi>Ben Okello</bdi></span>", page), page
-    assert house.program.json("verify")["exit_code"] == 0
     (link,) = re.findall(r'<a href="([^"]+)">What was approved</a>', page)
-    require_approved_shown(house, link, code)
+    for person, account in ((ben, "254712345001"), (house.person(AUDITOR), "...001")):
+        seen = person.get(link).text
+        assert re.search(rf"Approved</dt><dd><bdi>{APPROVER}</bdi>, \d+ \w+ \d{{4}}", seen), person.name
+        assert "Amount was 1,250.00, is 1250.00" in seen or person.name == AUDITOR
+        assert (code in seen, account in seen) == (True, True), person.name
+        assert {action for action, _ in parse_forms(seen)} <= {"/sign-out", "/language"}, person.name
     # A started payout can no longer be changed, and the same sheet sends nothing twice.
     assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 409
-    again = upload_sheet(ada, sheet(2))
-    assert "All 2 rows are known; nothing would be sent" in ada.get(again).text
+    assert "All 2 rows are known; nothing would be sent" in ada.get(upload_sheet(ada, sheet(2))).text
 
 
 def upload_ready_sheet(house: House, count: int = 2) -> tuple[Person, Person, str]:
@@ -124,29 +98,10 @@ def upload_ready_sheet(house: House, count: int = 2) -> tuple[Person, Person, st
     return ada, ben, place
 
 
-def test_only_maker_changes_and_only_others_approve(house: House) -> None:
-    text = house.program.config.read_text()
-    key = re.findall(rf'"{MAKER}" = "(\S+)"', text)[0]
-    other = re.findall(rf'"{APPROVER}" = "(\S+)"', text)[0]
-    text = text.replace(
-        "[approval.approvers]\n", f'"{APPROVER}" = "{other}"\n[approval.approvers]\n"{MAKER}" = "{key}"\n'
-    )
-    house.program.config.write_text(text)  # Now both are makers and approvers.
-    house = House(house.program)
-    ada, ben, place = upload_ready_sheet(house)
-    assert ada.post(f"{place}/approve", digest=plan_document_digest(house, place)).status_code == 403
-    assert "You prepared this payout" in ada.post(f"{place}/approve", digest=plan_document_digest(house, place)).text
-    for act, form in (
-        ("mend", {"row": "2", "column": "amount", "text": "9"}),
-        ("leave-out", {"row": "2"}),
-        ("remove", {}),
-    ):
-        assert ben.post(f"{place}/{act}", **form).status_code == 403
-    assert ben.post(f"{place}/approve", digest=plan_document_digest(house, place)).status_code == 303
-
-
-def plan_document_digest(house: House, place: str) -> str:
-    return read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json").digest()
+def test_only_maker_changes_payout(house: House) -> None:
+    _, ben, place = upload_ready_sheet(house)
+    forms = {"mend": {"row": "2", "column": "amount", "text": "9"}, "leave-out": {"row": "2"}, "remove": {}}
+    assert {ben.post(f"{place}/{act}", **form).status_code for act, form in forms.items()} == {403}
 
 
 def test_correction_after_signing_removes_signature(house: House) -> None:
@@ -158,8 +113,6 @@ def test_correction_after_signing_removes_signature(house: House) -> None:
     assert "This payout was changed since this page was opened." in answer.text
     sign_sheet(ada, place)
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409  # Ben saw an older plan.
-    assert ben.post(f"{place}/start", digest=plan_document_digest(house, place)).status_code == 409
-    assert house.program.record() == []
 
 
 def test_equal_corrections_are_grouped_after_amounts(house: House) -> None:
@@ -207,11 +160,10 @@ def test_file_name_cannot_escape_folder(house: House, ada: Person, name: str) ->
     assert next(kept.iterdir()).stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("name", [".csv", "x" * 101 + ".csv", "notes.docx"])
-def test_invalid_file_name_is_refused(house: House, name: str) -> None:
-    answer = house.person(MAKER).upload("/new", name, sheet(1))
-    page = answer.text if answer.status_code != 303 else house.person(MAKER).get(answer.headers["location"]).text
-    assert answer.status_code == 409 or "We can't read this sheet yet" in page
+def test_invalid_file_name_is_refused(ada: Person) -> None:
+    for name in (".csv", "x" * 101 + ".csv"):
+        assert ada.upload("/new", name, sheet(1)).status_code == 409
+    assert "We can't read this sheet yet" in ada.get(upload_sheet(ada, sheet(1), "notes.docx")).text
 
 
 def test_oversized_upload_is_refused(house: House) -> None:
@@ -225,20 +177,16 @@ def test_oversized_upload_is_refused(house: House) -> None:
 
 def test_correction_form_refuses_invalid_text_and_cells(ada: Person) -> None:
     place = upload_sheet(ada, sheet(2))
-    assert ada.post(f"{place}/mend", row="2", column="amount", text="1\n2").status_code == 409
-    assert ada.post(f"{place}/mend", row="2", column="amount", text="1" * 501).status_code == 409
-    assert ada.post(f"{place}/mend", row="2", column="nothing", text="1").status_code == 404
-    assert ada.post(f"{place}/mend", row="77", column="amount", text="1").status_code == 404
+    for number, column, text, status in (
+        ("2", "amount", "1\n2", 409),
+        ("2", "amount", "1" * 501, 409),
+        ("2", "nothing", "1", 404),
+        ("77", "amount", "1", 404),
+    ):
+        assert ada.post(f"{place}/mend", row=number, column=column, text=text).status_code == status
     assert ada.post(f"{place}/leave-out", row="-1").status_code == 404
     assert ada.get("/sheets/../../etc").status_code in {303, 404}
     assert ada.get("/sheets/ffffffffffffffff").status_code == 404
-
-
-def test_suggestions_correct_all_cells_of_kind(ada: Person) -> None:
-    place = upload_sheet(ada, sheet(5, {n: {"amount": f'"1,{n}00.00"'} for n in (1, 2)}))
-    assert "Use the suggested text in all 2 cells" in ada.get(f"{place}?kind=amount.format").text
-    assert ada.post(f"{place}/mend-kind", kind="amount.format").status_code == 303
-    assert payable_count(ada.get(place).text) == "5"
 
 
 def test_computed_amounts_are_rounded_only_on_request(house: House, ada: Person) -> None:
@@ -246,8 +194,7 @@ def test_computed_amounts_are_rounded_only_on_request(house: House, ada: Person)
         ada, sheet(4, {1: {"amount": "45833.3333"}, 2: {"amount": "45833.335"}, 3: {"amount": "45.833"}})
     )
     page = ada.get(f"{place}?kind=amount.decimals").text
-    assert "1 of 4 rows can be paid" in page
-    assert "Use the suggested text in all 2 cells" in page
+    assert ("1 of 4 rows can be paid" in page, "Use the suggested text in all 2 cells" in page) == (True, True)
     assert ada.post(f"{place}/mend-kind", kind="amount.decimals").status_code == 303
     assert "1 of 4 rows cannot be paid yet" in ada.get(place).text
     ada.post(f"{place}/leave-out", row="4", out="yes")
@@ -257,27 +204,19 @@ def test_computed_amounts_are_rounded_only_on_request(house: House, ada: Person)
     assert "was 45833.335, is 45833.34" in shown
 
 
-def test_repeated_sheet_with_new_ids_asks_once(house: House) -> None:
-    ada, ben, place = upload_ready_sheet(house, 4)
-    ben.post(f"{place}/approve", digest=digest(ben, place))
-    ben.post(f"{place}/start", digest=digest(ben, place))
-    wait_until_finished(ada, place)
-    renamed = sheet(4).replace(b"P-", b"DEC-")
-    again = upload_sheet(ada, renamed, "december.csv")
-    page = ada.get(again).text
+def test_answered_question_is_not_asked_again(house: House, ada: Person) -> None:
+    pay_from_command_line(house, sheet(4).replace(b"P-", b"OCT-"))
+    place = upload_sheet(ada, sheet(4))
+    page = ada.get(place).text
     assert "Was this paid already?" in page
     assert "Check what will be paid</a>" not in page
     question = re.findall(r'name="question" value="([^"]+)"', page)[0]
-    assert ada.post(f"{again}/answer", question="sheet.repeats_a_batch 0").status_code == 409
-    assert ada.post(f"{again}/answer", question=question).status_code == 303
-    assert 'name="question"' not in ada.get(again).text
-    ada.post(f"{again}/leave-out", row="5", out="yes")  # it is asked no more after a correction
-    assert 'name="question"' not in ada.get(again).text
-    sign_sheet(ada, again)
-    assert "Could somebody be paid twice?" in ben.get(f"{again}/plan").text
-    ben.post(f"{again}/approve", digest=digest(ben, again))
-    ben.post(f"{again}/start", digest=digest(ben, again))
-    assert "<strong>3</strong> Paid" in wait_until_finished(ada, again)
+    assert ada.post(f"{place}/answer", question="sheet.repeats_a_batch 0").status_code == 409
+    assert ada.post(f"{place}/answer", question=question).status_code == 303
+    ada.post(f"{place}/leave-out", row="5", out="yes")
+    assert 'name="question"' not in ada.get(place).text
+    sign_sheet(ada, place)
+    assert "Could somebody be paid twice?" in house.person(APPROVER).get(f"{place}/plan").text
 
 
 @pytest.mark.parametrize("in_process_bytes", [1_000_000, 0])
@@ -385,20 +324,22 @@ def listed_names(page: str) -> list[str]:
 def test_paid_people_are_listed_searched_and_sorted(house: House) -> None:
     ada, place = upload_payroll(house, sheet(120))
     sign_sheet(ada, place)
-    page = house.person(APPROVER).get(f"{place}/plan").text
+    people, ben = f"{place}/people", house.person(APPROVER)
+    page = ben.get(f"{place}/plan").text
     assert listed_names(page) == [f"Jane {n}" for n in range(120, 70, -1)]
     assert "254712345120" in page
-    people = f"{place}/people"
-    ben = house.person(APPROVER)
-    assert listed_names(ben.get(f"{people}?order=smallest").text) == [f"Jane {n}" for n in range(1, 51)]
-    assert listed_names(ben.get(f"{people}?order=row&after=100").text) == [f"Jane {n}" for n in range(101, 121)]
-    assert listed_names(ben.get(f"{people}?text=jane+117").text) == ["Jane 117"]
-    assert listed_names(ben.get(f"{people}?text=2345099").text) == ["Jane 99"]
-    assert listed_names(ben.get(f"{people}?text=nobody").text) == []
-    assert listed_names(ben.get(f"{people}?after=99999999").text) == ["Jane 1"]
+    for query, listed in (
+        ("order=smallest", range(1, 51)),
+        ("order=row&after=100", range(101, 121)),
+        ("text=jane+117", (117,)),
+        ("text=2345099", (99,)),
+        ("text=nobody", ()),
+        ("after=99999999", (1,)),
+    ):
+        assert listed_names(ben.get(f"{people}?{query}").text) == [f"Jane {n}" for n in listed], query
 
 
-def test_people_list_is_downloaded_as_csv(house: House) -> None:
+def test_people_list_is_downloaded_or_masked(house: House) -> None:
     ada, place = upload_payroll(house, sheet(3))
     taken = ada.get(f"{place}/people.csv")
     assert (taken.status_code, taken.headers["content-type"]) == (200, "text/csv; charset=utf-8")
@@ -406,16 +347,11 @@ def test_people_list_is_downloaded_as_csv(house: House) -> None:
     assert lines[0] == ["row", "name", "account", "currency", "amount", "known_since", "differs"]
     assert [line[0] for line in lines[1:]] == ["2", "3", "4"]
     assert lines[2] == ["3", "Jane 2", "254712345002", "KES", "102.00", "", ""]
-
-
-def test_auditor_sees_people_without_accounts(house: House) -> None:
-    ada, place = upload_payroll(house, sheet(3))
     sign_sheet(ada, place)
     grace = house.person(AUDITOR)
     for page in (grace.get(f"{place}/plan").text, grace.get(f"{place}/people").text):
         assert listed_names(page) == ["Jane 3", "Jane 2", "Jane 1"]
-        assert "25471234" not in page
-        assert "...001" in page
+        assert ("25471234" in page, "...001" in page) == (False, True)
     assert listed_names(grace.get(f"{place}/people?text=25471").text) == []
     assert grace.get(f"{place}/people.csv").status_code == 403
 
@@ -464,62 +400,3 @@ def test_signing_on_pages_sends_notice_with_link(tmp_path: Path) -> None:
     assert (notice.content["code"], notice.content["maker"]) == (code, MAKER)
     assert notice.content["link"] == f"http://localhost:8460{place}/plan"
     assert "Jane" not in str(notice.content)
-
-
-# Sheets without order ids that are corrected after payment
-
-
-def lines_without_ids(count: int = 3, **first: str) -> list[str]:
-    lines = [row(1, **first), *(row(n) for n in range(2, count + 1))]
-    return [",".join(cell for place, cell in enumerate(line.split(",")) if place != 1) for line in lines]
-
-
-def upload_run(person: Person, lines: list[str], name: str) -> tuple[str, str]:
-    """Upload a sheet of the payment run `november`, and return its address and page."""
-    heading = HEADING.replace("Client Order ID,", "")
-    place = upload_sheet(person, "\n".join([heading, *lines]).encode(), name)
-    person.get(place)
-    assert person.post(f"{place}/reading", reference="november").status_code == 303
-    return place, person.get(place).text
-
-
-def pay_run(house: House, lines: list[str], name: str) -> tuple[str, str]:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
-    place, page = upload_run(ada, lines, name)
-    for question in re.findall(r'name="question" value="([^"]+)"', page):
-        assert ada.post(f"{place}/answer", question=question).status_code == 303
-    sign_sheet(ada, place)
-    shown = ben.get(f"{place}/plan").text
-    ben.post(f"{place}/approve", digest=digest(ben, place))
-    ben.post(f"{place}/start", digest=digest(ben, place))
-    wait_until_finished(ada, place)
-    return page, shown
-
-
-def test_changed_amount_after_payment_is_defect(house: House, ada: Person) -> None:
-    pay_run(house, lines_without_ids(), "november.csv")
-    _place, page = upload_run(ada, lines_without_ids(amount="999.00"), "corrected.csv")
-    assert "1 of 3 rows cannot be paid yet" in page
-    assert "Jane 1 is in this payment run already" in page
-    assert 'aria-invalid="true"' in page or "wrong" in page
-    assert "Check what will be paid</a>" not in page
-    assert len(house.program.record()) == 3
-
-
-def test_new_person_in_paid_run_needs_confirmation(house: House) -> None:
-    pay_run(house, lines_without_ids(), "november.csv")
-    page, shown = pay_run(house, lines_without_ids(4), "longer.csv")
-    assert "Jane 4 (254712345004, KES 104.00) is new in november" in page
-    assert "to 1 person</p>" in shown
-    assert "3 people were paid before and are not paid again" in shown
-    assert shown.index("Could somebody be paid twice?") < shown.index("What differs from earlier payments")
-    auditor = house.person(AUDITOR)
-    assert len(house.program.record()) == 4
-    assert "254712345004" not in auditor.get("/").text
-
-
-def test_list_pasted_twice_needs_confirmation(ada: Person) -> None:
-    _, page = upload_run(ada, lines_without_ids() * 2, "twice.csv")
-    assert "Was the list pasted twice?" in page
-    assert "Jane 1 is in rows 2, 5" in page
-    assert "Check what will be paid</a>" not in page

@@ -17,14 +17,11 @@ from tests.console.documented import (
     systemd_account,
 )
 from tests.console.preparing import sheet
-from tests.support.browsers import Desk
 from tests.support.keyed_people import PasskeyPerson, key_form
 from tests.support.long_part import long
-from tests.support.passkey_people import make_passkey, sign_in
 from tests.support.people import APPROVER, MAKER
 from tests.support.ports import free_port, wait_for_server
 from tests.support.postgres_server import PostgresServer
-from tests.support.program import read_csv
 
 
 def sign_up(account: Account, name: str) -> PasskeyPerson:
@@ -77,38 +74,3 @@ def test_documented_sandbox_pays_two_sheets(tmp_path: Path, monkeypatch: pytest.
     account.command("init", "--sandbox")
     account.name_people()
     pay_twice(account)
-
-
-@pytest.mark.long
-def test_documented_setup_pays_in_browsers(tmp_path: Path, new_desk: Callable[[], Desk]) -> None:
-    account, port = local_account(tmp_path), free_port()
-    set_up_endpoint(account, port)
-    payroll = tmp_path / "october.csv"
-    payroll.write_bytes(sheet(3))
-    with account.running("sandbox", "--port", str(port)) as gateway, serve_account_pages(account):
-        wait_for_server(port, gateway)
-        ada, ben = new_desk(), new_desk()
-        for name, desk in ((MAKER, ada), (APPROVER, ben)):
-            account.list_key(name, make_passkey(account, desk, name))
-            sign_in(desk, account.origin)
-        ada.page.goto(f"{account.origin}/new")
-        ada.page.locator("input[type=file]").set_input_files(payroll)
-        ada.page.get_by_role("button", name="Upload and check").click()
-        ada.page.wait_for_url("**/sheets/*")
-        place = f"{ada.page.url}/plan"
-        ada.page.goto(place)
-        ada.page.get_by_role("button", name="Sign with my passkey and send for approval").click()
-        ada.page.get_by_role("button", name="Withdraw").wait_for()
-        ben.page.goto(place)
-        ben.page.get_by_role("button", name="Approve with my passkey").click()
-        start = ben.page.get_by_role("button", name="Start the payout")
-        start.wait_for()
-        ben.require_accessible()
-        assert ben.page.locator("summary", has_text="Withdraw").is_visible()
-        start.click()
-        ben.page.wait_for_url("**/payouts/*")
-        ben.page.get_by_role("heading", name="Finished").first.wait_for()
-        with ben.page.expect_download() as downloaded:
-            ben.page.get_by_role("link", name="CSV", exact=True).click()
-        assert [line["state"] for line in read_csv(downloaded.value.path())] == ["paid"] * 3
-    assert len(account.record()) == 3

@@ -2,9 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
-from functools import partial
+from datetime import date
 from pathlib import Path
 from socket import socket
 
@@ -12,10 +10,9 @@ import openpyxl
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.preparing import payroll, sign_sheet, upload_and_answer, upload_at_desk
+from tests.console.preparing import upload_at_desk
 from tests.console.serving import serve_pages
 from tests.support.browsers import Desk, Keyboard
-from tests.support.clocks import shifted_clock
 from tests.support.people import MAKER, House
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
@@ -86,33 +83,3 @@ def test_story_2_letterhead_workbook_is_corrected(ada: Desk, tmp_path: Path) -> 
     keyboard.press(page.get_by_role("button", name="Upload and replace"))
     expect(page.get_by_role("heading", name="Every row can be paid")).to_be_visible()
     expect(page.get_by_role("row", name="KES 3 4\u202f506.00")).to_be_visible()
-
-
-@pytest.mark.long
-def test_story_10_next_month_needs_five_clicks(
-    house: House, new_desk: NewDesk, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    def build_november_sheet() -> None:
-        maker, place = upload_and_answer(house, "Novembre")
-        maker.post(f"{place}/leave-out", row="8")
-        sign_sheet(maker, place)
-
-    with ThreadPoolExecutor(1) as pool:  # The browser owns this thread's event loop.
-        pool.submit(build_november_sheet).result()
-    shifted_clock(monkeypatch)(timedelta(days=31))
-    page = new_desk(java_script_enabled=False, base_url=address).page
-    page.goto("/sign-in")
-    Keyboard(page).choose_person(MAKER)
-    sheet_file = tmp_path / "Decembre.csv"
-    sheet_file.write_bytes(payroll("D\xe9cembre").rpartition(b"\n")[0])
-    clicks: list[Callable[[], object]] = [
-        page.get_by_role("link", name="New payout").first.click,
-        partial(page.get_by_label("Your sheet").set_input_files, sheet_file),
-        page.get_by_role("button", name="Upload and check").click,
-        page.get_by_role("link", name="Check what will be paid").click,
-        page.get_by_role("button", name="Sign and send for approval").click,
-    ]
-    for click in clicks:
-        click()
-    expect(page.get_by_text("another person must approve it")).to_be_visible()

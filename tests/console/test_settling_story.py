@@ -1,12 +1,10 @@
 """Stories of two people with passkeys who settle and retry rows in real browsers."""
 
-import csv
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
-from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -41,10 +39,6 @@ class Company:
         run = self.program.start("submit", self.program.sheet(rows, f"{name}.csv"))
         run.communicate(timeout=PATIENCE_S)
         return str(self.program.json("status", self.program.home / f"{name}.csv")["batch"])
-
-    def states(self, batch: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.program.json("status", batch)["states"]
-        return found
 
     def require_ties(self, batch: str, amounts: list[str]) -> list[dict[str, str]]:
         """Return the reconciliation that Ada downloads, which must have every row once and the sheet's sums."""
@@ -92,38 +86,6 @@ def agree(desk: Desk, company: Company, code: str) -> None:
     assert desk.page.locator(".code").inner_text() == code
     require_page_accessible(desk)
     desk.page.get_by_role("button", name="Agree with my passkey").click()
-
-
-@pytest.mark.long
-def test_story_12_contradicting_line_does_not_block_statement(company: Company, tmp_path: Path) -> None:
-    batch = company.submit("9006.00", "9006.10", "9001.00", "100.00")
-    ada, ben = company.ada, company.ben
-    ada.page.goto(f"{company.origin}/payouts/{batch}")
-    follow(ada.page.get_by_role("link", name="Ask the gateway and record its answers"))
-    require_page_accessible(ada)
-    with ada.page.expect_download() as download:
-        ada.page.get_by_role("link", name="CSV", exact=True).click()
-    first, second = read_csv(download.value.path())
-    contrary = first | {"order_id": "payroll-3", "amount": "9001.00", "answer": "paid"}
-    answers = tmp_path / "answers.csv"
-    with answers.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(first))
-        writer.writeheader()
-        writer.writerows([first | {"answer": "paid"}, second | {"answer": "rejected"}, contrary])
-    ada.page.get_by_label("The list with answers, or a statement from the gateway").set_input_files(answers)
-    ada.page.get_by_label("How did you get the statement?").fill(TICKET)
-    ada.page.get_by_role("button", name="Upload and compare").click()
-    expect(ada.page.get_by_role("heading", name="1 line does not match")).to_be_visible()
-    require_page_accessible(ada)
-    ada.page.get_by_role("link", name="Does not match (1)").click()
-    expect(ada.page.get_by_text("Row 4 is rejected in the journal, and paid in the statement.")).to_be_visible()
-    require_page_accessible(ada)
-    ada.page.get_by_role("button", name="Continue and sign it").click()
-    code = sign(ada)
-    agree(ben, company, code)
-    expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"))
-    assert company.states(batch) == {"paid": 2, "rejected": 2}
-    assert company.program.json("verify")["checked"]["signed_orders"] == 1
 
 
 @pytest.mark.long

@@ -1,7 +1,6 @@
 """Tests withdrawing an approved payout before it starts, and pausing it afterwards."""
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from paygw_batch.console.console_app import console_app
 from paygw_batch.console.start_run import StartedRun, last_run
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.opening.open_journal import open_journal_to_read
-from tests.console.preparing import open_payout_folder, sheet, sign_sheet, submit_sheet, upload_sheet, waive_approval
+from tests.console.preparing import open_payout_folder, sheet, sign_sheet, upload_sheet, waive_approval
 from tests.support.patience import wait_until
 from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, parse_forms
 from tests.support.program import kenyan_rows
@@ -57,22 +56,6 @@ def test_withdrawal_is_offered_to_entitled_people(house: House, ada: Person, ben
     assert not {*PATHS.values()} & form_actions(house.person(AUDITOR), f"{place}/plan")
 
 
-@pytest.mark.parametrize("name", [MAKER, APPROVER])
-def test_copy_of_withdrawn_payout_is_not_started(house: House, ada: Person, ben: Person, name: str) -> None:
-    place, person = approve_payout(ada, ben), ada if name == MAKER else ben
-    folder = open_payout_folder(house, place)
-    plan, copy = read_plan(folder.plan_file), shutil.copy(folder.plan_file, house.program.home / "copy.json")
-    start = ben.shown(f"{place}/start")
-    assert person.post(f"{place}/{PATHS[name]}", **REASONS[name]).status_code == 303
-    assert withdrawers(house) == [(plan.digest(), name)]
-    assert ben.post(f"{place}/start", **start).status_code == 409
-    shutil.copy(copy, folder.plan_file)
-    assert submit_sheet(house.program, folder)[0] == 8
-    folder.plan_file.unlink()
-    assert "sign" in form_actions(ada, f"{place}/plan")
-    assert house.program.record() == []
-
-
 @contextmanager
 def hold_journal(house: House) -> Iterator[None]:
     """Hold the journal as another payout would, during the block."""
@@ -99,17 +82,6 @@ def test_waiting_payout_can_be_withdrawn(house: House, ada: Person, ben: Person,
     assert [by for _, by in withdrawers(house)] == [name]
     assert "sign" in form_actions(ada, f"{place}/plan")
     assert house.program.record() == []
-
-
-def test_started_payout_is_paused_and_not_withdrawn(house: House, ada: Person, ben: Person) -> None:
-    place = approve_payout(ada, ben)
-    withdraw = ada.shown(f"{place}/withdraw")
-    assert ben.post(f"{place}/start").status_code == 303
-    run = started_run(house, place)
-    wait_until(lambda: not run.is_alive, "the run does not end")
-    assert ada.get(f"{place}/plan").headers["location"].startswith("/payouts/")
-    assert ada.post(f"{place}/withdraw", **withdraw).status_code == 409
-    assert withdrawers(house) == []
 
 
 def test_running_payout_offers_pause(house: House) -> None:
