@@ -71,9 +71,13 @@ def signing_processes(process: "subprocess.Popen[str]") -> list[int]:
     return [pid for pid in pids if b"signing.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_killed_long_run_ends_signing_processes(program: Program) -> None:
+@pytest.fixture
+def long_sheet(program: Program) -> Path:
     phones = range(254_712_000_000, 254_712_000_000 + LONG)
-    long_sheet = program.sheet([f"KE,PAY-{phone},1500.50,KES,Jane Wanjiku,{phone},+{phone}" for phone in phones])
+    return program.sheet([f"KE,PAY-{phone},1500.50,KES,Jane Wanjiku,{phone},+{phone}" for phone in phones])
+
+
+def test_killed_long_run_ends_signing_processes(program: Program, long_sheet: Path) -> None:
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     signing = signing_processes(process)
@@ -84,6 +88,59 @@ def test_killed_long_run_ends_signing_processes(program: Program) -> None:
     assert summary["rows"] == LONG
     assert set(summary["states"]) <= {"paid", "in_doubt"}
     assert set(paid_orders(program).values()) == {1}
+
+
+@pytest.mark.long
+def test_signal_to_all_processes_drains_long_run(program: Program, long_sheet: Path) -> None:
+    """A service manager stops a unit by signalling all of its processes at once."""
+    process = program.start("--json", "submit", long_sheet)
+    wait_for_record(program, 100, process)
+    for pid in [*signing_processes(process), process.pid]:
+        os.kill(pid, signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, stderr
+    assert set(json.loads(stdout)["states"]) == {"paid", "ready"}
+    assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
+    assert set(paid_orders(program).values()) == {1}
+
+
+@pytest.mark.long
+def test_dead_signing_processes_stop_long_run(program: Program, long_sheet: Path) -> None:
+    process = program.start("submit", long_sheet)
+    wait_for_record(program, 100, process)
+    for pid in signing_processes(process):
+        os.kill(pid, signal.SIGKILL)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 6, stderr
+    assert "Traceback" not in stderr
+    assert "The signing process has ended." in stderr
+    assert set(program.json("status", long_sheet)["states"]) == {"paid", "ready"}
+    assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
+    assert set(paid_orders(program).values()) == {1}
+
+
+def test_journal_restored_from_older_copy_is_refused(program: Program) -> None:
+    program.json("submit", program.sheet(kenyan_rows(2)))
+    files = [path for path in program.home.glob("journal.sqlite3*") if path.suffix != ".lock"]
+    older = {path: path.read_bytes() for path in files}
+    program.json("submit", program.sheet(kenyan_rows(2, amount="20", prefix="B"), name="b.csv"))
+    for path in program.home.glob("journal.sqlite3*"):
+        path.unlink()
+    for path, content in older.items():
+        path.write_bytes(content)
+        path.chmod(0o600)
+    refused = program.run("submit", program.home / "b.csv")
+    assert refused.exit_code == 7
+    assert len(program.record()) == 4
+
+
+def test_deleted_journal_stops_submission(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(2))
+    program.json("submit", sheet)
+    for path in program.home.glob("journal.sqlite3*"):
+        path.unlink()
+    assert program.run("submit", sheet).exit_code == 7
+    assert len(program.record()) == 2
 
 
 @pytest.mark.parametrize("words", [("status",), ("validate", "none.csv"), ("frobnicate",)])

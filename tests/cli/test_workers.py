@@ -1,6 +1,10 @@
 """Workers on several hosts: real processes, one database, and one gateway with its own record."""
 
+import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -14,7 +18,8 @@ from paygw_batch.cli.signals import Interruption
 from paygw_batch.cluster import work_command
 from paygw_batch.cluster.job_worker import JobWorker
 from paygw_batch.core.shown_states import STOPPED_BY_PERSON
-from tests.support.clusters import Hosts, hosts_on, require_exit_code
+from tests.cli.stopped import stop_process
+from tests.support.clusters import Hosts, hosts_on, is_finished, require_exit_code
 from tests.support.patience import PATIENCE_S, wait_until
 from tests.support.postgres_server import new_server
 from tests.support.program import Program, kenyan_rows, kill, read_csv
@@ -91,6 +96,110 @@ UNENDED = "SELECT count(*) FROM paygw.process WHERE ended_at IS NULL"
 
 ASLEEP_S = 0.1
 """How long to wait until all threads of a process are frozen or waiting."""
+
+
+HELD = "127.0.0.2"
+
+
+LEADS_TO_THE_DOOR = f"""
+import runpy
+from paygw_batch.gateway.http import transport
+async def held(*asked): return ["{HELD}"]
+transport.AddressCache.resolve = held
+runpy.run_module("paygw_batch", run_name="__main__")
+"""
+"""A host on which the gateway's address leads to the door, with the same settings."""
+
+
+class HeldDoor:
+    """A path to the gateway that accepts no connections until it is opened, so that committed requests wait.
+
+    Our own connections fill the queue of its listening socket, so the system accepts no others.
+    """
+
+    def __init__(self, gateway: str) -> None:
+        self._port = int(gateway.rpartition(":")[2].partition("/")[0])
+        self._listening = socket.create_server((HELD, self._port), backlog=0)
+        self._ours = [socket.socket() for _ in range(4)]
+        for connection in self._ours:
+            connection.setblocking(False)
+            connection.connect_ex((HELD, self._port))
+
+    def wanted(self) -> int:
+        """Return the number of connections that wait to be accepted, ours included, from the system's own list."""
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        place = f"{int.from_bytes(socket.inet_aton(HELD), sys.byteorder):08X}:{self._port:04X}"
+        return sum(line[2:4] == [place, "02"] for line in lines)
+
+    def open(self) -> None:
+        self._leave()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._leave()
+        self._listening.close()
+
+    def _leave(self) -> None:
+        for connection in self._ours:
+            connection.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._port)) as gateway:
+            back = threading.Thread(target=self._pump, args=(gateway, client), daemon=True)
+            back.start()
+            self._pump(client, gateway)
+            back.join()
+
+    @staticmethod
+    def _pump(source: socket.socket, to: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+
+
+def test_frozen_worker_sends_nothing_after_resuming(hosts: Hosts) -> None:
+    """Its intent is committed and its connection is opening when another worker puts its row in doubt."""
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    with closing(HeldDoor(hosts.gateway["PAYGW_BASE_URL"])) as door:
+        host = hosts.host("one")
+        ours = door.wanted()
+        command = [sys.executable, "-c", LEADS_TO_THE_DOOR, "--config", str(host.config), "work"]
+        environ = {**os.environ, **host.environ}
+        frozen = subprocess.Popen(
+            command, env=environ, cwd=host.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        wait_until(lambda: door.wanted() > ours or is_finished(frozen))
+        assert not is_finished(frozen), frozen.communicate()
+        with stop_process(frozen):
+            other = hosts.host("two").start("work")
+            wait_until(lambda: hosts.record().total() == ROWS - 1 or is_finished(other))
+            assert not is_finished(other), other.communicate()
+            door.open()
+        wait_until(lambda: hosts.ask(LATE) == [(1,)] or is_finished(frozen))
+        for process in (frozen, other):
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=PATIENCE_S)
+    ((doubtful, state),) = hosts.ask(INTENDED)
+    arrived = Counter(line["client_orderid"] for line in read_csv(hosts.record_path))
+    assert (arrived[str(doubtful)], state) == (0, "in_doubt")
+    assert (arrived.total(), max(arrived.values())) == (ROWS - 1, 1)
+    assert hosts.office.json("verify")["exit_code"] == 5, "sound, and it keeps the late word that nothing left"
+
+
+INTENDED = """SELECT i.client_orderid, s.state FROM paygw.state s JOIN paygw.instruction i ON i.number = s.instruction
+    JOIN paygw.fact f ON f.number = s.intent
+    WHERE f.kind = 'intended' AND f.process = (SELECT min(process) FROM paygw.fact WHERE kind = 'intended')"""
+
+
+LATE = "SELECT count(*) FROM paygw.fact WHERE kind = 'not_sent'"
 
 
 def test_frozen_waiting_worker_ends_on_signal(hosts: Hosts) -> None:

@@ -1,4 +1,4 @@
-"""Tests the console as a process: killed, restarted, and polled by fifty tabs during runs."""
+"""Tests the console as a process: killed and restarted during runs."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.console.preparing import sheet
 from tests.support.patience import PATIENCE_S, wait_until
@@ -133,3 +134,33 @@ def test_killed_console_and_run_send_nothing_twice(tmp_path: Path) -> None:
     assert again.exit_code in {0, 4, 5}, again.output
     assert Counter(line["client_orderid"] for line in program.record()) == orders
     assert program.json("verify")["exit_code"] in {0, 5}
+
+
+@pytest.mark.long
+def test_killed_run_can_be_continued_from_page(tmp_path: Path) -> None:
+    """A click on Continue sends the unsent rows of a killed run, but not the one in flight."""
+    program, port = create_sandbox(tmp_path, behaviour=BEHAVIOUR), free_port()
+    text = program.config.read_text().replace("[gateway]\n", PATIENT)
+    program.config.write_text(re.sub(r"(?m)^concurrency = .*$", "concurrency = 1", text))
+    content = sheet(4).replace(b"102.00", SLOW_ROW.encode())
+    with serve_console_process(program, port):
+        maker, approver = Tab(port), Tab(port)
+        for tab, name in ((maker, MAKER), (approver, APPROVER)):
+            tab.post("/sign-in", name=name)
+        place = start_payout(maker, approver, content)
+        sent = Counter({"Paid": 1, "Being sent": 1, "Not sent yet": 2})
+        wait_until(lambda: state_counts(maker.get(place)) == sent, "the slow row is not being sent")
+        os.kill(runner_pid(program), signal.SIGKILL)
+    before = Counter(line["client_orderid"] for line in program.record())
+    with serve_console_process(program, port):
+        wait_until(lambda: state_counts(maker.get(place))["Being sent"] == 0, "a dead run is said to send")
+        first = state_counts(maker.get(place))
+        assert first == Counter({"Paid": 1, "In doubt": 1, "Not sent yet": 2})
+        maker.post(f"{place}/continue", run=maker.hidden(place, "run"))
+        wait_until(lambda: state_counts(maker.get(place))["Not sent yet"] == 0, "the rest is never sent")
+        wait_until(lambda: not is_alive(runner_pid(program)), "the second run never ends")
+        last = state_counts(maker.get(place))
+    assert last == Counter({"Paid": 3, "In doubt": 1})
+    orders = Counter(line["client_orderid"] for line in program.record())
+    assert set(orders.values()) == {1}
+    assert before <= orders

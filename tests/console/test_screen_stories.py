@@ -111,10 +111,20 @@ def prepare_payouts(house: House) -> dict[str, list[str]]:
     place, ada = f"/payouts/{batch}", house.person(MAKER)
     known = upload_sheet(ada, house.program.home.joinpath("November.csv").read_bytes(), "November.csv")
     rows = [f"{place}/rows/{number}" for number in (2, 3, 4, 5)]
+    lines = b"Order ID,Amount,Currency,Answer\nP-3,9006.00,KES,approved\nP-4,1,KES,declined\nX-1,5,KES,declined\n"
+    preview = ada.upload(f"{place}/statement", "answers.csv", lines, words="By mail").headers["location"]
     return {
         MAKER: [
             *("/", place, f"{place}?state=in_doubt", f"{place}?state=ready", *rows, f"{rows[2]}/settle"),
-            *(f"{place}/retry", f"{place}/statement", known, "/payees", "/payees?text=nobody", "/payees?text=Uchukuzi"),
+            *(
+                f"{place}/retry",
+                f"{place}/statement",
+                preview,
+                known,
+                "/payees",
+                "/payees?text=nobody",
+                "/payees?text=Uchukuzi",
+            ),
         ],
         AUDITOR: [place, rows[2]],
         ADMINISTRATOR: ["/people"],
