@@ -134,7 +134,7 @@ class BatchServer:
         )
         codes = set(self._batches.values())
         if not self._is_done:
-            # A share of one batch must not look done to the program that started it, so that it starts another.
+            # Report no success for a share of a batch, or the program that started it would not start another.
             codes = {ExitCode.DONE if self._batch_name is None else ExitCode.STOPPED_EARLY}
         return Summary(worst_code(codes), message, sent_this_run=self._sent)
 

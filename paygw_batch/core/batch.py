@@ -44,7 +44,7 @@ class InstructionTotals(NamedTuple):
         return self._replace(first=number + self.first, last=number + self.last)
 
     def combine(self, later: "InstructionTotals") -> "InstructionTotals":
-        """Return the totals of these and later instructions together."""
+        """Return these totals combined with those of later instructions."""
         rows, billions, rest = self.rows + later.rows, self.billions + later.billions, self.rest + later.rest
         return InstructionTotals(rows, billions, rest, self.first, later.last)
 

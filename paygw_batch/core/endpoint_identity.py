@@ -39,7 +39,7 @@ class EndpointIdentity:
 
     @classmethod
     def from_name(cls, name: str) -> "EndpointIdentity":
-        """Parse the `name` of an endpoint, which has no consumer key."""
+        """Parse the `name` of an endpoint. It does not include the consumer key."""
         host, _, endpoint_id = name.partition("/")
         host, port = _split_port(host)
         return cls(_append_port(canonical_host(host), port), endpoint_id)

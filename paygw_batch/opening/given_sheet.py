@@ -45,24 +45,26 @@ def rule_minor_units(rules: Rules) -> Mapping[str, int]:
 
 
 def require_gateway(settings: Settings) -> None:
-    """Raise `ConfigurationError` with all missing keys that are needed to send anything."""
-    _require_keys(settings.missing_to_send())
+    """Raise `ConfigurationError` with all missing keys if any is needed to send anything."""
+    _require_keys(settings.missing_for_sending())
 
 
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
-    """Raise `ConfigurationError` with all missing keys that are needed to send rows of `countries`."""
+    """Raise `ConfigurationError` with all missing keys if any is needed to send rows of `countries`."""
     used_rules = [rules[code] for code in sorted(countries) if code in rules]
     country_keys = [key for rule in used_rules if rule.form is not None for key in rule.missing_terms]
-    _require_keys([*settings.missing_to_send(), *settings.missing_for(load_rules_operation(rules).name), *country_keys])
+    _require_keys(
+        [*settings.missing_for_sending(), *settings.missing_for(load_rules_operation(rules).name), *country_keys]
+    )
 
 
 def require_endpoint(settings: Settings) -> None:
-    """Raise `ConfigurationError` with all missing keys that are needed to identify a journal's endpoint.
+    """Raise `ConfigurationError` with all missing keys if any is needed to identify a journal's endpoint.
 
     Also raises if no payout could be made at the configured address.
     """
     keys = {"gateway.base_url", "gateway.endpoint_id", "gateway.consumer_key"}
-    _require_keys([key for key in settings.missing_to_send() if key in keys])
+    _require_keys([key for key in settings.missing_for_sending() if key in keys])
     if not settings.uses_sandbox:
         gateway = settings.gateway
         from paygw_batch.gateway.address import operation_url  # noqa: PLC0415 (a check of a sheet needs no gateway)

@@ -153,7 +153,7 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
     if not matches and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
         with Path(batch).open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        # The newest batch of each name matches. Several worksheets of a workbook are separate batches.
+        # Keep only the newest batch of each name. Each worksheet of a workbook is a separate batch.
         matches = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
     if len(matches) == 1:
         return matches[0]

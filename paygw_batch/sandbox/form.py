@@ -137,7 +137,7 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether text can be encoded as UTF-8. A lone surrogate such as backslash-uD800 cannot."""
+    """Return whether text can be encoded as UTF-8. A lone surrogate such as U+D800 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -3,7 +3,7 @@
 A command-line flag overrides the environment variable `PAYGW_<KEY>`, which overrides the TOML file and the default.
 Unknown keys are refused by name. The file contains no secrets: it names files and environment variables that do.
 Settings that the gateway's interface leaves open (`signature_profile`, `[outcomes]`, `purpose`) have no default;
-`missing_to_send` names those that are absent.
+`missing_for_sending` names those that are absent.
 """
 
 import difflib
@@ -194,7 +194,7 @@ class Settings(Section):
     def console_runs_directory(self) -> Path:
         return self.console_directory() / "runs"
 
-    def missing_to_send(self) -> list[str]:
+    def missing_for_sending(self) -> list[str]:
         """Return the missing keys that sending needs."""
         gateway = self.gateway
         required: dict[str, object] = {

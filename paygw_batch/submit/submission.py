@@ -90,7 +90,7 @@ class Submission:
         self.require_complete()
 
     def require_complete(self) -> None:
-        """Raise `ConfigurationError` with all missing keys that are needed to send the sheet's rows."""
+        """Raise `ConfigurationError` with all missing keys if any is needed to send the sheet's rows."""
         valid = self.validated.counts.filter("valid")
         require_complete(self.source.settings, self.source.rules, set(valid["country"]))
 

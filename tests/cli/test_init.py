@@ -88,7 +88,7 @@ def test_init_writes_given_answers_to_configuration(user: Program) -> None:
     assert (gateway.proxy, gateway.ca_bundle) == ("http://proxy.example:3128", user.home / "ca.pem")
     assert settings.outcomes == {"a b": "paid", "no": "rejected"}
     assert settings.countries["KE"].payout.purpose == "A/B"
-    assert settings.missing_to_send() == []
+    assert settings.missing_for_sending() == []
 
 
 def test_init_sandbox_pays_with_next_command(user: Program) -> None:

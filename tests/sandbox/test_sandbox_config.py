@@ -19,7 +19,7 @@ def settings() -> Settings:
 @pytest.mark.parametrize("operation", ["payout", "payin"])
 def test_sandbox_configuration_is_complete_without_real_codes(settings: Settings, operation: str) -> None:
     assert settings.uses_sandbox
-    assert settings.missing_to_send() == settings.missing_for(operation) == []
+    assert settings.missing_for_sending() == settings.missing_for(operation) == []
     for code, rule in load_rules(operation, settings.terms(operation)).items():
         assert (rule.missing_terms, rule.form is None, rule.purpose is None) == ((), False, code == "ZA"), code
         assert all(part.startswith("SANDBOX-") for part in (rule.purpose or "SANDBOX-").split("/"))

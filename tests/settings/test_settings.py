@@ -78,7 +78,7 @@ def test_file_settings_are_read_and_overridden(write_configuration: Path) -> Non
     assert (settings.gateway.endpoint_id, settings.submission.quarantine_h, settings.words()) == ("1234", 24, kinds)
     assert settings.terms("payout")["KE"].purpose == "WALLET"
     assert settings.terms("payout")["KE"].max_amount == Decimal(250000)
-    assert settings.missing_to_send() == []
+    assert settings.missing_for_sending() == []
     environ = {"PAYGW_CONCURRENCY": "3", "PAYGW_RATE_PER_S": "2.5"}
     settings = load_settings(write_configuration, environ=environ, flags={("submission", "concurrency"): 7})
     assert settings.submission.concurrency == 7
@@ -160,7 +160,7 @@ def test_console_origin_suitable_for_passkeys_is_accepted(tmp_path: Path, origin
 
 
 def test_missing_and_misspelt_settings_are_named(write_configuration: Path, tmp_path: Path) -> None:
-    missing = load_settings(None, environ={}).missing_to_send()
+    missing = load_settings(None, environ={}).missing_for_sending()
     assert {"gateway.signature_profile", "outcomes", "gateway.base_url"} <= set(missing)
     settings = load_settings(write_configuration, environ={})
     environ = {"PAYGW_KEY_PASSPHRASE": "x", "PAYGW_CONCURENCY": "2", "PAYGW_CONFIG": "c", "HOME": "/"}

@@ -236,7 +236,7 @@ def approve_command(
             write_document(signed_document, document)
         approver = policy.people.approver_with(own_key.public)
         name = approver.name if approver else say("nobody")
-        message = f"{say('Approved by {name}.', name=name)} {_approval_count(signed_document, policy)}"
+        message = f"{say('Approved by {name}.', name=name)} {_approval_progress(signed_document, policy)}"
     show_signatures(screen, signed_document, policy)
     if report is not None and isinstance(signed_document, PlanDocument):
         write_plan_page(signed_document, policy, report, recompute_plan=recompute_plan)
@@ -278,7 +278,7 @@ def _approver_view(
     return approver_view
 
 
-def _approval_count(document: SignedDocument, policy: ApprovalPolicy) -> str:
+def _approval_progress(document: SignedDocument, policy: ApprovalPolicy) -> str:
     valid_count = min(policy.needed, len(verify_signatures(document, policy, utc_now()).valid))
     return say_count(
         policy.needed,

@@ -83,7 +83,7 @@ def doctor_command(invocation: Invocation) -> None:
     payout, payin = rules_for(settings, PAYOUT), rules_for(settings, PAYIN)
     key, problem = _try_key(settings, os.environ)
     no_configuration = say("There is no configuration: `paygw-batch init` writes one.")
-    is_configuration_missing = invocation.config is None and settings.missing_to_send()
+    is_configuration_missing = invocation.config is None and settings.missing_for_sending()
     checks = [
         *((HealthCheck(_CONFIGURATION_FILE, Health.BAD, no_configuration),) if is_configuration_missing else ()),
         *[HealthCheck.failed(_CONFIGURATION_FILE, error) for error in distrusts],
@@ -125,7 +125,7 @@ def doctor_command(invocation: Invocation) -> None:
 
 
 def _check_configuration(settings: Settings) -> Iterator[HealthCheck]:
-    missing, gateway, payout = settings.missing_to_send(), settings.gateway, load_operation(PAYOUT)
+    missing, gateway, payout = settings.missing_for_sending(), settings.gateway, load_operation(PAYOUT)
     if missing:
         yield HealthCheck(_CONFIGURATION, Health.BAD, _missing_keys_sentence(missing))
     else:

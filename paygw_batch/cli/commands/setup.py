@@ -70,7 +70,7 @@ class SetupResult:
         used_rules = [
             rule for code, rule in rules_for(self.settings, PAYOUT).items() if code in self.settings.countries
         ]
-        return [*self.settings.missing_to_send(), *(key for rule in used_rules for key in rule.missing_terms)]
+        return [*self.settings.missing_for_sending(), *(key for rule in used_rules for key in rule.missing_terms)]
 
 
 def set_up_endpoint(

@@ -73,7 +73,7 @@ def work_values(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settin
         "jobs": [(_job_label(job.name, settings), job) for job in jobs],
         # 0 means no limit.
         "rate_per_s": configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
-        # The maximum number of rows in flight over all workers.
+        # The maximum number of rows in flight across all workers.
         "in_flight": configured.concurrency if gate.concurrency is None else gate.concurrency,
         # Empty while workers may send.
         "stop_reason": gate_stop_reason(gate),

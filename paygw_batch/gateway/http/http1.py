@@ -36,13 +36,13 @@ def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> 
     The headers are those of section 5 of the gateway's interface. Raises `InternalError` if the request was signed for
     another origin, or if a header contains a line break.
     """
-    start = _payout_head_start(request.url, origin)
+    start = _request_head_prefix(request.url, origin)
     end = f"Content-Length: {len(request.body)}\r\n" + ("Connection: close\r\n\r\n" if close else "\r\n")
     return f"{start}Authorization: {_single_line(request.authorization)}\r\n{end}".encode("latin-1") + request.body
 
 
 @lru_cache(maxsize=8)
-def _payout_head_start(url: str, origin: Origin) -> str:
+def _request_head_prefix(url: str, origin: Origin) -> str:
     """Return the start of the head, which all payouts share, up to the Authorization line."""
     origin_text = str(origin)
     target = url.removeprefix(origin_text)

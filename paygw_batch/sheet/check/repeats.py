@@ -11,9 +11,9 @@ _MAX_ROWS_NAMED = 6
 
 
 def rows_with_repeated_hash(hashes: pl.DataFrame) -> pl.Series:
-    """Return the `row` of each `hash` that occurs twice.
+    """Return the `row` of each `hash` that occurs more than once.
 
-    These include all rows that repeat each other, and hardly any others. Sorting 64-bit hashes and comparing neighbours
+    These include all duplicate rows and very few others. Sorting 64-bit hashes and comparing neighbours
     is much cheaper than comparing strings.
     """
     ordered = hashes["hash"].sort()

@@ -78,7 +78,7 @@ class FileHeading:
 
 
 class HeadingError(SheetError):
-    """The header is missing, lacks required columns, or has a column twice.
+    """The header is missing, lacks required columns, or has a duplicate column.
 
     `headings` are those of the most similar row. `describe_command` ends the hint with a command for a sheet.
     """
