@@ -133,7 +133,7 @@ def remaining_files(journal: JournalReader, payments: ForgettablePayments) -> Se
 
 
 def _payments_to_person(settings: Settings, journal: JournalReader, search_text: str) -> Sequence[int]:
-    """Return the numbers of the payments to the the person whose name, number or address is `search_text`."""
+    """Return the numbers of the payments to the person whose name, number or address is `search_text`."""
     numbers = [rule.numbers for rule in rules_for(settings, PAYOUT).values()]
     search = parse_payment_search(search_text, numbers)
     spellings = frozenset(number_spellings(search_text, numbers)) if is_number(search_text) else frozenset[str]()

@@ -198,7 +198,6 @@ def wrap_for_stream(text: str, stream: TextIO) -> str:
 
 
 def _print_summary(message: str, exit_code: int, code: str = "") -> None:
-    """Print the JSON summary of a command that failed."""
     from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (as heavy as a command)
     from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 

@@ -540,7 +540,6 @@ class DatabasePlace(JournalPlace):
         return folder
 
     def _other_merchant_journals(self) -> list[KnownJournal]:
-        """Return the merchant's known journals, except the one in this database."""
         try:
             with closing(Session(self.server, write=False)) as session:
                 schema.check_version(session.connection, self.server)

@@ -26,7 +26,6 @@ _JOBS = mark("jobs of workers")
 
 
 def _check_replication(copies: "ReplicationState", configured: str | None) -> Iterator[HealthCheck]:
-    """Compare the configured replication with the server's settings."""
     waits = (
         say("the server waits for {names}", names=copies.waits_for)
         if copies.waits_for

@@ -366,7 +366,6 @@ class _RepeatingJobManager(JobManager):
 
 
 async def _write_until_answered(write: Callable[[], Awaitable[None]]) -> None:
-    """Write the end of a job, repeating until the server answers."""
     while True:
         try:
             await write()

@@ -154,7 +154,6 @@ def move_journal(source: FilePlace, target: DatabasePlace, words: Mapping[str, O
 
 
 def _read_move_destination(path: Path) -> str:
-    """Return the database that the file was moved to, or an empty string."""
     try:
         with closing(connect(path, write=False)) as file:
             return move_destination(file)
@@ -163,13 +162,7 @@ def _read_move_destination(path: Path) -> str:
 
 
 def _copy_and_mark(
-    source: FilePlace,
-    target: DatabasePlace,
-    session: Session,
-    words: Mapping[str, OutcomeKind],
-    *,
-    now: str,
-    by: str,
+    source: FilePlace, target: DatabasePlace, session: Session, words: Mapping[str, OutcomeKind], *, now: str, by: str
 ) -> Mapping[str, int]:
     """Copy the journal while no run can hold it, mark the file as moved, and return the copy's counts."""
     with closing(source.open_to_write(_COMMAND)) as journal:

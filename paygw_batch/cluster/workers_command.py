@@ -177,7 +177,6 @@ def _sending_state(state: GateState) -> str:
 
 
 def _limits_as_json(state: GateState, settings: Settings) -> dict[str, object]:
-    """Return the limits for the JSON output, with null for empty string."""
     gate = {name: None if value == "" else value for name, value in asdict(state).items() if name != "stop"}
     configured = {"rate_per_s": settings.submission.rate_per_s, "concurrency": settings.submission.concurrency}
     return {**gate, "configured": configured, "stop_reason": None if state.stop is None else stop_sentence(state.stop)}

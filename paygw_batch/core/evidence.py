@@ -294,7 +294,6 @@ def _has_same_amount(claim: Claim, candidate: Candidate) -> bool:
 
 
 def _proven_finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
-    """Return the finding that a proven claim would have, and the attempt that it is about."""
     current = candidate.standing
     if _is_unknown_attempt(claim, candidate):
         return Finding.CONTRADICTING, max(current.attempt - candidate.is_attempt_unknown, 0)

@@ -79,7 +79,6 @@ def _read_columns(root: Path) -> SheetColumns:
 
 
 def _form_names(root: Path, name: str, operation: files.OperationData) -> list[str]:
-    """Return the names of an operation's forms: the default form, and those of its countries."""
     entries = (country.operations.get(name) for country in files.read_countries(root).values())
     forms = [entry.form for entry in entries if entry is not None and entry.form is not None]
     return list(dict.fromkeys([operation.default_form, *sorted(forms)]))

@@ -435,7 +435,6 @@ def _extra_field_problems(case: _CountryCase) -> Iterator[str]:
 
 
 def _default_problem(case: _CountryCase, name: str, value: str) -> str:
-    """Return why `value` cannot be the default of a field, or ""."""
     kind = case.sent_fields[name].kind if name in case.sent_fields else None
     supplied = f"{case.key}.{name}"
     problems_by_sentence = {
@@ -450,7 +449,6 @@ def _default_problem(case: _CountryCase, name: str, value: str) -> str:
 
 
 def _text_problem(case: _CountryCase, name: str, value: str) -> str:
-    """Return why `value` is not a valid text for a field, or ""."""
     if not _is_one_line(value):
         return say(_ONE_LINE_MESSAGE)
     max_characters = case.country_operation.max_characters.get(name, len(value))

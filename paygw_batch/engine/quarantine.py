@@ -113,11 +113,9 @@ class JournalClock:
 
     def require_sound(self) -> None:
         """Raise `UsageError` if another clock contradicts ours, because the quarantine depends on it."""
-        if faults := self.sentences():
+        if flaws := self.sentences():
             raise UsageError(
-                say(
-                    "{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(faults)
-                ),
+                say("{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(flaws)),
                 hint=say(
                     "Correct the clock, and run the command again. A clock that was ahead is trusted again "
                     "after the next reply of the gateway (`submit`, `resume` or `refresh`), and after the "
@@ -179,7 +177,7 @@ class DateWatch:
         self.comparison = ClockComparison(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
     def stop_if_clock_is_slow(self, verdict: Verdict) -> Verdict:
-        """Return the verdict, or one that stops the run because a slow clock so dates attempts too early."""
+        """Return the verdict, or one that stops the run because a slow clock dates attempts too early."""
         if (
             self.comparison is None
             or not (behind_s := _behind_s(self.comparison))

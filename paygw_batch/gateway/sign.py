@@ -314,7 +314,6 @@ def _explain_control(signer: Signer, rule: CountryRule, request_draft: Draft) ->
 
 
 def _parse_parameters(base_string: str) -> tuple[SignedParameter, ...]:
-    """Return the parameters of a base string, in its order."""
     _, _, normalised, *_ = base_string.split("&")
     pairs = [encoded.partition("=") for encoded in unquote(normalised).split("&")]
     return tuple(SignedParameter(unquote(name), unquote(value), f"{name}={value}") for name, _, value in pairs)

@@ -94,6 +94,5 @@ def _with_hash(previous: AuditEntry, entry: AuditEntry) -> AuditEntry:
 
 
 def _truncate(text: str) -> str:
-    """Shorten a text to one line of the maximum length."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     return printable if len(printable) <= MAX_AUDIT_TEXT else f"{printable[: MAX_AUDIT_TEXT - 3]}..."

@@ -320,7 +320,7 @@ class EvidenceLog(EvidenceQueries):
                 raise DocumentWithdrawn
 
     def _lock_candidates(self, order_id: str | None) -> Sequence[Candidate]:
-        """Return and lock the instructions with an order id, against sending before the evidence is recorded."""
+        """Lock and return the instructions with an order id. None is sent before the evidence is recorded."""
         candidates = [] if order_id is None else self.orders(order_id)
         if order_id is None or not candidates or not self._tables.lock_rows([row.number for row in candidates]):
             return candidates

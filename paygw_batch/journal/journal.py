@@ -589,7 +589,7 @@ class Journal(JournalReader):
             raise StaleRows
 
     def _standings(self, numbers: Sequence[int]) -> Mapping[int, RowStanding]:
-        """Return the the instructions to move, keyed by number."""
+        """Return the instructions to move, keyed by number."""
         return {line[0]: parse_row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
 
     def _release_entry(self, row: RowStanding, operation: str, *, suffix: bool, fact: Released, at: str) -> Entry:

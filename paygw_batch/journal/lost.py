@@ -49,8 +49,8 @@ class Loss:
     """The commits of this host that the journal lacks. `is_whole` is set if all of them are known.
 
     `intents` has each instruction's attempts in the order of sending. Several can have the same number, because a
-    journal can be replaced by an older copy more than once. `unsent` are attempts, perhaps known to the journal, were
-    not sent.
+    journal can be replaced by an older copy more than once. `unsent` are attempts that were not
+    sent. The journal may know them.
     """
 
     commits: int = 0

@@ -43,7 +43,7 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def may_exist(self) -> bool:
-        """Return whether a journal may exist here. Checks only files not databases."""
+        """Return whether a journal may exist here. Checks only files, not databases."""
 
     @abstractmethod
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:

@@ -123,7 +123,6 @@ class SentLog:
             os.close(fd)
 
     def _switch_files(self) -> None:
-        """Empty the other file and continue in it."""
         # The full file stays until the other is full too, because a restored journal is compared with its lines.
         first, second = _files(self._path.parent, self._path.stem)
         self.close()
@@ -172,7 +171,7 @@ def log_accepted_loss(folder: Path, names: Collection[str], end: Callable[[], tu
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock during the block. Raises `OSError`, also a timeout after 30 seconds."""
+    """Hold a folder's lock during the block. Raises `OSError`, also after waiting for 30 seconds."""
     lock_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         give_up_s = time.monotonic() + _FOLDER_LOCK_LIMIT_S

@@ -154,7 +154,7 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[DueRow]
 
 
 def parse_due_rows(lines: Iterable[Sequence[Any]]) -> list[DueRow]:
-    """Parse due due rows. Raises `JournalCorrupt` if a row's state contradicts its newest fact."""
+    """Parse due rows. Raises `JournalCorrupt` if a row's state contradicts its newest fact."""
     rows = []
     for line in lines:
         number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]

@@ -52,10 +52,8 @@ def require_gateway(settings: Settings) -> None:
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
     """Raise `ConfigurationError` with all missing keys if any is needed to send rows of `countries`."""
     used_rules = [rules[code] for code in sorted(countries) if code in rules]
-    country_keys = [key for rule in used_rules if rule.form is not None for key in rule.missing_terms]
-    _require_keys(
-        [*settings.missing_for_sending(), *settings.missing_for(load_rules_operation(rules).name), *country_keys]
-    )
+    terms = [key for rule in used_rules if rule.form is not None for key in rule.missing_terms]
+    _require_keys([*settings.missing_for_sending(), *settings.missing_for(load_rules_operation(rules).name), *terms])
 
 
 def require_endpoint(settings: Settings) -> None:

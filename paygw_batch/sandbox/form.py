@@ -231,7 +231,6 @@ class FormCheck:
         return _build_order(rule, rule.form, fields)
 
     def _field_problem(self, rule: CountryRule, form_field: FormField, fields: Mapping[str, str]) -> str:
-        """Return the problem with a field, worded to follow its name, or an empty string."""
         value = fields[form_field.name]
         is_number = isinstance(value, Digits)
         if form_field.kind is FieldKind.AMOUNT:

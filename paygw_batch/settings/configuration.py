@@ -309,7 +309,6 @@ def _environment_values(environ: Mapping[str, str]) -> dict[tuple[str, str], obj
 
 
 def _parse_variable(name: str, text: str, annotation: Any) -> object:
-    """Convert an environment variable to the type of its setting."""
     options = _annotated_types(annotation)
     try:
         if int in options:

@@ -60,7 +60,6 @@ def render_sandbox_configuration(template: str, journal: str | None) -> str:
 
 
 def _format_setting(key: str, value: str | None) -> str:
-    """Return the line of a setting, or an empty string if it has no value."""
     if value is None:
         return ""
     if _CONTROL.search(value) or _CONTROL.search(key):

@@ -182,7 +182,6 @@ class Refresh(_Enquiries):
         return await self._ask(expected_reply, row.endpoint_id)
 
     def _record_answers(self, answers: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
-        """Record answers that change anything."""
         now = timestamp(self._clock.now())
         evidence = []
         for row, answer in answers:
@@ -207,7 +206,6 @@ class Refresh(_Enquiries):
         self._stopping.set()
 
     async def _wait(self, wait_s: float) -> None:
-        """Wait for `wait_s` seconds, or until `drain` is called."""
         if wait_s <= 0:
             return
         sleep = asyncio.ensure_future(self._clock.sleep(wait_s))

@@ -175,7 +175,6 @@ def _prove_by_folder_file(folder: int, owner: int, name: str, content: bytes) ->
 
 
 def _read_signature(path: Path) -> bytes | None:
-    """Return the bytes of a signature, or None if there is no such file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

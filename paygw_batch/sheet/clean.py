@@ -150,7 +150,6 @@ def strip_separators(text: pl.Series) -> pl.Series:
 
 
 def _strip_unclean_number(text: pl.Series) -> pl.Series:
-    """Clean unclean numbers of a sheet and strip their separators."""
     indices = (~text.str.contains(_GROUPED_DIGITS)).arg_true()
     digits = text.str.replace_all("[ -]", "")
     return digits.scatter(indices, _strip_number(_clean_number(text.gather(indices)))) if indices.len() else digits
@@ -279,13 +278,11 @@ class PhoneColumn:
     @property
     def _spellings(self) -> tuple[pl.Expr, ...]:
         """The forms of a number: with dialling code, with trunk zero, without a prefix, or with a lost zero."""
-        numbers = self.numbers
-        international = self._digits.str.contains(rf"^(?:\+|00)?{numbers.dialling_code}{numbers.pattern}$")
-        trunk = (
-            [self._digits.str.contains(f"^{numbers.trunk_prefix}{numbers.pattern}$")] if numbers.trunk_prefix else []
-        )
-        plain = self._digits.str.contains(f"^{numbers.pattern}$")
-        return (international, *trunk, plain, *([self._lacks_kept_zero] if numbers.keeps_zero else []))
+        plan = self.numbers
+        international = self._digits.str.contains(rf"^(?:\+|00)?{plan.dialling_code}{plan.pattern}$")
+        trunk = [self._digits.str.contains(f"^{plan.trunk_prefix}{plan.pattern}$")] if plan.trunk_prefix else []
+        plain = self._digits.str.contains(f"^{plan.pattern}$")
+        return (international, *trunk, plain, *([self._lacks_kept_zero] if plan.keeps_zero else []))
 
     @property
     def _lacks_kept_zero(self) -> pl.Expr:
@@ -316,11 +313,10 @@ class PhoneColumn:
 
     @property
     def _is_mobile(self) -> pl.Expr:
-        numbers = self.numbers
-        mobile = self._digits.str.contains(
-            rf"^{self._prefix}?{numbers.pattern}$"
-        )  # one pattern for all spellings is cheaper
-        return mobile | self._lacks_kept_zero if numbers.keeps_zero else mobile
+        plan = self.numbers
+        # One pattern for all spellings is cheaper.
+        mobile = self._digits.str.contains(rf"^{self._prefix}?{plan.pattern}$")
+        return mobile | self._lacks_kept_zero if plan.keeps_zero else mobile
 
     @property
     def _is_masked(self) -> pl.Expr:

@@ -123,15 +123,11 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
 
 
 def _find_optional_plan(
-    submission: Submission,
-    content: PlanContent,
-    policy: ApprovalPolicy,
-    now: datetime,
-    withdrawn_digests: Collection[str],
+    submission: Submission, content: PlanContent, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
     """Return the plan of a payout that needs no approval, or None if no plan can be read."""
     try:
-        plan = _find_best_plan(submission, content, policy, now, withdrawn_digests)
+        plan = _find_best_plan(submission, content, policy, now, withdrawn)
     except ApprovalError:
         return None
     return None if plan is None or plan.content.batch != content.batch else plan

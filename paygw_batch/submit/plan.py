@@ -373,11 +373,9 @@ def _respelling_defects(comparison: SheetComparison) -> pl.DataFrame:
 
 def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
     """Return a defect for each row whose order id looks like a damaged variant of an equal payment's."""
-    rewritten = {look_alike.row: look_alike for look_alike in comparison.rewritten}
+    alike = {look_alike.row: look_alike for look_alike in comparison.rewritten}
     columns = ("row", "client_orderid", "account_name", "currency", "amount")
-    frames = (
-        select_rows(part.rows, list(rewritten)).select(columns) for part in (validated.parts() if rewritten else ())
-    )
+    frames = (select_rows(part.rows, list(alike)).select(columns) for part in (validated.parts() if alike else ()))
     lines = []
     for row, own_id, name, currency, amount in (line for frame in frames for line in frame.iter_rows()):
         sentence = say(
@@ -385,12 +383,12 @@ def _rewriting_defects(comparison: SheetComparison, validated: Validated) -> pl.
             "{amount} under {order_id}. If this is the same payment, write {order_id}. If not, give it a clearly "
             "different id.",
             own_id=own_id,
-            order_id=rewritten[row].client_orderid,
+            order_id=alike[row].client_orderid,
             name=name or say("the same person"),
             currency=currency,
             amount=format_amount(amount),
-            opened_at=rewritten[row].opened_at[:10],
-            batch=rewritten[row].batch,
+            opened_at=alike[row].opened_at[:10],
+            batch=alike[row].batch,
         )
         lines.append((row, "client_orderid", own_id, REWRITTEN, sentence))
     return build_findings(lines)

@@ -129,7 +129,6 @@ class ClaimedSheet:
                 self.path.with_name(old).rename(destination / new)
 
     def _refusal_text(self, summary: Summary) -> str:
-        """Return the reason for the refusal as a text for the sender."""
         options = say(
             "You can put options such as --worksheet or --reference in a file {file!r} next to "
             "the sheet: see docs/cron.md.",

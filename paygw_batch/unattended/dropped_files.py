@@ -188,7 +188,6 @@ def _format_error(name: str) -> PaygwError:
 
 
 def _reason_to_leave(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
-    """Return the reason why a file is left in the folder."""
     if is_stray:
         kind = say("a plan") if _is_plan(name) else say("a cover note")
         return say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)

@@ -14,13 +14,7 @@ from paygw_batch.console.permissions import Action
 from paygw_batch.console.rendering import STATIC
 from tests.console.checking import check_in_process
 from tests.console.marks import OUR_FILES, MarkupChecker
-from tests.console.preparing import (
-    digest,
-    sheet,
-    sign_sheet,
-    upload_sheet,
-    waive_approval,
-)
+from tests.console.preparing import digest, sheet, sign_sheet, upload_sheet, waive_approval
 from tests.support.keyed_people import KEYS, PasskeyHouse, hidden_value
 from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, address, create_sandbox, newest_entries
 

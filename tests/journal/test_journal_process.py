@@ -20,15 +20,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalHeld, JournalUnwritable
 from paygw_batch.journal.lock import LockWait, RunLock
 from paygw_batch.journal.values import MoveResult
-from tests.support.journal_rows import (
-    AT,
-    due_rows,
-    intent,
-    journal_path,
-    open_journal_at,
-    open_sheet,
-    outcome_of,
-)
+from tests.support.journal_rows import AT, due_rows, intent, journal_path, open_journal_at, open_sheet, outcome_of
 
 SCRIPT = "tests.journal.journal_process"
 ROOT = Path(__file__).parents[2]

@@ -11,16 +11,7 @@ from paygw_batch.core.shown_states import render_record
 from paygw_batch.errors import InternalError, StaleRows
 from paygw_batch.journal.values import Amendment, ClockComparison, Entry, StatementNote
 from paygw_batch.settle.resolve import Settlement, settle
-from tests.support.journal_rows import (
-    OPERATION,
-    at,
-    due_rows,
-    intent,
-    new_instruction,
-    open_sheet,
-    outcome_of,
-    send,
-)
+from tests.support.journal_rows import OPERATION, at, due_rows, intent, new_instruction, open_sheet, outcome_of, send
 from tests.support.tested_journal import Journal
 
 

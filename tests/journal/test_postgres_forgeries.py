@@ -284,7 +284,7 @@ def test_owner_functions_fix_path_and_accept_no_names(scenario: Scenario) -> Non
         WHERE p.pronamespace = 'paygw'::regnamespace AND p.prosecdef"""
     found = scenario.forger.query_rows(query)
     own_rights = {
-        *("is_alive", "is_left", "is_free", "may_decide", "lives", "left_is_older"),
+        *("is_alive", "is_left", "is_free", "may_decide", "lives", "left_is_older")
     }  # they only read, with the rights of the caller
     assert {name for name, may in MAY_CALL.items() if may and name not in own_rights} <= {name for name, *_ in found}
     for name, settings, types in found:

@@ -20,13 +20,7 @@ from paygw_batch.journal.sent_log import NOTES, SentLog, newest_line
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.sqlite.sqlite_tables import QUERIES, append_facts
-from paygw_batch.journal.values import (
-    AdoptionNote,
-    ClockComparison,
-    MoveResult,
-    Remark,
-    StatementNote,
-)
+from paygw_batch.journal.values import AdoptionNote, ClockComparison, MoveResult, Remark, StatementNote
 from tests.support.journal_rows import (
     AT,
     arrival,

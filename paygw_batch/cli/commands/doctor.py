@@ -438,7 +438,6 @@ def _check_speed(key: SigningKey | None) -> HealthCheck:
 
 
 def _check_gateway(settings: Settings, rules: Rules) -> HealthCheck:
-    """Check whether the gateway can be reached."""
     url = settings.gateway.base_url
     try:
         with open_gateway(settings, rules, os.environ) as connection:

@@ -432,7 +432,6 @@ def retire_host(invocation: Invocation, *, host: str, by: str | None, yes: bool)
 
 
 def _show_adoption(screen: Screen, adoption: Adoption, settings: Settings) -> dict[str, object]:
-    """Show the journal to be adopted and return its description for the summary."""
     seq, time = adoption.last_fact()
     description = {
         "id": adoption.journal_id,
@@ -455,7 +454,6 @@ def _show_adoption(screen: Screen, adoption: Adoption, settings: Settings) -> di
 
 
 def _require_confirmation(question: str, *, yes: bool) -> None:
-    """Require a confirmation: an answer at a terminal, or --yes."""
     if yes:
         return
     if not sys.stdin.isatty():

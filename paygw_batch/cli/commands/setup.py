@@ -67,10 +67,8 @@ class SetupResult:
     @property
     def missing_settings(self) -> list[str]:
         """The settings still needed for sending, except those of unused countries."""
-        used_rules = [
-            rule for code, rule in rules_for(self.settings, PAYOUT).items() if code in self.settings.countries
-        ]
-        return [*self.settings.missing_for_sending(), *(key for rule in used_rules for key in rule.missing_terms)]
+        rules = [rule for code, rule in rules_for(self.settings, PAYOUT).items() if code in self.settings.countries]
+        return [*self.settings.missing_for_sending(), *(key for rule in rules for key in rule.missing_terms)]
 
 
 def set_up_endpoint(
@@ -146,7 +144,6 @@ def _check_outputs(settings: Settings, files: SetupFiles, *, force: bool) -> Non
 
 
 def _load_passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
-    """Return the passphrase of the key, or None if no passphrase is configured."""
     variable = settings.gateway.private_key_passphrase_env
     key_passphrase = load_passphrase(settings, environ)
     if not key_passphrase and (variable or settings.gateway.private_key_passphrase_file):

@@ -141,7 +141,6 @@ def show_sheet(visit: Visit) -> Response:
 
 
 def _has_rows_of_kind(result: CheckedSheet, kind: str) -> bool:
-    """Return whether any row of this kind remains."""
     if kind == _TO_CORRECT:
         return result.rows_to_mend > 0
     return kind == _CORRECTED or any(entry.code == kind for entry in result.kinds)
@@ -170,7 +169,6 @@ def _next_cell(cells_to_correct: pl.DataFrame, result: CheckedSheet, visit: Visi
 
 
 def _last_change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> ChangeView | None:
-    """Return the change that led to this page, or None if there was none."""
     row, column, corrections = visit.query_number("row"), visit.query("column"), require_corrections(payout)
     match visit.query("did"):
         case "mend" if column in result.columns:

@@ -189,13 +189,9 @@ def _list_payout(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPa
     return ListedPayout(batch.record, name, by, _state_counts(batch), sums_by_currency(without_replaced(batch.tallies)))
 
 
-def _payouts_in_preparation(
-    visit: Visit, journal: JournalReader, batches: Collection[str]
-) -> Iterator[ListedAgreement]:
+def _payouts_in_preparation(visit: Visit, journal: JournalReader, ids: Collection[str]) -> Iterator[ListedAgreement]:
     """Yield the payouts in preparation that are not in the journal yet, newest first."""
-    folders = (
-        folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] not in batches
-    )
+    folders = (folder for folder in payout_folders(visit.console.directory) if folder.batch_and_upload[0] not in ids)
     for folder in islice(folders, PAYOUTS_PER_PAGE):
         agreement, uploaded = PlanAgreement(visit, folder), folder.uploaded
         progress = read_progress(journal, agreement)
@@ -206,7 +202,6 @@ def _payouts_in_preparation(
 
 
 def _state_counts(batch: ListedBatch) -> Mapping[str, int]:
-    """Return the number of rows in each state, in display order."""
     return {name: batch.states[name] for name in SHOWN_STATES if batch.states.get(name)}
 
 

@@ -160,7 +160,6 @@ def _live_version(visit: Visit, followed: FollowedBatch) -> str:
 
 
 def _live_values(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Mapping[str, Any]:
-    """Return the template values of the live part of a payout's page."""
     state, after = visit.query("state"), visit.query_number("after")
     try:
         rows = followed_rows(
@@ -363,7 +362,6 @@ _STEPS: Mapping[RowStep, tuple[str, ...]] = {
 
 
 def _step_view(step: NextStep) -> StepView:
-    """Describe a row's next step to officers."""
     row, earlier_attempt = step.row, step.row.possible_duplicate_of
     heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEPS[step.step])
     is_urgent = step.step not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}

@@ -225,7 +225,6 @@ def format_finding(finding: PlanFinding) -> str:
 
 
 def _format_values(finding: PlanFinding) -> PlanFinding:
-    """Format the times, dates and amounts of a finding for the pages."""
     values = {"at": format_time(finding.at)}
     values |= {"before_at": format_date(finding.before_at), "first_at": format_date(finding.first_at)}
     values |= {"before": format_amount(finding.before), "first_amount": format_amount(finding.first_amount)}

@@ -92,7 +92,7 @@ class TlsChannel:
             remaining = remaining[self._ssl.write(remaining) :]
 
     def decrypt(self, data: bytes) -> bytes:
-        """Decrypt the bytes that `data`. Sets `is_ended` or `failure` if the stream ends or breaks."""
+        """Decrypt `data`. Sets `is_ended` or `failure` if the stream ends or breaks."""
         self._receive(data)
         pieces = []
         try:

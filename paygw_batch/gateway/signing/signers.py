@@ -236,7 +236,6 @@ class _ProcessSigner(asyncio.Protocol):
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process has ended and kill it if it hangs."""
     try:
         process.wait(_CLOSE_TIMEOUT_S)
     except subprocess.TimeoutExpired:

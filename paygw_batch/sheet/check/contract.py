@@ -128,7 +128,6 @@ def find_breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | No
 
 
 def _add_country_code(rows: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add the column `code` with the country whose schema applies."""
     return rows.with_columns(
         code=pl.when(pl.col("country").is_in(list(rules))).then("country").otherwise(pl.lit(NO_COUNTRY))
     )

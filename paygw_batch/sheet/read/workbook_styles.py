@@ -105,10 +105,8 @@ class CellStyle:
         """
         if is_displayed_white(self.code, text) and not self.is_dark:
             return ""
-        number, laid_out = (
-            displayed_number(self.code, text),
-            format_displayed_number(self.code, text, is_exact=is_exact),
-        )
+        number = displayed_number(self.code, text)
+        laid_out = format_displayed_number(self.code, text, is_exact=is_exact)
         if number is not None and number != Decimal(text):
             return format(number, "f")
         if number is None and not laid_out:
@@ -268,7 +266,6 @@ def _is_low_contrast(text: Colour | None, ground: Colour | None) -> bool:
 
 
 def _luminance(colour: Colour) -> float:
-    """Return the relative luminance of a colour (WCAG 2.2)."""
     red, green, blue = (
         part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4  # noqa: PLR2004 (of sRGB)
         for part in colour

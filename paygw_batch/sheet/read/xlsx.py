@@ -100,13 +100,9 @@ class Content:
             if (name := self.columns.get(number)) is None:
                 continue
             text = row.texts[number]
-            displayed_text = (
-                display if isinstance(display, str) else display.displayed_number(text, is_exact=name in _IDS)
-            )
-            if displayed_text is not None and _shows_other_value(
-                name, text, displayed_text, partial(self._row_code, row)
-            ):
-                self.displayed.append((row.number, number, text, displayed_text))
+            shown_text = display if isinstance(display, str) else display.displayed_number(text, is_exact=name in _IDS)
+            if shown_text is not None and _shows_other_value(name, text, shown_text, partial(self._row_code, row)):
+                self.displayed.append((row.number, number, text, shown_text))
             elif name == "amount" and isinstance(display, CellStyle) and (words := format_words(display.code)):
                 key = (words, self._row_code(row, "currency"), self._row_code(row, "country"))
                 if key not in self.money:
@@ -205,7 +201,7 @@ def _worksheet_notes(book: Workbook, chosen: WorksheetPart, matches: Mapping[Wor
 def _unread_worksheets(
     book: Workbook, chosen: WorksheetPart, matches: Mapping[WorksheetPart, Content]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield the unread worksheets for in `Sheet.other_worksheets`, except those written by this program."""
+    """Yield the unread worksheets for `Sheet.other_worksheets`, except those written by this program."""
     for part in book.worksheets():
         if part == chosen:
             continue
@@ -216,7 +212,6 @@ def _unread_worksheets(
 
 
 def _count_rows(book: Workbook, part: WorksheetPart, content: Content) -> int:
-    """Return the number of rows below the header of a worksheet."""
     return book.count_rows(part) - len(content.above) - 1
 
 
@@ -339,14 +334,8 @@ def display_warnings(content: Content) -> pl.DataFrame:
     lines: list[_Line] = [(row, "row", None, "row.hidden", hidden) for row in content.hidden_rows]
     lines += [(row, "row", None, "row.struck", struck) for row in content.struck]
     lines += [
-        (
-            row,
-            names[col],
-            text[:SHOWN_CHARACTERS],
-            f"{names[col]}.shown_otherwise",
-            _display_message(text, displayed_text),
-        )
-        for row, col, text, displayed_text in [*content.displayed, *_covered_values(content)]
+        (row, names[col], text[:SHOWN_CHARACTERS], f"{names[col]}.shown_otherwise", _display_message(text, shown_text))
+        for row, col, text, shown_text in [*content.displayed, *_covered_values(content)]
     ]
     lines += [*_rule_warnings(content), *_currency_warnings(content)]
     filled_names = {name for frame in content.frames for name in frame.columns if frame[name].count()}
