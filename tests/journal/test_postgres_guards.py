@@ -117,6 +117,17 @@ def test_age_of_intent_includes_machine_sleep(monkeypatch: pytest.MonkeyPatch) -
     assert system_runtime().elapsed_s is elapsed_s
 
 
+def test_all_chunks_of_dead_run_are_in_doubt(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = open_postgres(at_database)
+    open_sheet(frozen, new=6)
+    frozen.append([intent(row) for row in due_rows(frozen, 1)[:-1]])
+    expire_processes(at_database.server.url)
+    monkeypatch.setattr(fact_writer, "_CHUNK_SIZE", 2)
+    with closing(frozen), closing(open_postgres(at_database)) as taker:
+        assert taker.mark_interrupted(AT) == 5
+        assert states(taker) == [*[State.IN_DOUBT] * 5, State.READY]
+
+
 @pytest.mark.parametrize("facts", [1, 2])
 def test_postgres_process_stops_writing_after_failed_commit(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, facts: int

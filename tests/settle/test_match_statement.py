@@ -599,7 +599,8 @@ def test_undated_answer_is_recorded_with_its_status() -> None:
     (unreadable,) = by.evidence(statement(), [line(amount="much")], "amina")
     assert unreadable.claim.amount is None
     lines = (line(), line("ORD-3", "limbo"), line("ORD-4", answer="not-received"), line("ORD-5", answer=""), one)
-    assert by.meanings(statement(*lines)) == {"approved": OutcomeKind.PAID, "paid": OutcomeKind.PAID}
+    meanings = {"approved": OutcomeKind.PAID, "paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
+    assert by.meanings(statement(*lines, line("ORD-6", answer="rejected"))) == meanings
 
 
 def test_orders_file_does_not_settle_later_attempt() -> None:

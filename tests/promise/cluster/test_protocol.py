@@ -85,7 +85,7 @@ GUARDS = {
 """The guards of the model, with the number of troubles after which a row is paid twice without each."""
 PAID_TWICE = "assertion violated  !(left[r])"
 
-pytestmark = pytest.mark.skipif(not has_spin(), reason=NO_SPIN)
+needs_spin = pytest.mark.skipif(not has_spin(), reason=NO_SPIN)
 
 
 def check_model(place: Path, *defined: str) -> str:
@@ -98,6 +98,7 @@ def check_model(place: Path, *defined: str) -> str:
     return done.stdout
 
 
+@needs_spin
 @pytest.mark.parametrize("troubles", [1, long(2)])
 def test_model_repeats_no_payment_and_loses_no_row(tmp_path: Path, troubles: int) -> None:
     report = check_model(tmp_path, f"TROUBLES={troubles}")
@@ -106,6 +107,7 @@ def test_model_repeats_no_payment_and_loses_no_row(tmp_path: Path, troubles: int
     assert "error: max search depth too small" not in report, report
 
 
+@needs_spin
 @pytest.mark.share(8)
 @pytest.mark.parametrize(("guard", "troubles"), GUARDS.items())
 def test_model_without_guard_pays_twice(tmp_path: Path, guard: str, troubles: int) -> None:
