@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
@@ -15,6 +16,7 @@ import pytest
 from paygw_batch.api import (
     ApprovalError,
     Conclusion,
+    ControlTotals,
     Finished,
     OutcomeKind,
     PaygwError,
@@ -403,3 +405,10 @@ def test_leaving_run_context_stops_workers(hosts: Hosts) -> None:
     assert payouts.resume(run.result.batch).__enter__().wait().to_dict()["states"] == {"paid": ROWS}
     assert set(hosts.record().values()) == {1}
     kill(worker)
+
+
+def test_wrong_control_totals_stop_frame(payouts: Payouts, program: Program) -> None:
+    wrong = ControlTotals(3, {"KES": Decimal(1)})
+    with pytest.raises(SheetError, match="You expected KES 1;"), payouts.submit(people(3), name=NAME, expected=wrong):
+        pytest.fail("entered")
+    assert program.record() == []

@@ -173,3 +173,10 @@ def test_wrong_statement_options_are_refused(program: Program) -> None:
         refused = program.run("resolve", "statement", batch, file, "--as-of", time)
         assert (refused.exit_code, why in refused.stderr) == (2, True)
     assert read_states(program, batch) == {"in_doubt": 1}
+
+
+def test_statement_without_effect_may_be_applied_later(program: Program) -> None:
+    batch = submit_one_row(program, TAKES_IT_AND_LOSES_THE_REPLY)
+    file = write_statement(program, "PAY-1,1500.50,KES,approved", "NOBODY,1,KES,approved")
+    assert program.json("resolve", "statement", batch, file, "--yes")["exit_code"] == 3
+    assert program.json("resolve", "statement", batch, file, "--yes", "--matching-only")["resolved"] == 1

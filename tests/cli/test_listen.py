@@ -172,3 +172,9 @@ def test_token_is_never_printed_or_stored(program: Program) -> None:
     assert "token" in output
     kept_files = [path for path in Path(program.home).rglob("*") if path.is_file() and path.name != "token.txt"]
     assert not [path for path in kept_files if TOKEN.encode() in path.read_bytes()]
+
+
+def test_callback_address_without_token_is_refused(program: Program) -> None:
+    refused = program.run("listen")
+    assert refused.exit_code == 2
+    assert "{token}" in refused.stderr

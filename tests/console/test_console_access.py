@@ -6,7 +6,7 @@ from paygw_batch.console.console_app import ROUTES
 from paygw_batch.console.permissions import Action, Member, Role, may
 from paygw_batch.console.web_guard import HEADERS
 from paygw_batch.errors import ConfigurationError
-from tests.support.people import AUDITOR, MAKER, ORIGIN, PEOPLE, House, address
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, PEOPLE, House, address
 
 ALLOWED = {
     Action.LOOK: {Role.MAKER, Role.APPROVER, Role.AUDITOR},
@@ -116,3 +116,18 @@ def test_auditor_with_maker_role_is_refused(house: House) -> None:
     house.program.config.write_text(text.replace(f'"{AUDITOR}" =', f'"{MAKER.upper()}" ='))
     with pytest.raises(ConfigurationError, match="listed as auditor"):
         House(house.program)
+
+
+def test_every_post_needs_token_of_same_session(house: House) -> None:
+    asked = set()
+    for name, member in ((MAKER, house.console.members[0]), (APPROVER, house.console.members[1])):
+        person, other = house.person(name), house.person(name)
+        for token in (None, other.token()):
+            form = {} if token is None else {"csrf": token}
+            for screen in SIGNED_IN_ROUTES:
+                if screen.method == "POST" and may(member, screen.act or Action.LOOK):
+                    answer = person.ask("POST", address(screen), data=form, headers={"origin": ORIGIN})
+                    assert answer.status_code == 403, (screen.path, token)
+                    asked.add(screen.path)
+        assert person.get("/").status_code == 200  # None of them signed the person out.
+    assert asked == {screen.path for screen in SIGNED_IN_ROUTES if screen.method == "POST"}

@@ -14,9 +14,9 @@ from paygw_batch.console.permissions import Action
 from paygw_batch.console.rendering import STATIC
 from tests.console.checking import check_in_process
 from tests.console.marks import OUR_FILES, MarkupChecker
-from tests.console.preparing import digest, sheet, sign_sheet, upload_sheet, waive_approval
+from tests.console.preparing import digest, sheet, sign_sheet, upload_sheet, wait_until_finished, waive_approval
 from tests.support.keyed_people import KEYS, PasskeyHouse, hidden_value
-from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, address, create_sandbox, newest_entries
+from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, Person, address, create_sandbox, newest_entries
 
 pytestmark = pytest.mark.usefixtures("in_process_checks")
 HOSTILE = "\"'><img src=x onerror=alert(1)><svg onload=alert(2)><script>alert(3)</script><b hx-get=/x style=x>{{71*73}}"
@@ -204,3 +204,20 @@ def test_refused_cross_site_form_is_audited(house: House) -> None:
             newest = newest_entries(house.console.settings, limit=999)
             assert len(newest) == before + 1, route.path
             assert (newest[0].result, newest[0].who) == ("refused", MAKER)
+
+
+def test_audit_trail_contains_every_payout_action(house: House, ada: Person, ben: Person) -> None:
+    place = upload_sheet(ada, sheet(2))
+    ada.post(f"{place}/mend", row="2", column="amount", text="7.00")
+    sign_sheet(ada, place)
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    wait_until_finished(ada, place)
+    trail = [(entry.who, entry.act, entry.result) for entry in newest_entries(house.console.settings, limit=99)][::-1]
+    assert trail[2:] == [
+        (MAKER, "upload", "done"),
+        (MAKER, "correct cell", "done"),
+        (MAKER, "sign", "done"),
+        (APPROVER, "approve payout", "done"),
+        (APPROVER, "start", "done"),
+    ]
