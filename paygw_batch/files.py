@@ -47,7 +47,7 @@ class ProtectedFile:
     exceptions: Sequence[Path] = ()
 
     def is_overwritten_by(self, path: Path) -> bool:
-        """Return whether writing to `path` would overwrite this file, by whatever name or link."""
+        """Return whether writing to `path` would overwrite this file, under any name or link."""
         if self.is_directory:
             resolved = _resolve_path(path)  # a link may have the name of an excepted file, and lead to a protected one
             is_excepted = any(resolved == _resolve_path(file.parent) / file.name for file in self.exceptions)
