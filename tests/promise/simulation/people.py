@@ -19,7 +19,7 @@ from paygw_batch.engine.quarantine import DateWatch, JournalClock
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.enquiry import EnquiryAnswer, parse_answer
 from paygw_batch.gateway.message import ExpectedReply, RawReply
-from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.values import BatchRecord, RowState, StatementNote
 from paygw_batch.settle.match_statement import StatementReader
 from paygw_batch.settle.refresh import Clock, EnquiryLimits, Refresh
@@ -65,7 +65,7 @@ async def review_batches(process: Process, *, settle_all: bool) -> int:
                 scenario.orders.release(journal, record)
             else:
                 release(scenario, journal, record)
-    return 0
+    return await retry_contradicted_rows(process, journal) if settle_all else 0
 
 
 async def open_and_close_journal(process: Process) -> int:
@@ -162,7 +162,8 @@ def settle_rows(
 def tell(scenario: "Scenario", number: int, resolution: Resolution, *, was_ready: bool) -> None:
     if resolution is not Resolution.NOT_RECEIVED:
         scenario.judge.tell(number, resolution.value)
-    elif not was_ready:
+    elif not was_ready or scenario.judge.rows[number].left > scenario.judge.rows[number].releases:
+        # A ready row may have left as well, in a journal that was lost.
         scenario.judge.release(number)
 
 
@@ -383,21 +384,28 @@ async def ask_the_gateway(process: Process) -> int:
     file = statement_of(scenario, ())
     for record in journal.batches():
         apply_statement(scenario, journal, record, file)
+    return await retry_contradicted_rows(process, journal)
+
+
+async def retry_contradicted_rows(process: Process, journal: SqliteJournal | None = None) -> int:
+    """Release rejected rows that the gateway paid: they are held, and then settled as paid."""
+    scenario = process.scenario
+    journal = journal or await open_for_run(process)
     for record in journal.batches():
-        _retry_what_is_contradicted(scenario, journal, record)
+        if paid := contradicted_rows(scenario, journal, record):
+            until = JournalClock.read(journal, scenario.now()).quarantine(QUARANTINE_H).cutoff(scenario.now())
+            suffix = scenario.rng.random() < 0.5
+            journal.release(record.number, list(paid), suffix=suffix, by="amina", at=scenario.at(), cutoff=until)
+            words = [(number, Settlement(row, Resolution.PAID, "statement")) for row, number in paid.items()]
+            settle_rows(scenario, journal, record, words)
+            for number in paid.values():
+                scenario.judge.rows[number].final = None
     return 0
 
 
-def _retry_what_is_contradicted(scenario: "Scenario", journal: SqliteJournal, record: BatchRecord) -> None:
-    """Release rejected rows that the gateway has: they are held, and then settled as paid."""
+def contradicted_rows(scenario: "Scenario", journal: SqliteReader, record: BatchRecord) -> dict[int, int]:
+    """Return the number of each rejected row that the gateway paid and reports as paid, by row."""
     contradicted = {contradiction.row for contradiction in journal.messages(record.number).contradictions}
     rejected = journal.rows(record.number, states={State.REJECTED}, numbers=contradicted)
-    paid = {rejected_row.row: row_of(rejected_row.client_orderid) for rejected_row in rejected}
-    paid = {row: number for row, number in paid.items() if scenario.judge.rows[number].payments}
-    if not paid:
-        return
-    until = JournalClock.read(journal, scenario.now()).quarantine(QUARANTINE_H).cutoff(scenario.now())
-    suffix = scenario.rng.random() < 0.5
-    journal.release(record.number, list(paid), suffix=suffix, by="amina", at=scenario.at(), cutoff=until)
-    words = [(number, Settlement(row, Resolution.PAID, "statement")) for row, number in paid.items()]
-    settle_rows(scenario, journal, record, words)
+    numbers = {row.row: row_of(row.client_orderid) for row in rejected}
+    return {row: number for row, number in numbers.items() if scenario.judge.rows[number].payments}

@@ -33,7 +33,7 @@ from paygw_batch.journal.values import BatchRecord, Entry, MoveResult, TallyKind
 from paygw_batch.submit.plan import open_planned_batch, plan_submission
 from tests.promise.simulation.gateway import DEPARTS_WITHIN_S, QUARANTINE_H
 from tests.promise.simulation.loop import ProcessLoop
-from tests.promise.simulation.sheets import RULES
+from tests.promise.simulation.sheets import FIRST_ROW, RULES, rows_of
 
 if TYPE_CHECKING:
     from tests.promise.simulation.scenario import Scenario
@@ -219,7 +219,10 @@ async def submit(process: Process, sheet: str) -> int:
         for amendment in plan.amendments
         if scenario.disk.state_of(amendment.instruction) is State.REJECTED
     }
-    process.amends = [(sheet, amendment.row, amendment.row in rejected) for amendment in plan.amendments]
+    numbers = rows_of(sheet, scenario.row_count)
+    process.amends = [
+        (sheet, numbers[amendment.row - FIRST_ROW], amendment.row in rejected) for amendment in plan.amendments
+    ]
     approved = NO_APPROVAL if scenario.approvals is None else scenario.approvals.required(sheet, plan, journal)
     record = await away.journal(
         lambda: open_planned_batch(

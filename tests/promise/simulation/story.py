@@ -18,6 +18,7 @@ from tests.promise.simulation.gateway import BEHAVIOURS, DEAD, LONGEST_SLEEP_S, 
 from tests.promise.simulation.people import (
     adopt,
     ask_the_gateway,
+    contradicted_rows,
     copies_with_every_batch,
     open_and_close_journal,
     refresh_rows,
@@ -79,7 +80,10 @@ def _check_end(scenario: Scenario) -> None:
 
 
 def _is_settled(scenario: Scenario) -> bool:
-    return bool(scenario.disk.batches()) and scenario.disk.states() <= SETTLED
+    if not scenario.disk.batches() or not scenario.disk.states() <= SETTLED:
+        return False
+    reader = scenario.disk.reader()
+    return not any(contradicted_rows(scenario, reader, record) for record in reader.batches())
 
 
 def _run_calm_day(scenario: Scenario) -> None:
@@ -292,6 +296,9 @@ def _forget_everybody(scenario: Scenario) -> None:
     run_all(scenario, [Process(scenario, forget, is_run=False)], {})
     check_bytes_are_gone(scenario)
     for _ in range(2):
+        _run_calm_day(scenario)
+    if not _is_settled(scenario):  # a late notification holds a row until people settle it
+        _let_people_act(scenario, settle_all=True)
         _run_calm_day(scenario)
 
 
